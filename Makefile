@@ -1,0 +1,39 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
+SHELL := /bin/bash
+export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
+PYTHON_CODE := slackwater detector lbengine web lab tools tests
+
+.PHONY: help setup demo test test-full lint docs clean
+
+help:  ## shows this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup:  ## brings everything needed into .build/ (quick when nothing is missing)
+	@python3 tools/setup.py
+
+demo: setup  ## the whole loop in three acts: calm, a noisy neighbour, the neighbour with Slackwater (DEMO_STAY=1 stays)
+	slackwater lab demo
+
+lint: setup  ## formatting, lints and types of both languages; generated documents up to date
+	ruff check $(PYTHON_CODE)
+	ruff format --check $(PYTHON_CODE)
+	mypy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	python tools/schema.py --check
+	python tools/settings_doc.py --check
+
+test: lint  ## everything that must hold on each change
+	cargo test --workspace --locked
+	pytest -m "not slow"
+
+test-full: lint  ## also the slow stories
+	cargo test --workspace --locked
+	pytest
+
+docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
+	python tools/schema.py
+	python tools/settings_doc.py
+
+clean:  ## removes what setup and builds made
+	rm -rf .build target

@@ -1,0 +1,57 @@
+//! The golden messages of `schema/examples/`, which the Python tests read too.
+
+use std::path::Path;
+
+use serde::{Serialize, de::DeserializeOwned};
+use slackwater_messages::{Change, Order, Sample, Verdict, decode, encode, is_name};
+
+fn examples(kind: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schema/examples");
+    let mut found: Vec<_> = std::fs::read_dir(folder)
+        .expect("schema/examples")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&format!("{kind}-"))))
+        .map(|path| (path.display().to_string(), std::fs::read(&path).expect("example")))
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "no example of {kind}");
+    found
+}
+
+fn round_trips<T: DeserializeOwned + Serialize>(kind: &str) {
+    for (path, data) in examples(kind) {
+        let message: T = decode(&data).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let written: serde_json::Value = serde_json::from_slice(&encode(&message)).expect("json");
+        let golden: serde_json::Value = serde_json::from_slice(&data).expect("json");
+        assert_eq!(written, golden, "{path}");
+    }
+}
+
+#[test]
+fn golden_messages_round_trip() {
+    round_trips::<Sample>("sample");
+    round_trips::<Verdict>("verdict");
+    round_trips::<Order>("order");
+    round_trips::<Change>("change");
+}
+
+#[test]
+fn unknown_fields_are_tolerated_and_wrong_types_named() {
+    let (_, data) = examples("sample").swap_remove(0);
+    let mut value: serde_json::Value = serde_json::from_slice(&data).expect("json");
+    value["of_the_future"] = serde_json::json!({"x": 1});
+    decode::<Sample>(value.to_string().as_bytes()).expect("unknown fields are tolerated");
+    value["cpu"]["utilisation"] = serde_json::json!("full");
+    let error = decode::<Sample>(value.to_string().as_bytes()).expect_err("a string is no utilisation");
+    assert!(error.to_string().starts_with("cpu.utilisation: "), "{error}");
+}
+
+#[test]
+fn names_that_could_start_another_command_are_refused() {
+    for bad in ["", "a;b", "a b", "a\nb", "a..b", ".a", "a.", "*", ">", "a/b", "é"] {
+        assert!(!is_name(bad), "{bad:?}");
+    }
+    for good in ["web1", "web-1.example.com", "n_1", "10.0.0.1:80"] {
+        assert!(is_name(good), "{good:?}");
+    }
+}

@@ -1,0 +1,238 @@
+"""The messages on the bus, as msgspec structs. Their written form is `schema/*.json`, with golden examples beside it.
+
+Unknown fields are tolerated (an older part reads what a newer one sends); a wrong type is refused with the field's
+name. A value that cannot be had is `None` and its dotted name stands in `Sample.absent` with the reason: never zero.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+VERSION = 1
+NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$"
+"""Names of nodes, servers, backends and pools: safe as NATS subjects and in HAProxy's command language."""
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=128)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Meta(ge=0.0)]
+State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
+Mode = Literal["observe", "act"]
+
+
+class MessageError(ValueError):
+    """A message that does not follow its schema; the text names the message, the field and what was expected."""
+
+
+class Cpu(msgspec.Struct, omit_defaults=True):
+    """CPU of the whole VM (`scope` "system") or of a cgroup (`scope` "cgroup")."""
+
+    scope: Literal["system", "cgroup"]
+    utilisation: NonNegative | None = None
+    """CPU time over what the scope may use (its cores or its quota): 1.0 is full."""
+    steal: Share | None = None
+    """Share of the VM's CPU time that the hypervisor gave to others."""
+    cores: NonNegative | None = None
+    """What 100% means, in cores."""
+
+
+class Sched(msgspec.Struct, omit_defaults=True):
+    """Scheduling of the web server's processes, summed over their threads."""
+
+    processes: int | None = None
+    threads: int | None = None
+    cpu_s_per_s: NonNegative | None = None
+    """CPU seconds that they used, per second."""
+    run_delay_s_per_s: NonNegative | None = None
+    """Seconds that they were runnable but not running, per second."""
+    run_delay_per_cpu_s: NonNegative | None = None
+    """Run delay per CPU second used; absent while they used next to none."""
+
+
+class Pressure(msgspec.Struct, omit_defaults=True):
+    """Pressure stall information over this period: share of time in which some task waited."""
+
+    cpu_some: Share | None = None
+    memory_some: Share | None = None
+    io_some: Share | None = None
+
+
+class Counters(msgspec.Struct, omit_defaults=True):
+    """Cycles per instruction and cache misses, from hardware (`pmu`) or from the probe (`canary`)."""
+
+    source: Literal["pmu", "canary"]
+    cpi: NonNegative | None = None
+    """`pmu`: cycles per instruction. `canary`: TSC cycles of CPU time per load of the probe's pointer chase."""
+    cache_miss_rate: Share | None = None
+    """`pmu`: misses over references. `canary`: share of the probe's loads slower than a cache hit."""
+    wall_cpu_ratio: NonNegative | None = None
+    """`canary` only: wall time over CPU time of the probe; 1.0 means that nobody took its core away."""
+    instructions_per_s: NonNegative | None = None
+    """`pmu` only."""
+
+
+class Traffic(msgspec.Struct, omit_defaults=True):
+    """What the sniffer saw end in this period. Response time is last request byte to last response byte."""
+
+    rps: NonNegative | None = None
+    rt_mean_ms: NonNegative | None = None
+    rt_p50_ms: NonNegative | None = None
+    rt_p95_ms: NonNegative | None = None
+    rt_p99_ms: NonNegative | None = None
+    in_flight: int | None = None
+    errors_per_s: NonNegative | None = None
+    """Responses of status 500 and above."""
+    drops: int | None = None
+    """Packets that the kernel dropped before the sniffer saw them."""
+
+
+class Sample(msgspec.Struct, omit_defaults=True):
+    """What a monitor measured over one period. Subject: `slackwater.sample.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    """Wall time at the end of the period: a label, never used for durations."""
+    boot_id: str
+    seq: Annotated[int, Meta(ge=0)]
+    """Counts up from 0 in each run of the monitor."""
+    period_s: NonNegative
+    """The period's real length."""
+    cpu: Cpu | None = None
+    sched: Sched | None = None
+    pressure: Pressure | None = None
+    counters: Counters | None = None
+    traffic: Traffic | None = None
+    absent: dict[str, str] = {}
+    """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
+
+
+class Verdict(msgspec.Struct, omit_defaults=True):
+    """What the detector thinks of one node after a Sample. Subject: `slackwater.verdict.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    state: State
+    since_unix_s: NonNegative
+    """When this state began."""
+    severity: Share
+    """Share of the node's calm capacity that is lost; 0 in `calm`."""
+    path: list[str]
+    """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's say."""
+    model: str
+    """Which model said so: its name and training date, or `thresholds`."""
+    sample_seq: int | None = None
+    cpu: NonNegative | None = None
+    cpu_predicted: NonNegative | None = None
+    capacity_rps: NonNegative | None = None
+    """Requests per second at which this node's CPU would be full, now."""
+    rps: NonNegative | None = None
+    rt_mean_ms: NonNegative | None = None
+    rt_p95_ms: NonNegative | None = None
+
+
+class Order(msgspec.Struct, omit_defaults=True):
+    """Asks a node's wsengine to set a knob for a while. Subject: `slackwater.order.<pool>.<node>`."""
+
+    v: int
+    id: str
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    knob: str
+    value: float | str
+    lease_s: Annotated[float, Meta(gt=0.0)]
+    """An Order that is not renewed within this time undoes itself."""
+    reason: str
+    by: str
+
+
+class Change(msgspec.Struct, omit_defaults=True):
+    """Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`."""
+
+    v: int
+    id: str
+    pool: Name
+    time_unix_s: NonNegative
+    what: str
+    """`weight`, `pause`, `resume`, `restore`, a wsengine knob, ..."""
+    target: str
+    """The server or node, or the pool itself."""
+    before: int | float | str | None
+    after: int | float | str | None
+    why: str
+    by: str
+    applied: bool
+    """False: observe mode, this is what would have been done."""
+
+
+class ServerState(msgspec.Struct, omit_defaults=True):
+    """One server as the balancer showed it in a cycle, and what lbengine wants of it."""
+
+    server: Name
+    status: str
+    """The balancer's word: UP, DOWN, MAINT, DRAIN, ..."""
+    weight: int
+    baseline: int
+    wanted: int
+    """The weight that the law, the ramp and the guard agreed on; in observe mode it is not applied."""
+    rps: NonNegative | None = None
+    in_flight: int | None = None
+    rt_mean_ms: NonNegative | None = None
+    share: Share | None = None
+    """Share of the pool's requests in the last second."""
+    why: str = ""
+
+
+class Cycle(msgspec.Struct, omit_defaults=True):
+    """One turn of lbengine's loop over one pool. Subject: `slackwater.cycle.<pool>`."""
+
+    v: int
+    pool: Name
+    time_unix_s: NonNegative
+    mode: Mode
+    paused: bool
+    balance: str
+    """The balance algorithm: `roundrobin`, `leastconn`."""
+    law: str
+    sentence: str
+    """What this cycle did, in a line."""
+    servers: list[ServerState]
+
+
+Message = Sample | Verdict | Order | Change | Cycle
+KINDS: dict[str, type[Message]] = {
+    "sample": Sample,
+    "verdict": Verdict,
+    "order": Order,
+    "change": Change,
+    "cycle": Cycle,
+}
+_DECODERS = {kind: msgspec.json.Decoder(struct) for kind, struct in KINDS.items()}
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """The message as JSON; absent values are left out."""
+    return _ENCODER.encode(message)
+
+
+def decode(kind: str, data: bytes | str) -> Message:
+    """Reads a message of this kind (a key of `KINDS`); raises MessageError naming the field that is wrong."""
+    try:
+        return _DECODERS[kind].decode(data)
+    except msgspec.ValidationError as error:
+        raise MessageError(f"{kind}: {error}") from None
+    except msgspec.DecodeError as error:
+        raise MessageError(f"{kind}: not JSON: {error}") from None
+
+
+def is_name(text: str) -> bool:
+    """True for a name that is safe in subjects and in HAProxy's command language (no `;`, space or newline)."""
+    return len(text) <= 128 and re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None

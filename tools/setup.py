@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""Brings everything that Slackwater needs to run from a checkout into `.build/`, and nothing anywhere else.
+
+Debian packages are downloaded with apt's own resolver on a private state and *unpacked*, never installed: no
+maintainer script runs, so no service of this machine is started, stopped or enabled, and no file outside the
+checkout changes (the package managers' own download caches in the home folder apart). That also works without
+root. Each step is skipped when its inputs have not changed.
+
+Uses the standard library only, since it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / ".build"
+DEBIAN = BUILD / "debian"
+BIN = BUILD / "bin"
+VENV = BUILD / "venv"
+STAMPS = BUILD / "stamps"
+APT = BUILD / "apt"
+
+OHA_VERSION = "1.16.0"
+MULTIARCH = f"{platform.machine()}-linux-gnu"
+LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
+# Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
+PROGRAMS = {
+    "apache2": "usr/sbin/apache2",
+    "haproxy": "usr/sbin/haproxy",
+    "nats-server": "usr/sbin/nats-server",
+    "php-fpm8.2": "usr/sbin/php-fpm8.2",
+    "tcpdump": "usr/bin/tcpdump",
+    "tshark": "usr/bin/tshark",
+}
+RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer")
+
+
+class SetupError(Exception):
+    """A step that cannot be done here; the message says what is missing and how to get it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to bring in: `inputs` decide whether it is up to date, `present` whether it is still there."""
+
+    name: str
+    inputs: Callable[[], list[bytes]]
+    present: Callable[[], bool]
+    run: Callable[[], None]
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+def run(command: list[str | Path], *, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Runs a command with its output in .build/setup.log; on failure shows the end of it."""
+    log = BUILD / "setup.log"
+    with log.open("ab") as sink:
+        sink.write(f"\n$ {' '.join(map(str, command))}\n".encode())
+        sink.flush()
+        start = sink.tell()
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+    if done.returncode != 0:
+        with log.open("rb") as source:
+            source.seek(start)
+            tail = source.read().decode(errors="replace").splitlines()[-15:]
+        raise SetupError(
+            f"`{' '.join(map(str, command[:4]))} ...` failed with status {done.returncode} (all of it: {log})\n  "
+            + "\n  ".join(tail)
+        )
+
+
+def need(program: str, how: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise SetupError(f"{program} is not on this machine; {how}")
+    return path
+
+
+# --- Debian packages -------------------------------------------------------------------------------------------
+
+
+def package_names() -> list[str]:
+    lines = (ROOT / "tools/debian-packages.txt").read_text().splitlines()
+    return [line for line in (raw.split("#")[0].strip() for raw in lines) if line]
+
+
+def apt_options() -> list[str | Path]:
+    for folder in (APT / "lists/partial", APT / "cache/archives/partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return [
+        *("-o", f"Dir::State::Lists={APT / 'lists'}"),
+        *("-o", f"Dir::Cache={APT / 'cache'}"),
+        *("-o", "APT::Sandbox::User=" + ("root" if os.geteuid() == 0 else "")),
+        *("-o", "Debug::NoLocking=1"),
+    ]
+
+
+def missing_packages(names: list[str]) -> list[str]:
+    """The named packages and those of their dependencies that this machine does not have, by apt's resolver."""
+    done = subprocess.run(
+        ["apt-get", *map(str, apt_options()), "install", "-s", "-q", "--no-install-recommends", *names],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        raise SetupError(
+            "apt cannot resolve the packages of tools/debian-packages.txt (they are Debian 12's):\n  "
+            + done.stderr.strip().replace("\n", "\n  ")
+        )
+    wanted = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("Inst ")]
+    return sorted({*wanted, *names})
+
+
+def debian_run() -> None:
+    need("apt-get", "these programs come from Debian 12's packages: " + ", ".join(package_names()))
+    need("dpkg-deb", "it comes with every Debian")
+    APT.mkdir(parents=True, exist_ok=True)
+    run(["apt-get", *apt_options(), "update", "-q"])
+    names = missing_packages(package_names())
+    archives = APT / "archives"
+    shutil.rmtree(archives, ignore_errors=True)
+    archives.mkdir(parents=True)
+    say(f"downloading and unpacking {len(names)} Debian packages into .build/debian")
+    run(["apt-get", *apt_options(), "download", "-q", *names], cwd=archives)
+    fresh = BUILD / "debian.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    for archive in sorted(archives.glob("*.deb")):
+        run(["dpkg-deb", "-x", archive, fresh])
+    shutil.rmtree(DEBIAN, ignore_errors=True)
+    fresh.rename(DEBIAN)
+    shutil.rmtree(APT, ignore_errors=True)
+    write_wrappers()
+
+
+def write_wrappers() -> None:
+    """`exec` keeps the process id, so that signals and pid files mean the program itself."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    path = ":".join(map(str, LIBRARY_PATH))
+    for name, inside in PROGRAMS.items():
+        wrapper = BIN / name
+        wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={path} exec {DEBIAN / inside} "$@"\n')
+        wrapper.chmod(0o755)
+
+
+def debian_present() -> bool:
+    return all((BIN / name).exists() and (DEBIAN / inside).exists() for name, inside in PROGRAMS.items())
+
+
+# --- Python ----------------------------------------------------------------------------------------------------
+
+
+def python_run() -> None:
+    if sys.version_info < (3, 11):
+        raise SetupError(f"python3 is {platform.python_version()}; 3.11 or newer is needed (Debian 12 has it)")
+    if not (VENV / "bin/python").exists():
+        try:
+            run([sys.executable, "-m", "venv", VENV])
+        except SetupError as error:
+            raise SetupError(f"{error}\n  On a plain Debian: apt-get install python3-venv") from None
+    pip: list[str | Path] = [VENV / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    say("installing the pinned Python packages into .build/venv")
+    run([*pip, "-r", ROOT / "requirements.txt", "-r", ROOT / "requirements-dev.txt"])
+    run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT])
+    BIN.mkdir(parents=True, exist_ok=True)
+    link(BIN / "slackwater", VENV / "bin/slackwater")
+
+
+def link(place: Path, target: Path) -> None:
+    place.unlink(missing_ok=True)
+    place.symlink_to(target)
+
+
+# --- Rust ------------------------------------------------------------------------------------------------------
+
+
+def rust_sources() -> list[bytes]:
+    """Names, sizes and times: cargo itself decides what to rebuild, this only spares calling it."""
+    files = [ROOT / "Cargo.toml", ROOT / "Cargo.lock", *ROOT.glob(".cargo/*")]
+    for crate in ("messages", "sniffer", "monitor"):
+        files += [path for path in sorted((ROOT / crate).rglob("*")) if path.is_file()]
+    return [f"{path}:{path.stat().st_size}:{path.stat().st_mtime_ns}".encode() for path in files if path.exists()]
+
+
+def rust_run() -> None:
+    need("cargo", "install Rust 1.88 or newer (https://rustup.rs, or Debian's rustup)")
+    need("cc", "apt-get install gcc libc6-dev")
+    say("building the Rust binaries (release)")
+    run(["cargo", "build", "--release", "--locked", "--workspace"])
+    BIN.mkdir(parents=True, exist_ok=True)
+    for name in RUST_BINARIES:
+        link(BIN / name, ROOT / "target/release" / name)
+
+
+def oha_run() -> None:
+    need("cargo", "install Rust 1.88 or newer (https://rustup.rs, or Debian's rustup)")
+    say(f"building the load generator oha {OHA_VERSION} (once, some minutes)")
+    target = BUILD / "oha-target"
+    command: list[str | Path] = ["cargo", "install", "oha", "--version", OHA_VERSION, "--locked", "--force"]
+    run([*command, "--no-default-features", "--features", "rustls", "--root", BUILD, "--target-dir", target])
+    shutil.rmtree(target, ignore_errors=True)
+
+
+def contents(*names: str) -> Callable[[], list[bytes]]:
+    return lambda: [str(ROOT).encode(), *((ROOT / name).read_bytes() for name in names)]
+
+
+STEPS = (
+    Step("Debian packages", contents("tools/debian-packages.txt", "tools/setup.py"), debian_present, debian_run),
+    Step(
+        "Python packages",
+        contents("requirements.txt", "requirements-dev.txt", "pyproject.toml"),
+        lambda: (VENV / "bin/slackwater").exists(),
+        python_run,
+    ),
+    Step("load generator", lambda: [OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), oha_run),
+    Step(
+        "Rust binaries",
+        rust_sources,
+        lambda: all((ROOT / "target/release" / name).exists() for name in RUST_BINARIES),
+        rust_run,
+    ),
+)
+
+
+def up_to_date(step: Step, digest: str) -> bool:
+    stamp = STAMPS / step.name.replace(" ", "-")
+    return stamp.exists() and stamp.read_text() == digest and step.present()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog="Example: tools/setup.py"
+    )
+    parser.parse_args()
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    failures = []
+    for step in STEPS:
+        digest = hashlib.sha256(b"\0".join(step.inputs())).hexdigest()
+        if up_to_date(step, digest):
+            continue
+        started = time.monotonic()
+        try:
+            step.run()
+        except SetupError as error:
+            failures.append(f"{step.name}: {error}")
+            say(f"{step.name}: FAILED after {time.monotonic() - started:.0f} s")
+            continue
+        (STAMPS / step.name.replace(" ", "-")).write_text(digest)
+        say(f"{step.name}: done in {time.monotonic() - started:.0f} s")
+    for failure in failures:
+        print(f"setup: error: {failure}", file=sys.stderr)
+    if not failures:
+        say("everything is in place")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
