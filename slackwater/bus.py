@@ -6,20 +6,26 @@ Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`,
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from slackwater import messages
-from slackwater.messages import KINDS, Message, MessageError
+from slackwater.messages import KINDS, Change, Message, MessageError
 
 log = logging.getLogger("slackwater.bus")
+
+RECONNECT_EVERY_S = 0.2
+COMPLAIN_EVERY_S = 60.0
+"""A sender that is wrong is wrong five times a second: say so once a minute."""
 
 
 class BusError(Exception):
@@ -34,88 +40,119 @@ def subject_of(message: Message) -> str:
     return subject if node is None else f"{subject}.{node}"
 
 
+def without_password(url: str) -> str:
+    """The URL as it may stand in logs."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
 class Bus:
     """A connection that reconnects by itself for ever. Use `await Bus.connect(url)`."""
 
     def __init__(self, client: Client, url: str) -> None:
         self._client = client
-        self.url = url
+        self._complained_s: dict[str, float] = {}
+        self.url = without_password(url)
 
     @classmethod
     async def connect(cls, url: str, name: str, *, wait_s: float = 10.0) -> Bus:
-        """Connects as `name`; raises BusError when there is no NATS at `url` within about `wait_s`."""
+        """Connects as `name`; raises BusError when there is no NATS at `url` within `wait_s`."""
+        client = Client()
+        shown = without_password(url)
+        trouble = ""
 
         async def on_error(error: Exception) -> None:
-            if not isinstance(error, (ConnectionRefusedError, nats.errors.ConnectionClosedError)):
-                log.warning("bus %s: %s", url, error)
+            nonlocal trouble
+            if client.is_connected and _text(error) != trouble:
+                log.warning("bus %s: %s", shown, _text(error))
+            trouble = _text(error)
 
         async def on_disconnect() -> None:
-            log.warning("bus %s: connection lost, reconnecting", url)
+            if not client.is_closed:
+                log.warning("bus %s: connection lost, reconnecting", shown)
 
         async def on_reconnect() -> None:
-            log.warning("bus %s: connected again", url)
+            nonlocal trouble
+            trouble = ""
+            log.warning("bus %s: connected again", shown)
 
-        wait_between_s = 0.2
-        client = Client()
         try:
-            await client.connect(
-                url,
-                name=name,
-                allow_reconnect=True,
-                connect_timeout=2,
-                max_reconnect_attempts=max(1, round(wait_s / wait_between_s)),
-                reconnect_time_wait=wait_between_s,
-                ping_interval=5,
-                error_cb=on_error,
-                disconnected_cb=on_disconnect,
-                reconnected_cb=on_reconnect,
-            )
-        except (OSError, nats.errors.Error, TimeoutError) as error:
+            async with asyncio.timeout(wait_s):
+                await client.connect(
+                    url,
+                    name=name,
+                    allow_reconnect=True,
+                    connect_timeout=2,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=RECONNECT_EVERY_S,  # type: ignore[arg-type]  # it is only slept on
+                    ping_interval=5,
+                    error_cb=on_error,
+                    disconnected_cb=on_disconnect,
+                    reconnected_cb=on_reconnect,
+                )
+        except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
+            if client.is_connecting or client.is_connected:
+                await client.close()
             raise BusError(
-                f"no NATS at {url} ({error or type(error).__name__}); is nats-server running and the address right?"
+                f"no NATS at {shown} ({trouble or _text(error)}); is nats-server running and the address right?"
             ) from None
-        client.options["max_reconnect_attempts"] = -1
         return cls(client, url)
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection at this moment."""
         return self._client.is_connected
 
     async def publish(self, message: Message) -> None:
-        """Sends a message. While NATS is away it is kept by the client until its buffer is full, then dropped."""
+        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news."""
+        if not self.connected and not isinstance(message, Change):
+            return
         try:
             await self._client.publish(subject_of(message), messages.encode(message))
         except nats.errors.Error as error:
-            log.debug("bus %s: not sent: %s", self.url, error)
+            log.debug("bus %s: not sent: %s", self.url, _text(error))
 
     async def subscribe(self, kind: str, handle: Callable[[Any], None], *, pool: str | None = None) -> None:
         """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out."""
-        tail = f"{pool}" if pool else ""
-        node_kind = "node" in KINDS[kind].__struct_fields__
-        subject = f"slackwater.{kind}." + (f"{tail}.>" if tail and node_kind else tail or ">")
+        has_node = "node" in KINDS[kind].__struct_fields__
+        tail = ">" if pool is None else f"{pool}.>" if has_node else pool
 
         async def on_message(raw: Msg) -> None:
             try:
                 message = messages.decode(kind, raw.data)
             except MessageError as error:
-                log.warning("bus: message on %s left out: %s", raw.subject, error)
+                self._complain(raw.subject, str(error))
                 return
             if subject_of(message) != raw.subject:
-                log.warning("bus: message on %s left out: it calls itself %s", raw.subject, subject_of(message))
-                return
-            handle(message)
+                self._complain(raw.subject, f"it calls itself {subject_of(message)}")
+            elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
+                handle(message)
 
-        await self._client.subscribe(subject, cb=on_message)
+        await self._client.subscribe(f"slackwater.{kind}.{tail}", cb=on_message)
+
+    def _complain(self, subject: str, what: str) -> None:
+        now = time.monotonic()
+        if now - self._complained_s.get(subject, -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
+            self._complained_s[subject] = now
+            log.warning("bus: message on %s left out: %s", subject, what)
 
     async def ask(self, subject: str, question: dict[str, Any], *, timeout_s: float = 3.0) -> dict[str, Any]:
         """Request and reply in JSON objects; raises BusError when nobody answers in time."""
         try:
             reply = await self._client.request(subject, json.dumps(question).encode(), timeout=timeout_s)
+            answer = json.loads(reply.data)
         except nats.errors.NoRespondersError:
             raise BusError(f"nobody answers on {subject} at {self.url}; is `slackwater serve` running?") from None
         except (nats.errors.Error, TimeoutError) as error:
-            raise BusError(f"no answer on {subject} at {self.url} within {timeout_s:g} s ({error})") from None
-        return dict(json.loads(reply.data))
+            raise BusError(f"no answer on {subject} at {self.url} within {timeout_s:g} s ({_text(error)})") from None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise BusError(f"the answer on {subject} at {self.url} is no JSON object")
+        return answer
 
     async def answer(self, subject: str, handle: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
         """Answers requests on a subject; what `handle` raises as ValueError is answered as `{"error": text}`."""
@@ -135,12 +172,26 @@ class Bus:
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until what was published is at the server; raises nothing (the journal also has the Changes)."""
         try:
-            await self._client.flush(timeout=max(1, round(timeout_s)))
+            async with asyncio.timeout(timeout_s):
+                # nats-py 2.16 sends flush's PING past the commands that wait in its buffer: its PONG proves nothing
+                # before those are on their way.
+                while self._client.pending_data_size > 0:
+                    await asyncio.sleep(0.001)
+                await self._client.flush(timeout=max(1, round(timeout_s)))
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            log.debug("bus %s: not flushed: %s", self.url, error)
+            log.debug("bus %s: not flushed: %s", self.url, _text(error))
+
+    async def drain(self) -> None:
+        """Handles the messages that are on their way to us, then ends the connection."""
+        try:
+            await self._client.drain()
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            log.debug("bus %s: not drained: %s", self.url, _text(error))
+            await self.close()
 
     async def close(self) -> None:
+        """Sends what is pending and ends the connection."""
         try:
             await self._client.close()
         except (nats.errors.Error, OSError) as error:
-            log.debug("bus %s: not closed cleanly: %s", self.url, error)
+            log.debug("bus %s: not closed cleanly: %s", self.url, _text(error))

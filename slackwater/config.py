@@ -8,15 +8,18 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages import Mode, Name
+from slackwater.messages import NAME_PATTERN, Mode, Name
+
+KeyPath = tuple[str | int, ...]
+"""Where a setting stands: `("pool", 0, "name")`."""
 
 
 class ConfigError(Exception):
@@ -28,13 +31,31 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Positive = Annotated[float, Meta(gt=0)]
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ADDRESS_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$(?!\n)"
+Address = Annotated[str, Meta(pattern=ADDRESS_PATTERN)]
+OPTIONAL_ADDRESS_PATTERN = rf"^$(?!\n)|{ADDRESS_PATTERN}"
+OptionalAddress = Annotated[str, Meta(pattern=OPTIONAL_ADDRESS_PATTERN)]
+URL_PATTERN = r"^$(?!\n)|^(nats|tls)://[^\s/]+$(?!\n)"
+FilePath = Annotated[str, Meta(min_length=1)]
+_IN_WORDS = {
+    NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
+    ADDRESS_PATTERN: "HOST:PORT",
+    OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
+    URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
+}
+"""What the patterns ask for, for people."""
 
 
-class BusSettings(Settings):
+class BusSettings(Settings, frozen=True):
     """NATS. Without `url`, `slackwater serve` starts a private nats-server on `listen`."""
 
-    url: Annotated[str, Meta(description="URL of the site's own NATS, nats://HOST:PORT; empty: a private one")] = ""
-    listen: Annotated[str, Meta(description="HOST:PORT on which the private nats-server listens")] = "127.0.0.1:14222"
+    url: Annotated[
+        str, Meta(pattern=URL_PATTERN, description="URL of the site's own NATS, nats://HOST:PORT; empty: a private one")
+    ] = ""
+    listen: Annotated[Address, Meta(description="HOST:PORT on which the private nats-server listens")] = (
+        "127.0.0.1:14222"
+    )
 
     @property
     def address(self) -> str:
@@ -42,12 +63,12 @@ class BusSettings(Settings):
         return self.url or f"nats://{self.listen}"
 
 
-class PoolSettings(Settings):
+class PoolSettings(Settings, frozen=True):
     """One backend of one balancer."""
 
     name: Annotated[Name, Meta(description="the pool's name, as the nodes give it in their Samples")]
     backend: Annotated[Name, Meta(description="HAProxy's name of the backend")]
-    socket: Annotated[str, Meta(description="path of HAProxy's admin socket (`stats socket PATH level admin`)")]
+    socket: Annotated[FilePath, Meta(description="path of HAProxy's admin socket (`stats socket PATH level admin`)")]
     mode: Annotated[Mode, Meta(description="observe: decide and record, touch nothing; act: set the weights")] = (
         "observe"
     )
@@ -60,11 +81,11 @@ class PoolSettings(Settings):
         float, Meta(gt=0, le=1, description="at most this share of the pool is reduced at a time (blast radius)")
     ] = 0.5
     servers: Annotated[
-        dict[str, str], Meta(description="server name in HAProxy -> node name, where the two differ")
+        dict[Name, Name], Meta(description="server name in HAProxy -> node name, where the two differ")
     ] = {}
 
 
-class DetectorSettings(Settings):
+class DetectorSettings(Settings, frozen=True):
     """How Samples become Verdicts."""
 
     model: Annotated[str, Meta(description="model file (.skops); empty: the shipped one; `thresholds`: none")] = ""
@@ -73,7 +94,7 @@ class DetectorSettings(Settings):
     calm_dwell_s: Annotated[Positive, Meta(description="how long a node must look calm for its episode to end")] = 2.0
 
 
-class LbengineSettings(Settings):
+class LbengineSettings(Settings, frozen=True):
     """How Verdicts become weights."""
 
     cycle_s: Annotated[Positive, Meta(description="how often the balancer is read and reconciled")] = 0.2
@@ -85,23 +106,25 @@ class LbengineSettings(Settings):
     socket_timeout_s: Annotated[Positive, Meta(description="how long HAProxy may take to answer")] = 1.0
 
 
-class WebSettings(Settings):
+class WebSettings(Settings, frozen=True):
     """The dashboard."""
 
-    listen: Annotated[str, Meta(description="HOST:PORT; empty: no dashboard")] = "127.0.0.1:8099"
+    listen: Annotated[OptionalAddress, Meta(description="HOST:PORT; empty: no dashboard")] = "127.0.0.1:8099"
 
 
-class JournalSettings(Settings):
+class JournalSettings(Settings, frozen=True):
     """What is kept, in `state_dir/journal.sqlite`."""
 
     keep_samples_h: Annotated[Positive, Meta(description="hours for which Samples and Verdicts are kept")] = 24.0
 
 
-class ControllerSettings(Settings):
+class ControllerSettings(Settings, frozen=True):
     """The controller's file."""
 
     pool: Annotated[list[PoolSettings], Meta(min_length=1, description="the pools, one [[pool]] table each")]
-    state_dir: Annotated[str, Meta(description="folder for baselines, the journal and locks")] = "/var/lib/slackwater"
+    state_dir: Annotated[FilePath, Meta(description="folder for baselines, the journal and locks")] = (
+        "/var/lib/slackwater"
+    )
     bus: BusSettings = BusSettings()
     detector: DetectorSettings = DetectorSettings()
     lbengine: LbengineSettings = LbengineSettings()
@@ -121,13 +144,21 @@ class ControllerSettings(Settings):
         raise ConfigError(f"no pool `{name}`; the configuration has: {known}")
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Splits an `Address` that was accepted in the settings; an IPv6 host loses its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def load(path: str | Path) -> ControllerSettings:
     """Reads a controller's TOML file. Raises ConfigError: `FILE:LINE: what is wrong (what was expected)`."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: not UTF-8 at byte {error.start}") from None
     return parse(text, str(path))
 
 
@@ -136,40 +167,48 @@ def parse(text: str, where: str) -> ControllerSettings:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"\(at line (\d+)", str(error))
-        at = line.group(1) if line else str(text.count("\n") + 1)
-        raise ConfigError(f"{where}:{at}: not TOML: {error}") from None
-    if "node" in raw and "pool" in raw and isinstance(raw["pool"], str):
-        raise ConfigError(f"{where}:1: this is a node's file; check it with `slackwater-monitor config FILE`")
+        found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        what, line = found.groups() if found else (str(error), None)
+        raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {what}") from None
     lines = key_lines(text)
-    for key_path, key, known in _unknown_keys(raw, ControllerSettings, ()):
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        line_no = lines.get((*key_path, key), 1)
-        place = ".".join(str(part) for part in key_path) or "the file's top level"
-        raise ConfigError(f"{where}:{line_no}: unknown setting `{key}` in {place}; did you mean `{near[0]}`?")
+    for key in ("node", "pool"):
+        if isinstance(raw.get(key), str):
+            at = _line_of((key,), lines)
+            raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
+    for key_path, known in _unknown_keys(raw, ControllerSettings, ()):
+        near = difflib.get_close_matches(str(key_path[-1]), known, n=1, cutoff=0.0)
+        place = _dotted(key_path[:-1]) or "the file's top level"
+        raise ConfigError(
+            f"{where}:{_line_of(key_path, lines)}: unknown setting `{key_path[-1]}` in {place};"
+            f" the nearest known one is `{near[0]}`"
+        )
     try:
         settings = msgspec.convert(raw, ControllerSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(_located(str(error), where, lines)) from None
-    names = [pool.name for pool in settings.pool]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{where}:{lines.get(('pool', 1, 'name'), 1)}: pool `{name}` is there twice")
+    twice = {
+        "name": [f"pool `{pool.name}`" for pool in settings.pool],
+        "backend": [f"backend `{pool.backend}` of {pool.socket}" for pool in settings.pool],
+    }
+    for key, values in twice.items():
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise ConfigError(f"{where}:{_line_of(('pool', index, key), lines)}: {value} is there twice")
     return settings
 
 
-Path_ = tuple[str | int, ...]
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """Line number of each key and table of a TOML text, by its path; tables of an array carry their index.
 
-
-def key_lines(text: str) -> dict[Path_, int]:
-    """Line number of each key and table of a TOML text, by its path; tables of an array carry their index."""
-    lines: dict[Path_, int] = {}
-    table: Path_ = ()
-    counts: dict[Path_, int] = {}
+    Keys inside an inline table have no line of their own here: take the line of the key that holds it.
+    """
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if head := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
             table = ()
-            for part in (piece.strip().strip("\"'") for piece in head.group(2).split(".")):
+            for part in _key_parts(head.group(2)):
                 table = (*table, part)
                 if table in counts:
                     table = (*table, counts[table])
@@ -180,55 +219,76 @@ def key_lines(text: str) -> dict[Path_, int]:
                 table = (*table, counts[table])
             lines.setdefault(table, number)
         elif pair := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line):
-            keys = tuple(piece.strip().strip("\"'") for piece in pair.group(1).split("."))
-            lines.setdefault((*table, *keys), number)
+            lines.setdefault((*table, *_key_parts(pair.group(1))), number)
     return lines
 
 
-def _struct_of(kind: Any) -> tuple[type[Settings] | None, bool]:
-    """The Settings struct that an annotation means, and whether it is a list of them."""
-    origin = typing.get_origin(kind)
-    if origin is Annotated:
+def _key_parts(key: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in key.split(".")]
+
+
+def _line_of(path: KeyPath, lines: dict[KeyPath, int]) -> int:
+    """The line of a key, or of the nearest table around it that has one."""
+    return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
+
+
+def _dotted(path: KeyPath) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _struct_of(kind: Any) -> type[Settings] | None:
+    """The Settings struct that an annotation means, alone or as the items of a list."""
+    if typing.get_origin(kind) in (Annotated, list):
         return _struct_of(typing.get_args(kind)[0])
-    if origin is list:
-        return _struct_of(typing.get_args(kind)[0])[0], True
-    if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) and issubclass(kind, Settings):
-        return kind, False
-    return None, False
+    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
 
 
-def _unknown_keys(raw: dict[str, Any], struct: type[Settings], at: Path_) -> list[tuple[Path_, str, list[str]]]:
-    hints = typing.get_type_hints(struct, include_extras=True)
-    known = list(struct.__struct_fields__)
-    found: list[tuple[Path_, str, list[str]]] = []
+def _hints(struct: type[Settings]) -> dict[str, Any]:
+    return typing.get_type_hints(struct, include_extras=True)
+
+
+def _unknown_keys(raw: dict[str, Any], struct: type[Settings], at: KeyPath) -> Iterator[tuple[KeyPath, list[str]]]:
+    """Path of each unknown key and the keys that are known there."""
+    hints = _hints(struct)
     for key, value in raw.items():
-        if key not in known:
-            found.append((at, key, known))
-            continue
-        inner, many = _struct_of(hints[key])
-        if inner is None:
-            continue
-        if many and isinstance(value, list):
-            for index, item in enumerate(value):
+        if key not in hints:
+            yield (*at, key), list(hints)
+        elif inner := _struct_of(hints[key]):
+            items = [((*at, key), value)]
+            if isinstance(value, list):
+                items = [((*at, key, index), item) for index, item in enumerate(value)]
+            for place, item in items:
                 if isinstance(item, dict):
-                    found += _unknown_keys(item, inner, (*at, key, index))
-        elif isinstance(value, dict):
-            found += _unknown_keys(value, inner, (*at, key))
-    return found
+                    yield from _unknown_keys(item, inner, place)
 
 
-def _located(message: str, where: str, lines: dict[Path_, int]) -> str:
-    """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool.0.mode: ...`."""
-    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", message, re.DOTALL)
-    if match is None:
-        return f"{where}:1: {message[0].lower()}{message[1:]}"
-    what, dotted = match.groups()
-    path: Path_ = tuple(
-        int(part) if part.isdigit() else part for part in re.sub(r"\[(\d+|\.\.\.)\]", r".\1", dotted).split(".") if part
+def _located(message: str, where: str, lines: dict[KeyPath, int]) -> str:
+    """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool[0].mode: ...`."""
+    what, _, at = message.partition(" - at `")
+    path: KeyPath = tuple(
+        int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at.partition("$")[2])
     )
-    line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
-    name = ".".join(str(part) for part in path)
-    return f"{where}:{line}: {name + ': ' if name else ''}{what[0].lower()}{what[1:]}"
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+        what = f"`{missing.group(1)}` is missing"
+    for pattern, words in _IN_WORDS.items():
+        what = what.replace(f"`str` matching regex {pattern!r}", words)
+    if choices := _choices(path):
+        what += f" (expected {choices})"
+    name = f"{_dotted(path)}: " if path else ""
+    return f"{where}:{_line_of(path, lines)}: {name}{what[0].lower()}{what[1:]}"
+
+
+def _choices(path: KeyPath) -> str:
+    """The allowed words of the setting at a path, if it is a choice."""
+    struct: type[Settings] | None = ControllerSettings
+    kind: Any = None
+    for key in (part for part in path if isinstance(part, str)):
+        if struct is None:
+            return ""
+        kind = _hints(struct)[key]
+        struct = _struct_of(kind)
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    return " or ".join(f'"{word}"' for word in typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
 
 
 def describe() -> list[tuple[str, str, str]]:
@@ -236,9 +296,9 @@ def describe() -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
 
     def walk(struct: type[Settings], prefix: str) -> None:
-        hints = typing.get_type_hints(struct, include_extras=True)
+        hints = _hints(struct)
         for field in msgspec.structs.fields(struct):
-            inner, _ = _struct_of(hints[field.name])
+            inner = _struct_of(hints[field.name])
             name = f"{prefix}{field.name}"
             if inner is not None:
                 walk(inner, f"{name}.")
@@ -251,15 +311,13 @@ def describe() -> list[tuple[str, str, str]]:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return f'"{value}"'
-    if value is msgspec.NODEFAULT or isinstance(value, dict):
+    if value is msgspec.NODEFAULT:  # the default is made by a factory: an empty table
         return "{}"
-    return str(value)
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _help(kind: Any) -> str:
-    """The outermost description, and the allowed words of a choice."""
+    """The description, and the allowed words of a choice."""
     texts = [meta.description for meta in getattr(kind, "__metadata__", ()) if getattr(meta, "description", None)]
     inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if typing.get_origin(inner) is Literal:

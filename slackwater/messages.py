@@ -13,12 +13,16 @@ import msgspec
 from msgspec import Meta
 
 VERSION = 1
-NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$"
-"""Names of nodes, servers, backends and pools: safe as NATS subjects and in HAProxy's command language."""
+NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$(?!\n)"
+"""Names of nodes, servers, backends and pools: safe as NATS subjects and in HAProxy's command language.
+
+`$` alone would let a newline at the end through, which would end a command on HAProxy's socket.
+"""
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=128)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
+Count = Annotated[int, Meta(ge=0)]
 State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
 Mode = Literal["observe", "act"]
 
@@ -42,8 +46,8 @@ class Cpu(msgspec.Struct, omit_defaults=True):
 class Sched(msgspec.Struct, omit_defaults=True):
     """Scheduling of the web server's processes, summed over their threads."""
 
-    processes: int | None = None
-    threads: int | None = None
+    processes: Count | None = None
+    threads: Count | None = None
     cpu_s_per_s: NonNegative | None = None
     """CPU seconds that they used, per second."""
     run_delay_s_per_s: NonNegative | None = None
@@ -82,10 +86,10 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     rt_p50_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
     rt_p99_ms: NonNegative | None = None
-    in_flight: int | None = None
+    in_flight: Count | None = None
     errors_per_s: NonNegative | None = None
     """Responses of status 500 and above."""
-    drops: int | None = None
+    drops: Count | None = None
     """Packets that the kernel dropped before the sniffer saw them."""
 
 
@@ -98,7 +102,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     time_unix_s: NonNegative
     """Wall time at the end of the period: a label, never used for durations."""
     boot_id: str
-    seq: Annotated[int, Meta(ge=0)]
+    seq: Count
     """Counts up from 0 in each run of the monitor."""
     period_s: NonNegative
     """The period's real length."""
@@ -127,7 +131,7 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's say."""
     model: str
     """Which model said so: its name and training date, or `thresholds`."""
-    sample_seq: int | None = None
+    sample_seq: Count | None = None
     cpu: NonNegative | None = None
     cpu_predicted: NonNegative | None = None
     capacity_rps: NonNegative | None = None
@@ -146,7 +150,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: NonNegative
     knob: str
-    value: float | str
+    value: int | float | str
     lease_s: Annotated[float, Meta(gt=0.0)]
     """An Order that is not renewed within this time undoes itself."""
     reason: str
@@ -178,12 +182,12 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     server: Name
     status: str
     """The balancer's word: UP, DOWN, MAINT, DRAIN, ..."""
-    weight: int
-    baseline: int
-    wanted: int
+    weight: Count
+    baseline: Count
+    wanted: Count
     """The weight that the law, the ramp and the guard agreed on; in observe mode it is not applied."""
     rps: NonNegative | None = None
-    in_flight: int | None = None
+    in_flight: Count | None = None
     rt_mean_ms: NonNegative | None = None
     share: Share | None = None
     """Share of the pool's requests in the last second."""
@@ -235,4 +239,4 @@ def decode(kind: str, data: bytes | str) -> Message:
 
 def is_name(text: str) -> bool:
     """True for a name that is safe in subjects and in HAProxy's command language (no `;`, space or newline)."""
-    return len(text) <= 128 and re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
+    return len(text) <= 128 and re.search(NAME_PATTERN, text) is not None

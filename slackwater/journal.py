@@ -1,0 +1,386 @@
+"""The journal: what was measured, judged and changed, in one SQLite file (`state_dir/journal.sqlite`).
+
+WAL mode lets the page read while the journal process and lbengine write (https://sqlite.org/wal.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from slackwater import journal_schema as schema
+from slackwater import messages
+from slackwater.journal_schema import SAMPLE_COLUMNS, JournalError, failure
+from slackwater.messages import Change, Cycle, Message, Sample, State, Verdict
+
+__all__ = ["History", "Journal", "JournalError", "NodeSeries", "Reading", "StateSpan", "journal_path"]
+
+WEIGHT_EVERY_S = 10.0
+"""An unchanged weight is written again this often, so that a gap in the plot means that nobody looked."""
+WEIGHT_HOLDS_S = 15.0
+"""A weight that was written counts for this long at most."""
+MAX_STEPS = 20_000
+M = TypeVar("M", bound=Message)
+
+
+class NodeSeries(msgspec.Struct):
+    """One node's series on the grid of its `History`; None where nothing was measured."""
+
+    rps: list[float | None]
+    rt_p50_ms: list[float | None]
+    rt_p95_ms: list[float | None]
+    cpu: list[float | None]
+    """Utilisation: 1.0 is full."""
+    weight: list[float | None]
+
+
+class History(msgspec.Struct):
+    """Series of a pool's nodes on one time grid; `time_unix_s` is the start of each step."""
+
+    step_s: float
+    time_unix_s: list[float]
+    nodes: dict[str, NodeSeries]
+
+
+class Reading(msgspec.Struct):
+    """A node's means over its last seconds; None where nothing was measured."""
+
+    rps: float | None
+    rt_p50_ms: float | None
+    rt_p95_ms: float | None
+    cpu: float | None
+    received_unix_s: float
+    """When its last Sample was written, by this machine's clock."""
+
+
+class StateSpan(msgspec.Struct):
+    """A time that a node spent in one state: an episode, if the state is not `calm`."""
+
+    node: str
+    state: State
+    since_unix_s: float
+    last_unix_s: float
+    """The last Verdict that said so."""
+    severity: float
+    """The highest."""
+    path: list[str]
+    """Why it began."""
+
+
+def journal_path(state_dir: str | Path) -> Path:
+    """Where the journal of a controller with this `state_dir` is."""
+    return Path(state_dir) / "journal.sqlite"
+
+
+class Journal:
+    """An open journal; may be used from several threads, and written by several processes. Use `Journal.open`.
+
+    All methods raise JournalError, whose text names the file, when it cannot be read or written.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, read_only: bool, wait_s: float, clock: Callable[[], float]
+    ) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._connection = connection
+        self._wait_s = wait_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inode = path.stat().st_ino
+        self._node_ids: dict[tuple[str, str], int] = {}
+        self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
+
+    @classmethod
+    def open(
+        cls, path: str | Path, read_only: bool = False, *, wait_s: float = 5.0, clock: Callable[[], float] = time.time
+    ) -> Journal:
+        """Opens the journal; unless `read_only` it is made if it is not there.
+
+        `wait_s` is how long to wait for another writer; `clock` gives the wall time in seconds.
+        """
+        path = Path(path)
+        return cls(schema.connect(path, read_only, wait_s), path, read_only, wait_s, clock)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- writing
+
+    def record(self, *batch: Message) -> None:
+        """Writes all of these in one transaction, or none (JournalError). A Change that is there already is left alone.
+
+        A transaction with a Change is on the disk when this returns (synchronous=FULL); Samples, Verdicts and Cycles
+        of the last moments may be lost with the machine's power (NORMAL), never by the death of a process.
+        """
+        if not batch:
+            return
+        with self._transaction("written", durable=any(isinstance(message, Change) for message in batch)) as database:
+            now_unix_s = self._clock()
+            for message in batch:
+                if isinstance(message, Change):
+                    database.execute(
+                        "INSERT OR IGNORE INTO changes VALUES (?,?,?,?,?,?)",
+                        (message.id, message.pool, message.time_unix_s, message.what, message.target, _json(message)),
+                    )
+                elif isinstance(message, Sample):
+                    self._write_sample(database, message)
+                elif isinstance(message, Verdict):
+                    self._write_state(database, message)
+                elif isinstance(message, Cycle):
+                    self._write_weights(database, message)
+            newest = {
+                (kind, message.pool, getattr(message, "node", "")): message
+                for message in batch
+                for kind in [_kind_of(message)]
+                if kind != "change"
+            }
+            database.executemany(
+                "INSERT INTO latest VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET"
+                " received_unix_s = excluded.received_unix_s, json = excluded.json",
+                [(*key, now_unix_s, _json(message)) for key, message in newest.items()],
+            )
+
+    def prune(self, keep_samples_h: float) -> int:
+        """Deletes Samples, weights and states older than this many hours, not Changes; returns the rows deleted.
+
+        One short transaction a node, so that no other writer waits for long.
+        """
+        before_unix_s = self._clock() - keep_samples_h * 3600.0
+        with self._reading() as database:
+            ids = [row[0] for row in database.execute("SELECT id FROM nodes")]
+        deleted = 0
+        for node_id in ids:
+            with self._transaction("pruned") as database:
+                for statement in schema.PRUNE_NODE:
+                    deleted += database.execute(statement, (node_id, before_unix_s)).rowcount
+        with self._transaction("pruned") as database:
+            database.execute("DELETE FROM latest WHERE kind <> 'cycle' AND received_unix_s < ?", (before_unix_s,))
+            deleted += database.execute("DELETE FROM weights WHERE time_unix_s < ?", (before_unix_s,)).rowcount
+            database.execute(schema.PRUNE_NODES)
+            self._node_ids.clear()
+        return deleted
+
+    def _node_id(self, database: sqlite3.Connection, pool: str, node: str) -> int:
+        node_id = self._node_ids.get((pool, node))
+        if node_id is None:
+            database.execute("INSERT OR IGNORE INTO nodes (pool, node) VALUES (?,?)", (pool, node))
+            row = database.execute("SELECT id FROM nodes WHERE pool = ? AND node = ?", (pool, node)).fetchone()
+            node_id = self._node_ids[pool, node] = int(row[0])
+        return node_id
+
+    def _write_sample(self, database: sqlite3.Connection, sample: Sample) -> None:
+        values = (
+            getattr(getattr(sample, section), field, None) if getattr(sample, section) is not None else None
+            for section, field in SAMPLE_COLUMNS.values()
+        )
+        database.execute(
+            schema.INSERT_SAMPLE, (self._node_id(database, sample.pool, sample.node), sample.time_unix_s, *values)
+        )
+
+    def _write_state(self, database: sqlite3.Connection, verdict: Verdict) -> None:
+        database.execute(
+            "INSERT INTO states VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
+            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity)",
+            (
+                self._node_id(database, verdict.pool, verdict.node),
+                verdict.since_unix_s,
+                verdict.state,
+                verdict.time_unix_s,
+                verdict.severity,
+                msgspec.json.encode(verdict.path).decode(),
+            ),
+        )
+
+    def _write_weights(self, database: sqlite3.Connection, cycle: Cycle) -> None:
+        for server in cycle.servers:
+            key = (cycle.pool, server.server)
+            weight, wanted, written_unix_s = self._weights.get(key, (-1, -1, 0.0))
+            same = (weight, wanted) == (server.weight, server.wanted)
+            if same and 0 <= cycle.time_unix_s - written_unix_s < WEIGHT_EVERY_S:
+                continue
+            database.execute(
+                "INSERT OR REPLACE INTO weights VALUES (?,?,?,?,?)",
+                (cycle.pool, server.server, cycle.time_unix_s, server.weight, server.wanted),
+            )
+            self._weights[key] = (server.weight, server.wanted, cycle.time_unix_s)
+
+    # --- reading
+
+    def pools(self) -> list[str]:
+        """The pools of which the journal knows anything, sorted."""
+        with self._reading() as database:
+            rows = database.execute("SELECT pool FROM latest UNION SELECT pool FROM changes ORDER BY 1").fetchall()
+        return [row[0] for row in rows]
+
+    def latest_cycle(self, pool: str) -> Cycle | None:
+        """The last Cycle of a pool; None if there was none."""
+        return next(iter(self._latest(Cycle, pool).values()), (None, 0.0))[0]
+
+    def latest_samples(self, pool: str) -> dict[str, Sample]:
+        """The last Sample of each node."""
+        return {node: sample for node, (sample, _) in self._latest(Sample, pool).items()}
+
+    def latest_verdicts(self, pool: str) -> dict[str, Verdict]:
+        """The last Verdict of each node."""
+        return {node: verdict for node, (verdict, _) in self._latest(Verdict, pool).items()}
+
+    def received(self, kind: str, pool: str) -> dict[str, float]:
+        """When each node's last message of a kind (`sample`, `verdict`) was written: wall time of this machine."""
+        with self._reading() as database:
+            rows = database.execute(
+                "SELECT node, received_unix_s FROM latest WHERE kind = ? AND pool = ?", (kind, pool)
+            ).fetchall()
+        return dict(rows)
+
+    def changes(self, pool: str | None = None, limit: int = 100, since_unix_s: float | None = None) -> list[Change]:
+        """The Changes of a pool (or of all), newest first."""
+        with self._reading() as database:
+            rows = database.execute(
+                "SELECT json FROM changes WHERE (?1 IS NULL OR pool = ?1) AND time_unix_s >= ?2"
+                " ORDER BY time_unix_s DESC, rowid DESC LIMIT ?3",
+                (pool, 0.0 if since_unix_s is None else since_unix_s, limit),
+            ).fetchall()
+        return [self._decode(Change, row[0]) for row in rows]
+
+    def states(self, pool: str, since_unix_s: float) -> list[StateSpan]:
+        """The states that the pool's nodes were in since then, in order of their beginning."""
+        with self._reading() as database:
+            rows = database.execute(
+                "SELECT node, state, since_unix_s, last_unix_s, severity, path FROM states JOIN nodes ON id = node_id"
+                " WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
+                (pool, since_unix_s),
+            ).fetchall()
+        return [
+            msgspec.convert({**row, "path": msgspec.json.decode(row["path"])}, StateSpan) for row in map(dict, rows)
+        ]
+
+    def readings(self, pool: str, last_s: float = 2.0) -> dict[str, Reading]:
+        """Each node's means over the `last_s` seconds before its last Sample (the node's own clock)."""
+        with self._reading() as database:
+            rows = database.execute(schema.READINGS, {"pool": pool, "last_s": last_s}).fetchall()
+        return {row["node"]: Reading(*tuple(row)[1:]) for row in rows}
+
+    def history(
+        self,
+        pool: str,
+        since_unix_s: float,
+        step_s: float,
+        *,
+        until_unix_s: float | None = None,
+        servers: Mapping[str, str] | None = None,
+    ) -> History:
+        """Series of each node from `since_unix_s` to `until_unix_s` (None: now), one value a step of `step_s`.
+
+        Response times are means over the step, weighted with the requests. `servers` maps server names to node names
+        where they differ (as in the settings). Raises ValueError for a step that is not positive or too short.
+        """
+        if step_s <= 0:
+            raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
+        until_unix_s = self._clock() if until_unix_s is None else until_unix_s
+        length = max(0, math.ceil((until_unix_s - since_unix_s) / step_s))
+        if length > MAX_STEPS:
+            raise ValueError(f"step_s: {step_s:g} s gives {length} steps, expected at most {MAX_STEPS}")
+        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s}
+        with self._reading() as database:
+            measured = database.execute(schema.HISTORY, where).fetchall()
+            weights = database.execute(schema.WEIGHTS, {**where, "held": WEIGHT_HOLDS_S}).fetchall()
+        nodes: dict[str, NodeSeries] = {}
+        gaps: list[float | None] = [None] * length
+
+        def series(node: str) -> NodeSeries:
+            if node not in nodes:
+                nodes[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
+            return nodes[node]
+
+        for row in measured:
+            of_node = series(row["node"])
+            for name in ("rps", "rt_p50_ms", "rt_p95_ms", "cpu"):
+                getattr(of_node, name)[row["slot"]] = row[name]
+        for row in weights:
+            first = (row["time_unix_s"] - since_unix_s) / step_s
+            held = series((servers or {}).get(row["server"], row["server"])).weight
+            for slot in range(max(0, int(first)), min(length, int(first + WEIGHT_HOLDS_S / step_s) + 1)):
+                held[slot] = row["weight"]
+        grid = [since_unix_s + slot * step_s for slot in range(length)]
+        return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(nodes.items())))
+
+    def _latest(self, kind: type[M], pool: str) -> dict[str, tuple[M, float]]:
+        name = next(name for name, struct in messages.KINDS.items() if struct is kind)
+        with self._reading() as database:
+            rows = database.execute(
+                "SELECT node, json, received_unix_s FROM latest WHERE kind = ? AND pool = ? ORDER BY node", (name, pool)
+            ).fetchall()
+        return {row["node"]: (self._decode(kind, row["json"]), row["received_unix_s"]) for row in rows}
+
+    def _decode(self, kind: type[M], text: str) -> M:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.MsgspecError as error:
+            raise JournalError(f"{self.path}: a {kind.__name__} cannot be read: {error}") from None
+
+    # --- the connection
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                raise failure(self.path, "read", error) from error
+
+    @contextlib.contextmanager
+    def _transaction(self, verb: str, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._reopen_if_replaced()
+                database = self._connection
+                database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+                database.execute("COMMIT")
+            except BaseException as error:
+                self._node_ids.clear()
+                self._weights.clear()
+                with contextlib.suppress(sqlite3.Error):
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise failure(self.path, verb, error) from error
+                raise
+
+    def _reopen_if_replaced(self) -> None:
+        """A file that was deleted under us would swallow everything in silence: then begin a new one."""
+        try:
+            if self.path.stat().st_ino == self._inode:
+                return
+        except OSError:
+            pass
+        self._connection.close()
+        self._connection = schema.connect(self.path, self.read_only, self._wait_s)
+        self._inode = self.path.stat().st_ino
+        self._node_ids.clear()
+        self._weights.clear()
+
+
+def _kind_of(message: Message) -> str:
+    return next(kind for kind, struct in messages.KINDS.items() if isinstance(message, struct))
+
+
+def _json(message: Any) -> str:
+    return messages.encode(message).decode()

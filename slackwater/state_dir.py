@@ -1,0 +1,126 @@
+"""The controller's folder: one `serve` at a time in it, and what that one runs (`serve.json`).
+
+The lock is flock(2) on `serve.lock`. The children inherit it, so it is held until the last of them is gone, also when
+the supervisor was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+LEFTOVERS_END_WITHIN_S = 8.0
+
+
+class StateError(Exception):
+    """The folder cannot be used, or another `serve` uses it; the text says which and what to do."""
+
+
+def prepare(state_dir: str) -> Path:
+    """Makes the folder if it is not there; raises StateError when nothing can be written in it."""
+    path = Path(state_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise StateError(f"state_dir {path}: cannot be written: {error.strerror}; who runs this must own it") from None
+    return path
+
+
+class ServeLock:
+    """Held by the supervisor and, through `fd`, by its children."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / "serve.lock"
+        self.fd = -1
+
+    def acquire(self, wait_s: float = LEFTOVERS_END_WITHIN_S) -> None:
+        """Takes the lock; waits for the leftovers of a `serve` that was killed. Raises StateError."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pid = _pid_in(fd)
+                if pid is not None and _alive(pid):
+                    problem = f"`slackwater serve` already runs on {self._path.parent} (pid {pid}); stop that one first"
+                elif time.monotonic() >= deadline_s:
+                    problem = f"children of an earlier `slackwater serve` still hold {self._path}: {self._leftovers()}"
+                else:
+                    time.sleep(0.05)
+                    continue
+                os.close(fd)
+                raise StateError(problem) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self.fd = fd
+
+    def release(self) -> None:
+        os.ftruncate(self.fd, 0)
+        os.close(self.fd)
+        self.fd = -1
+
+    def _leftovers(self) -> str:
+        children = (read_serve(self._path.parent) or {}).get("children", {})
+        alive = [f"{name} (pid {pid})" for name, pid in children.items() if isinstance(pid, int) and _alive(pid)]
+        return ", ".join(alive) or "unknown processes"
+
+
+def running_serve(state_dir: str) -> int | None:
+    """The pid of the `serve` that uses this folder, if one does and this user may see it."""
+    try:
+        fd = os.open(Path(state_dir) / "serve.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid_in(fd)
+    finally:
+        os.close(fd)
+    return None
+
+
+def write_serve(state_dir: Path, description: dict[str, Any]) -> None:
+    """Replaces serve.json in one step, so that a reader never sees half of it."""
+    fresh = state_dir / "serve.json.new"
+    fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    fresh.replace(state_dir / "serve.json")
+
+
+def read_serve(state_dir: Path) -> dict[str, Any] | None:
+    """What serve.json says; None when there is none (nothing runs)."""
+    try:
+        found = json.loads((state_dir / "serve.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def remove_serve(state_dir: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (state_dir / "serve.json").unlink()
+
+
+def _pid_in(fd: int) -> int | None:
+    text = os.pread(fd, 32, 0).decode(errors="replace").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,217 @@
+"""Starts a real HAProxy (2.6 or later, from PATH) in master-worker mode in front of a few tiny HTTP servers."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def haproxy_program() -> str | None:
+    """The HAProxy to run, or None: the tests that need it skip then, and say so."""
+    return shutil.which("haproxy", path=f"{REPOSITORY / '.build' / 'bin'}:{os.environ.get('PATH', '')}")
+
+
+needs_haproxy = pytest.mark.skipif(haproxy_program() is None, reason="haproxy is neither in .build/bin nor in PATH")
+
+
+def until(condition: Callable[[], object], what: str, within_s: float = 15.0) -> None:
+    """Waits for a condition; fails the test with `what` when it doesn't come."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.01)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = b"here\n"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A connection that HAProxy dropped is no news."""
+
+
+@contextmanager
+def web_servers(count: int) -> Iterator[list[int]]:
+    """That many HTTP servers on free loopback ports."""
+    servers = [_Server(("127.0.0.1", 0), _Answers) for _ in range(count)]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [server.server_address[1] for server in servers]
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class RealHAProxy:
+    """A running HAProxy. `socket` has level admin, `operator` and `user` the lower levels."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def socket(self) -> str:
+        return str(self.folder / "admin.sock")
+
+    @property
+    def operator(self) -> str:
+        return str(self.folder / "operator.sock")
+
+    @property
+    def user(self) -> str:
+        return str(self.folder / "user.sock")
+
+    def say(self, command: str) -> str:
+        """One line to the admin socket, past the code under test."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(5.0)
+            connection.connect(self.socket)
+            connection.sendall(command.encode() + b"\n")
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+        return answer.decode()
+
+    def weight(self, server: str, backend: str = "web") -> int:
+        return int(self.say(f"get weight {backend}/{server}").split()[0])
+
+    def pid(self) -> int:
+        """The worker's pid."""
+        return int(next(line for line in self.say("show info").splitlines() if line.startswith("Pid: ")).split()[1])
+
+    def request(self, count: int = 1) -> None:
+        """Requests through the frontend, on one kept connection."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        for _ in range(count):
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.status
+            answer.read()
+        connection.close()
+
+    def reload(self, backends: str | None = None) -> None:
+        """SIGUSR2 to the master, with a new configuration if given; returns when the new worker answers."""
+        until(self._master_hears, "HAProxy's master is ready")
+        before = self.pid()
+        if backends is not None:
+            write_configuration(self.folder, self.port, backends)
+        self.process.send_signal(signal.SIGUSR2)
+        until(lambda: self._answers() and self.pid() != before, "the reloaded HAProxy answers")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _master_hears(self) -> bool:
+        """A SIGUSR2 is lost until the master has executed itself anew to wait for its worker."""
+        process = Path(f"/proc/{self.process.pid}")
+        caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
+        hears = int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
+        return bool(hears) and b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
+
+    def _answers(self) -> bool:
+        try:
+            return "Pid: " in self.say("show info")
+        except OSError:
+            return False
+
+
+def servers_of(ports: Sequence[int], options: str = "weight 100") -> str:
+    return "\n".join(f"    server host{n} 127.0.0.1:{port} {options}" for n, port in enumerate(ports, start=1))
+
+
+def backend(ports: Sequence[int], balance: str = "roundrobin", options: str = "weight 100", name: str = "web") -> str:
+    """A backend section with servers host1..hostN; `balance` may carry more lines."""
+    return f"backend {name}\n    balance {balance}\n{servers_of(ports, options)}\n"
+
+
+def write_configuration(folder: Path, port: int, backends: str) -> Path:
+    path = folder / "haproxy.cfg"
+    path.write_text(
+        f"""global
+    stats socket {folder}/admin.sock mode 600 level admin
+    stats socket {folder}/operator.sock mode 600 level operator
+    stats socket {folder}/user.sock mode 600 level user
+    maxconn 200
+    hard-stop-after 2s
+defaults
+    mode http
+    timeout connect 2s
+    timeout client 10s
+    timeout server 10s
+frontend in
+    bind 127.0.0.1:{port}
+    default_backend web
+{backends}""",
+        encoding="utf-8",
+    )
+    return path
+
+
+@contextmanager
+def haproxy(backends: str) -> Iterator[RealHAProxy]:
+    """A real HAProxy with these backend sections, one of them `web`; ended and cleaned up afterwards."""
+    program = haproxy_program()
+    assert program is not None
+    # A short path: the socket's may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        folder, port = Path(name), free_port()
+        configuration = write_configuration(folder, port, backends)
+        with (folder / "haproxy.log").open("wb") as log:
+            process = subprocess.Popen(
+                [program, "-W", "-db", "-f", str(configuration)], stdout=log, stderr=subprocess.STDOUT
+            )
+        running = RealHAProxy(folder, process, port)
+        try:
+            until(
+                lambda: running._answers() or process.poll() is not None,
+                f"HAProxy answers: {(folder / 'haproxy.log').read_text()}",
+            )
+            assert process.poll() is None, (folder / "haproxy.log").read_text()
+            yield running
+        finally:
+            running.stop()

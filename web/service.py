@@ -1,0 +1,62 @@
+"""The dashboard's process: serves `create_app` with waitress (https://docs.pylonsproject.org/projects/waitress/)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+
+import waitress.server
+
+from slackwater.config import ControllerSettings, host_and_port
+from web import create_app
+from web.live import MOST_STREAMS
+from web.security import is_loopback
+
+log = logging.getLogger("slackwater.web")
+logging.getLogger("waitress").setLevel(logging.WARNING)  # it tells of each viewer that leaves
+
+THREADS = MOST_STREAMS + 16
+
+
+class WebError(Exception):
+    """The dashboard cannot be served; the text says which address and why."""
+
+
+async def run(settings: ControllerSettings) -> None:
+    """Serves the dashboard on `web.listen` until SIGTERM or SIGINT. Raises WebError."""
+    if not settings.web.listen:
+        raise WebError("web.listen is empty: there is no dashboard to serve")
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    host, port = host_and_port(settings.web.listen)
+    app = create_app(settings)
+    try:
+        server = waitress.server.create_server(
+            app, host=host, port=port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True, send_bytes=1
+        )
+    except OSError as error:
+        raise WebError(
+            f"the dashboard cannot listen on {settings.web.listen}: {error.strerror or error}; see `web.listen`"
+        ) from None
+    if not is_loopback(host):
+        log.warning("the dashboard listens on %s without a login: everyone who reaches it can read it", host)
+    log.info("dashboard: http://%s/", settings.web.listen)
+
+    def serve() -> None:
+        try:
+            server.run()
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+
+    thread = threading.Thread(target=serve, name="waitress", daemon=True)
+    thread.start()
+    await stop.wait()
+    app.extensions["streams"].stop.set()
+    if not thread.is_alive():
+        raise WebError(f"the dashboard on {settings.web.listen} ended by itself; the lines above say why")
+    server.task_dispatcher.shutdown(timeout=2)
+    server.close()
