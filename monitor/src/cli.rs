@@ -1,0 +1,139 @@
+//! The command line of `slackwater-monitor`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Settings};
+use crate::inputs::Inputs;
+use crate::sampler::Sampler;
+use crate::{run, table};
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Publishes what a web server's VM can see of itself, several times a second",
+    after_help = "Example:\n  slackwater-monitor once --json"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Publish a Sample each period until SIGTERM or SIGINT
+    #[command(after_help = "Example:\n  slackwater-monitor run --config /etc/slackwater/node.toml")]
+    Run {
+        /// The node's configuration
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Measure one period and print the Sample
+    #[command(after_help = "Example:\n  slackwater-monitor once --config /etc/slackwater/node.toml --json")]
+    Once {
+        /// The node's configuration; without it the defaults: the whole VM, named after its host
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print the Sample as it would go to the bus
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check a configuration, or list all settings
+    #[command(
+        after_help = "Examples:\n  slackwater-monitor config /etc/slackwater/node.toml\n  slackwater-monitor config --list"
+    )]
+    Config {
+        /// The configuration to check
+        #[arg(value_name = "FILE", required_unless_present = "list")]
+        file: Option<PathBuf>,
+        /// Print each setting with its default and what it does
+        #[arg(long, conflicts_with = "file")]
+        list: bool,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Does what the command line asks for.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run { config } => run(&config),
+        Command::Once { config, json } => once(config, json),
+        Command::Config { list: true, json, .. } => print(&list(json)),
+        Command::Config { file, json, .. } => check(&file.unwrap_or_default(), json),
+    };
+    match done {
+        Ok(code) => code,
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn settings(inputs: &Inputs, file: Option<PathBuf>) -> Result<Settings, String> {
+    let hostname = inputs.line(&inputs.proc.join("sys/kernel/hostname")).unwrap_or_default();
+    match file {
+        Some(file) => config::load(&file, &hostname),
+        None => config::defaults(&hostname),
+    }
+    .map_err(|error| error.to_string())
+}
+
+fn run(config: &std::path::Path) -> Result<ExitCode, String> {
+    let inputs = Inputs::machine();
+    let settings = settings(&inputs, Some(config.to_owned()))?;
+    run::run(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn once(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
+    let inputs = Inputs::machine();
+    let settings = settings(&inputs, config)?;
+    let mut sampler = Sampler::open(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    let period = Duration::from_secs_f64(settings.period_s);
+    let end = Instant::now() + period;
+    while Instant::now() < end {
+        let left = end.saturating_duration_since(Instant::now());
+        std::thread::sleep(run::drain_every(period).min(left));
+        sampler.drain();
+    }
+    let sample = sampler.take();
+    if json {
+        print(&(String::from_utf8_lossy(&slackwater_messages::encode(&sample)) + "\n"))
+    } else {
+        print(&table::table(&sample))
+    }
+}
+
+fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, String> {
+    let checked = settings(&Inputs::machine(), Some(file.to_owned()));
+    if json {
+        let faults: Vec<&str> = checked.as_ref().err().map_or(Vec::new(), |faults| faults.lines().collect());
+        print(&format!("{}\n", serde_json::json!({"valid": checked.is_ok(), "faults": faults})))?;
+        return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let settings = checked?;
+    print(&format!("{}: fine (node {}, pool {})\n", file.display(), settings.node, settings.pool))
+}
+
+fn list(json: bool) -> String {
+    let settings = config::list();
+    if json {
+        return serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n";
+    }
+    settings.iter().map(|setting| format!("{} = {}\n    {}\n", setting.name, setting.default, setting.help)).collect()
+}
+
+/// Prints; a reader that went away (`| head`) is no failure.
+fn print(text: &str) -> Result<ExitCode, String> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,326 @@
+//! Run delay: how long the web server's threads were ready to run and did not, from /proc/PID/task/TID/schedstat.
+//!
+//! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use slackwater_messages::{Sample, Sched};
+
+use super::{Collector, NO_TIME, absent, seconds_between};
+use crate::config::Settings;
+use crate::inputs::{Inputs, Reader};
+use crate::processes::Finder;
+
+/// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
+const SCAN_EVERY_NS: u64 = 1_000_000_000;
+/// Looking takes at most one part in this many of one core.
+const SCAN_SHARE: u64 = 500;
+/// The files of this many threads stay open (the usual limit for a process is 1024); the rest are opened each time.
+const KEPT_FILES: usize = 512;
+/// Run delay per CPU second means nothing while the web server uses less than this share of a core.
+const LEAST_CPU_S_PER_S: f64 = 0.001;
+
+/// Opens the collector.
+pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let mut collector = RunDelay {
+        inputs: inputs.clone(),
+        finder: Finder::new(&settings.processes, inputs),
+        reader: Reader::default(),
+        threads: HashMap::new(),
+        processes: Ok(0),
+        scan_at_ns: 0,
+        last_ns: 0,
+    };
+    collector.collect(&mut Sample::default());
+    Box::new(collector)
+}
+
+/// What a thread has had since it began, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Times {
+    cpu_ns: u64,
+    run_delay_ns: u64,
+}
+
+/// Reads a schedstat file.
+pub fn parse_schedstat(text: &str) -> Option<Times> {
+    let mut fields = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let times = Times { cpu_ns: fields.next()?.ok()?, run_delay_ns: fields.next()?.ok()? };
+    fields.next()?.ok().map(|_turns| times)
+}
+
+/// The two numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
+/// has another one.
+struct Thread {
+    path: PathBuf,
+    file: Option<File>,
+    last: Option<Times>,
+    scan_ns: u64,
+}
+
+impl Thread {
+    /// What it had since the last call; at first, and when its numbers went back (another thread has its number now),
+    /// that cannot be said. An error: it is gone.
+    fn advance(&mut self, reader: &mut Reader, longest_ns: u64) -> Result<Option<Times>, ()> {
+        let text = match &self.file {
+            Some(file) => reader.read(file),
+            None => File::open(&self.path).and_then(|file| reader.read(&file)),
+        };
+        let now = text.ok().and_then(parse_schedstat).ok_or(())?;
+        let last = self.last.replace(now);
+        Ok(last.and_then(|last| {
+            let cpu_ns = now.cpu_ns.checked_sub(last.cpu_ns)?;
+            let run_delay_ns = now.run_delay_ns.checked_sub(last.run_delay_ns)?;
+            (cpu_ns <= longest_ns).then_some(Times { cpu_ns, run_delay_ns })
+        }))
+    }
+}
+
+struct RunDelay {
+    inputs: Inputs,
+    finder: Finder,
+    reader: Reader,
+    threads: HashMap<(u32, u32), Thread>,
+    processes: Result<u32, String>,
+    scan_at_ns: u64,
+    last_ns: u64,
+}
+
+impl RunDelay {
+    /// Looks for processes and threads; those that are known keep their numbers.
+    fn scan(&mut self, now_ns: u64) {
+        let found = self.finder.find();
+        let mut alive = 0;
+        for pid in found.as_deref().unwrap_or_default() {
+            let tasks = self.inputs.proc.join(pid.to_string()).join("task");
+            // A process that ended since it was listed has no threads.
+            let Ok(entries) = fs::read_dir(&tasks) else { continue };
+            alive += 1;
+            for entry in entries.flatten() {
+                let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                let kept = self.threads.len() < KEPT_FILES;
+                let thread = self.threads.entry((*pid, tid)).or_insert_with(|| {
+                    let path = entry.path().join("schedstat");
+                    let file = if kept { File::open(&path).ok() } else { None };
+                    Thread { path, file, last: None, scan_ns: now_ns }
+                });
+                thread.scan_ns = now_ns;
+            }
+        }
+        self.threads.retain(|_, thread| thread.scan_ns == now_ns);
+        self.processes = found.map(|_| alive);
+        let took_ns = (self.inputs.monotonic_ns)().saturating_sub(now_ns);
+        self.scan_at_ns = now_ns + SCAN_EVERY_NS.max(took_ns.saturating_mul(SCAN_SHARE));
+    }
+}
+
+impl Collector for RunDelay {
+    fn collect(&mut self, sample: &mut Sample) {
+        let now_ns = (self.inputs.monotonic_ns)();
+        if now_ns >= self.scan_at_ns {
+            self.scan(now_ns);
+        }
+        let read_ns = (self.inputs.monotonic_ns)();
+        let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
+        // A thread has one core at most. Much more means that its number went to another thread.
+        let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
+        let (mut sum, mut measured, mut kept_times) = (Times::default(), 0, false);
+        let reader = &mut self.reader;
+        self.threads.retain(|_, thread| {
+            let Ok(advance) = thread.advance(reader, longest_ns) else { return false };
+            kept_times |= thread.last != Some(Times::default());
+            if let Some(times) = advance {
+                sum.cpu_ns += times.cpu_ns;
+                sum.run_delay_ns += times.run_delay_ns;
+                measured += 1;
+            }
+            true
+        });
+        let processes = match &self.processes {
+            Ok(processes) => *processes,
+            Err(reason) => return absent(sample, "sched", reason.clone()),
+        };
+        let mut sched = Sched {
+            processes: Some(processes),
+            threads: Some(u32::try_from(self.threads.len()).unwrap_or(u32::MAX)),
+            ..Sched::default()
+        };
+        let reason = if self.threads.is_empty() {
+            // Look again at once: the web server may have been restarted.
+            self.scan_at_ns = 0;
+            Some("no thread of the processes has a readable schedstat")
+        } else if !kept_times {
+            Some("the kernel keeps no schedstat (CONFIG_SCHED_INFO)")
+        } else if measured == 0 {
+            Some("the threads were first seen in this period")
+        } else if read_ns <= last_ns {
+            Some(NO_TIME)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            for name in ["cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s"] {
+                absent(sample, &format!("sched.{name}"), reason);
+            }
+        } else {
+            let elapsed_s = seconds_between(last_ns, read_ns);
+            let cpu_s_per_s = sum.cpu_ns as f64 / 1e9 / elapsed_s;
+            sched.cpu_s_per_s = Some(cpu_s_per_s);
+            sched.run_delay_s_per_s = Some(sum.run_delay_ns as f64 / 1e9 / elapsed_s);
+            if cpu_s_per_s < LEAST_CPU_S_PER_S {
+                absent(sample, "sched.run_delay_per_cpu_s", "the processes used next to no CPU");
+            } else {
+                sched.run_delay_per_cpu_s = Some(sum.run_delay_ns as f64 / sum.cpu_ns as f64);
+            }
+        }
+        sample.sched = Some(sched);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    const MS: u64 = 1_000_000;
+
+    fn thread(fixture: &Fixture, pid: u32, tid: u32, cpu_ms: u64, run_delay_ms: u64) {
+        fixture.write(&format!("proc/{pid}/comm"), "apache2\n");
+        fixture
+            .write(&format!("proc/{pid}/task/{tid}/schedstat"), &format!("{} {} 12\n", cpu_ms * MS, run_delay_ms * MS));
+    }
+
+    fn collect(collector: &mut dyn Collector) -> Sample {
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        sample
+    }
+
+    fn close(value: Option<f64>, expected: f64) -> bool {
+        value.is_some_and(|value| (value - expected).abs() < 1e-6)
+    }
+
+    #[test]
+    fn schedstat_is_three_numbers() {
+        assert_eq!(parse_schedstat("5 7 2\n"), Some(Times { cpu_ns: 5, run_delay_ns: 7 }));
+        for bad in ["", "5", "5 7", "-5 7 2", "a b c"] {
+            assert_eq!(parse_schedstat(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn threads_are_summed_over_the_period() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 100, 1000);
+        thread(&fixture, 10, 11, 200, 2000);
+        thread(&fixture, 20, 20, 300, 3000);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        thread(&fixture, 10, 11, 220, 2030);
+        thread(&fixture, 20, 20, 320, 3090);
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert_eq!((sched.processes, sched.threads), (Some(2), Some(3)));
+        assert!(close(sched.cpu_s_per_s, 0.2), "{sched:?}");
+        assert!(close(sched.run_delay_s_per_s, 0.6) && close(sched.run_delay_per_cpu_s, 3.0), "{sched:?}");
+    }
+
+    #[test]
+    fn an_idle_web_server_has_no_run_delay_per_cpu_second() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 100, 1000);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.sched.as_ref().expect("there").cpu_s_per_s, Some(0.0));
+        assert_eq!(sample.absent["sched.run_delay_per_cpu_s"], "the processes used next to no CPU");
+    }
+
+    #[test]
+    fn a_thread_that_comes_counts_from_its_second_reading_on() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 100, 1000);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(1.5);
+        thread(&fixture, 30, 30, 9_000_000, 9_000_000);
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert_eq!((sched.threads, sched.cpu_s_per_s, sched.run_delay_s_per_s), (Some(2), Some(0.0), Some(0.0)));
+        fixture.advance_s(0.5);
+        thread(&fixture, 30, 30, 9_000_100, 9_000_200);
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert!(close(sched.cpu_s_per_s, 0.2) && close(sched.run_delay_s_per_s, 0.4), "{sched:?}");
+    }
+
+    #[test]
+    fn a_thread_number_that_went_to_another_thread_gives_no_negative_and_no_huge_value() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 5000, 5000);
+        thread(&fixture, 10, 11, 0, 10);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        thread(&fixture, 10, 10, 3, 4);
+        thread(&fixture, 10, 11, 70_000, 20);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.sched.expect("there").cpu_s_per_s, None);
+        assert_eq!(sample.absent["sched.cpu_s_per_s"], "the threads were first seen in this period");
+    }
+
+    #[test]
+    fn processes_that_end_leave_nothing_behind() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 100, 1000);
+        thread(&fixture, 20, 20, 100, 1000);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(1.1);
+        fixture.remove("proc/20");
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
+        fixture.advance_s(1.1);
+        fixture.remove("proc/10");
+        let sample = collect(collector.as_mut());
+        assert!(sample.sched.is_none());
+        assert_eq!(sample.absent["sched"], "no process is named apache2 or php-fpm8.2");
+    }
+
+    #[test]
+    fn a_process_that_is_listed_but_gone_is_passed_over() {
+        let fixture = Fixture::new(&[("cgroup/cpu/web/cgroup.procs", "4000\n10\n")]);
+        thread(&fixture, 10, 10, 100, 1000);
+        let mut settings = Settings::default();
+        settings.processes.cgroup = "web".to_owned();
+        let mut collector = open(&settings, &fixture.inputs());
+        fixture.advance_s(0.2);
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
+    }
+
+    #[test]
+    fn a_kernel_that_keeps_no_schedstat_is_named() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 0, 0);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.absent["sched.run_delay_s_per_s"], "the kernel keeps no schedstat (CONFIG_SCHED_INFO)");
+    }
+
+    #[test]
+    fn a_real_process_that_is_killed_is_noticed_in_the_next_period() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let (pid, fixture) = (child.id(), Fixture::new(&[]));
+        fixture.write("cgroup/cpu/web/cgroup.procs", &format!("{pid}\n"));
+        let inputs = Inputs { proc: PathBuf::from("/proc"), ..fixture.inputs() };
+        let mut settings = Settings::default();
+        settings.processes.cgroup = "web".to_owned();
+        let mut collector = open(&settings, &inputs);
+        fixture.advance_s(0.2);
+        assert_eq!(collect(collector.as_mut()).sched.expect("there").threads, Some(1));
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        fixture.advance_s(0.2);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.sched.expect("there").threads, Some(0));
+        assert!(sample.absent.contains_key("sched.run_delay_s_per_s"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Requests and response times, from the packets that the sniffer sees on the node's interface.
+
+use slackwater_messages::{Sample, Traffic};
+use slackwater_sniffer::{Live, LiveSettings, Period, Tracker, TrackerSettings};
+
+use super::{Collector, NO_TIME, absent, seconds_between};
+use crate::config::{Settings, SnifferSettings};
+use crate::inputs::Inputs;
+
+/// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
+const RETRY_NS: u64 = 5_000_000_000;
+
+/// Opens the capture; where that fails it is tried again and again.
+pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let mut wire = Wire {
+        settings: settings.sniffer.clone(),
+        inputs: inputs.clone(),
+        capture: Err((String::new(), 0)),
+        last_ns: 0,
+    };
+    wire.reopen();
+    Box::new(wire)
+}
+
+struct Capture {
+    live: Live,
+    tracker: Tracker,
+    drops: u64,
+}
+
+struct Wire {
+    settings: SnifferSettings,
+    inputs: Inputs,
+    /// The reason why there is none, and when to try again.
+    capture: Result<Capture, (String, u64)>,
+    last_ns: u64,
+}
+
+impl Wire {
+    fn reopen(&mut self) {
+        let now_ns = (self.inputs.monotonic_ns)();
+        self.last_ns = now_ns;
+        self.capture = if self.settings.interface.is_empty() {
+            Err(("no capture: no interface is configured".to_owned(), u64::MAX))
+        } else {
+            let live = LiveSettings {
+                interface: self.settings.interface.clone(),
+                ports: self.settings.ports.clone(),
+                buffer_mib: self.settings.buffer_mib,
+                ..LiveSettings::default()
+            };
+            let tracker = TrackerSettings { ports: self.settings.ports.clone(), ..TrackerSettings::default() };
+            Live::open(&live)
+                .map(|live| Capture { live, tracker: Tracker::new(tracker), drops: 0 })
+                .map_err(|error| (format!("no capture: {error}"), now_ns.saturating_add(RETRY_NS)))
+        };
+    }
+
+    fn fail(&mut self, error: &dyn std::fmt::Display) {
+        let retry_ns = (self.inputs.monotonic_ns)().saturating_add(RETRY_NS);
+        self.capture = Err((format!("no capture: {error}"), retry_ns));
+    }
+
+    /// What ended since the last call, the packets dropped meanwhile, and the time that passed.
+    fn take(&mut self) -> Option<(Period, Result<u64, String>, f64)> {
+        let capture = self.capture.as_mut().ok()?;
+        let now_ns = (self.inputs.monotonic_ns)();
+        let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
+        let period = capture.tracker.take_period((self.inputs.wall_ns)());
+        let drops = capture.live.drops().map_err(|error| error.to_string()).map(|total| {
+            let before = std::mem::replace(&mut capture.drops, total);
+            total.saturating_sub(before)
+        });
+        Some((period, drops, elapsed_s))
+    }
+}
+
+impl Collector for Wire {
+    fn collect(&mut self, sample: &mut Sample) {
+        self.drain();
+        let Some((period, drops, elapsed_s)) = self.take() else {
+            if let Err((reason, retry_ns)) = &self.capture {
+                absent(sample, "traffic", reason);
+                if (self.inputs.monotonic_ns)() >= *retry_ns {
+                    self.reopen();
+                }
+            }
+            return;
+        };
+        sample.traffic = Some(section(sample, &period, drops, elapsed_s));
+    }
+
+    fn must_drain(&self) -> bool {
+        self.capture.is_ok()
+    }
+
+    fn drain(&mut self) {
+        if let Ok(capture) = &mut self.capture
+            && let Err(error) = capture.live.drain(&mut capture.tracker)
+        {
+            self.fail(&error);
+        }
+    }
+}
+
+/// The section of the Sample; what is not there goes to `sample.absent`.
+fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, elapsed_s: f64) -> Traffic {
+    let mut traffic = Traffic { in_flight: Some(period.in_flight), ..Traffic::default() };
+    match drops {
+        Ok(drops) => traffic.drops = Some(drops),
+        Err(reason) => absent(sample, "traffic.drops", reason),
+    }
+    if elapsed_s > 0.0 {
+        traffic.rps = Some(period.exchanges as f64 / elapsed_s);
+        traffic.errors_per_s = Some(period.errors as f64 / elapsed_s);
+    } else {
+        absent(sample, "traffic.rps", NO_TIME);
+        absent(sample, "traffic.errors_per_s", NO_TIME);
+    }
+    let times = [
+        ("rt_mean_ms", &mut traffic.rt_mean_ms, period.rt_mean_ms),
+        ("rt_p50_ms", &mut traffic.rt_p50_ms, period.rt_p50_ms),
+        ("rt_p95_ms", &mut traffic.rt_p95_ms, period.rt_p95_ms),
+        ("rt_p99_ms", &mut traffic.rt_p99_ms, period.rt_p99_ms),
+    ];
+    for (name, place, value) in times {
+        *place = value;
+        if value.is_none() {
+            absent(sample, &format!("traffic.{name}"), "no exchange ended in this period");
+        }
+    }
+    traffic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_become_rates_of_the_period() {
+        let mut sample = Sample::default();
+        let period = Period {
+            exchanges: 50,
+            errors: 2,
+            in_flight: 3,
+            rt_mean_ms: Some(2.5),
+            rt_p50_ms: Some(1.0),
+            ..Period::default()
+        };
+        let traffic = section(&mut sample, &period, Ok(7), 0.2);
+        assert_eq!((traffic.rps, traffic.errors_per_s), (Some(250.0), Some(10.0)));
+        assert_eq!((traffic.in_flight, traffic.drops, traffic.rt_mean_ms), (Some(3), Some(7), Some(2.5)));
+    }
+
+    #[test]
+    fn without_exchanges_there_is_no_response_time_but_a_rate_of_zero() {
+        let mut sample = Sample::default();
+        let traffic = section(&mut sample, &Period::default(), Err("gone".to_owned()), 0.2);
+        assert_eq!((traffic.rps, traffic.rt_mean_ms, traffic.drops), (Some(0.0), None, None));
+        assert_eq!(sample.absent["traffic.drops"], "gone");
+        for name in ["rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms"] {
+            assert_eq!(sample.absent[&format!("traffic.{name}")], "no exchange ended in this period");
+        }
+    }
+
+    #[test]
+    fn a_capture_that_cannot_be_opened_gives_its_reason() {
+        let mut settings = Settings::default();
+        for (interface, reason) in [("", "no capture: no interface is configured"), ("no-such-if0", "no capture: ")] {
+            settings.sniffer.interface = interface.to_owned();
+            let mut sample = Sample::default();
+            let mut collector = open(&settings, &Inputs::machine());
+            collector.collect(&mut sample);
+            assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
+            assert!(!collector.must_drain());
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The outside world of the collectors: roots of /proc and /sys, the clocks, and files that are read each period.
+//!
+//! Reading a kept file with pread takes a sixth of the time of open, read and close on /proc.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Where the collectors look. Tests point the roots at trees of fixtures and hold the clock.
+#[derive(Clone)]
+pub struct Inputs {
+    /// Usually `/proc`.
+    pub proc: PathBuf,
+    /// Usually `/sys`.
+    pub sys: PathBuf,
+    /// Usually `/sys/fs/cgroup`.
+    pub cgroup: PathBuf,
+    /// Nanoseconds that only go forward, from an arbitrary start.
+    pub monotonic_ns: Rc<dyn Fn() -> u64>,
+    /// Nanoseconds since 1970: a label, never used for durations.
+    pub wall_ns: Rc<dyn Fn() -> u64>,
+}
+
+impl Inputs {
+    /// This machine.
+    pub fn machine() -> Inputs {
+        let start = Instant::now();
+        Inputs {
+            proc: PathBuf::from("/proc"),
+            sys: PathBuf::from("/sys"),
+            cgroup: PathBuf::from("/sys/fs/cgroup"),
+            monotonic_ns: Rc::new(move || nanoseconds(start.elapsed())),
+            wall_ns: Rc::new(|| nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
+        }
+    }
+
+    /// The first line of a file below `root`, without its line end.
+    ///
+    /// # Errors
+    /// What [`why`] says of the file.
+    pub fn line(&self, path: &Path) -> Result<String, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| why(path, &error))?;
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+}
+
+fn nanoseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// "PATH: what the system said", in few words.
+pub fn why(path: &Path, error: &io::Error) -> String {
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "is not there".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("{}: {reason}", path.display())
+}
+
+/// Reads small files of the kernel into one buffer.
+#[derive(Default)]
+pub struct Reader {
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    /// The whole file from its start; what is not UTF-8 ends the text.
+    ///
+    /// # Errors
+    /// As of `pread`.
+    pub fn read(&mut self, file: &File) -> io::Result<&str> {
+        let mut length = 0;
+        loop {
+            if self.buffer.len() < length + 1024 {
+                self.buffer.resize(length + 4096, 0);
+            }
+            let room = self.buffer.len() - length;
+            let more = file.read_at(&mut self.buffer[length..], length as u64)?;
+            length += more;
+            // The kernel's files of one record, which are all that is read here, come whole or fill the room.
+            if more < room {
+                break;
+            }
+        }
+        let text = &self.buffer[..length];
+        Ok(std::str::from_utf8(text)
+            .unwrap_or_else(|error| std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default()))
+    }
+}
+
+/// A file that stays open between reads; it is opened again when reading fails (its cgroup was made anew).
+pub struct KeptFile {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl KeptFile {
+    /// Nothing is opened before the first read.
+    pub fn new(path: impl Into<PathBuf>) -> KeptFile {
+        KeptFile { path: path.into(), file: None }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What `parse` makes of the whole file; `None` from it is reported as an unexpected form.
+    ///
+    /// # Errors
+    /// What [`why`] says of the file.
+    pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        if let Some(file) = &self.file {
+            match reader.read(file) {
+                Ok(text) => return parse(text).ok_or_else(|| self.unexpected()),
+                Err(_) => self.file = None,
+            }
+        }
+        let file = File::open(&self.path).map_err(|error| why(&self.path, &error))?;
+        let parsed = match reader.read(&file) {
+            Ok(text) => parse(text),
+            Err(error) => return Err(why(&self.path, &error)),
+        };
+        self.file = Some(file);
+        parsed.ok_or_else(|| self.unexpected())
+    }
+
+    fn unexpected(&self) -> String {
+        format!("{}: not in the expected form", self.path.display())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! A tree of files and a clock that a test moves.
+
+    use std::cell::Cell;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::rc::Rc;
+
+    use super::Inputs;
+
+    pub(crate) struct Fixture {
+        pub(crate) root: tempfile::TempDir,
+        now_ns: Rc<Cell<u64>>,
+    }
+
+    impl Fixture {
+        pub(crate) fn new(files: &[(&str, &str)]) -> Fixture {
+            let fixture = Fixture {
+                root: tempfile::tempdir().expect("a temporary directory"),
+                now_ns: Rc::new(Cell::new(1_000_000_000)),
+            };
+            for (path, text) in files {
+                fixture.write(path, text);
+            }
+            fixture
+        }
+
+        pub(crate) fn path(&self, path: &str) -> PathBuf {
+            self.root.path().join(path)
+        }
+
+        pub(crate) fn write(&self, path: &str, text: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+            fs::write(path, text).expect("a file");
+        }
+
+        pub(crate) fn remove(&self, path: &str) {
+            let path = self.path(path);
+            if path.is_dir() {
+                fs::remove_dir_all(path).expect("removed");
+            } else {
+                fs::remove_file(path).expect("removed");
+            }
+        }
+
+        pub(crate) fn advance_s(&self, seconds: f64) {
+            self.now_ns.set(self.now_ns.get() + (seconds * 1e9) as u64);
+        }
+
+        pub(crate) fn inputs(&self) -> Inputs {
+            let (monotonic, wall) = (self.now_ns.clone(), self.now_ns.clone());
+            Inputs {
+                proc: self.path("proc"),
+                sys: self.path("sys"),
+                cgroup: self.path("cgroup"),
+                monotonic_ns: Rc::new(move || monotonic.get()),
+                wall_ns: Rc::new(move || wall.get() + 1_795_000_000_000_000_000),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::Fixture;
+    use super::*;
+
+    #[test]
+    fn a_kept_file_shows_what_stands_in_it_now() {
+        let fixture = Fixture::new(&[("a", "1\n")]);
+        let mut file = KeptFile::new(fixture.path("a"));
+        let mut reader = Reader::default();
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        assert_eq!(file.parse(&mut reader, number), Ok(1));
+        fixture.write("a", "22\n");
+        assert_eq!(file.parse(&mut reader, number), Ok(22));
+        fixture.write("a", "x");
+        assert!(file.parse(&mut reader, number).unwrap_err().ends_with("a: not in the expected form"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let fixture = Fixture::new(&[]);
+        let error = KeptFile::new(fixture.path("b")).parse(&mut Reader::default(), |_| Some(())).unwrap_err();
+        assert_eq!(error, format!("{}: is not there", fixture.path("b").display()));
+    }
+
+    #[test]
+    fn files_longer_than_the_buffer_are_read_whole() {
+        let long = "x".repeat(100_000);
+        let fixture = Fixture::new(&[("long", &long)]);
+        let file = File::open(fixture.path("long")).expect("the file");
+        assert_eq!(Reader::default().read(&file).expect("text").len(), 100_000);
+    }
+}

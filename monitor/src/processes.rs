@@ -1,0 +1,176 @@
+//! Which processes are the web server's: those with one of the names, or those of a cgroup and the ones below it.
+//!
+//! Looking through /proc is the dearest part of the monitor on a machine with many processes. So the name of a process
+//! is read when it is new (and again soon, since a fork is named after its parent until it calls exec), of the others
+//! only now and then.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup;
+use crate::config::ProcessSettings;
+use crate::inputs::{Inputs, why};
+
+/// A name counts as settled after this many looks.
+const LOOKS: u8 = 3;
+/// Settled names are read again in one of this many scans.
+const ROUNDS: u32 = 16;
+/// The kernel keeps this much of a command's name.
+const NAME_BYTES: usize = 15;
+
+/// Finds the processes again and again.
+pub struct Finder {
+    proc: PathBuf,
+    cgroups: PathBuf,
+    names: Vec<String>,
+    cgroup: String,
+    known: HashMap<u32, Known>,
+    round: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    matches: bool,
+    looks: u8,
+    round: u32,
+}
+
+impl Finder {
+    /// Nothing is read yet.
+    pub fn new(settings: &ProcessSettings, inputs: &Inputs) -> Finder {
+        let cut = |name: &String| {
+            let end = (0..=NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+            name[..end.unwrap_or_default()].to_owned()
+        };
+        Finder {
+            proc: inputs.proc.clone(),
+            cgroups: inputs.cgroup.clone(),
+            names: settings.names.iter().map(cut).collect(),
+            cgroup: settings.cgroup.clone(),
+            known: HashMap::new(),
+            round: 0,
+        }
+    }
+
+    /// The processes of now, in order.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn find(&mut self) -> Result<Vec<u32>, String> {
+        let mut found = if self.cgroup.is_empty() { self.by_name()? } else { self.by_cgroup()? };
+        found.sort_unstable();
+        found.dedup();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        Err(match self.cgroup.as_str() {
+            "" if self.names.is_empty() => "no process names are configured".to_owned(),
+            "" => format!("no process is named {}", self.names.join(" or ")),
+            cgroup => format!("cgroup {cgroup} holds no process"),
+        })
+    }
+
+    fn by_name(&mut self) -> Result<Vec<u32>, String> {
+        self.round = self.round.wrapping_add(1);
+        let entries = fs::read_dir(&self.proc).map_err(|error| why(&self.proc, &error))?;
+        let mut found = Vec::new();
+        for pid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            let known = self.known.entry(pid).or_insert(Known { matches: false, looks: 0, round: 0 });
+            if known.looks < LOOKS || known.matches || pid % ROUNDS == self.round % ROUNDS {
+                let name = fs::read_to_string(self.proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+                known.matches = self.names.iter().any(|wanted| wanted == name.trim_end_matches('\n'));
+                known.looks = known.looks.saturating_add(1);
+            }
+            known.round = self.round;
+            if known.matches {
+                found.push(pid);
+            }
+        }
+        let round = self.round;
+        self.known.retain(|_, known| known.round == round);
+        Ok(found)
+    }
+
+    fn by_cgroup(&self) -> Result<Vec<u32>, String> {
+        let top = cgroup::find_processes(&self.cgroups, &self.cgroup)?;
+        let mut found = Vec::new();
+        collect_processes(&top, &mut found);
+        Ok(found)
+    }
+}
+
+/// Adds the processes of a cgroup and of those below it. A cgroup that vanishes meanwhile holds none. 0 stands for a
+/// process outside our PID namespace.
+fn collect_processes(directory: &Path, found: &mut Vec<u32>) {
+    let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect_processes(&entry.path(), found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    fn named(fixture: &Fixture, names: &[&str]) -> Finder {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Finder::new(&ProcessSettings { names, cgroup: String::new() }, &fixture.inputs())
+    }
+
+    #[test]
+    fn processes_are_found_by_the_name_that_the_kernel_keeps() {
+        let fixture = Fixture::new(&[
+            ("proc/12/comm", "apache2\n"),
+            ("proc/7/comm", "a-very-long-nam\n"),
+            ("proc/8/comm", "apache2x\n"),
+            ("proc/self/comm", "apache2\n"),
+        ]);
+        assert_eq!(named(&fixture, &["apache2", "a-very-long-name-indeed"]).find(), Ok(vec![7, 12]));
+        assert_eq!(named(&fixture, &["nginx", "httpd"]).find(), Err("no process is named nginx or httpd".to_owned()));
+    }
+
+    #[test]
+    fn a_process_that_calls_exec_later_is_found_and_one_that_vanishes_is_forgotten() {
+        let fixture = Fixture::new(&[("proc/12/comm", "sh\n")]);
+        let mut finder = named(&fixture, &["apache2"]);
+        assert!(finder.find().is_err());
+        fixture.write("proc/12/comm", "apache2\n");
+        assert_eq!(finder.find(), Ok(vec![12]));
+        fixture.remove("proc/12");
+        assert!(finder.find().is_err());
+        assert!(finder.known.is_empty());
+    }
+
+    #[test]
+    fn a_settled_name_is_read_again_within_some_scans() {
+        let fixture = Fixture::new(&[("proc/12/comm", "sh\n")]);
+        let mut finder = named(&fixture, &["apache2"]);
+        for _ in 0..10 {
+            assert!(finder.find().is_err());
+        }
+        fixture.write("proc/12/comm", "apache2\n");
+        assert!((0..ROUNDS).any(|_| finder.find().is_ok()));
+    }
+
+    #[test]
+    fn a_cgroup_counts_with_the_ones_below_it() {
+        let fixture = Fixture::new(&[
+            ("cgroup/cpu/web/cgroup.procs", "5\n0\n"),
+            ("cgroup/cpu/web/php/pool/cgroup.procs", "9\n7\n"),
+            ("cgroup/cpu/other/cgroup.procs", "1\n"),
+            ("cgroup/cpu/empty/cgroup.procs", ""),
+        ]);
+        let find = |cgroup: &str| {
+            let settings = ProcessSettings { names: vec!["ignored".to_owned()], cgroup: cgroup.to_owned() };
+            Finder::new(&settings, &fixture.inputs()).find()
+        };
+        assert_eq!(find("/web"), Ok(vec![5, 7, 9]));
+        assert_eq!(find("empty"), Err("cgroup empty holds no process".to_owned()));
+        assert!(find("gone").unwrap_err().starts_with("cgroup gone: no cgroup.procs below"));
+    }
+}

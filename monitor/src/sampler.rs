@@ -1,0 +1,113 @@
+//! All collectors together make one Sample.
+
+use slackwater_messages::{Sample, VERSION};
+
+use crate::collectors::{COLLECTORS, Collector, seconds_between};
+use crate::config::Settings;
+use crate::inputs::Inputs;
+
+/// Takes one Sample after the other.
+pub struct Sampler {
+    inputs: Inputs,
+    collectors: Vec<Box<dyn Collector>>,
+    node: String,
+    pool: String,
+    boot_id: String,
+    seq: u64,
+    last_ns: u64,
+}
+
+impl Sampler {
+    /// Opens all collectors, which take their first readings now.
+    ///
+    /// # Errors
+    /// When the kernel does not say which boot this is.
+    pub fn open(settings: &Settings, inputs: &Inputs) -> Result<Sampler, String> {
+        let boot_id = inputs.line(&inputs.proc.join("sys/kernel/random/boot_id"))?;
+        Ok(Sampler {
+            collectors: COLLECTORS.iter().map(|(_, open)| open(settings, inputs)).collect(),
+            inputs: inputs.clone(),
+            node: settings.node.clone(),
+            pool: settings.pool.clone(),
+            boot_id,
+            seq: 0,
+            last_ns: (inputs.monotonic_ns)(),
+        })
+    }
+
+    /// The Sample of the time since the last call, or since the sampler was opened.
+    pub fn take(&mut self) -> Sample {
+        let now_ns = (self.inputs.monotonic_ns)();
+        let mut sample = Sample {
+            v: VERSION,
+            node: self.node.clone(),
+            pool: self.pool.clone(),
+            time_unix_s: (self.inputs.wall_ns)() as f64 / 1e9,
+            boot_id: self.boot_id.clone(),
+            seq: self.seq,
+            period_s: seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns),
+            ..Sample::default()
+        };
+        self.seq += 1;
+        for collector in &mut self.collectors {
+            collector.collect(&mut sample);
+        }
+        sample
+    }
+
+    /// True while `drain` must be called several times a period.
+    pub fn must_drain(&self) -> bool {
+        self.collectors.iter().any(|collector| collector.must_drain())
+    }
+
+    /// Fetches what would overflow.
+    pub fn drain(&mut self) {
+        for collector in &mut self.collectors {
+            collector.drain();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    fn settings() -> Settings {
+        let mut settings = Settings { node: "n1".to_owned(), ..Settings::default() };
+        settings.canary.enabled = false;
+        settings.sniffer.interface = String::new();
+        settings
+    }
+
+    #[test]
+    fn samples_count_up_and_carry_the_real_length_of_their_period() {
+        let fixture = Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n")]);
+        let mut sampler = Sampler::open(&settings(), &fixture.inputs()).expect("open");
+        for (seq, length_s) in [(0, 0.2), (1, 0.75)] {
+            fixture.advance_s(length_s);
+            let sample = sampler.take();
+            assert_eq!((sample.v, sample.seq, sample.node.as_str(), sample.boot_id.as_str()), (1, seq, "n1", "b-1"));
+            assert!((sample.period_s - length_s).abs() < 1e-6);
+            assert!(sample.time_unix_s > 1.7e9);
+        }
+    }
+
+    #[test]
+    fn on_a_machine_with_nothing_to_see_each_section_has_its_reason() {
+        let fixture = Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n")]);
+        let mut sampler = Sampler::open(&settings(), &fixture.inputs()).expect("open");
+        let sample = sampler.take();
+        let names: Vec<&str> = sample.absent.keys().map(String::as_str).collect();
+        assert_eq!(names, ["counters", "cpu", "pressure", "sched", "traffic"]);
+        let mut sections: Vec<&str> = COLLECTORS.iter().map(|(section, _)| *section).collect();
+        sections.sort_unstable();
+        assert_eq!(names, sections);
+    }
+
+    #[test]
+    fn without_a_boot_id_there_is_no_sampler() {
+        let error = Sampler::open(&settings(), &Fixture::new(&[]).inputs()).err().expect("refused");
+        assert!(error.ends_with("proc/sys/kernel/random/boot_id: is not there"), "{error}");
+    }
+}

@@ -1,0 +1,70 @@
+//! A Sample for people: one line a value, then what is absent and why.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use slackwater_messages::Sample;
+
+/// The Sample as lines of text.
+pub fn table(sample: &Sample) -> String {
+    let mut text =
+        format!("{} in pool {}, Sample {} over {:.3} s\n", sample.node, sample.pool, sample.seq, sample.period_s);
+    let sections = serde_json::to_value(sample).unwrap_or_default();
+    for (section, values) in sections.as_object().into_iter().flatten() {
+        let Some(values) = values.as_object().filter(|_| section != "absent") else { continue };
+        for (name, value) in values {
+            line(&mut text, &format!("{section}.{name}"), &short(value));
+        }
+    }
+    if !sample.absent.is_empty() {
+        text.push_str("\nabsent, and why:\n");
+        for (name, reason) in &sample.absent {
+            line(&mut text, name, reason);
+        }
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, value: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "  {name:<28} {value}");
+}
+
+/// Four digits are enough to look at.
+fn short(value: &Value) -> String {
+    match value {
+        Value::String(word) => word.clone(),
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().unwrap_or_default();
+            let digits = if number.abs() >= 100.0 { 1 } else { 4 };
+            format!("{number:.digits$}")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackwater_messages::Cpu;
+
+    #[test]
+    fn values_and_reasons_stand_under_their_dotted_names() {
+        let sample = Sample {
+            node: "n1".to_owned(),
+            pool: "web".to_owned(),
+            period_s: 0.2,
+            cpu: Some(Cpu { scope: "system".to_owned(), utilisation: Some(0.25), ..Cpu::default() }),
+            absent: [("traffic".to_owned(), "no capture".to_owned())].into(),
+            ..Sample::default()
+        };
+        assert_eq!(
+            table(&sample),
+            "n1 in pool web, Sample 0 over 0.200 s\n  \
+             cpu.scope                    system\n  \
+             cpu.utilisation              0.2500\n\n\
+             absent, and why:\n  \
+             traffic                      no capture\n"
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Captures from an interface.
+//!
+//! The ring is TPACKET_V3 (immediate mode would choose the slower V2), whose read timeout does not fire while nothing
+//! comes in: so reading never blocks, and the caller polls the descriptor and keeps its own clock.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use pcap::{Active, Capture, Precision};
+
+use super::{CaptureError, time_ns};
+use crate::segment::Packet;
+use crate::tracker::Tracker;
+
+/// What to capture.
+#[derive(Debug, Clone)]
+pub struct LiveSettings {
+    /// Name of the interface; `any` stands for all.
+    pub interface: String,
+    /// TCP ports of the servers.
+    pub ports: Vec<u16>,
+    /// Bytes kept of each packet. The default keeps all, also of the segments of up to 64 KiB that network cards and the
+    /// kernel put together; the frames of the ring take only what a packet needs. Less costs exactness: what a chunked
+    /// body's sizes or the heads of a pipeline are not seen of is taken up again only with the next response.
+    pub snap_length: u32,
+    /// Size of the kernel's ring in MiB, which counts as this process's memory: packets that come while the caller does
+    /// something else. 8 hold a gigabit for 60 ms, and never more than 1.2 s, so read at least every second; for 0.5
+    /// million packets a second take 64.
+    pub buffer_mib: u32,
+}
+
+impl Default for LiveSettings {
+    fn default() -> Self {
+        Self { interface: String::new(), ports: vec![80], snap_length: 262_144, buffer_mib: 8 }
+    }
+}
+
+/// How long the kernel may keep a block of packets that is not full: how late a packet is seen at most. Not shorter,
+/// because a ring has only 4 blocks a MiB and each serves no longer than this, however few packets it holds.
+const BLOCK_MS: i32 = 40;
+
+/// Packets taken in one go, so that a flood can't keep the caller from its other work.
+const MOST_PACKETS: usize = 1 << 18;
+
+/// An open capture. Its descriptor becomes readable when there are packets.
+pub struct Live {
+    capture: Capture<Active>,
+    link_type: i32,
+    frame: u64,
+    drops: Drops,
+}
+
+/// The kernel counts in 32 bits.
+#[derive(Default)]
+struct Drops {
+    last: u32,
+    total: u64,
+}
+
+impl Drops {
+    fn now(&mut self, counter: u32) -> u64 {
+        self.total += u64::from(counter.wrapping_sub(self.last));
+        self.last = counter;
+        self.total
+    }
+}
+
+impl Live {
+    /// Opens the capture. The error says what is missing: the interface, or the capability CAP_NET_RAW.
+    pub fn open(settings: &LiveSettings) -> Result<Live, CaptureError> {
+        let name = settings.interface.as_str();
+        let error = |error: pcap::Error| explain(name, &error.to_string());
+        if settings.ports.is_empty() {
+            return Err(CaptureError(format!("{name}: no port to watch")));
+        }
+        let megabytes = settings.buffer_mib.clamp(1, 1024) as i32;
+        let snap_length = settings.snap_length.clamp(128, 262_144) as i32;
+        let mut capture = Capture::from_device(name)
+            .map_err(error)?
+            .precision(Precision::Nano)
+            .snaplen(snap_length)
+            .buffer_size(megabytes << 20)
+            .timeout(BLOCK_MS)
+            .open()
+            .map_err(error)?
+            .setnonblock()
+            .map_err(error)?;
+        let plain = filter(&settings.ports);
+        // Not every link layer knows VLANs.
+        let with_vlans = format!("{plain} or (vlan and ({plain} or (vlan and {plain})))");
+        capture.filter(&with_vlans, true).or_else(|_| capture.filter(&plain, true)).map_err(error)?;
+        let link_type = capture.get_datalink().0;
+        Ok(Live { capture, link_type, frame: 0, drops: Drops::default() })
+    }
+
+    /// Gives the tracker all packets that are there now and returns how many; never waits.
+    pub fn drain(&mut self, tracker: &mut Tracker) -> Result<usize, CaptureError> {
+        self.drain_each(|packet| tracker.packet(packet))
+    }
+
+    /// As `drain`, with each packet handed to `take`.
+    pub fn drain_each(&mut self, mut take: impl FnMut(&Packet<'_>)) -> Result<usize, CaptureError> {
+        let (link_type, frame) = (self.link_type, &mut self.frame);
+        let mut taken = 0;
+        while taken < MOST_PACKETS {
+            let batch = self.capture.dispatch(Some(MOST_PACKETS - taken), |packet| {
+                *frame += 1;
+                take(&Packet {
+                    time_ns: time_ns(packet.header),
+                    link_type,
+                    frame: *frame,
+                    original_length: packet.header.len,
+                    bytes: packet.data,
+                });
+            });
+            match batch {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(error) => return Err(CaptureError(format!("capture ended: {error}"))),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Packets that the kernel dropped since the capture was opened: the ring was full.
+    pub fn drops(&mut self) -> Result<u64, CaptureError> {
+        let stats = self.capture.stats().map_err(|error| CaptureError(format!("packet counters: {error}")))?;
+        Ok(self.drops.now(stats.dropped))
+    }
+}
+
+impl AsRawFd for Live {
+    fn as_raw_fd(&self) -> RawFd {
+        self.capture.as_raw_fd()
+    }
+}
+
+fn filter(ports: &[u16]) -> String {
+    let ports: Vec<String> = ports.iter().map(|port| format!("port {port}")).collect();
+    format!("(tcp and ({}))", ports.join(" or "))
+}
+
+fn explain(interface: &str, reason: &str) -> CaptureError {
+    let text = if reason.contains("No such device") {
+        format!("no such interface: {interface:?} (`ip link` lists them)")
+    } else if reason.contains("ermission") || reason.contains("not permitted") {
+        format!("no right to capture on {interface}: needs the capability CAP_NET_RAW, or root ({reason})")
+    } else {
+        format!("capture on {interface:?}: {reason}")
+    };
+    CaptureError(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_names_all_ports() {
+        assert_eq!(filter(&[80, 8080]), "(tcp and (port 80 or port 8080))");
+    }
+
+    #[test]
+    fn drops_go_on_counting_when_the_counter_wraps() {
+        let mut drops = Drops::default();
+        assert_eq!(drops.now(u32::MAX), u64::from(u32::MAX));
+        assert_eq!(drops.now(4), u64::from(u32::MAX) + 5);
+    }
+
+    #[test]
+    fn a_missing_interface_is_named() {
+        let settings = LiveSettings { interface: "slackwater-none".into(), ..LiveSettings::default() };
+        let error = Live::open(&settings).err().expect("there is no such interface").to_string();
+        assert!(error.contains("slackwater-none"), "{error}");
+    }
+}

@@ -1,0 +1,304 @@
+//! Reads heads of HTTP/1.x messages by hand: what counts is where a message ends and whom it answers.
+//!
+//! One scanner for whole heads, for heads that the snap length cut and for heads that no strict parser would take (a
+//! library gives nothing for a cut head). Framing: RFC 9112, section 6.
+
+use std::fmt;
+
+/// The longest method that is kept whole.
+const METHOD_LENGTH: usize = 23;
+
+/// A request's method; held in place so that no request costs an allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Method {
+    length: u8,
+    text: [u8; METHOD_LENGTH],
+}
+
+impl Method {
+    fn new(token: &[u8]) -> Option<Self> {
+        let mut text = [0; METHOD_LENGTH];
+        text.get_mut(..token.len())?.copy_from_slice(token);
+        Some(Self { length: token.len() as u8, text })
+    }
+
+    /// The method as it was sent, as in `GET`.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or("")
+    }
+}
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a message's body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// There is none.
+    None,
+    /// After so many bytes.
+    Length(u64),
+    /// With the last chunk.
+    Chunked,
+    /// With the connection.
+    UntilClose,
+    /// Not known: the head was not captured whole.
+    Unknown,
+}
+
+/// What a request's head says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestHead {
+    /// Its method.
+    pub method: Method,
+    /// How its body ends.
+    pub framing: Framing,
+}
+
+/// What a response's head says, before the request that it answers is considered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// The status code.
+    pub status: u16,
+    /// How its body ends unless method or status say that there is none.
+    pub framing: Framing,
+}
+
+/// The method at the start of the bytes; `None` when this starts no request.
+fn method(bytes: &[u8]) -> Option<&[u8]> {
+    let length = bytes.iter().take(METHOD_LENGTH + 1).take_while(|b| b.is_ascii_uppercase() || **b == b'-').count();
+    let token = &bytes[..length];
+    let ends = bytes.get(length).is_none_or(|b| *b == b' ');
+    (length > 0 && length <= METHOD_LENGTH && ends).then_some(token)
+}
+
+/// False when these can't be the first bytes of a request.
+pub fn may_start_request(bytes: &[u8]) -> bool {
+    method(bytes).is_some()
+}
+
+/// False when these can't be the first bytes of a response.
+pub fn may_start_response(bytes: &[u8]) -> bool {
+    const START: &[u8] = b"HTTP/1.";
+    let length = bytes.len().min(START.len());
+    bytes[..length] == START[..length]
+}
+
+/// True when a segment surely starts with a request: its line ends in the version, or the segment ends before that and
+/// what is there is a method and the start of a target.
+pub fn starts_request(bytes: &[u8]) -> bool {
+    let Some(method) = method(bytes) else { return false };
+    let Some(target) = bytes.get(method.len() + 1..) else { return false };
+    match line(target) {
+        Some((line, _)) => is_version_1(line),
+        None => method.len() >= 3 && matches!(target.first(), Some(b'/' | b'h' | b'*')),
+    }
+}
+
+/// True when a segment surely starts with a response.
+pub fn starts_response(bytes: &[u8]) -> bool {
+    bytes.len() >= 12 && status(bytes).is_some()
+}
+
+/// True for HTTP/2 with prior knowledge: nothing here is for this parser.
+pub fn is_http2(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PRI * HTTP/2")
+}
+
+/// The first line without its end, and where the next one starts.
+fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let text = &bytes[..end];
+    Some((text.strip_suffix(b"\r").unwrap_or(text), end + 1))
+}
+
+fn is_version_1(target_and_version: &[u8]) -> bool {
+    let text = target_and_version.trim_ascii_end();
+    text.len() > 8 && text[..text.len() - 1].ends_with(b" HTTP/1.") && text[text.len() - 1].is_ascii_digit()
+}
+
+fn status(bytes: &[u8]) -> Option<u16> {
+    let rest = bytes.strip_prefix(b"HTTP/1.")?;
+    let (version, rest) = rest.split_first()?;
+    let code = rest.strip_prefix(b" ")?.trim_ascii_start();
+    let digits: [u8; 3] = code.get(..3)?.try_into().ok()?;
+    let ends = code.get(3).is_none_or(|b| !b.is_ascii_digit());
+    if !version.is_ascii_digit() || !ends || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let code = digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
+    (100..=999).contains(&code).then_some(code)
+}
+
+/// What the header fields say about the body, and where they end if they do.
+#[derive(Default)]
+struct Fields {
+    end: Option<usize>,
+    length: Option<u64>,
+    bad_length: bool,
+    encoded: bool,
+    chunked: bool,
+}
+
+fn fields(bytes: &[u8], mut at: usize) -> Fields {
+    let mut found = Fields::default();
+    while let Some((text, next)) = line(&bytes[at..]) {
+        at += next;
+        match text.first() {
+            None => {
+                found.end = Some(at);
+                break;
+            }
+            Some(b'c' | b'C') => {
+                if let Some(value) = value(text, b"content-length:") {
+                    match content_length(value) {
+                        Some(length) if found.length.is_none_or(|seen| seen == length) => found.length = Some(length),
+                        _ => found.bad_length = true,
+                    }
+                }
+            }
+            Some(b't' | b'T') => {
+                if let Some(value) = value(text, b"transfer-encoding:") {
+                    let last = value.rsplit(|b| *b == b',').next().unwrap_or(value);
+                    found.encoded = true;
+                    found.chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (start, rest) = line.split_at_checked(name.len())?;
+    start.eq_ignore_ascii_case(name).then_some(rest)
+}
+
+fn content_length(value: &[u8]) -> Option<u64> {
+    let mut lengths = value.split(|b| *b == b',').map(|text| {
+        let text = text.trim_ascii();
+        if text.is_empty() || text.len() > 18 || !text.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        Some(text.iter().fold(0u64, |length, digit| length * 10 + u64::from(digit - b'0')))
+    });
+    let first = lengths.next()??;
+    lengths.all(|length| length == Some(first)).then_some(first)
+}
+
+/// A head and how many bytes it took; the length is `None` when the bytes end before the head does.
+pub type Read<T> = Option<(T, Option<usize>)>;
+
+/// Reads a request's head. `None`: this is none.
+pub fn request(bytes: &[u8]) -> Read<RequestHead> {
+    let token = method(bytes)?;
+    let method = Method::new(token)?;
+    let Some((start, next)) = line(bytes) else {
+        return Some((RequestHead { method, framing: Framing::Unknown }, None));
+    };
+    if !is_version_1(start) {
+        return None;
+    }
+    let fields = fields(bytes, next);
+    let framing = match (fields.end, fields.length) {
+        (None, _) => Framing::Unknown,
+        _ if fields.chunked => Framing::Chunked,
+        _ if fields.encoded || fields.bad_length => Framing::Unknown,
+        (_, Some(length @ 1..)) => Framing::Length(length),
+        _ => Framing::None,
+    };
+    Some((RequestHead { method, framing }, fields.end))
+}
+
+/// Reads a response's head. `None`: this is none.
+pub fn response(bytes: &[u8]) -> Read<ResponseHead> {
+    let status = status(bytes)?;
+    let fields = line(bytes).map(|(_, next)| fields(bytes, next)).unwrap_or_default();
+    let framing = match (fields.end, fields.length) {
+        (None, _) => Framing::Unknown,
+        _ if fields.chunked => Framing::Chunked,
+        _ if fields.encoded || fields.bad_length => Framing::UntilClose,
+        (_, Some(0)) => Framing::None,
+        (_, Some(length)) => Framing::Length(length),
+        _ => Framing::UntilClose,
+    };
+    Some((ResponseHead { status, framing }, fields.end))
+}
+
+/// Where the head ends that starts the bytes, looking only behind `from`: what is before was looked at already.
+pub fn end(bytes: &[u8], from: usize) -> Option<usize> {
+    for feed in memchr::memchr_iter(b'\n', &bytes[from..]) {
+        match &bytes[from + feed + 1..] {
+            [b'\n', ..] => return Some(from + feed + 2),
+            [b'\r', b'\n', ..] => return Some(from + feed + 3),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framing_of(head: &str) -> Framing {
+        response(head.as_bytes()).expect("a head").0.framing
+    }
+
+    #[test]
+    fn reads_a_request() {
+        let text = b"POST /x HTTP/1.1\r\nHost: a\r\ncontent-LENGTH:  12\r\n\r\nbody";
+        let (head, end) = request(text).expect("a request");
+        assert_eq!((head.method.as_str(), head.framing, end), ("POST", Framing::Length(12), Some(text.len() - 4)));
+    }
+
+    #[test]
+    fn bare_line_feeds_will_do() {
+        assert_eq!(request(b"GET / HTTP/1.1\nHost: a\n\n").map(|r| r.1), Some(Some(24)));
+        assert_eq!(end(b"GET / HTTP/1.1\nHost: a\n\nxx", 0), Some(24));
+        assert_eq!(end(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nxx", 20), Some(27));
+    }
+
+    #[test]
+    fn chunked_counts_more_than_a_length() {
+        assert_eq!(
+            framing_of("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n"),
+            Framing::Chunked
+        );
+    }
+
+    #[test]
+    fn bodies_without_a_usable_length_last_until_close() {
+        assert_eq!(framing_of("HTTP/1.0 200 OK\r\n\r\n"), Framing::UntilClose);
+        assert_eq!(framing_of("HTTP/1.0 200 OK\r\nContent-Length: x\r\n\r\n"), Framing::UntilClose);
+        assert_eq!(framing_of("HTTP/1.0 200\r\nContent-Length: 5, 5\r\n\r\n"), Framing::Length(5));
+        assert_eq!(framing_of("HTTP/1.0 200\r\nContent-Length: 5, 6\r\n\r\n"), Framing::UntilClose);
+    }
+
+    #[test]
+    fn a_cut_head_gives_what_is_there() {
+        let (head, end) = response(b"HTTP/1.1 404 Not Fo").expect("a status");
+        assert_eq!((head.status, head.framing, end), (404, Framing::Unknown, None));
+        let (head, end) = request(b"HEAD /images/sf.net_box.gif HTT").expect("a method");
+        assert_eq!((head.method.as_str(), head.framing, end), ("HEAD", Framing::Unknown, None));
+    }
+
+    #[test]
+    fn tells_heads_from_other_bytes() {
+        assert!(starts_request(b"GET /a HTTP/1.1\r\n"));
+        assert!(starts_request(b"PROPFIND /a"));
+        assert!(!starts_request(b"GET me out of here\r\n"));
+        assert!(!starts_request(b"\x16\x03\x01"));
+        assert!(!may_start_request(b"get /"));
+        assert!(starts_response(b"HTTP/1.0 200 OK\r\n"));
+        assert!(!starts_response(b"HTTP/1.1 twohundred"));
+        assert!(may_start_response(b"HT"));
+        assert!(!may_start_response(b"HX"));
+        assert!(request(b"GET / HTTP/2.0\r\n\r\n").is_none());
+        assert!(response(b"HTTP/1.1 2000 OK\r\n\r\n").is_none());
+    }
+}

@@ -1,0 +1,274 @@
+//! Which response answers which request.
+//!
+//! Responses come in the order of requests, so the first waiting request is the one. That holds only while no message
+//! was missed. Where one may have been, sequence numbers decide: a client that waits for the response before it sends
+//! its next request acknowledges, with that request, everything before the byte with which the response to it starts.
+//! A response that does not start at such a byte is an orphan: no pair is guessed.
+
+use super::assemble::Taken;
+use super::chunks::Chunks;
+use super::head::{Framing, Method, RequestHead, ResponseHead};
+use super::{Http1, Moment, Start, State};
+use crate::delay::Ledger;
+use crate::figures::Exchange;
+use crate::protocol::{Context, Piece, Side};
+
+/// Pipelined requests that may wait on one connection.
+const MOST_WAITING: usize = 128;
+
+/// What is missing between two requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gap {
+    None,
+    /// The end of a head that the snap length cut.
+    Cut,
+    /// Bytes that were not captured or not understood.
+    Loss,
+}
+
+/// A request whose response has not ended.
+pub(super) struct Request {
+    pub(super) start: u32,
+    pub(super) ack: Option<u32>,
+    pub(super) method: Method,
+    /// Its last byte so far.
+    pub(super) last: Moment,
+    /// `last` is its end.
+    pub(super) whole: bool,
+    /// Its end was not captured.
+    pub(super) end_lost: bool,
+    /// Requests before it may have been missed.
+    pub(super) after_gap: Gap,
+}
+
+/// The response that is coming in.
+pub(super) struct Answer {
+    /// It answers the first of the requests; else it is an orphan.
+    pub(super) paired: bool,
+    pub(super) status: u16,
+    pub(super) first: Moment,
+    pub(super) last: Moment,
+    /// Sequence number behind the last byte seen.
+    pub(super) end: u32,
+    /// The last byte of the request that was seen before the answer began.
+    pub(super) asked: Moment,
+    /// Bytes of other messages may have been taken for its own: its last byte is not known.
+    pub(super) blurred: bool,
+}
+
+/// Who is answered.
+enum Whom {
+    First,
+    Nobody,
+    Wait,
+}
+
+/// True when `a` is behind `b` in sequence space.
+fn is_after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+impl Http1 {
+    pub(super) fn begin_request(
+        &mut self,
+        head: RequestHead,
+        start: Start,
+        piece: &Piece<'_>,
+        context: &mut Context<'_>,
+    ) {
+        self.settle(start.ack, context);
+        let ledger = &mut *context.ledger;
+        let after_gap = std::mem::replace(&mut self.gap, Gap::None);
+        self.open = self.requests.len() < MOST_WAITING && !ledger.is_full();
+        if self.open {
+            ledger.waiting += 1;
+            self.requests.push_back(Request {
+                start: start.seq,
+                ack: start.ack,
+                method: head.method,
+                last: start.at.later(Moment::of(piece)),
+                whole: false,
+                end_lost: false,
+                after_gap,
+            });
+        } else {
+            ledger.counts.refused += 1;
+            self.gap = Gap::Loss;
+        }
+        match head.framing {
+            Framing::None => self.finish(Side::Client, true, context),
+            Framing::Length(length) => self.client.state = State::Length(length),
+            Framing::Chunked => self.client.state = State::Chunked(Chunks::new()),
+            Framing::UntilClose | Framing::Unknown => {
+                self.gap = if self.gap == Gap::Loss { Gap::Loss } else { Gap::Cut };
+                self.client.state = State::Search;
+            }
+        }
+    }
+
+    /// A request that acknowledges just the bytes seen of a response whose end was lost says that it ended there.
+    fn settle(&mut self, ack: Option<u32>, context: &mut Context<'_>) {
+        if self.server.state != State::Search || self.requests.len() != 1 {
+            return;
+        }
+        if let Some(answer) = &self.answer
+            && answer.paired
+            && ack == Some(answer.end)
+        {
+            let known = !answer.blurred && self.gap != Gap::Loss;
+            self.finish(Side::Server, known, context);
+        }
+    }
+
+    /// Finds the request that a response answers, gives up those that were passed over, and follows its body.
+    pub(super) fn begin_answer(
+        &mut self,
+        head: ResponseHead,
+        start: Start,
+        length: usize,
+        piece: &Piece<'_>,
+        context: &mut Context<'_>,
+    ) -> Taken {
+        let status = head.status;
+        if (100..200).contains(&status) && status != 101 {
+            // It says whose turn it is as the final response would.
+            self.whom(start, context);
+            if head.framing == Framing::Unknown {
+                self.lose_framing(Side::Server);
+            }
+            return Taken::Bytes(length);
+        }
+        let paired = match self.whom(start, context) {
+            Whom::First => true,
+            Whom::Nobody => false,
+            Whom::Wait => return Taken::Wait,
+        };
+        context.ledger.counts.orphan_responses += u64::from(!paired);
+        let request = self.requests.front().filter(|_| paired);
+        let method = request.map_or("", |request| request.method.as_str());
+        let switches = status == 101 || (method == "CONNECT" && (200..300).contains(&status));
+        let framing = match head.framing {
+            Framing::Unknown => Framing::Unknown,
+            _ if switches || method == "HEAD" || status == 204 || status == 304 => Framing::None,
+            framing => framing,
+        };
+        self.answer = Some(Answer {
+            paired,
+            status,
+            first: start.at,
+            last: start.at.later(Moment::of(piece)),
+            end: start.seq.wrapping_add(length as u32),
+            asked: request.map_or(start.at, |request| request.last),
+            blurred: false,
+        });
+        match framing {
+            Framing::None => self.finish(Side::Server, true, context),
+            Framing::Length(length) => self.server.state = State::Length(length),
+            Framing::Chunked => self.server.state = State::Chunked(Chunks::new()),
+            Framing::UntilClose => self.server.state = State::UntilClose,
+            Framing::Unknown => self.lose_framing(Side::Server),
+        }
+        if switches {
+            self.become_opaque(context.ledger);
+        }
+        Taken::Bytes(length)
+    }
+
+    fn whom(&mut self, start: Start, context: &mut Context<'_>) -> Whom {
+        let first = self.requests.front();
+        let found = if self.resync || first.is_some_and(|request| request.after_gap != Gap::None) {
+            self.requests.iter().position(|request| request.ack == Some(start.seq))
+        } else {
+            first.map(|_| 0)
+        };
+        // What the server had not received when it said this, it can't have answered.
+        let received = |request: &Request| start.ack.is_none_or(|ack| is_after(ack, request.start));
+        match found {
+            Some(position) if received(&self.requests[position]) => {
+                self.give_up(position, context.ledger);
+                self.requests[0].after_gap = Gap::None;
+                self.resync = false;
+                Whom::First
+            }
+            Some(_) => Whom::Nobody,
+            // The request may come yet: captures of several queues are not in order.
+            None if context.patient
+                && context.client_next.zip(start.ack).is_some_and(|(next, ack)| is_after(ack, next)) =>
+            {
+                Whom::Wait
+            }
+            None => Whom::Nobody,
+        }
+    }
+
+    /// The message of a direction ended; `known`: its last byte was seen.
+    pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
+        self.reader(side).state = State::Head;
+        if side == Side::Client {
+            if self.open
+                && let Some(request) = self.requests.back_mut()
+            {
+                request.whole = true;
+                request.end_lost = !known;
+            }
+            self.open = false;
+            return;
+        }
+        let Some(answer) = self.answer.take() else { return };
+        if !answer.paired {
+            return;
+        }
+        let Some(request) = self.pop(context.ledger) else { return };
+        // A response may come before its request ended: then what was sent before it counts.
+        let asked_before = |moment: Moment| {
+            let in_time = request.whole && request.last.time_ns <= moment.time_ns;
+            if in_time { request.last } else { answer.asked }
+        };
+        let asked = asked_before(answer.last);
+        let since = |asked: Moment, moment: Moment| moment.time_ns.saturating_sub(asked.time_ns);
+        context.ledger.exchange(Exchange {
+            request_frame: asked.frame,
+            response_frame: answer.last.frame,
+            stream: context.stream,
+            last_byte_ns: (known && !request.end_lost).then(|| since(asked, answer.last)),
+            first_byte_ns: (!request.end_lost).then(|| since(asked_before(answer.first), answer.first)),
+            method: request.method,
+            status: answer.status,
+            protocol: context.protocol,
+        });
+    }
+
+    /// The response that is coming in does not end.
+    pub(super) fn break_off(&mut self, ledger: &mut Ledger) {
+        if let Some(answer) = self.answer.take()
+            && answer.paired
+        {
+            ledger.counts.unfinished_responses += 1;
+            self.pop(ledger);
+        }
+    }
+
+    fn pop(&mut self, ledger: &mut Ledger) -> Option<Request> {
+        let request = self.requests.pop_front()?;
+        ledger.waiting -= 1;
+        self.open &= !self.requests.is_empty();
+        Some(request)
+    }
+
+    /// The first requests get no answer.
+    pub(super) fn give_up(&mut self, count: usize, ledger: &mut Ledger) {
+        for _ in 0..count {
+            self.pop(ledger);
+        }
+        ledger.counts.unmatched_requests += count as u64;
+    }
+
+    pub(super) fn become_opaque(&mut self, ledger: &mut Ledger) {
+        ledger.release(self.client.held.len() + self.server.held.len());
+        self.client.held = Vec::new();
+        self.server.held = Vec::new();
+        self.client.state = State::Opaque;
+        self.server.state = State::Opaque;
+        self.give_up(self.requests.len(), ledger);
+    }
+}

@@ -1,0 +1,136 @@
+//! The protocols that are understood, each one line in a table, and what they get to see of a connection.
+
+use crate::delay::Ledger;
+use crate::http1::Http1;
+
+/// A direction of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// From the client to the server.
+    Client,
+    /// From the server to the client.
+    Server,
+}
+
+/// Bytes of one direction, in order; what a segment brought or what is left of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// Sequence number of the first byte.
+    pub seq: u32,
+    /// What the sender had received when it sent this.
+    pub ack: Option<u32>,
+    /// When it was captured.
+    pub time_ns: u64,
+    /// In which frame.
+    pub frame: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// Bytes behind them that were on the wire and are not here: cut by the snap length, or of no interest.
+    pub cut: u32,
+}
+
+impl Piece<'_> {
+    /// Bytes on the wire.
+    pub fn length(&self) -> u32 {
+        self.bytes.len() as u32 + self.cut
+    }
+
+    /// Sequence number behind the last byte.
+    pub fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.length())
+    }
+
+    /// The piece without its first bytes.
+    pub fn from(mut self, skip: u32) -> Self {
+        let in_bytes = (skip as usize).min(self.bytes.len());
+        self.bytes = &self.bytes[in_bytes..];
+        self.cut = self.cut.saturating_sub(skip - in_bytes as u32);
+        self.seq = self.seq.wrapping_add(skip);
+        self
+    }
+}
+
+/// A protocol.
+pub struct Protocol {
+    /// Its name in the output.
+    pub name: &'static str,
+    /// Starts to follow a connection.
+    pub start: fn() -> Dialogue,
+}
+
+/// Every protocol that is understood. The first is what the watched ports speak.
+pub const PROTOCOLS: &[Protocol] = &[Protocol { name: "http1", start: || Dialogue::Http1(Http1::new()) }];
+
+/// What is said on one connection. An enum, not a trait object: connections lie in one block of memory.
+pub enum Dialogue {
+    /// HTTP/1.0 and 1.1.
+    Http1(Http1),
+}
+
+/// What a dialogue may know and change beyond the bytes.
+pub struct Context<'a> {
+    /// The connection's number.
+    pub stream: u64,
+    /// Name of its protocol.
+    pub protocol: &'static str,
+    /// The client's bytes are here up to this sequence number; `None` before any was seen.
+    pub client_next: Option<u32>,
+    /// The server has received bytes of the client that are not here.
+    pub client_is_behind: bool,
+    /// False: what is still missing will not come, decide now.
+    pub patient: bool,
+    /// The books.
+    pub ledger: &'a mut Ledger,
+}
+
+/// Calls the method of the connection's protocol.
+macro_rules! each {
+    ($dialogue:expr, $inner:ident => $call:expr) => {
+        match $dialogue {
+            Dialogue::Http1($inner) => $call,
+        }
+    };
+}
+
+impl Dialogue {
+    /// This direction starts here: it was opened with SYN.
+    pub fn open(&mut self, side: Side) {
+        each!(self, inner => inner.open(side))
+    }
+
+    /// The next bytes of a direction. Returns how many were taken; fewer than there are when the dialogue waits for
+    /// bytes of the other direction, then the rest is to be offered again.
+    pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
+        each!(self, inner => inner.read(side, piece, context))
+    }
+
+    /// The next bytes of a direction are missing for good.
+    pub fn hole(&mut self, side: Side, length: u32, context: &mut Context<'_>) {
+        each!(self, inner => inner.hole(side, length, context))
+    }
+
+    /// Position and framing of a direction are lost.
+    pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
+        each!(self, inner => inner.lose(side, ledger))
+    }
+
+    /// A direction ended in order, before sequence number `seq`.
+    pub fn end(&mut self, side: Side, seq: u32, context: &mut Context<'_>) {
+        each!(self, inner => inner.end(side, seq, context))
+    }
+
+    /// The connection is no longer followed.
+    pub fn close(&mut self, ledger: &mut Ledger) {
+        each!(self, inner => inner.close(ledger))
+    }
+
+    /// How many of the next bytes may be anything: their content needn't be kept.
+    pub fn opaque(&self, side: Side) -> u64 {
+        each!(self, inner => inner.opaque(side))
+    }
+
+    /// Requests whose response has not ended.
+    pub fn waiting(&self) -> usize {
+        each!(self, inner => inner.waiting())
+    }
+}

@@ -1,0 +1,380 @@
+//! One TCP connection: puts the segments of both directions in order and says where bytes are missing (RFC 9293).
+//!
+//! A segment in order goes to the dialogue straight from the packet. One behind a hole is held back until the hole is
+//! filled or is sure to stay: the receiver acknowledged bytes that were not captured, or time or room ran out.
+
+use crate::delay::Ledger;
+use crate::protocol::{Context, Dialogue, PROTOCOLS, Piece, Protocol, Side};
+use crate::segment::Segment;
+
+/// How much later than what refers to it (an acknowledgement, a response) a segment may be captured: queues of a
+/// network card are read one after the other.
+const DISORDER_NS: u64 = 10_000_000;
+
+/// How long a retransmission is waited for while nobody acknowledged the missing bytes.
+const RETRANSMISSION_NS: u64 = 5_000_000_000;
+
+/// Bytes and segments held back in one direction.
+const MOST_HELD_BYTES: usize = 128 * 1024;
+const MOST_HELD_SEGMENTS: usize = 256;
+
+/// A segment that is farther from the expected place belongs to something else: no window is so large.
+const FARTHEST: u32 = 1 << 26;
+
+/// A segment held back.
+struct Held {
+    seq: u32,
+    ack: Option<u32>,
+    time_ns: u64,
+    frame: u64,
+    bytes: Box<[u8]>,
+    cut: u32,
+}
+
+impl Held {
+    fn piece(&self) -> Piece<'_> {
+        Piece {
+            seq: self.seq,
+            ack: self.ack,
+            time_ns: self.time_ns,
+            frame: self.frame,
+            bytes: &self.bytes,
+            cut: self.cut,
+        }
+    }
+}
+
+/// One direction.
+#[derive(Default)]
+struct Half {
+    /// Sequence number of the next byte, once one was seen.
+    next: Option<u32>,
+    /// Sequence number of SYN.
+    opening: Option<u32>,
+    /// Sequence number of FIN.
+    fin: Option<u32>,
+    /// Everything before FIN came.
+    ended: bool,
+    /// What the receiver has acknowledged.
+    acked: Option<u32>,
+    /// Since when more is acknowledged than was seen.
+    ahead_since: Option<u64>,
+    /// Since when the dialogue waits for the other direction.
+    waits_since: Option<u64>,
+    /// Segments held back, by sequence number.
+    held: Vec<Held>,
+    held_bytes: usize,
+}
+
+impl Half {
+    fn is_ahead(&self) -> bool {
+        self.acked.zip(self.next).is_some_and(|(acked, next)| acked.wrapping_sub(next) as i32 > 0)
+    }
+
+    fn acknowledge(&mut self, ack: u32, now: u64) {
+        if self.acked.is_none_or(|acked| ack.wrapping_sub(acked) as i32 > 0) {
+            self.acked = Some(ack);
+        }
+        if self.ahead_since.is_none() && self.is_ahead() {
+            self.ahead_since = Some(now);
+        }
+    }
+
+    fn advance(&mut self, next: u32) {
+        self.next = Some(next);
+        if self.ahead_since.is_some() && !self.is_ahead() {
+            self.ahead_since = None;
+        }
+    }
+
+    /// Starts the direction anew behind a SYN.
+    fn open(&mut self, seq: u32) {
+        self.opening = Some(seq);
+        self.advance(seq.wrapping_add(1));
+    }
+
+    /// True when the hole before the first held segment will not be filled any more.
+    fn is_lost(&self, now: u64) -> bool {
+        let Some(first) = self.held.first() else { return false };
+        let covered = self.acked.is_some_and(|acked| acked.wrapping_sub(first.seq) as i32 >= 0);
+        let since = self.ahead_since.filter(|_| covered).map_or(first.time_ns, |ahead| ahead.min(first.time_ns));
+        let patience = if covered { DISORDER_NS } else { RETRANSMISSION_NS };
+        let is_full = self.held.len() > MOST_HELD_SEGMENTS || self.held_bytes > MOST_HELD_BYTES;
+        is_full || now.saturating_sub(since) >= patience
+    }
+}
+
+/// What a segment means for the table of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was taken.
+    Taken,
+    /// It opens another connection between the same ports.
+    Reopens,
+}
+
+/// What the dialogue may know; a macro, because the dialogue is borrowed at the same time.
+macro_rules! context {
+    ($connection:expr, $patient:expr, $ledger:expr) => {
+        Context {
+            stream: $connection.stream,
+            protocol: $connection.protocol.name,
+            client_next: $connection.client.next,
+            client_is_behind: $connection.client.is_ahead(),
+            patient: $patient,
+            ledger: $ledger,
+        }
+    };
+}
+
+/// A connection.
+pub struct Connection {
+    /// Its number as in Wireshark.
+    pub stream: u64,
+    /// When its last packet was captured.
+    pub last_ns: u64,
+    /// The table's idea of who the server is was wrong.
+    pub swapped: bool,
+    /// A packet with payload was seen.
+    pub spoken: bool,
+    reset: bool,
+    client: Half,
+    server: Half,
+    protocol: &'static Protocol,
+    dialogue: Dialogue,
+}
+
+impl Connection {
+    /// A connection of which nothing was seen yet.
+    pub fn new(stream: u64, swapped: bool) -> Self {
+        let protocol = &PROTOCOLS[0];
+        Self {
+            stream,
+            last_ns: 0,
+            swapped,
+            spoken: false,
+            reset: false,
+            client: Half::default(),
+            server: Half::default(),
+            protocol,
+            dialogue: (protocol.start)(),
+        }
+    }
+
+    /// Both sides are done.
+    pub fn is_closed(&self) -> bool {
+        self.reset || (self.client.ended && self.server.ended)
+    }
+
+    /// Requests that wait while the connection is open.
+    pub fn in_flight(&self) -> u64 {
+        if self.is_closed() { 0 } else { self.dialogue.waiting() as u64 }
+    }
+
+    /// Something is held back: time alone may decide about it.
+    pub fn is_stuck(&self) -> bool {
+        !self.client.held.is_empty() || !self.server.held.is_empty()
+    }
+
+    /// Takes a segment that `side` sent.
+    pub fn take(
+        &mut self,
+        side: Side,
+        segment: &Segment<'_>,
+        time_ns: u64,
+        frame: u64,
+        ledger: &mut Ledger,
+    ) -> Verdict {
+        if segment.syn && !self.opens(side, segment, ledger) {
+            return Verdict::Reopens;
+        }
+        self.last_ns = time_ns;
+        let (half, other) = match side {
+            Side::Client => (&mut self.client, &mut self.server),
+            Side::Server => (&mut self.server, &mut self.client),
+        };
+        if let Some(ack) = segment.ack {
+            other.acknowledge(ack, time_ns);
+        }
+        let seq = segment.seq.wrapping_add(u32::from(segment.syn));
+        let length = segment.payload.len() as u32 + segment.cut;
+        if half.next.is_none() && !segment.rst {
+            half.advance(seq);
+        }
+        if segment.rst {
+            self.reset = true;
+        } else {
+            if segment.fin {
+                half.fin.get_or_insert(seq.wrapping_add(length));
+            }
+            if length > 0 {
+                self.spoken = true;
+                let bytes = segment.payload;
+                self.arrive(side, Piece { seq, ack: segment.ack, time_ns, frame, bytes, cut: segment.cut }, ledger);
+            }
+        }
+        self.proceed(time_ns, true, ledger);
+        Verdict::Taken
+    }
+
+    /// A SYN: false if it belongs to another connection between the same ports.
+    fn opens(&mut self, side: Side, segment: &Segment<'_>, ledger: &mut Ledger) -> bool {
+        let (half, other) = match side {
+            Side::Client => (&mut self.client, &mut self.server),
+            Side::Server => (&mut self.server, &mut self.client),
+        };
+        if half.opening == Some(segment.seq) {
+            ledger.counts.retransmitted += 1;
+            return true;
+        }
+        // The other side's SYN and this one belong together if one acknowledges the other.
+        let belongs = match segment.ack {
+            Some(ack) => other.opening.map_or(other.next.is_none(), |seq| ack == seq.wrapping_add(1)),
+            None => other.next.is_none() || half.acked == Some(segment.seq.wrapping_add(1)),
+        };
+        if half.next.is_some() || !belongs {
+            return false;
+        }
+        half.open(segment.seq);
+        self.dialogue.open(side);
+        if let (Some(ack), None) = (segment.ack, other.next) {
+            other.open(ack.wrapping_sub(1));
+            self.dialogue.open(if side == Side::Client { Side::Server } else { Side::Client });
+        }
+        true
+    }
+
+    fn arrive(&mut self, side: Side, piece: Piece<'_>, ledger: &mut Ledger) {
+        let half = self.half(side);
+        let next = half.next.unwrap_or(piece.seq);
+        let ahead = piece.seq.wrapping_sub(next);
+        let behind = next.wrapping_sub(piece.seq);
+        if ahead.min(behind) > FARTHEST {
+            ledger.counts.holes += 1;
+            self.drop_held(side, ledger);
+            self.dialogue.lose(side, ledger);
+            self.half(side).advance(piece.seq);
+            self.pass_on(side, piece, true, ledger);
+        } else if ahead == 0 {
+            self.pass_on(side, piece, true, ledger);
+        } else if (ahead as i32) > 0 {
+            self.hold(side, piece, ledger);
+        } else {
+            // A keep-alive probe repeats one byte on purpose.
+            let is_probe = piece.length() == 1 && behind == 1;
+            ledger.counts.retransmitted += u64::from(!is_probe);
+            if piece.length() > behind {
+                self.pass_on(side, piece.from(behind), true, ledger);
+            }
+        }
+    }
+
+    fn half(&mut self, side: Side) -> &mut Half {
+        match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        }
+    }
+
+    /// Gives bytes in order to the dialogue; what it does not take now is held back.
+    fn pass_on(&mut self, side: Side, piece: Piece<'_>, patient: bool, ledger: &mut Ledger) {
+        self.reset = false;
+        let mut context = context!(self, patient, ledger);
+        let taken = self.dialogue.read(side, &piece, &mut context);
+        let half = self.half(side);
+        half.advance(piece.seq.wrapping_add(taken));
+        if taken < piece.length() {
+            half.waits_since.get_or_insert(piece.time_ns);
+            self.hold(side, piece.from(taken), ledger);
+        } else {
+            half.waits_since = None;
+        }
+    }
+
+    /// Holds a segment back, with its bytes only if they will matter.
+    fn hold(&mut self, side: Side, piece: Piece<'_>, ledger: &mut Ledger) {
+        let opaque = self.dialogue.opaque(side);
+        let half = self.half(side);
+        let to_end = u64::from(piece.end().wrapping_sub(half.next.unwrap_or(piece.seq)));
+        let at = half.held.partition_point(|held| (held.seq.wrapping_sub(piece.seq) as i32) < 0);
+        if half.held.get(at).is_some_and(|held| held.seq == piece.seq && held.piece().length() >= piece.length()) {
+            ledger.counts.retransmitted += 1;
+            return;
+        }
+        let keeps = if to_end <= opaque { 0 } else { piece.bytes.len() };
+        // With no memory left the content is as good as lost; that bytes were there is known all the same.
+        let keeps = if ledger.hold(keeps) { keeps } else { 0 };
+        half.held_bytes += keeps;
+        half.held.insert(
+            at,
+            Held {
+                seq: piece.seq,
+                ack: piece.ack,
+                time_ns: piece.time_ns,
+                frame: piece.frame,
+                bytes: piece.bytes[..keeps].into(),
+                cut: piece.length() - keeps as u32,
+            },
+        );
+    }
+
+    /// Goes on with what was held back, as far as it is in order or the holes are sure to stay.
+    pub fn proceed(&mut self, now: u64, patient: bool, ledger: &mut Ledger) {
+        for side in [Side::Client, Side::Server] {
+            while self.proceed_one(side, now, patient, ledger) {}
+            let half = self.half(side);
+            if !half.ended && half.fin.is_some() && half.fin == half.next {
+                half.ended = true;
+                let seq = half.next.unwrap_or_default();
+                let mut context = context!(self, patient, ledger);
+                self.dialogue.end(side, seq, &mut context);
+            }
+        }
+    }
+
+    /// One step; false when there is nothing more to do for now.
+    fn proceed_one(&mut self, side: Side, now: u64, patient: bool, ledger: &mut Ledger) -> bool {
+        let half = self.half(side);
+        let (Some(first), Some(next)) = (half.held.first(), half.next) else { return false };
+        let ahead = first.seq.wrapping_sub(next);
+        if (ahead as i32) > 0 {
+            if patient && !half.is_lost(now) {
+                return false;
+            }
+            half.advance(first.seq);
+            ledger.counts.holes += 1;
+            let mut context = context!(self, patient, ledger);
+            self.dialogue.hole(side, ahead, &mut context);
+            return true;
+        }
+        let waited = half.waits_since.map_or(0, |since| now.saturating_sub(since));
+        let is_full = half.held.len() > MOST_HELD_SEGMENTS || half.held_bytes > MOST_HELD_BYTES;
+        let patient = patient && waited < DISORDER_NS && !is_full;
+        let held = half.held.remove(0);
+        half.held_bytes -= held.bytes.len();
+        ledger.release(held.bytes.len());
+        let piece = held.piece();
+        let behind = next.wrapping_sub(piece.seq);
+        if piece.length() <= behind {
+            return true;
+        }
+        self.pass_on(side, piece.from(behind), patient, ledger);
+        self.half(side).waits_since.is_none()
+    }
+
+    fn drop_held(&mut self, side: Side, ledger: &mut Ledger) {
+        let half = self.half(side);
+        ledger.release(half.held_bytes);
+        half.held_bytes = 0;
+        half.held.clear();
+        half.waits_since = None;
+    }
+
+    /// Decides all that is undecided: the connection is no longer followed.
+    pub fn close(&mut self, ledger: &mut Ledger) {
+        self.proceed(u64::MAX, false, ledger);
+        self.drop_held(Side::Client, ledger);
+        self.drop_held(Side::Server, ledger);
+        self.dialogue.close(ledger);
+    }
+}

@@ -1,0 +1,317 @@
+//! The table of connections: finds the one that a packet belongs to, and stays bounded whatever the packets are.
+
+use std::net::IpAddr;
+
+use hashbrown::HashMap;
+
+use crate::delay::{Budget, Ledger};
+use crate::figures::{Exchange, Period, Summary};
+use crate::protocol::Side;
+use crate::segment::{Packet, Segment, Skip};
+use crate::stream::{Connection, Verdict};
+
+/// What a `Tracker` watches, and how much memory it may use.
+#[derive(Debug, Clone)]
+pub struct TrackerSettings {
+    /// TCP ports of the servers.
+    pub ports: Vec<u16>,
+    /// Connections followed at a time; when there are more, closed and idle ones make room.
+    pub most_connections: usize,
+    /// Requests waiting for their response at a time, on all connections.
+    pub most_waiting: usize,
+    /// Bytes held back at a time on all connections: segments out of order, heads in several segments.
+    pub most_held_bytes: usize,
+    /// A connection is given up after so many seconds without a packet.
+    pub idle_s: u64,
+    /// Keep each exchange until `Tracker::take_exchanges`.
+    pub keep_exchanges: bool,
+    /// Number connections as Wireshark does, which counts those of all ports. Costs a table of them.
+    pub number_all: bool,
+}
+
+impl Default for TrackerSettings {
+    fn default() -> Self {
+        Self {
+            ports: vec![80],
+            most_connections: 32_768,
+            most_waiting: 131_072,
+            most_held_bytes: 8 << 20,
+            idle_s: 300,
+            keep_exchanges: false,
+            number_all: false,
+        }
+    }
+}
+
+/// A closed connection is kept for retransmissions that come late.
+const LINGER_NS: u64 = 3_000_000_000;
+
+/// Between two looks at all connections.
+const SWEEP_NS: u64 = 1_000_000_000;
+
+/// Connections looked at for each packet while a sweep is under way.
+const SWEEP_STEP: usize = 16;
+
+/// Connections among which the one that makes room is chosen.
+const CANDIDATES: usize = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    server: (IpAddr, u16),
+    client: (IpAddr, u16),
+}
+
+struct Slot {
+    key: Key,
+    connection: Connection,
+    /// It is in the list of connections that wait for time to pass.
+    listed: bool,
+}
+
+/// Follows connections and books what ends on them.
+pub struct Tracker {
+    ports: Box<[u64; 1024]>,
+    settings: TrackerSettings,
+    index: HashMap<Key, u32>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    /// Slots with something held back.
+    stuck: Vec<u32>,
+    /// The next slot that a sweep looks at; none is under way at the end.
+    cursor: usize,
+    swept_ns: u64,
+    /// Where the search for one that makes room goes on.
+    hand: usize,
+    streams: u64,
+    others: HashMap<Key, Option<u32>>,
+    ledger: Ledger,
+}
+
+impl Tracker {
+    /// Watches nothing but the settings' ports.
+    pub fn new(settings: TrackerSettings) -> Tracker {
+        let mut ports = Box::new([0u64; 1024]);
+        for port in &settings.ports {
+            ports[usize::from(port >> 6)] |= 1 << (port & 63);
+        }
+        let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
+        let ledger = Ledger::new(budget, settings.keep_exchanges);
+        Tracker {
+            ports,
+            settings,
+            index: HashMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            stuck: Vec::new(),
+            cursor: 0,
+            swept_ns: 0,
+            hand: 0,
+            streams: 0,
+            others: HashMap::new(),
+            ledger,
+        }
+    }
+
+    /// Takes a packet, whatever it is.
+    pub fn packet(&mut self, packet: &Packet<'_>) {
+        self.ledger.counts.packets += 1;
+        let segment = match packet.segment() {
+            Ok(segment) => segment,
+            Err(Skip::Fragment) => {
+                self.ledger.counts.fragments += 1;
+                return;
+            }
+            Err(Skip::NotTcp) => return,
+        };
+        match self.key(&segment) {
+            Some((key, side)) => self.segment(key, side, &segment, packet),
+            None if self.settings.number_all => self.number(&segment),
+            None => {}
+        }
+        self.sweep(packet.time_ns, SWEEP_STEP);
+    }
+
+    /// What ended since the last call. `now_ns` is in the clock of the packets: nanoseconds since 1970.
+    pub fn take_period(&mut self, now_ns: u64) -> Period {
+        self.settle_stuck(now_ns);
+        self.sweep(now_ns, usize::MAX);
+        self.ledger.take_period()
+    }
+
+    /// Everything since the start; closes the period. What is still open stays open.
+    pub fn summary(&mut self) -> Summary {
+        self.ledger.summary()
+    }
+
+    /// No more packets will come: decides all that is undecided and closes all connections.
+    pub fn finish(&mut self) -> Summary {
+        for slot in 0..self.slots.len() {
+            self.remove(slot, false);
+        }
+        self.ledger.summary()
+    }
+
+    /// The exchanges since the last call, if the settings say that they are kept.
+    pub fn take_exchanges(&mut self) -> Vec<Exchange> {
+        self.ledger.take_exchanges()
+    }
+
+    /// Bytes held back at the moment, of at most `most_held_bytes`.
+    pub fn held_bytes(&self) -> usize {
+        self.ledger.held_bytes()
+    }
+
+    /// Connections in the table, of at most `most_connections`.
+    pub fn connections(&self) -> usize {
+        self.index.len()
+    }
+
+    fn is_watched(&self, port: u16) -> bool {
+        self.ports[usize::from(port >> 6)] & 1 << (port & 63) != 0
+    }
+
+    /// The connection's name in the table and who sends, taking the watched port for the server's.
+    fn key(&self, segment: &Segment<'_>) -> Option<(Key, Side)> {
+        let (source, destination) = (segment.source, segment.destination);
+        let from_server = match (self.is_watched(source.1), self.is_watched(destination.1)) {
+            (false, false) => return None,
+            (true, true) => (source.1, source.0) < (destination.1, destination.0),
+            (from_server, _) => from_server,
+        };
+        Some(if from_server {
+            (Key { server: source, client: destination }, Side::Server)
+        } else {
+            (Key { server: destination, client: source }, Side::Client)
+        })
+    }
+
+    fn segment(&mut self, key: Key, side: Side, segment: &Segment<'_>, packet: &Packet<'_>) {
+        let mut found = self.index.get(&key).map(|slot| *slot as usize);
+        // A second round only for a SYN that opens another connection between the same ports.
+        for _ in 0..2 {
+            let slot = found.unwrap_or_else(|| self.insert(key, side, segment));
+            let Some(Slot { connection, listed, .. }) = &mut self.slots[slot] else { return };
+            let sender = if connection.swapped { other(side) } else { side };
+            let before = connection.in_flight();
+            let verdict = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
+            self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+            if connection.is_stuck() && !*listed {
+                *listed = true;
+                self.stuck.push(slot as u32);
+            }
+            if verdict == Verdict::Taken {
+                return;
+            }
+            self.remove(slot, false);
+            found = None;
+        }
+    }
+
+    /// A new connection; the segment is the first that was seen of it.
+    fn insert(&mut self, key: Key, side: Side, segment: &Segment<'_>) -> usize {
+        while self.index.len() >= self.settings.most_connections.max(1) {
+            self.make_room();
+        }
+        // With both ports watched only a SYN tells who is the server.
+        let opener = if segment.ack.is_some() { Side::Server } else { Side::Client };
+        let both = self.is_watched(key.client.1);
+        let connection = Connection::new(self.streams, both && segment.syn && side != opener);
+        self.streams += 1;
+        self.ledger.connections += 1;
+        let slot = Slot { key, connection, listed: false };
+        let position = match self.free.pop() {
+            Some(position) => {
+                self.slots[position as usize] = Some(slot);
+                position
+            }
+            None => {
+                self.slots.push(Some(slot));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.index.insert(key, position);
+        position as usize
+    }
+
+    fn remove(&mut self, slot: usize, evicted: bool) {
+        let Some(Slot { key, mut connection, .. }) = self.slots[slot].take() else { return };
+        self.index.remove(&key);
+        self.free.push(slot as u32);
+        self.ledger.counts.evicted += u64::from(evicted);
+        self.ledger.in_flight -= connection.in_flight();
+        connection.close(&mut self.ledger);
+    }
+
+    /// Gives up the connection that is missed least of some: closed before silent before open, then the idlest.
+    fn make_room(&mut self) {
+        let occupied = (0..self.slots.len()).map(|step| (self.hand + step) % self.slots.len());
+        let candidates = occupied.filter_map(|slot| Some((slot, &self.slots[slot].as_ref()?.connection)));
+        let rank = |connection: &Connection| (!connection.is_closed(), connection.spoken, connection.last_ns);
+        let chosen = candidates.take(CANDIDATES).min_by_key(|(_, connection)| rank(connection));
+        let Some((slot, connection)) = chosen else { return };
+        let evicted = !connection.is_closed();
+        self.hand = (self.hand + CANDIDATES) % self.slots.len();
+        self.remove(slot, evicted);
+    }
+
+    /// Looks at up to so many connections, whether they are done or idle; a round at most once a second.
+    fn sweep(&mut self, now: u64, steps: usize) {
+        if self.cursor >= self.slots.len() {
+            if now.abs_diff(self.swept_ns) < SWEEP_NS {
+                return;
+            }
+            self.swept_ns = now;
+            self.cursor = 0;
+            self.settle_stuck(now);
+        }
+        let end = self.slots.len().min(self.cursor.saturating_add(steps));
+        for slot in self.cursor..end {
+            let Some(Slot { connection, .. }) = &self.slots[slot] else { continue };
+            let idle = now.saturating_sub(connection.last_ns);
+            if connection.is_closed() && idle >= LINGER_NS {
+                self.remove(slot, false);
+            } else if idle >= self.settings.idle_s.saturating_mul(1_000_000_000) {
+                self.remove(slot, true);
+            }
+        }
+        self.cursor = end;
+    }
+
+    /// Lets time decide on what is held back.
+    fn settle_stuck(&mut self, now: u64) {
+        let mut stuck = std::mem::take(&mut self.stuck);
+        stuck.retain(|slot| {
+            let Some(Slot { connection, listed, .. }) = &mut self.slots[*slot as usize] else { return false };
+            if !*listed {
+                return false;
+            }
+            let before = connection.in_flight();
+            connection.proceed(now, true, &mut self.ledger);
+            self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+            *listed = connection.is_stuck();
+            *listed
+        });
+        self.stuck = stuck;
+    }
+
+    /// Gives a connection that is not watched its number, as Wireshark would.
+    fn number(&mut self, segment: &Segment<'_>) {
+        let (low, high) = (segment.source.min(segment.destination), segment.source.max(segment.destination));
+        let opening = (segment.syn && segment.ack.is_none()).then_some(segment.seq);
+        if self.others.len() >= self.settings.most_connections {
+            self.others.clear();
+        }
+        let known = self.others.get(&Key { server: low, client: high });
+        if known.is_none_or(|known| opening.is_some() && *known != opening) {
+            self.streams += 1;
+            self.others.insert(Key { server: low, client: high }, opening);
+        }
+    }
+}
+
+fn other(side: Side) -> Side {
+    match side {
+        Side::Client => Side::Server,
+        Side::Server => Side::Client,
+    }
+}

@@ -1,0 +1,162 @@
+//! Bytes and floods that mean harm: nothing panics, memory stays bounded, real exchanges are still measured.
+
+mod support;
+
+use slackwater_sniffer::{Tracker, TrackerSettings};
+use support::{Dice, GET, OK, START_NS, Says, Talk, packet};
+
+const LINK_TYPES: [i32; 9] = [0, 1, 12, 108, 113, 228, 229, 276, 999];
+
+#[test]
+fn damaged_packets_do_no_harm() {
+    let mut dice = Dice::new(7);
+    let mut talk = Talk::new();
+    for _ in 0..4 {
+        talk.client(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+        talk.server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+        talk.server(b"0\r\n\r\n");
+    }
+    talk.server_ends();
+    let settings = TrackerSettings { most_held_bytes: 4_000, most_connections: 20, ..TrackerSettings::default() };
+    let mut tracker = Tracker::new(settings);
+    for round in 0..4_000u64 {
+        let mut frames = talk.frames.clone();
+        for _ in 0..1 + dice.roll(8) {
+            let at = dice.roll(frames.len());
+            let frame = &mut frames[at];
+            match dice.roll(5) {
+                0 => frame.bytes.truncate(dice.roll(100)),
+                1 => frame.time_ns = dice.roll(usize::MAX) as u64,
+                2 => frame.original_length = dice.roll(1 << 32),
+                // The heads are where damage hurts.
+                3 if !frame.bytes.is_empty() => {
+                    let byte = dice.roll(frame.bytes.len().min(60));
+                    frame.bytes[byte] = dice.roll(256) as u8;
+                }
+                _ => {
+                    let other = dice.roll(frames.len());
+                    frames.swap(at, other);
+                }
+            }
+        }
+        let link_type = if dice.roll(4) == 0 { LINK_TYPES[dice.roll(LINK_TYPES.len())] } else { 1 };
+        for frame in &frames {
+            tracker.packet(&packet(link_type, round, frame));
+            assert!(tracker.held_bytes() <= 4_000 && tracker.connections() <= 20);
+        }
+        if dice.roll(50) == 0 {
+            tracker.take_period(dice.roll(usize::MAX) as u64);
+        }
+    }
+    let summary = tracker.finish();
+    assert_eq!((tracker.held_bytes(), tracker.connections(), summary.in_flight), (0, 0, 0));
+    assert!(summary.counts.exchanges > 100, "some conversations were whole: {summary:?}");
+}
+
+#[test]
+fn a_flood_of_connections_is_bounded_and_real_exchanges_are_still_measured() {
+    let mut tracker = Tracker::new(TrackerSettings { most_connections: 1_000, ..TrackerSettings::default() });
+    let mut real = Talk::new();
+    let mut number = 0;
+    let mut feed = |tracker: &mut Tracker, talk: &mut Talk| {
+        for frame in talk.frames.drain(..) {
+            number += 1;
+            tracker.packet(&packet(1, number, &frame));
+        }
+    };
+    for flood in 0..20_000u32 {
+        let mut attacker = Talk::silent();
+        attacker.now_ns = START_NS + u64::from(flood) * 1_000;
+        (attacker.client_port, attacker.client) = (1_024 + (flood % 60_000) as u16, flood);
+        attacker.says(Says { from_client: true, seq: flood, ack: None, flags: "S", bytes: b"" });
+        feed(&mut tracker, &mut attacker);
+        if flood % 100 == 0 {
+            real.now_ns = attacker.now_ns;
+            real.client(GET);
+            real.server(OK);
+            feed(&mut tracker, &mut real);
+        }
+        assert!(tracker.connections() <= 1_000);
+    }
+    let summary = tracker.finish();
+    assert_eq!((summary.counts.exchanges, summary.counts.orphan_responses), (200, 0));
+    assert!(summary.counts.evicted >= 18_000, "{summary:?}");
+}
+
+#[test]
+fn requests_that_are_never_answered_are_bounded_and_given_up() {
+    let settings = TrackerSettings { most_waiting: 500, idle_s: 10, ..TrackerSettings::default() };
+    let mut tracker = Tracker::new(settings);
+    for port in 0..100 {
+        let mut talk = Talk::silent();
+        talk.client_port = 2_000 + port;
+        talk.handshake();
+        talk.client(&GET.repeat(20));
+        for (number, frame) in talk.frames.iter().enumerate() {
+            tracker.packet(&packet(1, number as u64, frame));
+        }
+    }
+    let period = tracker.take_period(START_NS + 1_000_000_000);
+    assert_eq!((period.in_flight, period.counts.refused), (500, 1_500));
+    let period = tracker.take_period(START_NS + 60_000_000_000);
+    assert_eq!((period.in_flight, period.counts.unmatched_requests, period.counts.evicted), (0, 500, 100));
+}
+
+#[test]
+fn heads_and_holes_without_end_are_bounded() {
+    let settings = TrackerSettings { most_held_bytes: 1 << 20, ..TrackerSettings::default() };
+    let mut tracker = Tracker::new(settings);
+    for port in 0..40 {
+        let mut talk = Talk::silent();
+        talk.client_port = 2_000 + port;
+        talk.handshake();
+        talk.client(b"GET / HTTP/1.1\r\n");
+        for _ in 0..100 {
+            talk.client(&[b'x'; 1_000]);
+        }
+        // Segments that each leave a hole before them.
+        for _ in 0..400 {
+            talk.server = talk.server.wrapping_add(1);
+            talk.server(&[b'y'; 1_000]);
+        }
+        for (number, frame) in talk.frames.iter().enumerate() {
+            tracker.packet(&packet(1, number as u64, frame));
+            assert!(tracker.held_bytes() <= 1 << 20);
+        }
+    }
+    let summary = tracker.finish();
+    assert!(summary.counts.holes > 1_000 && summary.counts.malformed >= 40, "{summary:?}");
+    assert_eq!(tracker.held_bytes(), 0);
+}
+
+#[test]
+fn a_period_counts_what_is_in_flight() {
+    let mut tracker = Tracker::new(TrackerSettings::default());
+    let mut talk = Talk::new();
+    talk.client(GET);
+    talk.client(GET);
+    talk.server(OK);
+    for (number, frame) in talk.frames.iter().enumerate() {
+        tracker.packet(&packet(1, number as u64 + 1, frame));
+    }
+    let period = tracker.take_period(talk.now_ns);
+    assert_eq!((period.exchanges, period.in_flight, period.rt_p50_ms), (1, 1, Some(2.0)));
+    let period = tracker.take_period(talk.now_ns);
+    assert_eq!((period.exchanges, period.in_flight, period.rt_p50_ms), (0, 1, None));
+}
+
+#[test]
+fn fragments_and_other_protocols_are_passed_over() {
+    let mut tracker = Tracker::new(TrackerSettings::default());
+    let mut talk = Talk::new();
+    talk.client(GET);
+    // More fragments follow.
+    talk.frames[3].bytes[20] |= 0x20;
+    // UDP.
+    talk.frames[2].bytes[23] = 17;
+    for (number, frame) in talk.frames.iter().enumerate() {
+        tracker.packet(&packet(1, number as u64 + 1, frame));
+    }
+    let counts = tracker.finish().counts;
+    assert_eq!((counts.packets, counts.fragments, counts.unmatched_requests), (4, 1, 0));
+}

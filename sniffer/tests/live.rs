@@ -1,0 +1,95 @@
+//! Captures real connections on the loopback interface. Needs CAP_NET_RAW: says so and passes without it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use slackwater_sniffer::{Live, LiveSettings, Period, Tracker, TrackerSettings};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// A server that takes `delay` for each answer; it serves each connection until the client closes it.
+fn serve(listener: TcpListener, delay: Duration) {
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let Ok(mut connection) = connection else { return };
+            connection.set_nodelay(true).expect("a socket option");
+            std::thread::spawn(move || {
+                let mut buffer = [0; 1_024];
+                while connection.read(&mut buffer).is_ok_and(|length| length > 0) {
+                    std::thread::sleep(delay);
+                    let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+                    let _ = connection.write_all(b"hello");
+                }
+            });
+        }
+    });
+}
+
+fn ask(connection: &mut TcpStream) {
+    connection.write_all(REQUEST).expect("the server listens");
+    let mut answer = Vec::new();
+    let mut buffer = [0; 1_024];
+    while !answer.ends_with(b"hello") {
+        let length = connection.read(&mut buffer).expect("the server answers");
+        assert!(length > 0, "the server closed");
+        answer.extend_from_slice(&buffer[..length]);
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
+}
+
+/// Opens the capture, or says why the test is skipped.
+fn open(port: u16) -> Option<Live> {
+    let settings = LiveSettings { interface: "lo".into(), ports: vec![port], ..LiveSettings::default() };
+    match Live::open(&settings) {
+        Ok(live) => Some(live),
+        Err(error) if error.to_string().contains("CAP_NET_RAW") => {
+            // Not `eprintln!`: the test harness would keep it to itself.
+            let _ = writeln!(std::io::stderr(), "skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn exchanges_on_the_loopback_are_all_seen_with_their_times() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let Some(mut live) = open(port) else { return };
+    let mut tracker = Tracker::new(TrackerSettings { ports: vec![port], ..TrackerSettings::default() });
+    assert_eq!(live.drain(&mut tracker).expect("an open capture"), 0, "nothing to read does not block");
+    serve(listener, Duration::from_millis(5));
+    let client = std::thread::spawn(move || {
+        let started = Instant::now();
+        let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        (0..20).for_each(|_| ask(&mut connection));
+        for _ in 0..10 {
+            ask(&mut TcpStream::connect(("127.0.0.1", port)).expect("the server listens"));
+        }
+        started.elapsed().as_secs_f64() * 1e3 / 30.0
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut exchanges = 0;
+    let mut periods: Vec<Period> = Vec::new();
+    while exchanges < 30 && Instant::now() < deadline {
+        live.drain(&mut tracker).expect("an open capture");
+        let period = tracker.take_period(now_ns());
+        exchanges += period.exchanges;
+        periods.push(period);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mean_by_client_ms = client.join().expect("every request was answered");
+    let drops = live.drops().expect("counters");
+    let summary = tracker.summary();
+    assert_eq!((exchanges, drops, summary.in_flight), (30, 0, 0), "{summary:?}");
+    assert_eq!((summary.counts.unmatched_requests, summary.counts.orphan_responses), (0, 0));
+    let mean = summary.last_byte_ms.mean.expect("30 times");
+    assert!(mean >= 5.0 && mean <= mean_by_client_ms, "{mean} ms on the wire, {mean_by_client_ms} ms to the client");
+    assert!(summary.first_byte_ms.mean <= summary.last_byte_ms.mean);
+    let busy = periods.iter().find(|period| period.exchanges > 0).expect("a period with exchanges");
+    assert!(busy.rt_p99_ms >= busy.rt_p50_ms && busy.rt_p50_ms >= Some(5.0));
+}
