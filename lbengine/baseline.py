@@ -1,0 +1,144 @@
+"""The baseline: the weights that a pool has without Slackwater, on disk before the first change.
+
+The file is there exactly while lbengine may have changed something: a clean stop puts the weights back and removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from lbengine.haproxy import Snapshot
+from slackwater.config import PoolSettings
+from slackwater.messages import Name
+
+
+class BaselineError(Exception):
+    """A baseline file that cannot be read, trusted or written; the text names it and says what to do."""
+
+
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One server's baseline."""
+
+    weight: int
+    """0: it had no weight when it was first seen, so it is left alone until somebody gives it one."""
+    configured: int
+    """The configuration file's weight when `weight` was taken: another one after a reload is the new baseline."""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    pool: Name
+    socket: str
+    backend: Name
+    servers: dict[str, Baseline]
+
+
+@dataclass
+class BaselineStore:
+    """`<state_dir>/baseline/<pool>.json`."""
+
+    state_dir: Path
+    pool: PoolSettings
+    _written: tuple[int, int] | None = field(default=None, init=False)
+
+    @property
+    def path(self) -> Path:
+        return self.state_dir / "baseline" / f"{self.pool.name}.json"
+
+    def load(self) -> dict[str, Baseline] | None:
+        """The stored baseline, or None when there is none. Raises BaselineError."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BaselineError(f"{self.path}: cannot be read: {error.strerror}") from None
+        try:
+            file = msgspec.json.decode(data, type=_File)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BaselineError(
+                f"{self.path}: not a baseline file ({error}), so the weights to go back to are not known; set the"
+                " weights in HAProxy as they should be, then remove the file"
+            ) from None
+        if (file.pool, file.socket, file.backend) != (self.pool.name, self.pool.socket, self.pool.backend):
+            raise BaselineError(
+                f"{self.path}: it belongs to pool `{file.pool}`, backend `{file.backend}` behind {file.socket}, not to"
+                f" `{self.pool.name}`, `{self.pool.backend}` behind {self.pool.socket}; put that one's weights back, "
+                "then remove the file"
+            )
+        return file.servers
+
+    def save(self, servers: Mapping[str, Baseline]) -> None:
+        """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
+        file = _File(1, self.pool.name, self.pool.socket, self.pool.backend, dict(servers))
+        try:
+            replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+            self._written = self._identity()
+        except OSError as error:
+            raise BaselineError(f"{self.path}: cannot be written: {error.strerror}; no weight is changed") from None
+
+    def is_current(self) -> bool:
+        """True while the file on disk is the one written last, so that a change may be made."""
+        return self._written is not None and self._identity() == self._written
+
+    def remove(self) -> None:
+        """Removes the file: nothing is left to put back. Raises BaselineError."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
+        self._written = None
+
+    def _identity(self) -> tuple[int, int] | None:
+        with contextlib.suppress(OSError):
+            stat = self.path.stat()
+            return stat.st_ino, stat.st_mtime_ns
+        return None
+
+
+def merge(stored: Mapping[str, Baseline] | None, snapshot: Snapshot) -> tuple[dict[str, Baseline], list[str]]:
+    """The baseline after a look at the balancer, and in words what is new in it.
+
+    Servers that came add theirs, ones that went drop out, and one whose configured weight is another than when its
+    baseline was taken (the site changed it and reloaded) gets the new one. Everything else stays as stored.
+    """
+    merged: dict[str, Baseline] = {}
+    news: list[str] = []
+    for server in snapshot.servers:
+        known = None if stored is None else stored.get(server.name)
+        if known is None:
+            merged[server.name] = Baseline(server.weight, server.configured)
+            if stored is not None:
+                news.append(f"{server.name} is new with weight {server.weight}")
+        elif known.configured != server.configured:
+            merged[server.name] = Baseline(server.configured, server.configured)
+            news.append(f"{server.name} is configured with {server.configured} now, it was {known.configured}")
+        elif known.weight == 0 and server.weight > 0:
+            merged[server.name] = Baseline(server.weight, server.configured)
+            news.append(f"{server.name} was given weight {server.weight}")
+        else:
+            merged[server.name] = known
+    news += [f"{name} is gone" for name in stored or () if name not in merged]
+    return merged, news
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Writes a file under another name, forces it to the disk and renames it over `path`, and the folder after it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,157 @@
+"""The decision: which weight each server should have, from what the balancer shows and the detector says. No I/O.
+
+Law, then ramp, then guard: the law says where to, the ramp how fast, and the guard has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbengine import guard, plan, ramp
+from lbengine.baseline import Baseline
+from lbengine.haproxy import Server, Snapshot
+from lbengine.ramp import Position
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import State, Verdict
+
+HOLD = "waiting for its first Verdict"
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that a decision depends on, of one moment."""
+
+    snapshot: Snapshot
+    baselines: Mapping[str, Baseline]
+    positions: Mapping[str, Position]
+    yielded: frozenset[str]
+    """Servers whose weight someone else holds."""
+    verdicts: Mapping[str, Verdict]
+    """Fresh ones, by server."""
+    waiting: bool
+    """The lease since the start has not run out: a server without a Verdict stays where it is."""
+    rates: Mapping[str, float] | None
+    """Requests per second by server."""
+    total_rps: float | None
+    now_s: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The position that a server should take, why, and the same in a few words."""
+
+    position: Position
+    why: str
+    short: str
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions by server; `panic` says why no verdict is believed, if so."""
+
+    servers: dict[str, Decision]
+    panic: str = ""
+
+
+def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisions:
+    """The next step for each server that may be moved: governed, able to take requests, and not held by someone else.
+
+    Servers that are down, in maintenance, drained by an operator, backup or without a baseline have none.
+    """
+    usable = [server for server in view.snapshot.servers if _usable(server, view)]
+    movable = {server.name: view.baselines[server.name].weight for server in usable if server.name not in view.yielded}
+    reduced = {name for name, baseline in movable.items() if view.positions[name].weight < baseline}
+    states: dict[str, tuple[State, float]] = {
+        name: (verdict.state, verdict.severity) for name, verdict in view.verdicts.items()
+    }
+    admission = guard.admit(states, [server.name for server in usable], pool.max_mitigated, reduced)
+    reduce = admission.reduce & movable.keys()
+    loads = [_load(server, view, server.name in reduce) for server in usable]
+    wanted = plan.wants(loads, view.total_rps, pool.law, pool.u_threshold, view.snapshot.balance)
+    decisions = {}
+    for name, baseline in movable.items():
+        verdict = view.verdicts.get(name)
+        if name in wanted and verdict is not None:
+            target = wanted[name].weight
+            why = f"interference: {_first(verdict)}; {wanted[name].why}"
+            short = f"interference, {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
+        elif verdict is None and view.waiting:
+            decisions[name] = Decision(Position(view.positions[name].weight), HOLD, HOLD)
+            continue
+        else:
+            target = baseline
+            why = short = _why_baseline(name, verdict, view, settings, admission)
+            if admission.panic and view.verdicts:
+                short = "panic"
+        position = ramp.step(view.positions[name], target, baseline, view.now_s, settings.ramp_s, settings.min_change)
+        if position.climb_began_s is not None and position.weight > view.positions[name].weight:
+            why, short = f"{why}: on its way back to {target}", f"{short}, on its way back"
+        decisions[name] = Decision(position, why, short)
+    held = {server.name: server.weight for server in usable if server.name not in movable}
+    bounded = guard.bound(
+        {name: decision.position.weight for name, decision in decisions.items()},
+        movable,
+        reduce,
+        pool.max_mitigated,
+        held,
+    )
+    for name, weight in bounded.items():
+        if weight != decisions[name].position.weight:
+            why = f"at most {pool.max_mitigated:.0%} of the pool may be reduced at a time, and never its last server"
+            decisions[name] = Decision(Position(weight), why, why)
+    return Decisions(decisions, admission.panic)
+
+
+def _usable(server: Server, view: View) -> bool:
+    """It takes requests, or would if we gave it weight; one that someone else holds at 0 does not."""
+    if not server.available or server.backup:
+        return False
+    return server.weight > 0 if server.name in view.yielded else view.baselines[server.name].weight > 0
+
+
+def _load(server: Server, view: View, reduce: bool) -> plan.Load:
+    verdict = view.verdicts.get(server.name)
+    held = server.name in view.yielded
+    rps = None if view.rates is None else view.rates.get(server.name)
+    position = view.positions[server.name]
+    load = plan.Load(
+        server=server.name,
+        baseline=server.weight if held else view.baselines[server.name].weight,
+        reduce=reduce,
+        rps=rps,
+        drained=position.weight == 0,
+    )
+    if verdict is None:
+        return load
+    return plan.Load(
+        server=load.server,
+        baseline=load.baseline,
+        reduce=reduce,
+        slow=verdict.state in ("interference", "overload"),
+        capacity_rps=verdict.capacity_rps,
+        severity=verdict.severity,
+        cpu_predicted=verdict.cpu_predicted,
+        rps=rps if rps is not None else verdict.rps,
+        drained=load.drained,
+    )
+
+
+def _why_baseline(
+    name: str, verdict: Verdict | None, view: View, settings: LbengineSettings, admission: guard.Admission
+) -> str:
+    if not view.verdicts:
+        return f"no Verdicts for {settings.lease_s:g} s: back to the baseline"
+    if admission.panic:
+        return f"{admission.panic}: baseline weights"
+    if verdict is None:
+        return f"no fresh Verdict for {settings.lease_s:g} s: it keeps its baseline weight"
+    if name in admission.held_back:
+        return "interference, but enough of the pool is reduced already"
+    if verdict.state == "calm":
+        return "calm"
+    return f"{verdict.state}: {_first(verdict)}"
+
+
+def _first(verdict: Verdict) -> str:
+    return verdict.path[0] if verdict.path else "no reason given"

@@ -1,0 +1,75 @@
+"""The guard: how much harm a wrong verdict may do. It decides who may be reduced, and has the last word on weights.
+
+After Envoy's outlier detection: `max_ejection_percent`, and a panic threshold above which verdicts are not believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from slackwater.messages import State
+
+MAX_WEIGHT = 256
+"""HAProxy's highest weight."""
+PANIC_SHARE = 0.5
+"""When more than this share (or more than `max_mitigated`) looks slow, it is no neighbour."""
+STICKINESS = 0.1
+"""Severity that a reduced server is given on top when the most severe ones are chosen, so that two don't take turns."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Which servers may be reduced now; `panic` says why none, when the verdicts are not to be believed."""
+
+    reduce: frozenset[str]
+    panic: str = ""
+    held_back: frozenset[str] = frozenset()
+    """Servers that interference slows but that the blast radius leaves alone."""
+
+
+def limit(usable: int, max_mitigated: float) -> int:
+    """How many of `usable` servers may stand below their baseline at a time: never the last one."""
+    return max(0, min(math.floor(usable * max_mitigated + 1e-9), usable - 1))
+
+
+def admit(
+    states: Mapping[str, tuple[State, float]], usable: Collection[str], max_mitigated: float, reduced: Collection[str]
+) -> Admission:
+    """Chooses who may be reduced.
+
+    `states`: state and severity of each server that has a fresh Verdict; `usable`: servers that can take requests;
+    `reduced`: those that are below their baseline now.
+    """
+    if any(state == "all_slow" for state, _ in states.values()):
+        return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
+    slow = [server for server in usable if server in states and states[server][0] == "interference"]
+    if len(slow) > len(usable) * max(max_mitigated, PANIC_SHARE) + 1e-9:
+        return Admission(frozenset(), f"{len(slow)} of {len(usable)} servers look slow, so it is no neighbour")
+    most = limit(len(usable), max_mitigated)
+    slow.sort(key=lambda server: (-(states[server][1] + STICKINESS * (server in reduced)), server))
+    return Admission(frozenset(slow[:most]), held_back=frozenset(slow[most:]))
+
+
+def bound(
+    weights: Mapping[str, int],
+    baselines: Mapping[str, int],
+    reduce: Collection[str],
+    max_mitigated: float,
+    others: Mapping[str, int],
+) -> dict[str, int]:
+    """The weights that may be sent: within 0..baseline, few enough below the baseline, never all zero.
+
+    `weights` are of servers that lbengine governs and that can take requests now, `others` the weights of those that
+    can, but that it leaves alone. One that is only on its way back makes room for one in `reduce`: it goes to its
+    baseline at once.
+    """
+    bounded = {server: min(max(weight, 0), baselines[server], MAX_WEIGHT) for server, weight in weights.items()}
+    below = [server for server, weight in bounded.items() if weight < baselines[server]]
+    below.sort(key=lambda server: (server not in reduce, bounded[server] / max(baselines[server], 1), server))
+    for server in below[limit(len(bounded) + sum(weight > 0 for weight in others.values()), max_mitigated) :]:
+        bounded[server] = baselines[server]
+    if not any(bounded.values()) and not any(others.values()):
+        return {server: min(baselines[server], MAX_WEIGHT) for server in bounded}
+    return bounded

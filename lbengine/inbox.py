@@ -1,0 +1,24 @@
+"""The newest Verdict of each node, and when it came by this process's own monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slackwater.messages import Verdict
+
+
+@dataclass
+class Inbox:
+    """Filled by the bus, read by the engine; a single assignment at a time, so it needs no lock between threads."""
+
+    _newest: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
+
+    def put(self, verdict: Verdict, now_s: float) -> bool:
+        """Keeps a Verdict; True when the node's state is another than before."""
+        before = self._newest.get(verdict.node)
+        self._newest[verdict.node] = (verdict, now_s)
+        return before is None or before[0].state != verdict.state
+
+    def fresh(self, now_s: float, lease_s: float) -> dict[str, Verdict]:
+        """Verdicts by node that came within the last `lease_s`."""
+        return {node: verdict for node, (verdict, came_s) in list(self._newest.items()) if now_s - came_s < lease_s}

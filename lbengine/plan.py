@@ -1,0 +1,190 @@
+"""From what is known of a pool's servers to the weights that a law wants, for the balance algorithm in use.
+
+Only servers that may be reduced get less than their baseline; the others keep the split that their baselines give.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lbengine import law
+
+LEAST_IN_FLIGHT = 1.0
+"""Under leastconn a server that should hold fewer requests than this gets weight 0: weights can't say less than one."""
+RETURN_IN_FLIGHT = 1.5
+"""A drained server returns only above this, so that it doesn't come and go."""
+ROOM_TO_DRAIN = 0.95
+"""To drain a server, the others must be able to carry everything within this share of their room; to keep it drained,
+within all of it."""
+LEAST_RPS = 1e-3
+"""No capacity counts as less than this."""
+FULLEST = 0.98
+"""Highest utilisation for which the queue's length is computed: at 1 it has no end."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One server that can take requests, as the laws see it. Rates in requests per second."""
+
+    server: str
+    baseline: int
+    """The weight that it has when nothing is wrong; for a server that is left alone the weight it has now."""
+    reduce: bool = False
+    """It may be reduced: interference, admitted by the guard."""
+    slow: bool = False
+    """Interference or overload: its capacity is believed although it is low."""
+    capacity_rps: float | None = None
+    severity: float = 0.0
+    cpu_predicted: float | None = None
+    rps: float | None = None
+    drained: bool = False
+    """Its weight is 0 now."""
+
+
+@dataclass(frozen=True)
+class Want:
+    """A weight that the law wants, with the numbers that led there."""
+
+    weight: int
+    why: str
+
+
+def wants(
+    loads: Sequence[Load], total_rps: float | None, law_name: str, u_threshold: float, balance: str
+) -> dict[str, Want]:
+    """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
+
+    Without the rate or without any capacity, a server to reduce keeps the share of its weight that it has of its
+    capacity (1 - severity).
+    """
+    affected = [load for load in loads if load.reduce]
+    if not affected:
+        return {}
+    capacity = capacities(loads)
+    if capacity is None or total_rps is None:
+        missing = "the pool's rate" if total_rps is None else "no capacity"
+        return {
+            load.server: Want(
+                round(load.baseline * (1.0 - load.severity)),
+                f"{missing} {'is not' if total_rps is None else 'is'} known, so it keeps what is left of its capacity",
+            )
+            for load in affected
+        }
+    # Without load every split is as good: judged as if there were a little, the slow ones are drained.
+    total_rps = max(total_rps, 0.001 * math.fsum(capacity))
+    rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
+    if balance == "leastconn":
+        weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+    else:
+        weights = _in_proportion(loads, rates)
+    fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
+    told = {}
+    for load, mu, rate in zip(loads, capacity, rates, strict=True):
+        if load.reduce:
+            share = (
+                f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s (capacity {mu:.0f}, the others' {fine_rps:.0f})"
+            )
+            told[load.server] = Want(min(weights[load.server], load.baseline), share)
+    return told
+
+
+def capacities(loads: Sequence[Load]) -> list[float] | None:
+    """Each server's capacity in requests per second, as the laws should take it; None when nothing at all is known.
+
+    Servers that keep their baseline weights share what the reduced ones don't get by these weights. So they count with
+    the median of the calm servers' capacities per weight (one bad estimate changes little), or with less if one of
+    them is known to be slow: that one would fill first. A capacity below the rate that a calm server carries now is
+    raised to that rate. A reduced server whose capacity is not known has lost `severity` of it.
+    """
+    known = [(load, load.capacity_rps / load.baseline) for load in loads if load.capacity_rps and load.baseline > 0]
+    calm = [max(per, (load.rps or 0.0) / load.baseline) for load, per in known if not load.reduce and not load.slow]
+    before = [per / (1.0 - load.severity) for load, per in known if load.reduce and load.severity < 1.0]
+    if not calm and not before:
+        return None
+    per_weight = statistics.median(calm) if calm else min(before)
+    kept = min([per_weight, *(per for load, per in known if load.slow and not load.reduce)])
+    return [max(_capacity(load, per_weight, kept), LEAST_RPS) for load in loads]
+
+
+def _capacity(load: Load, per_weight: float, kept: float) -> float:
+    if not load.reduce:
+        return load.baseline * kept
+    if load.capacity_rps is not None:
+        return load.capacity_rps
+    return (1.0 - load.severity) * load.baseline * per_weight
+
+
+def _optimal(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
+    return law.optimal(capacity, total_rps, u_threshold)
+
+
+def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
+    """`ice` for each server to reduce, but at least what the others cannot carry below the threshold."""
+    weights = sum(load.baseline for load in loads)
+    fair = [total_rps * load.baseline / weights for load in loads]
+    rates = [
+        law.ice(mu, load.cpu_predicted, load.rps, rate, u_threshold) if load.reduce else 0.0
+        for load, mu, rate in zip(loads, capacity, fair, strict=True)
+    ]
+    affected_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if load.reduce)
+    fine_rps = math.fsum(capacity) - affected_rps
+    left_rps = min(max(total_rps - u_threshold * fine_rps, 0.0), total_rps * affected_rps / (affected_rps + fine_rps))
+    rates = [
+        max(rate, left_rps * mu / affected_rps) if load.reduce else 0.0
+        for load, mu, rate in zip(loads, capacity, rates, strict=True)
+    ]
+    rest_rps = max(total_rps - math.fsum(rates), 0.0)
+    return [
+        rate if load.reduce else rest_rps * mu / fine_rps for load, mu, rate in zip(loads, capacity, rates, strict=True)
+    ]
+
+
+LAWS: dict[str, Callable[[Sequence[Load], Sequence[float], float, float], list[float]]] = {
+    "optimal": _optimal,
+    "ice": _ice,
+}
+
+
+def _in_proportion(loads: Sequence[Load], rates: Sequence[float]) -> dict[str, int]:
+    """Round robin: a server gets its weight's share, so w = r·W/R, W and R those of the servers that keep theirs."""
+    kept_weight = sum(load.baseline for load in loads if not load.reduce)
+    kept_rps = math.fsum(rate for load, rate in zip(loads, rates, strict=True) if not load.reduce)
+    return {
+        load.server: round(rate * kept_weight / kept_rps) if kept_rps > 0 else load.baseline
+        for load, rate in zip(loads, rates, strict=True)
+        if load.reduce
+    }
+
+
+def _by_concurrency(
+    loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
+) -> dict[str, int]:
+    """Least connections: weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
+
+    Below about one request weights say nothing (an idle server is taken first whatever its weight), so such a server
+    gets 0, if the others can carry all below the threshold without it.
+    """
+    held = []
+    for mu, rate in zip(capacity, rates, strict=True):
+        filled = min(rate / mu, FULLEST) if mu > 0 else 0.0
+        held.append(filled / (1.0 - filled))
+    kept_weight = sum(load.baseline for load in loads if not load.reduce)
+    kept_held = math.fsum(n for load, n in zip(loads, held, strict=True) if not load.reduce)
+    staying_rps = math.fsum(capacity)
+    weights = {}
+    for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
+        if not load.reduce:
+            continue
+        too_few = held_here < (RETURN_IN_FLIGHT if load.drained else LEAST_IN_FLIGHT)
+        room_rps = u_threshold * (staying_rps - mu) * (1.0 if load.drained else ROOM_TO_DRAIN)
+        if too_few and total_rps <= room_rps:
+            staying_rps -= mu
+            weights[load.server] = 0
+        else:
+            weights[load.server] = (
+                max(1, round(held_here * kept_weight / kept_held)) if kept_held > 0 else load.baseline
+            )
+    return weights

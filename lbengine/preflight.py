@@ -1,0 +1,141 @@
+"""What must be right before a pool is driven: asked of HAProxy at the start, refused in words.
+
+Which algorithms heed weights: HAProxy Configuration Manual, `balance` and `hash-type`; errors as HAProxy 2.6 says them.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from lbengine.haproxy import BalancerError, HAProxy, Server, Snapshot
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import is_name
+
+HEED_WEIGHTS = {"roundrobin", "leastconn", "random", "unknown"}
+"""`unknown` is what HAProxy 2.6 calls `random`."""
+HASHES = {"source", "uri", "url_param", "hdr", "hash", "rdp-cookie"}
+"""They heed weights with `hash-type consistent` only, which HAProxy doesn't show."""
+REFUSED = {
+    "static-rr": "it takes no weights at run time but 0% and 100%; use `balance roundrobin`",
+    "first": "it ignores weights; use `balance roundrobin` or `leastconn`",
+}
+FINE_BASELINE = 20
+"""Below this weight a step of 5% cannot be made."""
+NOBODY = "slackwater.asks.for.the.level"
+
+
+def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+    """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
+
+    Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
+    is to set one that is off by one and put it back in the same batch.
+    """
+    where = f"pool `{pool.name}`: {pool.socket}"
+    try:
+        mode = Path(pool.socket).stat().st_mode
+    except OSError as error:
+        raise BalancerError(
+            f"{where}: {error.strerror}; expected HAProxy's admin socket (`stats socket {pool.socket} level admin`)"
+        ) from None
+    if not stat.S_ISSOCK(mode):
+        raise BalancerError(f"{where}: not a socket; expected HAProxy's admin socket")
+    haproxy = HAProxy(pool.socket, pool.backend, settings.socket_timeout_s)
+    (answer,) = haproxy.ask(f"set server {pool.backend}/{NOBODY}")
+    if "Permission denied" in answer:
+        raise BalancerError(
+            f"{where}: this socket has no admin level; expected `stats socket {pool.socket} level admin` in HAProxy's"
+            " `global` section"
+        )
+    snapshot = haproxy.read()
+    where = f"{where}: backend `{pool.backend}`"
+    _check_servers(snapshot, pool, where)
+    warnings = _check_balance(haproxy, snapshot, pool, where)
+    return warnings + _warnings(snapshot, pool)
+
+
+def _check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
+    active = [server for server in snapshot.servers if not server.backup]
+    if len(active) < 2:
+        raise BalancerError(
+            f"{where} has {len(active)} server{'' if len(active) == 1 else 's'} that take requests side by side;"
+            " expected at least 2, or there is nowhere to move load to"
+        )
+    for server in snapshot.servers:
+        if not is_name(server.name):
+            raise BalancerError(
+                f"{where}: server {server.name!r} has no safe name; expected letters, digits and `_-:`, with single"
+                " dots between"
+            )
+    for name in pool.servers:
+        if name not in {server.name for server in snapshot.servers}:
+            known = ", ".join(server.name for server in snapshot.servers)
+            raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
+
+
+def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: PoolSettings, where: str) -> list[str]:
+    balance = snapshot.balance
+    if balance in HEED_WEIGHTS:
+        return []
+    if balance in REFUSED:
+        raise BalancerError(f"{where}: `balance {balance}` cannot be driven: {REFUSED[balance]}")
+    if balance not in HASHES:
+        raise BalancerError(
+            f"{where}: `balance {balance}` is not known here; expected roundrobin, leastconn, random, or a hash with"
+            " `hash-type consistent`"
+        )
+    if pool.mode == "observe":
+        return [
+            f"{where}: `balance {balance}` heeds weights only with `hash-type consistent`, which HAProxy doesn't show;"
+            " it is tried when the mode is `act`"
+        ]
+    if not _takes_weights(haproxy, snapshot.servers[0], pool.backend):
+        raise BalancerError(
+            f"{where}: `balance {balance}` without `hash-type consistent` takes no weights at run time; add"
+            " `hash-type consistent` to the backend"
+        )
+    return [f"{where}: with `balance {balance}`, weights move a share of the keys, and with them their sessions"]
+
+
+def _takes_weights(haproxy: HAProxy, server: Server, backend: str) -> bool:
+    """Tries a weight next to the configured one (0 and the configured one are taken by every algorithm)."""
+    other = server.configured + 1 if server.configured < 256 else 255
+    command = f"set server {backend}/{server.name} weight"
+    tried, _ = haproxy.ask(f"{command} {other}", f"{command} {server.weight}")
+    return not tried.strip()
+
+
+def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
+    where = f"pool `{pool.name}`: backend `{pool.backend}`"
+    warnings = []
+
+    def of(servers: list[Server]) -> str:
+        return ", ".join(server.name for server in servers)
+
+    active = [server for server in snapshot.servers if not server.backup]
+    if agents := [server for server in active if server.agent_check]:
+        warnings.append(
+            f"{where}: the agent-check of {of(agents)} sets weights too; two writers would fight, so what it sets is"
+            " left alone"
+        )
+    if records := [server for server in active if server.srv_record]:
+        warnings.append(
+            f"{where}: the weights of {of(records)} come from SRV records; set `resolve-opts ignore-weight` there"
+        )
+    if snapshot.cookie or any(server.cookie for server in active):
+        warnings.append(
+            f"{where}: cookie persistence sends known clients to their server even at weight 0, so less load moves"
+        )
+    if coarse := [server for server in active if 0 < server.weight < FINE_BASELINE]:
+        warnings.append(
+            f"{where}: the weights of {of(coarse)} are too small for fine steps; configure `weight 100`, or as much as"
+            " their sizes call for (at most 256)"
+        )
+    if away := [server for server in active if not server.available]:
+        warnings.append(
+            f"{where}: " + ", ".join(f"{server.name} ({server.status})" for server in away) + " left alone as long as"
+            " it takes no requests"
+        )
+    if nothing := [server for server in active if server.available and server.weight == 0]:
+        warnings.append(f"{where}: {of(nothing)} has weight 0 and is left alone until it is given one")
+    return warnings

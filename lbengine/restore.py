@@ -1,0 +1,51 @@
+"""The way back by hand: sets the baseline weights found on disk. Needs no bus, no detector, no running controller."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from lbengine.baseline import BaselineStore, merge
+from lbengine.changes import change
+from lbengine.haproxy import HAProxy
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.messages import Change
+
+log = logging.getLogger("lbengine")
+
+
+def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str) -> list[Change]:
+    """Sets every server of the pool to its stored baseline and reads it back; returns what was changed.
+
+    Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
+    removed. The Changes go to the journal; when that cannot be written the weights are set all the same. Raises
+    BaselineError (the file cannot be read) or BalancerError (HAProxy cannot be reached or refuses).
+    """
+    store = BaselineStore(Path(settings.state_dir), pool)
+    stored = store.load()
+    if stored is None:
+        return []
+    haproxy = HAProxy(pool.socket, pool.backend, settings.lbengine.socket_timeout_s)
+    snapshot = haproxy.read()
+    baselines, _ = merge(stored, snapshot)
+    shown = {server.name: server.weight for server in snapshot.servers}
+    back = {name: baseline.weight for name, baseline in baselines.items() if shown[name] != baseline.weight > 0}
+    changes = [
+        change(pool.name, "restore", name, shown[name], weight, why=why, by=by, applied=True, time_unix_s=time.time())
+        for name, weight in back.items()
+    ]
+    if changes:
+        _record(settings, changes)
+        haproxy.set_weights(back)
+    store.remove()
+    return changes
+
+
+def _record(settings: ControllerSettings, changes: list[Change]) -> None:
+    try:
+        with Journal.open(journal_path(settings.state_dir)) as journal:
+            journal.record(*changes)
+    except JournalError as error:
+        log.error("the restore is not in the journal: %s", error)

@@ -1,0 +1,195 @@
+"""The lbengine process: one engine a pool, each in its own thread, fed from the bus and asked over it.
+
+Verdicts that change a node's state wake the engine at once; otherwise it turns every `cycle_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lbengine.baseline import BaselineError
+from lbengine.engine import Engine
+from lbengine.haproxy import BalancerError
+from lbengine.pause import PauseError
+from slackwater.bus import Bus, BusError
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.journal import Journal, journal_path
+from slackwater.messages import Verdict
+
+log = logging.getLogger("lbengine")
+
+STOP_WITHIN_S = 2.0
+"""How long the way back is tried again at the end; the supervisor tries it too."""
+Result = TypeVar("Result")
+
+
+async def run(settings: ControllerSettings) -> None:
+    """Drives all pools until SIGTERM or SIGINT, then puts the baseline weights back.
+
+    A pool whose stored baseline cannot be read is not driven, and said so; raises BaselineError when no pool is left,
+    JournalError when the journal cannot be opened. A bus or a HAProxy that is away is waited for.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    # Short: lowering a weight may not wait long for another writer of the journal.
+    with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
+        drivers = _drivers(settings, journal)
+        connecting = asyncio.create_task(_connect(settings.bus.address, drivers))
+        driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
+        try:
+            # A driver ends when it is told to; one that fails takes the process along, to be started afresh.
+            await asyncio.gather(*driving)
+        finally:
+            stop.set()
+            await asyncio.gather(*driving, return_exceptions=True)
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                bus = await connecting
+                for driver in drivers:
+                    await driver.publish()
+                await bus.flush()
+                await bus.close()
+
+
+def _drivers(settings: ControllerSettings, journal: Journal) -> list[Driver]:
+    drivers: list[Driver] = []
+    refused: list[BaselineError] = []
+    for pool in settings.pool:
+        try:
+            engine = Engine(pool, settings.lbengine, Path(settings.state_dir), journal)
+        except BaselineError as error:
+            log.error("pool %s is not driven: %s", pool.name, error)
+            refused.append(error)
+        else:
+            drivers.append(Driver(engine, pool, settings.lbengine.cycle_s))
+    if not drivers:
+        raise refused[0]
+    return drivers
+
+
+async def _connect(address: str, drivers: list[Driver]) -> Bus:
+    """Waits for the bus as long as it takes: the engines turn without it, and go back to the baseline."""
+    complained = False
+    while True:
+        try:
+            bus = await Bus.connect(address, "slackwater-lbengine", wait_s=2.0)
+            break
+        except BusError as error:
+            (log.debug if complained else log.warning)("%s; waiting for it", error)
+            complained = True
+            await asyncio.sleep(0.5)
+    for driver in drivers:
+        await driver.attach(bus)
+    log.info("bus %s: connected", address)
+    return bus
+
+
+class Driver:
+    """Turns one pool's engine in a thread of its own, so that a stuck HAProxy holds up no other pool."""
+
+    def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float) -> None:
+        self.engine = engine
+        self.pool = pool
+        self.cycle_s = cycle_s
+        self._bus: Bus | None = None
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lbengine-{pool.name}")
+        self._complaint = ""
+        self._said = ""
+
+    async def attach(self, bus: Bus) -> None:
+        """Takes Verdicts and requests from the bus from now on."""
+        self._bus = bus
+        await bus.subscribe("verdict", self._take, pool=self.pool.name)
+        await bus.answer(f"slackwater.control.{self.pool.name}", self._control)
+
+    async def drive(self, stop: asyncio.Event) -> None:
+        """Turns until `stop`, then puts the baseline weights back."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                await self._turn()
+                waking = asyncio.create_task(self._wake.wait())
+                await asyncio.wait({waking, stopping}, timeout=self.cycle_s, return_when=asyncio.FIRST_COMPLETED)
+                waking.cancel()
+        finally:
+            stopping.cancel()
+            await self._stop()
+
+    async def publish(self) -> None:
+        """Sends what the engine has to tell; without a bus it is dropped (the journal has the Changes)."""
+        while self.engine.outbox:
+            message = self.engine.outbox.popleft()
+            if self._bus is not None:
+                await self._bus.publish(message)
+
+    def _take(self, verdict: Verdict) -> None:
+        if self.engine.inbox.put(verdict, time.monotonic()):
+            self._wake.set()
+
+    async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    async def _turn(self) -> None:
+        try:
+            sentence = await self._in_thread(self.engine.cycle, time.monotonic())
+        except BalancerError as error:
+            self._complain(str(error))
+        else:
+            if self._complaint:
+                log.warning("pool %s: HAProxy answers again", self.pool.name)
+                self._complaint = ""
+            log.log(logging.DEBUG if sentence == self._said else logging.INFO, "%s", sentence)
+            self._said = sentence
+        await self.publish()
+
+    def _complain(self, complaint: str) -> None:
+        """Once for each outage, not in each cycle."""
+        level = logging.DEBUG if self._complaint else logging.ERROR
+        self._complaint = complaint
+        log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
+
+    async def _control(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Answers pause and resume; ValueError becomes the answer's `error`."""
+        action, by, why = (question.get(key, "") for key in ("action", "by", "why"))
+        if action not in ("pause", "resume"):
+            raise ValueError(f"action {action!r} is not known; expected `pause` or `resume`")
+        if not isinstance(by, str) or not isinstance(why, str) or not by:
+            raise ValueError(f"`by` and `why` must be texts, `by` not empty; got {by!r} and {why!r}")
+        work = self.engine.pause if action == "pause" else self.engine.resume
+        try:
+            sentence = await self._in_thread(work, by, why, time.monotonic())
+        except PauseError as error:
+            raise ValueError(str(error)) from None
+        log.info("%s", sentence)
+        await self.publish()
+        return {"sentence": sentence}
+
+    async def _stop(self) -> None:
+        until_s = time.monotonic() + STOP_WITHIN_S
+        while True:
+            try:
+                log.info("%s", await self._in_thread(self.engine.stop, time.monotonic(), "lbengine stops"))
+                break
+            except (BalancerError, BaselineError) as error:
+                if time.monotonic() >= until_s:
+                    log.error(
+                        "pool %s: the baseline weights could not be put back: %s; when HAProxy answers, run"
+                        " `slackwater restore --pool %s`",
+                        self.pool.name,
+                        error,
+                        self.pool.name,
+                    )
+                    break
+            await asyncio.sleep(0.2)
+        self._thread.shutdown()

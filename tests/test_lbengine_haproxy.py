@@ -1,0 +1,184 @@
+"""The door to HAProxy, against a real one; faults that it won't show on demand come from a socket of our own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
+
+from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, split_answers
+
+TIMEOUT_S = 5.0
+
+
+@pytest.fixture
+def running() -> Iterator[RealHAProxy]:
+    with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
+        yield balancer
+
+
+@contextmanager
+def answering(path: Path, reply: bytes | None) -> Iterator[None]:
+    """A socket that takes one connection and answers this; None: it takes it and says nothing until the end."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        done = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                if reply is None:
+                    done.wait(30.0)
+                else:
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(5.0)
+
+
+@needs_haproxy
+def test_a_snapshot_tells_process_algorithm_and_servers(running: RealHAProxy) -> None:
+    running.request(30)
+    seen = HAProxy(running.socket, "web", TIMEOUT_S).read()
+    assert seen.pid == running.pid()
+    assert seen.balance == "roundrobin"
+    assert seen.version.startswith(("2.", "3."))
+    assert not seen.stopping
+    assert [server.name for server in seen.servers] == ["host1", "host2", "host3"]
+    assert [server.requests for server in seen.servers] == [10, 10, 10]
+    assert all(server.available and server.weight == server.configured == 100 for server in seen.servers)
+    assert all(server.rt_mean_ms is not None and server.errors == 0 for server in seen.servers)
+
+
+@needs_haproxy
+def test_a_server_without_requests_has_no_response_time(running: RealHAProxy) -> None:
+    assert HAProxy(running.socket, "web", TIMEOUT_S).read().servers[0].rt_mean_ms is None
+
+
+@needs_haproxy
+def test_weights_are_set_and_heeded(running: RealHAProxy) -> None:
+    client = HAProxy(running.socket, "web", TIMEOUT_S)
+    client.set_weights({"host1": 0, "host2": 256, "host3": 1})
+    assert [running.weight(f"host{n}") for n in (1, 2, 3)] == [0, 256, 1]
+    running.request(20)
+    assert client.read().servers[0].requests == 0
+
+
+@needs_haproxy
+def test_weight_zero_is_not_taken_for_an_operators_drain(running: RealHAProxy) -> None:
+    client = HAProxy(running.socket, "web", TIMEOUT_S)
+    client.set_weights({"host1": 0})
+    running.say("set server web/host2 state drain; set server web/host3 state maint")
+    assert [server.available for server in client.read().servers] == [True, False, False]
+
+
+@needs_haproxy
+@pytest.mark.parametrize(
+    "name", ["host1;shutdown sessions server web/host2", "host1\nshow info", "host 1", "", "host1/x", "ho\x00st"]
+)
+def test_a_name_that_would_start_another_command_is_refused(running: RealHAProxy, name: str) -> None:
+    with pytest.raises(BalancerError, match="no safe name of a server"):
+        HAProxy(running.socket, "web", TIMEOUT_S).set_weights({"host2": 7, name: 5})
+    assert running.weight("host2") == 100
+    with pytest.raises(BalancerError, match="no safe name of a backend"):
+        HAProxy(running.socket, name, TIMEOUT_S)
+
+
+@needs_haproxy
+@pytest.mark.parametrize("weight", [-1, 257])
+def test_a_weight_out_of_bounds_is_not_sent(running: RealHAProxy, weight: int) -> None:
+    with pytest.raises(BalancerError, match=r"expected 0\.\.256; not sent"):
+        HAProxy(running.socket, "web", TIMEOUT_S).set_weights({"host1": 5, "host2": weight})
+    assert running.weight("host1") == 100
+
+
+@needs_haproxy
+def test_what_haproxy_refuses_is_said_with_the_server(running: RealHAProxy) -> None:
+    with pytest.raises(BalancerError, match=r"backend `web` refused: host9: No such server\.$"):
+        HAProxy(running.socket, "web", TIMEOUT_S).set_weights({"host1": 5, "host9": 5})
+    with pytest.raises(BalancerError, match="refused: host1: Permission denied"):
+        HAProxy(running.operator, "web", TIMEOUT_S).set_weights({"host1": 5})
+
+
+@needs_haproxy
+def test_more_commands_than_fit_into_one_line_are_all_answered(running: RealHAProxy) -> None:
+    client = HAProxy(running.socket, "web", TIMEOUT_S)
+    answers = client.ask(
+        *(f"set server web/host{1 + n % 3} weight {n % 250}" for n in range(1000)), "get weight web/host1"
+    )
+    assert len(answers) == 1001
+    assert set(answers[:-1]) == {""}
+    assert answers[-1] == "249 (initial 100)"
+
+
+@needs_haproxy
+@pytest.mark.parametrize(("name", "problem"), [("nope", "no such backend"), ("in", "no such backend|no backend")])
+def test_something_else_than_a_backend_is_named(running: RealHAProxy, name: str, problem: str) -> None:
+    with pytest.raises(BalancerError, match=problem):
+        HAProxy(running.socket, name, TIMEOUT_S).read()
+
+
+@needs_haproxy
+def test_a_stopped_haproxy_is_waited_for_only_so_long(running: RealHAProxy) -> None:
+    worker = running.pid()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        with pytest.raises(BalancerUnreachable, match=r"did not answer within 0\.3 s"):
+            HAProxy(running.socket, "web", 0.3).read()
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert HAProxy(running.socket, "web", TIMEOUT_S).read().pid == worker
+
+
+def test_a_missing_socket_is_named_with_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(BalancerUnreachable, match=rf"{tmp_path}/no\.sock: no such socket; expected .* level admin"):
+        HAProxy(str(tmp_path / "no.sock"), "web", TIMEOUT_S).read()
+
+
+def test_a_socket_that_nobody_listens_on_is_named(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "dead.sock"))
+    with pytest.raises(BalancerUnreachable, match="nobody listens there"):
+        HAProxy(str(tmp_path / "dead.sock"), "web", TIMEOUT_S).read()
+
+
+@pytest.mark.parametrize("reply", [b"", b"Name: HAProxy\nPid: 7\n", b"Name: HAProxy\n\n# pxname,svn"])
+def test_a_reply_that_is_cut_off_is_no_answer(tmp_path: Path, reply: bytes) -> None:
+    with (
+        answering(tmp_path / "s", reply),
+        pytest.raises(BalancerUnreachable, match=r"[01] of 3 answers came.*restarting"),
+    ):
+        HAProxy(str(tmp_path / "s"), "web", TIMEOUT_S).read()
+
+
+def test_silence_ends_at_the_timeout(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", None), pytest.raises(BalancerUnreachable, match="did not answer"):
+        HAProxy(str(tmp_path / "s"), "web", 0.2).read()
+
+
+def test_something_that_is_not_haproxy_is_refused(tmp_path: Path) -> None:
+    with (
+        answering(tmp_path / "s", b"hello\n\n\n\n"),
+        pytest.raises(BalancerError, match="expected HAProxy's `show info`"),
+    ):
+        HAProxy(str(tmp_path / "s"), "web", TIMEOUT_S).read()
+
+
+def test_answers_are_split_at_empty_lines() -> None:
+    assert split_answers("\n\nNo such server.\n\n\n") == ["", "", "No such server.", ""]
+    assert split_answers("a\nb\n\nc\n") == ["a\nb"]
+    assert split_answers("") == []

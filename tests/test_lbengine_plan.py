@@ -1,0 +1,149 @@
+"""From capacities to weights, for round robin and for least connections."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbengine.plan import Load, capacities, wants
+
+
+def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_slow: object) -> list[Load]:
+    slow = {"reduce": True, "slow": True, "severity": 0.82, **of_slow}
+    return [
+        Load("host1", 100, capacity_rps=slow_rps, **slow),  # type: ignore[arg-type]
+        Load("host2", 100, capacity_rps=calm_rps),
+        Load("host3", 100, capacity_rps=calm_rps),
+    ]
+
+
+def weight(loads: list[Load], total: float | None, law: str = "optimal", balance: str = "roundrobin") -> int:
+    found = wants(loads, total, law, 0.8, balance)
+    assert set(found) == {load.server for load in loads if load.reduce}
+    return found["host1"].weight
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+def test_the_slow_server_is_drained_when_the_rest_can_carry_the_load(balance: str) -> None:
+    assert weight(three(), 250.0, balance=balance) == 0
+
+
+@pytest.mark.parametrize("law", ["optimal", "ice"])
+@pytest.mark.parametrize("total", [490.0, 500.0, 520.0])
+def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float) -> None:
+    found = weight(three(), total, law)
+    others_rps = total * 200 / (200 + found)
+    assert 0 < found < 100
+    assert others_rps <= 0.8 * 604 + total * 0.5 / (200 + found)  # half a weight of rounding
+
+
+@pytest.mark.parametrize("law", ["optimal", "ice"])
+def test_round_robin_weights_give_the_rate_that_the_law_wants(law: str) -> None:
+    found = wants(three(), 520.0, law, 0.8, "roundrobin")["host1"]
+    wanted_rps = float(found.why.split(": ")[1].split(" of ")[0])
+    assert 520.0 * found.weight / (200 + found.weight) == pytest.approx(wanted_rps, abs=1.5)
+
+
+def test_least_connections_at_saturation_keeps_its_own_balance() -> None:
+    assert weight(three(), 900.0, balance="leastconn") == 100
+
+
+def test_least_connections_scales_by_concurrency_between_drained_and_saturated() -> None:
+    found = weight(three(slow_rps=150.0), 590.0, balance="leastconn")
+    assert 0 < found < 100
+
+
+def test_least_connections_returns_only_well_above_one_request_in_flight() -> None:
+    totals = range(400, 530)
+    drained = [weight(three(drained=True), float(total), balance="leastconn") for total in totals]
+    loaded = [weight(three(drained=False), float(total), balance="leastconn") for total in totals]
+    assert drained.count(0) > loaded.count(0) > 0
+
+
+def test_ice_under_least_connections_drains_what_the_noise_alone_fills() -> None:
+    # CPU at 0.95 with 10 requests/s, full at 53: at no rate below 0.8.
+    assert weight(three(cpu_predicted=0.95, rps=10.0), 250.0, "ice", "leastconn") == 0
+    # The line through the origin allows 42 requests/s, more than least connections would send there anyway.
+    assert weight(three(), 250.0, "ice", "leastconn") == 100
+
+
+def test_only_servers_to_reduce_get_a_weight() -> None:
+    assert (
+        wants(
+            [Load("host1", 100, capacity_rps=50.0), Load("host2", 100, capacity_rps=300.0)],
+            100.0,
+            "optimal",
+            0.8,
+            "roundrobin",
+        )
+        == {}
+    )
+
+
+def test_a_pool_without_traffic_drains_the_slow_server() -> None:
+    assert weight(three(), 0.0) == 0
+
+
+def test_without_any_capacity_a_server_keeps_what_is_left_of_it() -> None:
+    assert weight(three(None, None, severity=0.6), 250.0) == 40
+    assert weight(three(None, 302.0, severity=0.6), None) == 40
+
+
+def test_an_unknown_capacity_of_a_calm_server_is_taken_from_its_peers() -> None:
+    loads = [*three()[:2], Load("host3", 50)]
+    assert capacities(loads) == pytest.approx([53.0, 302.0, 151.0])
+
+
+def test_calm_capacities_can_be_inferred_from_the_slow_one() -> None:
+    assert capacities(three(60.0, None, severity=0.8)) == pytest.approx([60.0, 300.0, 300.0])
+
+
+def test_one_bad_estimate_of_a_calm_server_changes_little() -> None:
+    loads = [Load("host1", 100, reduce=True, slow=True, capacity_rps=53.0, severity=0.8)]
+    loads += [Load(f"host{n}", 100, capacity_rps=300.0) for n in range(2, 6)] + [Load("host6", 100, capacity_rps=20.0)]
+    assert capacities(loads) == pytest.approx([53.0] + [300.0] * 5)
+
+
+def test_a_slow_server_that_keeps_its_weight_bounds_what_the_others_can_take() -> None:
+    loads = [*three()[:2], Load("host3", 100, slow=True, capacity_rps=60.0, severity=0.8)]
+    assert capacities(loads) == pytest.approx([53.0, 60.0, 60.0])
+    assert weight(loads, 250.0) >= 80
+
+
+def test_a_calm_server_carries_at_least_what_it_carries_now() -> None:
+    loads = [*three()[:2], Load("host3", 100, capacity_rps=10.0, rps=302.0)]
+    assert capacities(loads) == pytest.approx([53.0, 302.0, 302.0])
+
+
+loads_strategy = st.lists(
+    st.builds(
+        Load,
+        server=st.uuids().map(str),
+        baseline=st.integers(1, 256),
+        reduce=st.booleans(),
+        slow=st.booleans(),
+        capacity_rps=st.one_of(st.none(), st.floats(0.0, 5000.0)),
+        severity=st.floats(0.0, 1.0),
+        cpu_predicted=st.one_of(st.none(), st.floats(0.0, 3.0)),
+        rps=st.one_of(st.none(), st.floats(0.0, 5000.0)),
+        drained=st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+).filter(lambda loads: not all(load.reduce for load in loads))
+
+
+@given(
+    loads_strategy,
+    st.one_of(st.none(), st.floats(0.0, 20000.0)),
+    st.sampled_from(["optimal", "ice"]),
+    st.floats(0.1, 1.0),
+    st.sampled_from(["roundrobin", "leastconn", "unknown"]),
+)
+def test_any_pool_gets_weights_within_its_baselines(
+    loads: list[Load], total: float | None, law: str, u_threshold: float, balance: str
+) -> None:
+    found = wants(loads, total, law, u_threshold, balance)
+    assert set(found) == {load.server for load in loads if load.reduce}
+    assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)

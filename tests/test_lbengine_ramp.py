@@ -1,0 +1,88 @@
+"""Down at once, up slowly, small steps not at all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbengine.ramp import Position, step
+
+
+def climb(baseline: int, ramp_s: float, every_s: float, min_change: float, start: int = 0) -> list[tuple[float, int]]:
+    """The positions on the way from `start` to the baseline, with their times."""
+    position, now_s, seen = Position(start), 100.0, []
+    while position.weight < baseline:
+        position = step(position, baseline, baseline, now_s, ramp_s, min_change)
+        seen.append((now_s - 100.0, position.weight))
+        now_s += every_s
+        assert now_s < 100.0 + ramp_s + 3 * every_s, seen
+    return seen
+
+
+def test_down_is_at_once() -> None:
+    assert step(Position(100), 0, 100, 5.0, 4.0, 0.05).weight == 0
+    assert step(Position(100), 37, 100, 5.0, 4.0, 0.05).weight == 37
+
+
+def test_up_takes_the_ramp_time_and_starts_with_a_trickle() -> None:
+    seen = climb(100, 4.0, 0.2, 0.05)
+    assert seen[0] == (0.0, 1)
+    assert all(weight <= 1 + 100 * at_s / 4.0 for at_s, weight in seen)
+    assert seen[-1][1] == 100
+    assert 3.9 <= seen[-1][0] <= 4.3
+
+
+def test_up_is_as_slow_when_turns_come_quickly() -> None:
+    seen = climb(100, 4.0, 0.001, 0.05)
+    assert 3.9 <= seen[-1][0] <= 4.1
+    assert len({weight for _, weight in seen}) <= 23
+
+
+def test_a_long_hold_does_not_count_as_time_on_the_ramp() -> None:
+    held = Position(0)
+    for now_s in (1.0, 50.0, 99.0):
+        held = step(held, 0, 100, now_s, 4.0, 0.05)
+    assert step(held, 100, 100, 100.0, 4.0, 0.05).weight == 1
+
+
+def test_a_fall_on_the_way_up_starts_the_ramp_anew() -> None:
+    position = Position(0)
+    for now_s in (0.0, 1.0, 2.0):
+        position = step(position, 100, 100, now_s, 4.0, 0.05)
+    assert position.weight == 50
+    position = step(position, 20, 100, 2.2, 4.0, 0.05)
+    assert position.weight == 20
+    position = step(position, 100, 100, 3.0, 4.0, 0.05)
+    assert position.weight == 20
+    assert step(position, 100, 100, 4.0, 4.0, 0.05).weight == 45
+
+
+def test_small_changes_are_not_made_but_the_last_one_is() -> None:
+    assert step(Position(40), 37, 100, 0.0, 4.0, 0.05).weight == 40
+    assert step(Position(40), 44, 100, 0.0, 4.0, 0.05).weight == 40
+    assert step(Position(3), 0, 100, 0.0, 4.0, 0.05).weight == 0
+    near = step(Position(98), 100, 100, 0.0, 4.0, 0.05)
+    assert step(near, 100, 100, 1.0, 4.0, 0.05).weight == 100
+
+
+@given(st.integers(1, 256), st.floats(0.1, 60.0), st.floats(0.01, 5.0), st.floats(0.0, 1.0), st.data())
+def test_the_baseline_is_reached_from_anywhere(
+    baseline: int, ramp_s: float, every_s: float, min_change: float, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, baseline - 1))
+    weights = [weight for _, weight in climb(baseline, ramp_s, max(every_s, ramp_s / 50), min_change, start)]
+    assert weights == sorted(weights)
+    assert weights[0] >= min(1, baseline)
+
+
+@given(
+    st.integers(1, 256), st.lists(st.tuples(st.integers(0, 256), st.floats(0.0, 2.0)), max_size=40), st.floats(0.0, 1.0)
+)
+def test_any_targets_keep_the_weight_in_bounds(
+    baseline: int, targets: list[tuple[int, float]], min_change: float
+) -> None:
+    position, now_s = Position(baseline), 0.0
+    for target, pause_s in targets:
+        now_s += pause_s
+        position = step(position, min(target, baseline), baseline, now_s, 4.0, min_change)
+        assert 0 <= position.weight <= baseline

@@ -1,0 +1,296 @@
+"""The process as it runs: a real bus, a real HAProxy, signals, and what happens when either goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
+from real_processes import free_address
+
+from slackwater import nats_server
+from slackwater.bus import Bus, BusError
+from slackwater.journal import Journal, journal_path
+from slackwater.messages import Change, Cycle, State, Verdict
+
+pytestmark = [
+    needs_haproxy,
+    pytest.mark.skipif(shutil.which("nats-server") is None, reason="nats-server is not in PATH"),
+]
+HOSTS = ("host1", "host2", "host3")
+RUN = """
+import asyncio, logging, sys
+from lbengine.service import run
+from slackwater.config import load
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+asyncio.run(run(load(sys.argv[1])))
+"""
+IN_TIME_S = 20.0
+
+
+class Site:
+    """A bus, a HAProxy with three servers, and lbengine as a process."""
+
+    def __init__(self, balancer: RealHAProxy, folder: Path) -> None:
+        self.balancer = balancer
+        self.folder = folder
+        self.listen = free_address()
+        self.url = f"nats://{self.listen}"
+        self.config = folder / "controller.toml"
+        self.config.write_text(
+            f'state_dir = "{folder}"\n[bus]\nlisten = "{self.listen}"\n'
+            "[lbengine]\nlease_s = 1.5\nramp_s = 0.5\nsocket_timeout_s = 0.5\n"
+            f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{balancer.socket}"\nmode = "act"\n',
+            encoding="utf-8",
+        )
+        self.log = folder / "lbengine.log"
+        self.bus_process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start_bus(self) -> None:
+        self.bus_process = subprocess.Popen(nats_server.command(self.folder, self.listen))
+        nats_server.wait_until_it_answers(self.listen, self.folder / "nats.log")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-c", RUN, str(self.config)], stderr=log)
+        return self.process
+
+    def weights(self) -> list[int]:
+        return [self.balancer.weight(host) for host in HOSTS]
+
+    def end(self) -> None:
+        for process in (self.process, self.bus_process):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
+        running = Site(balancer, tmp_path)
+        running.start_bus()
+        try:
+            yield running
+        finally:
+            running.end()
+
+
+async def until(condition: Callable[[], object], site: Site, what: str) -> None:
+    deadline_s = time.monotonic() + IN_TIME_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {IN_TIME_S:g} s: {what}\n{site.log.read_text()}"
+        await asyncio.sleep(0.02)
+
+
+class Detector:
+    """Says every 50 ms what it was last told to think of each node, until it is silenced."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.states: dict[str, State] = dict.fromkeys(HOSTS, "calm")
+        self._task = asyncio.create_task(self._speak())
+
+    async def _speak(self) -> None:
+        while True:
+            for host, state in self.states.items():
+                slow = state == "interference"
+                await self._bus.publish(
+                    Verdict(
+                        v=1,
+                        node=host,
+                        pool="web",
+                        time_unix_s=time.time(),
+                        state=state,
+                        since_unix_s=0.0,
+                        severity=0.8 if slow else 0.0,
+                        path=["because"],
+                        model="test",
+                        capacity_rps=60.0 if slow else 300.0,
+                        rps=50.0,
+                    )
+                )
+            await asyncio.sleep(0.05)
+
+    async def silence(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def story(site: Site, tell: Callable[[Bus, Detector], Awaitable[None]]) -> None:
+    """Runs a story with a connected bus and a detector."""
+
+    async def run() -> None:
+        bus = await Bus.connect(site.url, "test")
+        detector = Detector(bus)
+        try:
+            await tell(bus, detector)
+        finally:
+            await detector.silence()
+            await bus.close()
+
+    asyncio.run(run())
+
+
+async def ask(bus: Bus, question: dict[str, Any]) -> dict[str, Any]:
+    """Asks until somebody is there to answer."""
+    deadline_s = time.monotonic() + IN_TIME_S
+    while True:
+        try:
+            return await bus.ask("slackwater.control.web", question)
+        except BusError:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.05)
+
+
+def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: Site) -> None:
+    changes: list[Change] = []
+    cycles: list[Cycle] = []
+
+    async def tell(bus: Bus, detector: Detector) -> None:
+        await bus.subscribe("change", changes.append)
+        await bus.subscribe("cycle", cycles.append)
+        site.start()
+        await until(lambda: cycles and cycles[-1].sentence == "web: 3 unchanged", site, "a calm cycle")
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights() == [0, 100, 100], site, "host1 at 0")
+        await until(lambda: changes, site, "a Change on the bus")
+        detector.states["host1"] = "calm"
+        await until(lambda: site.weights() == [100, 100, 100], site, "host1 back")
+
+    story(site, tell)
+    assert (changes[0].target, changes[0].before, changes[0].after) == ("host1", 100, 0)
+    with Journal.open(journal_path(site.folder), read_only=True) as journal:
+        recorded = [change.id for change in reversed(journal.changes("web"))]
+    assert recorded[: len(changes)] == [change.id for change in changes]
+    assert "INFO web: host1 100 -> 0 (interference, 80% of capacity lost, because); 2 others unchanged" in (
+        site.log.read_text()
+    )
+
+
+def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        await detector.silence()
+        await until(lambda: site.weights() == [100, 100, 100], site, "the baseline")
+
+    story(site, tell)
+    assert "no Verdicts for 1.5 s" in site.log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_puts_the_weights_back(site: Site, number: signal.Signals) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        process = site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        process.send_signal(number)
+        await until(lambda: process.poll() is not None, site, "the end")
+
+    story(site, tell)
+    assert site.process is not None
+    assert site.process.returncode == 0
+    assert site.weights() == [100, 100, 100]
+    with Journal.open(journal_path(site.folder), read_only=True) as journal:
+        assert journal.changes("web")[0].why == "lbengine stops"
+
+
+def test_a_killed_process_is_followed_by_one_that_takes_over(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        process = site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        process.kill()
+        process.wait()
+        assert site.weights()[0] == 0
+        site.start()
+        detector.states["host1"] = "calm"
+        await until(lambda: site.weights() == [100, 100, 100], site, "the baseline")
+
+    story(site, tell)
+
+
+def test_pause_and_resume_are_answered(site: Site) -> None:
+    async def tell(bus: Bus, detector: Detector) -> None:
+        site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        answer = await ask(bus, {"action": "pause", "by": "alice", "why": "deploy"})
+        assert answer == {"sentence": "web: host1 0 -> 100 put back; paused by alice (deploy)"}
+        assert site.weights() == [100, 100, 100]
+        answer = await ask(bus, {"action": "resume", "by": "alice", "why": ""})
+        assert answer["sentence"].startswith("web: resumed by alice; host1 100 -> 0")
+        assert "expected `pause` or `resume`" in (await ask(bus, {"action": "stop", "by": "x"}))["error"]
+        assert "must be texts" in (await ask(bus, {"action": "pause", "by": 7}))["error"]
+
+    story(site, tell)
+
+
+def test_a_haproxy_that_is_stuck_is_complained_of_once_and_taken_up_again(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        process = site.start()
+        await until(lambda: "3 unchanged" in site.log.read_text(), site, "a calm cycle")
+        worker = site.balancer.pid()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            await until(lambda: "did not answer" in site.log.read_text(), site, "the complaint")
+            detector.states["host1"] = "interference"
+            await asyncio.sleep(1.5)  # time for more complaints, if there were any
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        await until(lambda: "HAProxy answers again" in site.log.read_text(), site, "the all-clear")
+        assert process.poll() is None
+        assert site.log.read_text().count("ERROR") == 1
+
+    story(site, tell)
+
+
+def test_without_a_bus_it_waits_and_leads_back_what_was_left(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        process = site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        process.kill()
+        process.wait()
+
+    story(site, tell)
+    assert site.bus_process is not None
+    site.bus_process.kill()
+    site.bus_process.wait()
+
+    async def alone() -> None:
+        process = site.start()
+        await until(lambda: site.weights() == [100, 100, 100], site, "the baseline without a bus")
+        await until(lambda: "waiting for it" in site.log.read_text(), site, "the complaint")
+        site.start_bus()
+        bus = await Bus.connect(site.url, "test")
+        detector = Detector(bus)
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        await detector.silence()
+        await bus.close()
+        assert process.poll() is None
+
+    asyncio.run(alone())
+
+
+def test_a_corrupt_baseline_ends_it_with_the_files_name(site: Site) -> None:
+    (site.folder / "baseline").mkdir()
+    (site.folder / "baseline" / "web.json").write_text("{}")
+    process = site.start()
+    assert process.wait(IN_TIME_S) != 0
+    assert "web.json: not a baseline file" in site.log.read_text()
+    assert site.weights() == [100, 100, 100]
