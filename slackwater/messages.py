@@ -36,7 +36,7 @@ class Cpu(msgspec.Struct, omit_defaults=True):
 
     scope: Literal["system", "cgroup"]
     utilisation: NonNegative | None = None
-    """CPU time over what the scope may use (its cores or its quota): 1.0 is full."""
+    """CPU time over what the scope may use (its cores or its quota), stolen time included; 1.0 is full."""
     steal: Share | None = None
     """Share of the VM's CPU time that the hypervisor gave to others."""
     cores: NonNegative | None = None

@@ -172,7 +172,7 @@ def debian_present() -> bool:
 
 
 def python_run() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file runs before anything checked the version
         raise SetupError(f"python3 is {platform.python_version()}; 3.11 or newer is needed (Debian 12 has it)")
     if not (VENV / "bin/python").exists():
         try:
@@ -204,7 +204,7 @@ def rust_sources() -> list[bytes]:
 
 
 def rust_run() -> None:
-    need("cargo", "install Rust 1.88 or newer (https://rustup.rs, or Debian's rustup)")
+    need("cargo", "install Rust 1.89 or newer (https://rustup.rs, or Debian's rustup)")
     need("cc", "apt-get install gcc libc6-dev")
     say("building the Rust binaries (release)")
     run(["cargo", "build", "--release", "--locked", "--workspace"])
@@ -214,7 +214,7 @@ def rust_run() -> None:
 
 
 def oha_run() -> None:
-    need("cargo", "install Rust 1.88 or newer (https://rustup.rs, or Debian's rustup)")
+    need("cargo", "install Rust 1.89 or newer (https://rustup.rs, or Debian's rustup)")
     say(f"building the load generator oha {OHA_VERSION} (once, some minutes)")
     target = BUILD / "oha-target"
     command: list[str | Path] = ["cargo", "install", "oha", "--version", OHA_VERSION, "--locked", "--force"]

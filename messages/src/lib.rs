@@ -28,7 +28,7 @@ impl std::error::Error for MessageError {}
 pub struct Cpu {
     /// What the figures are of: `system` or `cgroup`.
     pub scope: String,
-    /// CPU time over what the scope may use (its cores or its quota): 1.0 is full. The whole VM's includes stolen time.
+    /// CPU time over what the scope may use (its cores or its quota), stolen time included; 1.0 is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
     /// Share of the VM's CPU time that the hypervisor gave to others.

@@ -1,0 +1,158 @@
+"""`slackwater train` and `slackwater detector`: making a model from recordings, and reading one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detector import tree
+from detector.estimator import TERMS
+from detector.features import words
+from detector.recording import Recording, RecordingError, read
+from detector.training import Options, Progress, TrainingError, train_model
+
+NOTE = "A tick that lacks what a split asks for is judged by the stated thresholds."
+
+
+def _files(data: Iterable[Path]) -> list[Path]:
+    """The recordings meant: files as they are, of folders all *.parquet in them."""
+    found: list[Path] = []
+    for path in data:
+        inside = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not inside:
+            raise click.ClickException(f"{path}: there is no *.parquet in this folder")
+        found += [file for file in inside if file not in found]
+    return found
+
+
+def _progress() -> Progress:
+    """A progress line on stderr, on a terminal only."""
+
+    def say(what: str, done: int, of: int) -> None:
+        if sys.stderr.isatty():
+            filled = round(30 * done / of) if of else 30
+            end = "\n" if done == of else ""
+            click.echo(f"\r{what:>18} [{'#' * filled}{'.' * (30 - filled)}] {done}/{of}{end}", nl=False, err=True)
+
+    return say
+
+
+@click.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Model file to write.")
+@click.option("--name", default="", help="Name that Verdicts give the model; default: the file's name.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metadata with all scores as JSON.")
+def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_json: bool) -> None:
+    """Build the decision tree and the load estimator from labelled recordings.
+
+    DATA are recordings (*.parquet) or folders of them. The scores are of recordings that the tree was not trained on.
+
+    Example: slackwater train recordings/ --out model.skops
+    """
+    try:
+        recordings: list[Recording] = []
+        say = _progress()
+        files = _files(data)
+        for number, file in enumerate(files):
+            say("reading", number, len(files))
+            recordings.append(read(file))
+        say("reading", len(files), len(files))
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        model = train_model(recordings, out, name or out.stem, today, Options(), say)
+        text = describe(model)
+        if report is not None:
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.write_text(text + "\n", encoding="utf-8")
+    except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(json.dumps(model.metadata, indent=2) if as_json else f"{text}\n\nwritten: {out}")
+
+
+@click.group()
+def detector() -> None:
+    """What the detector knows, and how it decides."""
+
+
+@detector.command()
+@click.option("--model", "path", type=click.Path(path_type=Path), help="Model file; default: the shipped one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metadata as JSON.")
+def explain(path: Path | None, as_json: bool) -> None:
+    """Print a model: its tree, features, scores, and what it was trained on.
+
+    Example: slackwater detector explain --model model.skops
+    """
+    if path is None and not tree.SHIPPED.exists():
+        raise click.ClickException(
+            f"{tree.SHIPPED} is not there: no model is shipped, the detector runs on its stated thresholds"
+        )
+    try:
+        model = tree.load(path or tree.SHIPPED)
+    except tree.ModelError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(json.dumps(model.metadata, indent=2) if as_json else describe(model))
+
+
+def describe(model: tree.Model) -> str:
+    """A model in words: tree, estimator, scores, data."""
+    about = model.metadata
+    lines = [
+        f"model {model.name}, trained {about.get('trained', '?')}",
+        "",
+        "Decision tree",
+        model.tree.draw(),
+        NOTE,
+        "",
+    ]
+    lines.append(
+        "Load estimator: cpu = "
+        + " + ".join(
+            f"{value:.3g} * {term}" if term != "constant" else f"{value:.3g}"
+            for term, value in zip(TERMS, model.coefficients, strict=True)
+        )
+    )
+    lines += ["", "Weight of the features in the tree"]
+    weights: dict[str, float] = about.get("importances", {})
+    for feature, value in sorted(weights.items(), key=lambda pair: -pair[1]):
+        lines.append(f"  {value:6.1%}  {words(feature)}")
+    lines += ["", *_scores(about.get("scores") or {}), "", "Trained on"]
+    for part in about.get("data", []):
+        lines.append(
+            f"  {part['file']}: {part['description']} ({part['seconds']:g} s, {part['nodes']} nodes, "
+            f"{part['samples']} samples; {', '.join(part['kinds']) or 'calm only'})"
+        )
+    versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
+    return "\n".join([*lines, "", f"Versions: {versions}"])
+
+
+def _scores(scores: dict[str, Any]) -> list[str]:
+    lines = [f"Scores ({scores.get('cross_validation', 'none')})"]
+    for judge in ("tree", "thresholds"):
+        result = scores.get(judge)
+        if result is None:
+            lines.append(f"  {judge}: not scored: too few recordings to hold one out")
+            continue
+        lines.append(
+            f"  {judge}: {result['noises']} noises, {result['missed']} missed; detection delay median "
+            f"{_or_dash(result['detection_delay_median_s'])} s, p95 {_or_dash(result['detection_delay_p95_s'])} s; "
+            f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.3g} calm node-hours"
+        )
+        for state, one in result["states"].items():
+            if one["ticks"]:
+                lines.append(
+                    f"    {state:<13} precision {_or_dash(one['precision'])}, recall {_or_dash(one['recall'])} "
+                    f"of {one['ticks']} ticks"
+                )
+    if law := scores.get("law"):
+        lines.append(f"  estimator: R2 {law['r2']}, mean absolute error {law['mean_absolute_error']} of the CPU")
+    return lines
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

@@ -1,0 +1,191 @@
+"""Predicts each node's CPU and gives its capacity: ICE's law cpu = a*old_cpu + b*rps + c*cpi + d, refreshed online.
+
+Source: Maji, Mitra, Bagchi, "ICE: An Integrated Configuration Engine for Interference Mitigation in Cloud Services".
+Here rps is taken over the node's calm capacity and cpi over its calm baseline (minus 1), so that coefficients learnt
+on one cluster are a start for another. A neighbour that takes time on the run queue leaves the CPU per request alone,
+which that law cannot see: the capacity is also cut by the share of the time that the server wanted to run and did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.features import Frame
+from detector.signals import INDEX, Bools, Floats, Ints
+
+TERMS = ("old CPU", "requests (of the calm capacity)", "CPI (over the calm one, minus 1)", "constant")
+START: tuple[float, ...] = (0.0, 1.0, 0.0, 0.0)
+"""Before anything was learnt: CPU follows the requests."""
+FORGETTING = 0.998
+"""Of recursive least squares: a tick's weight halves in 70 s at the default period."""
+START_VARIANCE = 16.0
+"""Of the starting coefficients, over the variance of a tick's CPU: they may be off by 0.2, a tick is by 0.05."""
+MAX_VARIANCE = 100.0
+"""Cap on the coefficients' variances: without changing load they are not told apart and would drift."""
+MAX_RESIDUAL = 0.2
+MIN_UTILISATION = 0.05
+"""Below this CPU utilisation, requests over utilisation says nothing of the capacity."""
+MIN_TICKS = 5
+"""Calm ticks before a node's own capacity is believed; its peers' stands in."""
+SLOWEST_WEIGHT = 0.02
+"""A calm capacity follows new ticks with 1/n, at least with this: it forgets in about 10 s."""
+MAX_SEVERITY = 0.98
+SEVERITY_WEIGHT = 0.4
+"""How fast the severity of an episode follows its ticks."""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Per row of the frame, (M,); NaN is unknown."""
+
+    predicted: Floats
+    """CPU share that the next period takes at this request rate."""
+    capacity: Floats
+    """Requests per second at which the CPU is full, now."""
+    severity: Floats
+    """Share of the calm capacity that is lost; 0 for nodes in no episode."""
+
+
+class Estimator:
+    """Regression, calm capacity and severity of every slot."""
+
+    def __init__(self, start: Sequence[float] = START) -> None:
+        if len(start) != len(TERMS) or not np.isfinite(start).all():
+            raise ValueError(f"starting coefficients: expected {len(TERMS)} numbers, got {list(start)}")
+        self.start: Floats = np.array(start, dtype=np.float64)
+        self.coefficients: Floats = np.zeros((0, len(TERMS)))
+        self._covariance: Floats = np.zeros((0, len(TERMS), len(TERMS)))
+        self._old_cpu: Floats = np.full(0, np.nan)
+        self.calm_capacity: Floats = np.full(0, np.nan)
+        self._ticks: Ints = np.zeros(0, dtype=np.int64)
+        self._severity: Floats = np.zeros(0)
+        self.history: list[Floats] | None = None
+        """Set to a list to keep each tick's terms and CPU, (M, 5) (training)."""
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._ticks)
+        if more <= 0:
+            return
+        self.coefficients = np.concatenate([self.coefficients, np.tile(self.start, (more, 1))])
+        self._covariance = np.concatenate(
+            [self._covariance, np.tile(START_VARIANCE * np.eye(len(TERMS)), (more, 1, 1))]
+        )
+        self._old_cpu = np.concatenate([self._old_cpu, np.full(more, np.nan)])
+        self.calm_capacity = np.concatenate([self.calm_capacity, np.full(more, np.nan)])
+        self._ticks = np.concatenate([self._ticks, np.zeros(more, dtype=np.int64)])
+        self._severity = np.concatenate([self._severity, np.zeros(more)])
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        self.coefficients[slot] = self.start
+        self._covariance[slot] = START_VARIANCE * np.eye(len(TERMS))
+        self._old_cpu[slot] = self.calm_capacity[slot] = np.nan
+        self._ticks[slot] = 0
+        self._severity[slot] = 0.0
+
+    def update(self, frame: Frame, calm: Bools, episode: Bools) -> Estimates:
+        """Takes a tick in. `calm` (M,) marks rows fit to learn from, `episode` those in an episode."""
+        slots = frame.slots
+        self._learn_capacity(frame, calm)
+        capacity = self._calm_capacity(slots)
+        cpu = np.where(np.isnan(frame.utilisation), frame.load, frame.utilisation)
+        terms = self._terms(frame, capacity)
+        predicted = self._step(slots, terms, cpu, learn=~episode | (cpu < 1.0))
+        self._old_cpu[slots] = cpu
+        if self.history is not None:
+            self.history.append(np.concatenate([terms, cpu[:, None]], axis=1))
+
+        cpi_factor = self._cpi_factor(slots, terms)
+        severity = self._follow_severity(frame, cpi_factor, episode)
+        # What it is serving now, it can serve; in a calm second that can be more than the average says.
+        served = np.where(episode, np.nan_to_num(np.fmin(frame.rps, capacity), nan=0.0), 0.0)
+        left = np.maximum(capacity * (1.0 - severity), served)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            severity = np.where(episode, np.nan_to_num(1.0 - left / capacity, nan=0.0), 0.0)
+        return Estimates(
+            predicted=np.clip(predicted, 0.0, 2.0), capacity=left, severity=np.clip(severity, 0.0, MAX_SEVERITY)
+        )
+
+    def _learn_capacity(self, frame: Frame, calm: Bools) -> None:
+        utilisation = np.where(np.isnan(frame.utilisation), frame.load, frame.utilisation)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            now = frame.rps / utilisation
+            fit = calm & (utilisation >= MIN_UTILISATION) & (frame.rps > 0) & np.isfinite(now)
+        slots, now = frame.slots[fit], now[fit]
+        self._ticks[slots] += 1
+        weight = np.maximum(1.0 / np.maximum(self._ticks[slots], 1), SLOWEST_WEIGHT)
+        old = np.where(np.isnan(self.calm_capacity[slots]), now, self.calm_capacity[slots])
+        # A tick may pull by a third at most: one odd second (a deploy, a backup) must not move the weights.
+        self.calm_capacity[slots] = old + weight * np.clip(now - old, -old / 3, old / 3)
+
+    def _calm_capacity(self, slots: Ints) -> Floats:
+        own = np.where(self._ticks >= MIN_TICKS, self.calm_capacity, np.nan)
+        known = own[~np.isnan(own)]
+        peers = float(np.median(known)) if len(known) else np.nan
+        return np.where(np.isnan(own[slots]), peers, own[slots])
+
+    def _terms(self, frame: Frame, capacity: Floats) -> Floats:
+        """(M, 4) the regression's inputs; an unknown CPI counts as the calm one, since it is relative to it."""
+        cpi = np.nan_to_num(frame.own[:, INDEX["cpi"]], nan=1.0) - 1.0
+        old = self._old_cpu[frame.slots]
+        return np.stack([old, frame.rps / capacity, np.clip(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
+
+    def _step(self, slots: Ints, terms: Floats, cpu: Floats, learn: Bools) -> Floats:
+        """One step of recursive least squares with forgetting; returns what was predicted before it."""
+        whole = np.isfinite(terms).all(axis=1)
+        predicted = np.where(whole, (np.nan_to_num(terms) * self.coefficients[slots]).sum(axis=1), np.nan)
+        fit = whole & np.isfinite(cpu) & learn
+        slots, terms = slots[fit], terms[fit]
+        error = np.clip(cpu[fit] - predicted[fit], -MAX_RESIDUAL, MAX_RESIDUAL)
+        covariance = self._covariance[slots]
+        gain = np.einsum("mij,mj->mi", covariance, terms)
+        gain /= (FORGETTING + np.einsum("mi,mi->m", terms, gain))[:, None]
+        self.coefficients[slots] = _guarded(self.coefficients[slots] + gain * error[:, None])
+        covariance = (covariance - np.einsum("mi,mj,mjk->mik", gain, terms, covariance)) / FORGETTING
+        # Only the coefficients beyond the cap are held, the others go on learning.
+        variance = np.einsum("mii->mi", covariance)
+        held = np.sqrt(np.minimum(1.0, MAX_VARIANCE / np.maximum(variance, 1e-12)))
+        covariance *= held[:, :, None] * held[:, None, :]
+        self._covariance[slots] = (covariance + covariance.transpose(0, 2, 1)) / 2
+        return predicted
+
+    def _cpi_factor(self, slots: Ints, terms: Floats) -> Floats:
+        """Capacity at this CPI over that at the calm CPI, by the regression: where its steady state reaches 1."""
+        a, b, c, d = self.coefficients[slots].T
+        room = 1.0 - a - d
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = (room - c * terms[:, 2]) / room
+        return np.where((b > 0.05) & (room > 0.05), np.clip(np.nan_to_num(factor, nan=1.0), 0.2, 1.0), 1.0)
+
+    def _follow_severity(self, frame: Frame, cpi_factor: Floats, episode: Bools) -> Floats:
+        """Share of the calm capacity that is lost, followed through an episode.
+
+        From the run delay while there are requests: of the time that it wants to run, a server gets
+        1 / (1 + run delay per CPU second). Without them the probe's wall/CPU ratio can only raise it: calm looks of a
+        drained server are not evidence that it could carry load.
+        """
+        slots = frame.slots
+        delay, calm_delay = frame.values[:, INDEX["run_delay_per_cpu"]], frame.baseline[:, INDEX["run_delay_per_cpu"]]
+        by_queue = 1.0 - (1.0 + calm_delay) / (1.0 + delay)
+        ratio, calm_ratio = frame.values[:, INDEX["canary_ratio"]], frame.baseline[:, INDEX["canary_ratio"]]
+        by_core = 1.0 - np.fmax(calm_ratio, 1.0) / np.fmax(ratio, 1.0)
+        steal, calm_steal = frame.values[:, INDEX["steal"]], frame.baseline[:, INDEX["steal"]]
+        by_steal = steal - calm_steal
+        worst = np.nan_to_num(np.fmax(np.fmax(by_queue, by_core), by_steal), nan=0.0)
+        now = np.clip(1.0 - (1.0 - np.clip(worst, 0.0, 1.0)) * cpi_factor, 0.0, MAX_SEVERITY)
+        old = self._severity[slots]
+        rises = now > old
+        heard = ~np.isnan(by_queue) | rises
+        followed = np.where(old == 0.0, now, old + SEVERITY_WEIGHT * (now - old))
+        self._severity[slots] = np.where(episode, np.where(heard, followed, old), 0.0)
+        return self._severity[slots]
+
+
+def _guarded(coefficients: Floats) -> Floats:
+    """Keeps the law physical: CPU has a memory below 1, requests and CPI do not lower it."""
+    low = np.array([0.0, 0.05, 0.0, -0.5])
+    high = np.array([0.9, 2.0, 2.0, 0.5])
+    return np.clip(coefficients, low, high)

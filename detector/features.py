@@ -1,0 +1,235 @@
+"""What makes nodes comparable: each signal over its own calm baseline at this load, and over what its peers show now.
+
+One vectorised pass over all nodes with a new Sample. An absent value is NaN, with the reason in `missing`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.baseline import MIN_SAMPLES, Baselines, Reference, bins_of
+from detector.history import Rows
+from detector.signals import FLOORS, INDEX, SIGNALS, Bools, Floats, Ints, reason
+from slackwater.messages import Sample
+
+MIN_SPREAD = 0.1
+"""Spreads below this share of the baseline count as this."""
+EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if signal.evidence])
+DEMAND = "demand"
+PEER_TICKS = 3
+"""A node counts, as a peer, with its highest values of so many ticks: one quiet tick of it makes nobody stand out."""
+AGAINST = {"own": "its calm baseline", "usual": "its highest usual in calm", "peers": "its peers'"}
+FEATURES: tuple[str, ...] = (
+    *(f"{SIGNALS[number].key}:own" for number in EVIDENCE),
+    *(f"{SIGNALS[number].key}:usual" for number in EVIDENCE),
+    *(f"{SIGNALS[number].key}:peers" for number in EVIDENCE),
+    DEMAND,
+)
+"""Columns of `Frame.matrix`: `SIGNAL:own` is the ratio to the own calm baseline, `SIGNAL:usual` that to the highest
+value that is usual in calm, `SIGNAL:peers` the first ratio over the peers', `demand` the CPU share that the node's
+requests cost when it is calm."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The features of M nodes at one tick; (M, signals) unless said otherwise, NaN is absent."""
+
+    slots: Ints
+    values: Floats
+    baseline: Floats
+    """Calm median at this load: the node's own, or its peers' where it has none yet (`borrowed`)."""
+    own: Floats
+    """Value over baseline."""
+    usual: Floats
+    """Value over the highest that is usual at this load (19 of 20 calm ticks)."""
+    spreads: Floats
+    """Distance from the baseline in calm spreads (standard deviations, robust)."""
+    peers: Floats
+    """`own` over the (lower) median of the peers' `own`, which counts at least 1; raw values where `own` is unknown."""
+    borrowed: Bools
+    """(M,) has no baseline of its own yet: its peers' stand in where they have one."""
+    load: Floats
+    """(M,) see `history.Rows.load`."""
+    peak: Floats
+    """(M,) see `history.Rows.peak`."""
+    bins: Ints
+    """(M,) range of the peak load: the baseline that the tick is compared with."""
+    demand: Floats
+    """(M,)."""
+    peers_demand: Floats
+    """(M,) median of the peers' demand."""
+    rps: Floats
+    utilisation: Floats
+    cores: Floats
+
+    def matrix(self) -> Floats:
+        """(M, len(FEATURES)), in the order of `FEATURES`."""
+        ratios = (self.own[:, EVIDENCE], self.usual[:, EVIDENCE], self.peers[:, EVIDENCE])
+        return np.concatenate([*ratios, self.demand[:, None]], axis=1)
+
+
+class Features:
+    """Keeps every node's last values, since a node is compared with peers whose Samples come at other times."""
+
+    def __init__(self) -> None:
+        self.baselines = Baselines()
+        self._recent: Floats = np.full((0, PEER_TICKS, 2 * len(SIGNALS) + 1), np.nan)
+        self._at: Ints = np.zeros(0, dtype=np.int64)
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._at)
+        if more <= 0:
+            return
+        self.baselines.resize(slots)
+        self._recent = np.concatenate([self._recent, np.full((more, *self._recent.shape[1:]), np.nan)])
+        self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        self.baselines.forget(slot)
+        self._recent[slot] = np.nan
+
+    def compute(self, rows: Rows, fresh: Bools, in_episode: Bools) -> Frame:
+        """The features of these rows. Peers are the other fresh nodes in no episode; all fresh ones where none is.
+
+        `fresh` and `in_episode` are (slots,).
+        """
+        comparable = fresh & ~in_episode
+        bins = bins_of(rows.peak)
+        median, spread, high = self.baselines.reference(rows.slots, bins)
+        unknown = np.isnan(median) & ~np.isnan(rows.values)
+        borrowed: Bools = np.asarray(np.isnan(median).all(axis=1))
+        if unknown.any():
+            lent = self._lent(bins, comparable)
+            median = np.where(unknown, lent.median, median)
+            spread = np.where(unknown, lent.spread, spread)
+            high = np.where(unknown, lent.high, high)
+        base = np.maximum(median, FLOORS)
+        own = rows.values / base
+        usual = rows.values / np.maximum(high, base)
+        spreads = (rows.values - median) / np.maximum(spread, np.maximum(MIN_SPREAD * base, MIN_SPREAD * FLOORS))
+
+        cost_ms = median[:, INDEX["cpu_per_request"]]
+        demand = rows.rps * cost_ms / 1e3 / rows.cores
+        self._recent[rows.slots, self._at[rows.slots]] = np.concatenate([own, rows.values, demand[:, None]], axis=1)
+        self._at[rows.slots] = (self._at[rows.slots] + 1) % PEER_TICKS
+
+        levels = np.fmax.reduce(self._recent, axis=1)
+        others = _median_of_others(levels, comparable, rows.slots)
+        alone = comparable.sum() - comparable[rows.slots] == 0
+        if alone.any():
+            others[alone] = _median_of_others(levels, fresh, rows.slots[alone])
+        peers_own, peers_raw, peers_demand = others[:, : len(SIGNALS)], others[:, len(SIGNALS) : -1], others[:, -1]
+        peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
+        return Frame(
+            slots=rows.slots,
+            values=rows.values,
+            baseline=median,
+            own=own,
+            usual=usual,
+            spreads=spreads,
+            peers=peers,
+            borrowed=borrowed,
+            load=rows.load,
+            peak=rows.peak,
+            bins=bins,
+            demand=demand,
+            peers_demand=peers_demand,
+            rps=rows.rps,
+            utilisation=rows.utilisation,
+            cores=rows.cores,
+        )
+
+    def _lent(self, bins: Ints, comparable: Bools) -> Reference:
+        """Median over the peers' baselines at these loads; NaN where no peer has one."""
+        lenders = np.flatnonzero(comparable)
+        lent = Reference(*(np.full((len(bins), len(SIGNALS)), np.nan) for _ in Reference._fields))
+        if not len(lenders):
+            return lent
+        for number in np.unique(bins):
+            theirs = self.baselines.reference(lenders, np.full(len(lenders), number))
+            for mine, values in zip(lent, theirs, strict=True):
+                mine[bins == number] = _lower_median(values)
+        return lent
+
+
+def _lower_median(values: Floats) -> Floats:
+    """Lower median over axis 0, NaN apart."""
+    count = (~np.isnan(values)).sum(axis=0)
+    ordered = np.sort(values, axis=0)
+    return np.asarray(ordered[np.maximum((count - 1) // 2, 0), np.arange(values.shape[1])])
+
+
+def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
+    """For each of `slots` the lower median, per column, of the other `fit` rows: (M, columns); NaN where there is none.
+
+    The lower one of an even number: with two peers a node stands out when it is worse than the better one, so that
+    two neighbours at a time do not hide each other. One sort serves all: leaving a row out shifts the ranks above it.
+    """
+    pool = np.where(fit[:, None], values, np.nan)
+    if len(values) == 0:
+        return np.full((len(slots), values.shape[1]), np.nan)
+    columns = np.arange(values.shape[1])[None, :]
+    order = np.argsort(pool, axis=0, kind="stable")
+    ordered = pool[order, columns]
+    rank = np.empty_like(order)
+    rank[order, columns] = np.arange(len(values))[:, None]
+    counted = ~np.isnan(pool[slots])
+    others = (~np.isnan(pool)).sum(axis=0)[None, :] - counted
+    middle = np.maximum((others - 1) // 2, 0)
+    place = middle + (counted & (rank[slots] <= middle))
+    return np.where(others > 0, ordered[np.minimum(place, len(values) - 1), columns], np.nan)
+
+
+def why_missing(feature: str, frame: Frame, row: int, sample: Sample) -> str:
+    """Why a feature of this row is NaN, in words."""
+    if feature == DEMAND:
+        return "no request rate, CPU time per request or number of cores"
+    key, _, _ = feature.partition(":")
+    column = INDEX[key]
+    if math.isnan(frame.values[row, column]):
+        return reason(SIGNALS[column], sample)
+    if not feature.endswith(":peers"):
+        return f"no calm baseline yet (it needs {MIN_SAMPLES} calm ticks)"
+    return "no peer has it now"
+
+
+def words(feature: str) -> str:
+    """A feature's name for people."""
+    if feature == DEMAND:
+        return "CPU share that its requests cost when calm"
+    key, _, against = feature.partition(":")
+    name = SIGNALS[INDEX[key]].words
+    return f"{name} over {AGAINST[against]}"
+
+
+def describe(feature: str, frame: Frame, row: int) -> str:
+    """A feature's value in words: `run delay per CPU second 21.4 is 14.2x its calm baseline`."""
+    if feature == DEMAND:
+        return f"its requests would cost {frame.demand[row]:.0%} of its CPU when calm"
+    key, _, against = feature.partition(":")
+    column = INDEX[key]
+    signal = SIGNALS[column]
+    value = f"{signal.words} {frame.values[row, column]:.3g}{signal.unit}"
+    ratio = {"own": frame.own, "usual": frame.usual, "peers": frame.peers}[against][row, column]
+    whose = AGAINST[against].replace("its", "its peers'", 1) if frame.borrowed[row] and against != "peers" else ""
+    return f"{value} is {times(ratio)} {whose or AGAINST[against]}"
+
+
+def times(value: float) -> str:
+    """A ratio for people: 1.2x, 14.2x, 120x."""
+    return f"{value:.0f}x" if value >= 100 else f"{value:.2g}x" if value < 10 else f"{value:.1f}x"
+
+
+def missing(frame: Frame, row: int, samples: Sequence[Sample]) -> dict[str, str]:
+    """Every missing feature of a row with its reason."""
+    matrix = frame.matrix()[row]
+    return {
+        feature: why_missing(feature, frame, row, samples[row])
+        for feature, value in zip(FEATURES, matrix, strict=True)
+        if math.isnan(value)
+    }

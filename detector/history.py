@@ -1,0 +1,114 @@
+"""Turns Samples into rows of numbers, with the last few of each node kept for what one short period cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints, number
+from slackwater.messages import Sample
+
+_RATIO, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(5)
+PEAK_TICKS = 3
+MIN_REQUESTS = 5
+"""Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One Sample of each of M nodes, as numbers; NaN is absent."""
+
+    slots: Ints
+    values: Floats
+    """(M, signals)."""
+    load: Floats
+    """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. A
+    neighbour cannot raise it. Without those processes: the CPU's utilisation."""
+    peak: Floats
+    """(M,) the highest such load of the last `PEAK_TICKS` ticks: a burst's queue outlives it."""
+    rps: Floats
+    """(M,) requests per second, mean of the window."""
+    utilisation: Floats
+    """(M,) CPU utilisation, mean of the window."""
+    cores: Floats
+    """(M,) what 100% means; NaN is unknown."""
+
+
+class History:
+    """The last `WINDOW` Samples of each slot."""
+
+    def __init__(self) -> None:
+        self._last: Floats = np.full((0, WINDOW, 5), np.nan)
+        self._at: Ints = np.zeros(0, dtype=np.int64)
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._at)
+        if more > 0:
+            self._last = np.concatenate([self._last, np.full((more, WINDOW, 5), np.nan)])
+            self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
+
+    def add(self, slots: Ints, samples: Sequence[Sample], first: Bools) -> Rows:
+        """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
+        values = np.array(
+            [[number(signal.read(sample)) if signal.read else np.nan for signal in SIGNALS] for sample in samples]
+        ).reshape(len(samples), len(SIGNALS))
+        now = np.array([_row(sample) for sample in samples]).reshape(len(samples), 5)
+        cores = np.array([number(sample.cpu.cores if sample.cpu else None) for sample in samples])
+        cores[cores <= 0] = np.nan
+
+        self._last[slots[first]] = np.nan
+        self._last[slots, self._at[slots]] = now
+        self._at[slots] = (self._at[slots] + 1) % WINDOW
+        window = self._last[slots]
+
+        ratios = window[:, :, _RATIO]
+        seen = ~np.isnan(ratios)
+        values[:, INDEX["canary_ratio_max"]] = np.where(
+            seen.any(axis=1), np.where(seen, ratios, -np.inf).max(axis=1), np.nan
+        )
+        cpu_s, requests = _sums(window, _CPU_S, _REQUESTS)
+        values[:, INDEX["cpu_per_request"]] = np.where(
+            requests >= MIN_REQUESTS, cpu_s / np.maximum(requests, 1) * 1e3, np.nan
+        )
+        own_cpu_s, own_period = _sums(window, _CPU_S, _PERIOD)
+        requests, traffic_period = _sums(window, _REQUESTS, _PERIOD)
+        busy, busy_period = _sums(window, _UTILISATION, _PERIOD)
+        utilisation = busy / busy_period
+        own = own_cpu_s / own_period / cores
+        recent = window[np.arange(len(slots))[:, None], (self._at[slots][:, None] - 1 - np.arange(PEAK_TICKS)) % WINDOW]
+        own_recent = recent[:, :, _CPU_S] / recent[:, :, _PERIOD] / cores[:, None]
+        other_recent = recent[:, :, _UTILISATION] / recent[:, :, _PERIOD]
+        load = np.where(np.isnan(own), utilisation, own)
+        peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
+        return Rows(
+            slots=slots,
+            values=values,
+            load=load,
+            peak=np.fmax(peak, load),
+            rps=requests / traffic_period,
+            utilisation=utilisation,
+            cores=cores,
+        )
+
+
+def _row(sample: Sample) -> tuple[float, float, float, float, float]:
+    period = number(sample.period_s)
+    ratio = number(sample.counters.wall_cpu_ratio if sample.counters else None)
+    utilisation = number(sample.cpu.utilisation if sample.cpu else None)
+    cpu_s_per_s = number(sample.sched.cpu_s_per_s if sample.sched else None)
+    if np.isnan(cpu_s_per_s) and sample.cpu is not None:
+        cpu_s_per_s = utilisation * number(sample.cpu.cores)
+    rps = number(sample.traffic.rps if sample.traffic else None)
+    return ratio, cpu_s_per_s * period, rps * period, period, utilisation * period
+
+
+def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:
+    """Sums of two columns over those ticks of the window that have both; NaN where none has."""
+    both = ~np.isnan(window[:, :, one]) & ~np.isnan(window[:, :, other])
+    some = both.any(axis=1)
+    return (
+        np.where(some, np.where(both, window[:, :, one], 0.0).sum(axis=1), np.nan),
+        np.where(some, np.where(both, window[:, :, other], 0.0).sum(axis=1), np.nan),
+    )

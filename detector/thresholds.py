@@ -1,0 +1,160 @@
+"""Stated thresholds: which signals deviate, what that says without a model, and what keeps an episode open.
+
+One signal alone never tells, since a busy server waits for itself too: a signal counts when it is beyond its limit
+against the node's own calm baseline at this load *and* against its peers, and signals of different groups must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.features import Frame, describe, times
+from detector.signals import INDEX, SIGNALS, Bools, Floats
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a signal deviates."""
+
+    own: float
+    """Times its calm baseline."""
+    peers: float
+    """Times its peers' (each against its own baseline)."""
+
+
+LIMITS: dict[str, Limit] = {
+    "run_delay_per_cpu": Limit(2.5, 2.0),
+    "canary_ratio": Limit(1.5, 1.4),
+    "period": Limit(1.25, 1.25),
+    "steal": Limit(2.5, 2.0),
+    "cpu_pressure": Limit(2.0, 1.6),
+    "cpi": Limit(1.4, 1.3),
+    "cache_miss_rate": Limit(1.5, 1.4),
+    "cpu_per_request": Limit(1.5, 1.4),
+    "rt_mean": Limit(2.5, 2.0),
+    "rt_p95": Limit(3.0, 2.5),
+    "in_flight": Limit(4.0, 3.0),
+}
+CAUSES = ("run queue", "core", "cost")
+"""Two of these must agree, or one of the last two and what users feel, or the run delay deviates strongly: a burst of
+the server's own requests raises run delay and response time together, so that these two are no two witnesses."""
+STRONG = 2.0
+"""A group deviates strongly when one of its signals is beyond this many times both limits."""
+MIN_SPREADS = 6.0
+"""A deviation is also this many calm spreads (robust standard deviations) away, and above what is usual in calm."""
+OWN_DOING = 0.85
+"""From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
+UNKNOWN_OWN = 1.5
+"""Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
+RESIDUAL = ("run_delay", "canary_ratio", "period", "steal", "cpi")
+"""What still lives on a server without requests; any of them keeps an episode open."""
+RESIDUAL_LIMITS: dict[str, Limit] = {**LIMITS, "run_delay": Limit(2.5, 2.0)}
+
+_WAITS: Bools = np.array([signal.queues for signal in SIGNALS])
+_LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
+_OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
+_PEERS: Floats = np.array([LIMITS[s.key].peers if s.key in LIMITS else np.inf for s in SIGNALS])
+_RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
+_RESIDUAL_OWN: Floats = np.array([RESIDUAL_LIMITS[key].own for key in RESIDUAL])
+_RESIDUAL_PEERS: Floats = np.array([RESIDUAL_LIMITS[key].peers for key in RESIDUAL])
+_GROUPS = {
+    group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
+    for group in ("run queue", "core", "cost", "users")
+}
+_CAUSE = np.any([_GROUPS[group] for group in CAUSES], axis=0)
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Which limits each row of a frame crossed."""
+
+    votes: Bools
+    """(M, signals) beyond both limits."""
+    interfering: Bools
+    """(M,) by the thresholds alone: a neighbour."""
+    apart: Bools
+    """(M,) beyond its peers' limit in some cause, or without peers: who is like its peers has no neighbour."""
+    slow: Bools
+    """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
+    residual: Bools
+    """(M, len(RESIDUAL)) signs of a neighbour that show without requests too."""
+
+
+def cross(frame: Frame) -> Crossed:
+    """Compares a frame with the limits. Absent values cross nothing."""
+    with np.errstate(invalid="ignore"):
+        far = (frame.spreads >= MIN_SPREADS) & (frame.usual > 1.0)
+        # Who had nearly all of the CPU to itself a moment ago waits for itself: what queues says nothing then.
+        own_doing = (frame.peak >= OWN_DOING)[:, None] & _WAITS
+        far &= ~own_doing
+        # Pressure says of the whole machine what the run delay says of the web server: it stands in where that is not.
+        far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
+        beyond_own = (frame.own >= _OWN) & far
+        no_peers = np.isnan(frame.peers)
+        no_own = np.isnan(frame.own) & ~own_doing
+        beyond_peers = frame.peers >= np.where(no_own, _OWN * UNKNOWN_OWN, _PEERS)
+        votes = (beyond_own | no_own) & (beyond_peers | (no_peers & ~no_own))
+        strong = (frame.own >= _OWN * STRONG) & far
+        strong_votes = (strong | (no_own & (frame.peers >= _OWN * UNKNOWN_OWN * STRONG))) & (
+            (frame.peers >= _PEERS * STRONG) | (no_peers & ~no_own)
+        )
+        residual = (
+            (frame.own[:, _RESIDUAL] >= _RESIDUAL_OWN)
+            & far[:, _RESIDUAL]
+            & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
+        )
+    return Crossed(
+        votes=votes,
+        interfering=_interfering(votes, strong_votes),
+        apart=(beyond_peers & _CAUSE).any(axis=1) | no_peers[:, _CAUSE].all(axis=1),
+        slow=_slow(beyond_own, strong),
+        residual=residual,
+    )
+
+
+def _interfering(votes: Bools, strong: Bools) -> Bools:
+    """See `CAUSES`."""
+    groups = {group: (votes & columns).any(axis=1) for group, columns in _GROUPS.items()}
+    causes = np.sum([groups[group] for group in CAUSES], axis=0)
+    witnessed = (groups["core"] | groups["cost"]) & groups["users"]
+    return np.asarray((causes >= 2) | witnessed | (strong & _GROUPS["run queue"]).any(axis=1))
+
+
+def _slow(beyond: Bools, strong: Bools) -> Bools:
+    """What users feel, strongly, or with a cause beside it."""
+    groups = {group: (beyond & columns).any(axis=1) for group, columns in _GROUPS.items()}
+    caused = np.any([groups[group] for group in CAUSES], axis=0)
+    return np.asarray((groups["users"] & caused) | (strong & _GROUPS["users"]).any(axis=1))
+
+
+def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:
+    """The crossed limits of a row in words with values, the furthest first; a line saying so when there is none."""
+    columns = [int(column) for column in np.flatnonzero(crossed.votes[row])]
+    columns.sort(key=lambda column: -float(np.nan_to_num(frame.own[row, column] / _OWN[column], nan=1.0)))
+    lines = []
+    for column in columns:
+        signal = SIGNALS[column]
+        if np.isnan(frame.own[row, column]):
+            limit = _OWN[column] * UNKNOWN_OWN
+            lines.append(f"{describe(f'{signal.key}:peers', frame, row)} (>= {limit:g}x; it has no calm baseline yet)")
+            continue
+        line = f"{describe(f'{signal.key}:own', frame, row)} (>= {_OWN[column]:g}x)"
+        if not np.isnan(frame.peers[row, column]):
+            line += f" and {times(frame.peers[row, column])} its peers' (>= {_PEERS[column]:g}x)"
+        lines.append(line)
+    return lines or ["no signal is beyond its limits"]
+
+
+def explain_slow(frame: Frame, row: int) -> list[str]:
+    """How far a row is from its own calm baseline, without regard to its peers; the furthest two."""
+    ratio = np.where(_LIMITED, np.nan_to_num(frame.own[row] / _OWN, nan=0.0), 0.0)
+    ratio[np.isnan(frame.spreads[row]) | (frame.spreads[row] < MIN_SPREADS)] = 0.0
+    columns = [int(column) for column in np.argsort(-ratio)[:2] if ratio[column] >= 1.0]
+    return [f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_OWN[column]:g}x)" for column in columns]
+
+
+def explain_residual(frame: Frame, crossed: Crossed, row: int) -> list[str]:
+    """What still shows of a neighbour on a row, in words."""
+    return [describe(f"{RESIDUAL[number]}:own", frame, row) for number in np.flatnonzero(crossed.residual[row])]

@@ -1,0 +1,254 @@
+"""Builds a model from labelled recordings: the tree, the estimator's starting coefficients, and honest scores of both.
+
+Scores come from cross-validation by recording, never by tick: ticks of one recording resemble each other, so a tree
+judged on ticks of recordings that it has seen looks better than it is. Each held-out recording is replayed through the
+whole detector (baselines, tree, state machine), and the Verdicts are compared with the labels.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import slackwater
+from detector.estimator import TERMS
+from detector.features import EVIDENCE, FEATURES
+from detector.judge import Judge, Tick
+from detector.recording import Recording, RecordingError
+from detector.replay import Scores, play, score
+from detector.signals import Floats
+from detector.tree import CLASSES, MAX_DEPTH, Model, Tree, save
+
+SETTLE_S = 1.0
+"""Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
+MIN_LEAF_SHARE = 0.005
+MIN_LEAF = 20
+PRUNE = 0.001
+"""Splits that lower the impurity by less are left out: they tell nobody anything."""
+MAX_FOLDS = 10
+MIN_TICKS = 50
+"""Ticks of each class that a training needs."""
+RIDGE = 1e-3
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many steps are done, of how many."""
+
+
+class TrainingError(Exception):
+    """Recordings that cannot be trained on; the text says what they lack."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one recording teaches."""
+
+    matrix: Floats
+    """(ticks, features)."""
+    interfered: np.ndarray[Any, np.dtype[np.bool_]]
+    law: Floats
+    """(ticks, 5): the estimator's terms and the CPU that followed."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The detector's settings that replays use."""
+
+    stale_after_s: float = 1.0
+    calm_dwell_s: float = 2.0
+
+
+def learn(recording: Recording, options: Options) -> Learned:
+    """Replays a recording with its labels as judge of what is calm, and gives its ticks as features and truth."""
+    judge = _judge(recording, options, None)
+    ticks: list[Tick] = []
+    history: list[Floats] = []
+    judge.ticks, judge.estimator.history = ticks, history
+
+    def labels_now(time_unix_s: float) -> None:
+        judge.calm_by_label = {node: recording.truth(node, time_unix_s) == "calm" for node in recording.nodes}
+
+    play(recording, judge, labels_now)
+    kept = [tick for tick in ticks if _teaches(recording, tick)]
+    matrix = np.array([tick.features for tick in kept]).reshape(len(kept), len(FEATURES))
+    interfered = np.array([_truth(recording, tick) == "interference" for tick in kept], dtype=bool)
+    law = np.concatenate(history) if history else np.zeros((0, len(TERMS) + 1))
+    return Learned(matrix, interfered, law)
+
+
+def _judge(recording: Recording, options: Options, model: Model | None) -> Judge:
+    pools = {sample.pool for sample in recording.samples}
+    if len(pools) > 1:
+        raise RecordingError(f"{recording.path}: holds Samples of several pools: {', '.join(sorted(pools))}")
+    return Judge(pools.pop(), stale_after_s=options.stale_after_s, calm_dwell_s=options.calm_dwell_s, model=model)
+
+
+def _truth(recording: Recording, tick: Tick) -> str:
+    return recording.truth(tick.sample.node, tick.sample.time_unix_s)
+
+
+def _teaches(recording: Recording, tick: Tick) -> bool:
+    """A tick with requests, of a truth that the tree tells apart, away from the edges of labels, with a baseline."""
+    if not tick.has_requests or _truth(recording, tick) not in CLASSES:
+        return False
+    if np.isnan(tick.features[: len(EVIDENCE)]).all():
+        return False
+    end = tick.sample.time_unix_s
+    begin = end - tick.sample.period_s
+    return not any(
+        label.node in (tick.sample.node, "*")
+        and (
+            begin < label.start_unix_s < end
+            or label.end_unix_s - tick.sample.period_s < end < label.end_unix_s + SETTLE_S
+        )
+        for label in recording.labels
+    )
+
+
+def fit_tree(parts: Sequence[Learned]) -> Any:
+    """Fits the classifier. Raises TrainingError when one of the classes is missing."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    matrix = np.concatenate([np.zeros((0, len(FEATURES))), *(part.matrix for part in parts)])
+    interfered = np.concatenate([np.zeros(0, dtype=bool), *(part.interfered for part in parts)])
+    counts = {"interference": int(interfered.sum()), "calm": int((~interfered).sum())}
+    for name, count in counts.items():
+        if count < MIN_TICKS:
+            raise TrainingError(
+                f"the recordings hold {count} ticks of `{name}` with requests; expected at least {MIN_TICKS}: "
+                f"{counts['calm']} calm, {counts['interference']} interfered"
+            )
+    classifier = DecisionTreeClassifier(
+        max_depth=MAX_DEPTH,
+        min_samples_leaf=max(MIN_LEAF, round(MIN_LEAF_SHARE * len(matrix))),
+        class_weight="balanced",
+        ccp_alpha=PRUNE,
+        random_state=0,
+    )
+    classifier.fit(matrix.astype(np.float32), np.array(CLASSES)[interfered.astype(int)])
+    return classifier
+
+
+def fit_law(parts: Sequence[Learned]) -> tuple[tuple[float, ...], dict[str, float]]:
+    """Least squares (with a small ridge) for the estimator's law; the coefficients, and R2 and mean absolute error."""
+    law = np.concatenate([np.zeros((0, len(TERMS) + 1)), *(part.law for part in parts)])
+    law = law[np.isfinite(law).all(axis=1)]
+    if len(law) < MIN_TICKS:
+        raise TrainingError(
+            f"the recordings hold {len(law)} ticks with CPU, request rate and capacity; expected at least {MIN_TICKS}"
+        )
+    terms, cpu = law[:, :-1], law[:, -1]
+    weights = RIDGE * len(terms) * np.diag([1.0, 1.0, 1.0, 0.0])
+    coefficients = np.linalg.solve(terms.T @ terms + weights + 1e-9 * np.eye(len(TERMS)), terms.T @ cpu)
+    return tuple(float(value) for value in coefficients), law_scores(coefficients, law)
+
+
+def law_scores(coefficients: Sequence[float] | Floats, law: Floats) -> dict[str, float]:
+    """R2 and mean absolute error (CPU share) of the law on (ticks, 5) rows."""
+    error = law[:, -1] - law[:, :-1] @ np.asarray(coefficients)
+    spread = float(((law[:, -1] - law[:, -1].mean()) ** 2).sum())
+    return {
+        "r2": round(1.0 - float((error**2).sum()) / spread, 4) if spread > 0 else 0.0,
+        "mean_absolute_error": round(float(np.abs(error).mean()), 4),
+        "ticks": len(law),
+    }
+
+
+def train_model(
+    recordings: Sequence[Recording], out: Path, name: str, trained: str, options: Options, progress: Progress
+) -> Model:
+    """Trains on recordings and writes the model file. `trained` is the date that goes into its metadata.
+
+    Raises TrainingError, RecordingError, `detector.tree.ModelError`, OSError.
+    """
+    import sklearn
+    import skops
+
+    parts = []
+    for number, recording in enumerate(recordings):
+        progress("reading features", number, len(recordings))
+        parts.append(learn(recording, options))
+    progress("reading features", len(recordings), len(recordings))
+    classifier = fit_tree(parts)
+    coefficients, law_fit = fit_law(parts)
+    scores = _cross_validate(recordings, parts, options, progress)
+    importances = dict(
+        zip(FEATURES, (round(float(value), 4) for value in classifier.feature_importances_), strict=True)
+    )
+    metadata: dict[str, Any] = {
+        "name": name,
+        "trained": trained,
+        "versions": {
+            "slackwater": slackwater.__version__,
+            "scikit-learn": sklearn.__version__,
+            "skops": skops.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "data": [
+            {
+                "file": Path(recording.path).name,
+                "description": recording.description,
+                "seconds": round(recording.seconds, 1),
+                "nodes": len(recording.nodes),
+                "samples": len(recording.samples),
+                "kinds": sorted({label.kind for label in recording.labels}),
+            }
+            for recording in recordings
+        ],
+        "ticks": {
+            "calm": int(sum((~part.interfered).sum() for part in parts)),
+            "interference": int(sum(part.interfered.sum() for part in parts)),
+        },
+        "scores": {**scores, "law_on_training_data": law_fit},
+        "importances": {feature: value for feature, value in importances.items() if value > 0},
+    }
+    return save(out, classifier, coefficients, metadata)
+
+
+def _cross_validate(
+    recordings: Sequence[Recording], parts: Sequence[Learned], options: Options, progress: Progress
+) -> dict[str, Any]:
+    """Scores of held-out recordings: of trees trained on the others, and of the thresholds, which know none of them."""
+    folds = min(len(recordings), MAX_FOLDS)
+    by_tree, by_thresholds = Scores(), Scores()
+    law_scores_of_folds: list[dict[str, float]] = []
+    scored = 0
+    for fold in range(folds):
+        progress("cross-validation", fold, folds)
+        held = [number for number in range(len(recordings)) if number % folds == fold]
+        rest = [parts[number] for number in range(len(recordings)) if number % folds != fold]
+        for number in held:
+            by_thresholds.merge(_replay(recordings[number], options, None))
+        try:
+            coefficients, _ = fit_law(rest)
+            model = Model("fold", Tree.of(fit_tree(rest)), coefficients, {})
+        except TrainingError:
+            # Too little is left without the held-out ones; `scored` says so.
+            continue
+        for number in held:
+            by_tree.merge(_replay(recordings[number], options, model))
+            finite = parts[number].law[np.isfinite(parts[number].law).all(axis=1)]
+            if len(finite):
+                law_scores_of_folds.append(law_scores(coefficients, finite))
+            scored += 1
+    progress("cross-validation", folds, folds)
+    return {
+        "cross_validation": f"by recording, {folds} folds, {scored} of {len(recordings)} recordings scored",
+        "tree": by_tree.as_dict() if scored else None,
+        "thresholds": by_thresholds.as_dict(),
+        "law": {
+            key: round(float(np.mean([one[key] for one in law_scores_of_folds])), 4)
+            for key in ("r2", "mean_absolute_error")
+        }
+        if law_scores_of_folds
+        else None,
+    }
+
+
+def _replay(recording: Recording, options: Options, model: Model | None) -> Scores:
+    return score(recording, play(recording, _judge(recording, options, model)))

@@ -1,0 +1,264 @@
+"""The command group `slackwater lab`: small clusters with noise on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from lab.applications import APPLICATIONS
+from lab.balancer import BALANCES
+from lab.lab import Lab, LabSettings, down, locked, state, traces
+from lab.load import Demand
+from lab.noise import NOISES
+from lab.terminal import console
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    click.echo(text, err=True)
+
+
+def write_json(result: dict[str, Any], place: str) -> None:
+    """Writes the result to a file, or to stdout for `-`."""
+    text = json.dumps(result, indent=2) + "\n"
+    if place == "-":
+        click.echo(text, nl=False)
+    else:
+        Path(place).write_text(text)
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what the lab is made of."""
+    for option in (
+        click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
+        click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),
+        click.option("--hosts", type=click.IntRange(2, 50), default=3, show_default=True),
+        click.option(
+            "--quota", type=click.FloatRange(0.05), default=0.4, show_default=True, help="Cores of each host."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--noise", type=click.Choice(list(NOISES)), default="llcprobe", show_default=True),
+        click.option(
+            "--intensity",
+            type=click.FloatRange(0, 1, min_open=True),
+            default=1.0,
+            show_default=True,
+            help="Share of time in which each of the neighbour's threads works.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(epilog="Example: slackwater lab demo")
+def lab() -> None:
+    """A cluster on this machine: web servers in namespaces, a balancer, load, and noisy neighbours. Needs root."""
+
+
+@lab.command(epilog="Example: slackwater lab up --app dokuwiki --balance leastconn")
+@cluster_options
+def up(app: str, balance: str, hosts: int, quota: float) -> None:
+    """Start the lab and keep it up until Ctrl-C."""
+    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
+        say("Ctrl-C takes it down")
+        try:
+            while True:
+                cluster.check()
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            say("lab: going down")
+
+
+@lab.command("down", epilog="Example: slackwater lab down")
+def down_() -> None:
+    """Take down the lab that is up, and clear up after one that crashed."""
+    there = down()
+    click.echo("removed: " + ", ".join(there) if there else "nothing to remove")
+
+
+@lab.command(epilog="Example: slackwater lab status --json")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(as_json: bool) -> None:
+    """Say what there is of a lab; ends with status 1 when there is nothing."""
+    found, about = traces(), state()
+    with locked() as free:
+        running = not free
+    if as_json:
+        click.echo(json.dumps({"running": running, "traces": found, "state": about}, indent=2))
+    elif not found:
+        click.echo("no lab on this machine")
+    else:
+        where = f", {about['url']}" if about else ""
+        click.echo(f"lab {'up' + where if running else 'left behind: run `slackwater lab down`'}: {', '.join(found)}")
+    if not found:
+        sys.exit(1)
+
+
+@lab.command("run", epilog="Example: slackwater lab run --policy static --balance leastconn --rounds 3 --json out.json")
+@cluster_options
+@noise_options
+@click.option("--scenario", type=click.Choice(["one-noisy"]), default="one-noisy", show_default=True)
+@click.option("--policy", type=click.Choice(["static", "slackwater", "oracle"]), default="static", show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--rate", type=click.FloatRange(1), help="Open loop: requests per second  [default: the application's]")
+@click.option("--load", "share", type=click.FloatRange(0.01, 2), help="Open loop: share of the measured capacity.")
+@click.option("--clients", type=click.IntRange(1), help="Closed loop: number of clients.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
+)
+def run_(
+    app: str,
+    balance: str,
+    hosts: int,
+    quota: float,
+    noise: str,
+    intensity: float,
+    scenario: str,
+    policy: str,
+    seconds: float,
+    rounds: int,
+    rate: float | None,
+    share: float | None,
+    clients: int | None,
+    json_file: str | None,
+) -> None:
+    """Measure a policy: calm, a noisy neighbour, calm again; as often as there are rounds."""
+    from lab import scenario as scenarios
+
+    if sum(value is not None for value in (rate, share, clients)) > 1:
+        raise click.UsageError("give at most one of --rate, --load and --clients")
+    if share is None and clients is None and rate is None:
+        rate = APPLICATIONS[app].rate_rps
+    demand = None if share is not None else Demand(rate_rps=rate, clients=clients)
+    plan = scenarios.Plan(policy, noise, intensity, seconds, rounds, demand, share)
+    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
+        result = scenarios.run(cluster, plan, say)
+    if json_file:
+        write_json(result, json_file)
+        if json_file == "-":
+            return
+    columns = [name for name, _ in scenarios.COLUMNS]
+    table = Table(
+        "phase", *columns, title=f"{scenario}, {policy}, {balance}, {app}, {noise}: medians of {rounds} rounds"
+    )
+    for row in scenarios.medians(result):
+        table.add_row(*row)
+    console().print(table)
+    for number, one in enumerate(result["rounds"], start=1):
+        click.echo(f"round {number}: {scenarios.sentence(one)}")
+
+
+@lab.command(epilog="Example: slackwater lab record --out calm-and-loud.parquet --seconds 300 --swing --seed 7")
+@cluster_options
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option(
+    "--noise", "kinds", multiple=True, type=click.Choice(list(NOISES)), help="Kinds; again for more [default: all]."
+)
+@click.option(
+    "--intensity", "intensities", multiple=True, type=click.FloatRange(0, 1, min_open=True), help="Again for more."
+)
+@click.option("--calm", is_flag=True, help="No noise at all.")
+@click.option("--seconds", type=click.FloatRange(10), default=120.0, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same plan.")
+@click.option(
+    "--load", "share", type=click.FloatRange(0.01, 1), default=0.3, show_default=True, help="Of the capacity."
+)
+@click.option("--swing", is_flag=True, help="The load swings between 20% and 70% of the capacity.")
+@click.option("--drain", is_flag=True, help="Also move the weight of a host while its neighbour is loud.")
+@click.option("--overload", is_flag=True, help="Also load that the pool cannot carry, labelled so.")
+def record(
+    app: str,
+    balance: str,
+    hosts: int,
+    quota: float,
+    out: Path,
+    kinds: tuple[str, ...],
+    intensities: tuple[float, ...],
+    calm: bool,
+    seconds: float,
+    seed: int,
+    share: float,
+    swing: bool,
+    drain: bool,
+    overload: bool,
+) -> None:
+    """Record what the monitors say while neighbours come and go, with labels, for `slackwater train`."""
+    from lab import record as recording
+
+    kinds = () if calm else kinds or tuple(NOISES)
+    intensities = intensities or (0.5, 0.75, 1.0)
+    script = recording.plan(
+        seed,
+        seconds,
+        hosts=hosts,
+        kinds=kinds,
+        intensities=intensities,
+        share=None if swing else share,
+        drain=drain,
+        overload=overload,
+    )
+    note = ", ".join(
+        [
+            "no noise" if calm else f"{'/'.join(kinds)} at intensity {'/'.join(f'{one:g}' for one in intensities)}",
+            "load 20% to 70% of capacity" if swing else f"load {share:.0%} of capacity",
+            *(["weights moved"] if drain else []),
+            *(["overload"] if overload else []),
+            f"seed {seed}",
+        ]
+    )
+    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
+        recording.record(cluster, script, out, note, say)
+
+
+@lab.command(epilog="Example: slackwater lab calm --minutes 10 --json calm.json")
+@cluster_options
+@click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same swings of the load.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
+)
+def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed: int, json_file: str | None) -> None:
+    """Count false episodes while the load swings and nobody is loud; ends with status 1 when there were any."""
+    from lab import calm as calmly
+
+    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
+        result = calmly.run(cluster, minutes, seed, say)
+    if json_file:
+        write_json(result, json_file)
+    if json_file != "-":
+        for one in result["episodes"]:
+            click.echo(f"{one['node']} after {one['after_s']} s for {one['seconds']} s: {'; '.join(one['path'])}")
+        click.echo(
+            f"{minutes:g} minutes of calm: {len(result['episodes'])} episodes, "
+            f"{result['weight_changes']} weight changes, "
+            f"{result['errors']} errors in {result['requests']} requests"
+        )
+    if result["episodes"]:
+        sys.exit(1)
+
+
+@lab.command(epilog="Example: slackwater lab demo --seconds 15")
+@click.option("--seconds", type=click.FloatRange(5), default=30.0, show_default=True, help="Length of each act.")
+@click.option("--stay", is_flag=True, envvar="DEMO_STAY", help="Keep it up at the end, until Ctrl-C.")
+def demo(seconds: float, stay: bool) -> None:
+    """Show it: calm, a neighbour with static weights, the neighbour with Slackwater. Status 1 if it did not help."""
+    from lab import demo as play
+
+    with Lab(LabSettings(), click.echo) as cluster:
+        wrong = play.run(cluster, seconds, stay, click.echo)
+    if wrong:
+        sys.exit(1)

@@ -1,0 +1,115 @@
+"""Noise makers: one table, one small C program (`native/noise.c`), run in the `neighbour` cgroup of a host.
+
+When the noise began and ended is known on both clocks: monotonic for durations, wall time for labels.
+"""
+
+from __future__ import annotations
+
+import math
+import selectors
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.paths import LabError, system_program
+from lab.spawn import call
+
+SOURCE = Path(__file__).resolve().parent / "native/noise.c"
+READY_S = 30.0
+
+NOISES: dict[str, str] = {
+    "llcprobe": "random walk over twice the last-level cache",
+    "dcopy": "copies between two buffers of together twice the last-level cache",
+    "cpu": "arithmetic in registers",
+}
+
+
+def build(folder: Path) -> str:
+    """Compiles the noise maker into a folder; gives its path."""
+    target = folder / "noise"
+    call([system_program("cc"), "-O2", "-pthread", "-o", str(target), str(SOURCE)])
+    return str(target)
+
+
+def cache_mib(text: str) -> int:
+    """MiB from a sysfs cache size such as `32768K` or `32M`."""
+    number = int(text.strip().rstrip("KMG"))
+    return max(1, number // 1024 if text.strip().endswith("K") else number)
+
+
+def last_level_cache_mib(cpu0: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Size of the largest cache that the kernel knows; 32 where it knows none."""
+    sizes = [cache_mib(file.read_text()) for file in cpu0.glob("index*/size")]
+    return max(sizes, default=32)
+
+
+@dataclass
+class Noise:
+    """A noise that is on until `stop`, or until its time is over."""
+
+    host: str
+    kind: str
+    intensity: float
+    process: subprocess.Popen[str]
+    on_mono_s: float
+    on_unix_s: float
+    off_mono_s: float | None = field(default=None)
+    off_unix_s: float | None = field(default=None)
+
+    def stop(self) -> None:
+        """Ends the noise at once; the instants of its end are known afterwards. Harmless when it has ended."""
+        if self.off_mono_s is None:
+            self.process.kill()
+            self.process.wait()
+            self.off_mono_s, self.off_unix_s = time.monotonic(), time.time()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def check(self) -> None:
+        """Raises LabError when it ended although nobody stopped it."""
+        if self.off_mono_s is None and self.process.poll() is not None:
+            raise LabError(f"the noise {self.kind} in {self.host} ended with status {self.process.returncode}")
+
+
+def start(
+    maker: str,
+    host: str,
+    kind: str,
+    intensity: float,
+    seconds: float,
+    *,
+    quota_cores: float,
+    procs_files: Sequence[str],
+    wrap: Sequence[str] = (),
+) -> Noise:
+    """Starts a noise and waits until it is on; it ends itself after `seconds` and with the lab.
+
+    `intensity` is the share of time in which each of its threads works: one thread for each core of the host's quota,
+    begun ones included. It fills its buffers in the cgroup that `wrap` puts it in, and then joins the neighbour's.
+    """
+    if kind not in NOISES:
+        raise LabError(f"no noise `{kind}`; there are: {', '.join(NOISES)}")
+    if not 0 < intensity <= 1:
+        raise LabError(f"intensity {intensity:g}: expected more than 0 and at most 1")
+    threads, mib = 2 * math.ceil(quota_cores), 2 * last_level_cache_mib()
+    argv = [*wrap, maker, kind, f"{intensity:g}", f"{seconds:g}", str(threads), str(mib), *procs_files]
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as ready:
+        ready.register(process.stdout, selectors.EVENT_READ)
+        said = process.stdout.readline().strip() if ready.select(READY_S) else ""
+    on_mono_s, on_unix_s = time.monotonic(), time.time()
+    if said != "on":
+        process.kill()
+        process.wait()
+        raise LabError(f"the noise {kind} did not begin in {host}: {said or f'it was not ready after {READY_S:g} s'}")
+    return Noise(host, kind, intensity, process, on_mono_s, on_unix_s)

@@ -1,0 +1,70 @@
+"""Watches the balancer 20 times a second, whatever the policy is: when weights changed and who got the requests."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from lab.balancer import Snapshot
+from lab.paths import LabError
+
+PERIOD_S = 0.05
+
+
+def first_reduction(history: Sequence[Snapshot], server: str, after_mono_s: float) -> float | None:
+    """Seconds from an instant until the server's weight was first lowered; None: it never was."""
+    for before, after in itertools.pairwise(history):
+        if after.mono_s > after_mono_s and after.weight[server] < before.weight[server]:
+            return after.mono_s - after_mono_s
+    return None
+
+
+def first_at(history: Sequence[Snapshot], server: str, weight: int, after_mono_s: float) -> float | None:
+    """Seconds from an instant until the server's weight was `weight` again; None: it was not lower, or stayed so."""
+    later = [one for one in history if one.mono_s > after_mono_s]
+    if not later or later[0].weight[server] == weight:
+        return None
+    return next((one.mono_s - after_mono_s for one in later if one.weight[server] == weight), None)
+
+
+def share(history: Sequence[Snapshot], server: str, begin_mono_s: float, end_mono_s: float) -> float | None:
+    """The server's share of the requests between two instants; counters that fall were reset by a reload."""
+    times = [one.mono_s for one in history]
+    within = history[max(0, bisect.bisect_right(times, begin_mono_s) - 1) : bisect.bisect_right(times, end_mono_s)]
+    done: dict[str, int] = {}
+    for before, after in itertools.pairwise(within):
+        for name, count in after.requests.items():
+            step = count - before.requests.get(name, 0)
+            done[name] = done.get(name, 0) + (step if step >= 0 else count)
+    total = sum(done.values())
+    return done.get(server, 0) / total if total else None
+
+
+class Watch:
+    """A thread that keeps the history; as a context manager it runs within."""
+
+    def __init__(self, look: Callable[[], Snapshot]) -> None:
+        self.history: list[Snapshot] = []
+        self._look = look
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def _run(self) -> None:
+        while not self._end.wait(PERIOD_S):
+            try:
+                self.history.append(self._look())
+            except LabError:  # a reload: the next look tells
+                continue
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()

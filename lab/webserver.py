@@ -1,0 +1,142 @@
+"""Apache (event MPM) and php-fpm of one host, from generated configuration; nothing of the machine's own is read."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from pathlib import Path
+
+from lab.hosts import Host
+from lab.paths import DEBIAN, LabError
+
+MODULES = ("mpm_event", "authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
+PHP_EXTENSIONS = ("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader")
+
+
+def unprivileged_user() -> tuple[str, str]:
+    """User and group that serve the pages: php-fpm refuses to serve as root."""
+    for name in ("www-data", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return name, grp.getgrgid(user.pw_gid).gr_name
+    raise LabError("neither `www-data` nor `nobody` is a user of this machine; the web servers need one of them")
+
+
+def apache_conf(host: Host, root: Path, user: str, group: str) -> str:
+    """Apache's configuration; more threads than the balancer ever opens connections, so php-fpm is what queues."""
+    folder = host.folder
+    modules = DEBIAN / "usr/lib/apache2/modules"
+    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in MODULES)
+    return f"""\
+ServerRoot "{folder}"
+{loads}
+ServerName {host.name}.lab
+Listen {host.address}:80
+User {user}
+Group {group}
+PidFile "{folder}/apache.pid"
+ErrorLog "{folder}/apache-error.log"
+LogLevel warn
+DefaultRuntimeDir "{folder}"
+Mutex pthread
+TypesConfig /dev/null
+AddType text/html .html .php
+AddType text/css .css
+AddType application/javascript .js
+AddType image/png .png
+AddType image/svg+xml .svg
+
+StartServers 2
+ServerLimit 8
+ThreadsPerChild 64
+ThreadLimit 64
+MinSpareThreads 64
+MaxSpareThreads 512
+MaxRequestWorkers 512
+ListenBacklog 1024
+KeepAlive On
+KeepAliveTimeout 60
+MaxKeepAliveRequests 0
+Timeout 60
+
+DocumentRoot "{root}"
+DirectoryIndex index.php
+<Directory "/">
+    AllowOverride None
+    Require all denied
+</Directory>
+<Directory "{root}">
+    Require all granted
+</Directory>
+<FilesMatch "\\.php$">
+    SetHandler "proxy:unix:{folder}/php.sock|fcgi://localhost/"
+</FilesMatch>
+"""
+
+
+def php_ini(host: Host) -> str:
+    extension_dir = DEBIAN / "usr/lib/php/20220829"
+    loads = "\n".join(f"extension={name}" for name in PHP_EXTENSIONS if (extension_dir / f"{name}.so").exists())
+    return f"""\
+extension_dir = "{extension_dir}"
+{loads}
+zend_extension=opcache
+opcache.enable = 1
+opcache.memory_consumption = 64
+opcache.validate_timestamps = 0
+opcache.jit = disable
+memory_limit = 64M
+max_execution_time = 60
+date.timezone = UTC
+display_errors = stderr
+session.save_path = "{host.folder}/sessions"
+session.gc_maxlifetime = 60
+session.gc_probability = 1
+session.gc_divisor = 500
+"""
+
+
+def fpm_conf(host: Host, user: str, group: str, children: int) -> str:
+    folder = host.folder
+    return f"""\
+[global]
+pid = {folder}/php-fpm.pid
+error_log = {folder}/php-fpm.log
+daemonize = no
+process_control_timeout = 10s
+[web]
+user = {user}
+group = {group}
+listen = {folder}/php.sock
+listen.owner = {user}
+listen.group = {group}
+listen.mode = 0660
+listen.backlog = 1024
+pm = static
+pm.max_children = {children}
+pm.max_requests = 0
+catch_workers_output = yes
+"""
+
+
+def write_configuration(host: Host, root: Path, children: int) -> None:
+    """Writes the three files into the host's folder, and makes the folders that the servers write into."""
+    user, group = unprivileged_user()
+    for name in ("", "sessions"):
+        (host.folder / name).mkdir(parents=True, exist_ok=True)
+    owner = pwd.getpwnam(user)
+    os.chown(host.folder / "sessions", owner.pw_uid, owner.pw_gid)
+    (host.folder / "apache.conf").write_text(apache_conf(host, root, user, group))
+    (host.folder / "php.ini").write_text(php_ini(host))
+    (host.folder / "fpm.conf").write_text(fpm_conf(host, user, group, children))
+
+
+def apache_command(host: Host, program: str) -> list[str]:
+    return [program, "-f", str(host.folder / "apache.conf"), "-DFOREGROUND"]
+
+
+def fpm_command(host: Host, program: str) -> list[str]:
+    return [program, "-c", str(host.folder / "php.ini"), "-y", str(host.folder / "fpm.conf"), "--nodaemonize"]

@@ -1,0 +1,143 @@
+"""Plausible Samples of a small cluster: calm, with a neighbour, with swinging load, all slow, drained. For tests only.
+
+The figures are those measured on hosts of 0.4 core with pages of 1.4 ms CPU; what a tick shows is drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slackwater.messages import Counters, Cpu, Pressure, Sample, Sched, Traffic
+
+START_UNIX_S = 1_795_000_000.0
+PERIOD_S = 0.2
+CORES = 0.4
+COST_S = 0.0014
+CAPACITY_RPS = CORES / COST_S
+
+
+@dataclass
+class Host:
+    """What one host is going through; change it between ticks."""
+
+    rps: float = 83.0
+    neighbour: float = 0.0
+    """Intensity of a neighbour, 0 to 1."""
+    slow_database_ms: float = 0.0
+    dearer: float = 1.0
+    """Times the usual CPU per request."""
+    seq: int = 0
+    boot_id: str = "boot-1"
+
+
+@dataclass
+class Cluster:
+    """Hosts whose monitors send at different offsets within the period."""
+
+    names: tuple[str, ...] = ("host1", "host2", "host3")
+    seed: int = 1
+    pool: str = "web"
+    traffic: bool = True
+    canary: bool = True
+    sched: bool = True
+    steal: bool = False
+    now_s: float = 0.0
+    hosts: dict[str, Host] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.hosts = {name: Host() for name in self.names}
+        self._random = np.random.default_rng(self.seed)
+
+    def run(self, seconds: float, each: Callable[[float], None] | None = None) -> Iterator[tuple[float, list[Sample]]]:
+        """Ticks for a detector: (now_s, Samples that came), one tick a host and period."""
+        for _ in range(round(seconds / PERIOD_S)):
+            if each is not None:
+                each(self.now_s)
+            for number, name in enumerate(self.names):
+                at_s = self.now_s + PERIOD_S * (number + 1) / (len(self.names) + 1)
+                yield at_s, [self.sample(name, at_s)]
+            self.now_s += PERIOD_S
+
+    def sample(self, name: str, at_s: float) -> Sample:
+        """One Sample of a host; counts up its sequence number."""
+        host, draw = self.hosts[name], self._random
+        requests = draw.poisson(host.rps * PERIOD_S) if host.rps > 0 else 0
+        wanted_s = requests * COST_S * host.dearer * draw.normal(1.0, 0.04)
+        room_s = CORES * PERIOD_S * (1.0 - 0.8 * host.neighbour)
+        cpu_s = min(wanted_s, room_s)
+        load = min(0.97, cpu_s / (CORES * PERIOD_S))
+        own_wait = load / (1 - load) * draw.exponential(0.06)
+        stolen = host.neighbour > 0 and draw.random() < 0.35
+        wait_per_cpu = own_wait + (host.neighbour * draw.uniform(8.0, 25.0) if host.neighbour else 0.0)
+        ratio = 1.0 + draw.exponential(0.01) + (draw.uniform(1.0, 30.0) * host.neighbour if stolen else 0.0)
+        late_s = 0.08 * host.neighbour if host.neighbour and draw.random() < 0.12 else draw.exponential(0.0003)
+        service_ms = COST_S * 1e3 * host.dearer
+        rt_ms = service_ms * (1 + wait_per_cpu) * draw.normal(1.0, 0.05) + host.slow_database_ms
+        served = min(requests, int(room_s / (COST_S * host.dearer)))
+        busy = requests > 0
+        sample = Sample(
+            v=1,
+            node=name,
+            pool=self.pool,
+            time_unix_s=START_UNIX_S + at_s,
+            boot_id=host.boot_id,
+            seq=host.seq,
+            period_s=PERIOD_S + late_s,
+            cpu=Cpu(
+                scope="cgroup",
+                utilisation=cpu_s / (CORES * PERIOD_S) + 0.01,
+                cores=CORES,
+                steal=min(1.0, 0.4 * host.neighbour + draw.exponential(0.003)) if self.steal else None,
+            ),
+            pressure=Pressure(cpu_some=min(1.0, 0.1 * load + draw.exponential(0.02))),
+            absent={"counters.instructions_per_s": "perf_event_open: ENOENT, this VM has no PMU"},
+        )
+        if self.sched:
+            sample.sched = Sched(
+                processes=9,
+                threads=84,
+                cpu_s_per_s=cpu_s / PERIOD_S,
+                run_delay_s_per_s=wait_per_cpu * cpu_s / PERIOD_S if busy else (0.2 if stolen else 0.0005),
+                run_delay_per_cpu_s=wait_per_cpu if busy and cpu_s > 0.0005 else None,
+            )
+        else:
+            sample.absent["sched"] = "no process is named apache2 or php-fpm8.2"
+        if self.canary:
+            sample.counters = Counters(
+                source="canary",
+                cpi=abs(draw.normal(110.0, 6.0)) * (1 + 0.15 * host.neighbour),
+                cache_miss_rate=min(1.0, abs(draw.normal(0.12, 0.02)) * (1 + 0.3 * host.neighbour)),
+                wall_cpu_ratio=ratio,
+            )
+        else:
+            sample.absent["counters"] = "the canary is switched off in the configuration"
+        if self.traffic:
+            sample.traffic = Traffic(
+                rps=served / PERIOD_S,
+                in_flight=int(min(500, wait_per_cpu * load)),
+                errors_per_s=0.0,
+                drops=0,
+                rt_mean_ms=rt_ms if busy else None,
+                rt_p50_ms=rt_ms * 0.8 if busy else None,
+                rt_p95_ms=rt_ms * draw.uniform(2.0, 3.2) if busy else None,
+                rt_p99_ms=rt_ms * 3.5 if busy else None,
+            )
+        else:
+            sample.absent["traffic"] = "no capture: CAP_NET_RAW is missing"
+        host.seq += 1
+        return sample
+
+
+def swing(cluster: Cluster, low: float, high: float, every_s: float) -> Callable[[float], None]:
+    """Moves all hosts' load between two shares of their capacity, `every_s` seconds up and down."""
+
+    def each(now_s: float) -> None:
+        share = low + (high - low) * (0.5 - 0.5 * math.cos(2 * math.pi * now_s / every_s))
+        for host in cluster.hosts.values():
+            host.rps = share * CAPACITY_RPS
+
+    return each

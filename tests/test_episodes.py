@@ -1,0 +1,134 @@
+"""The state machine: into a state with 2 of the last 3 ticks, out after a calm dwell that grows with repetition."""
+
+from __future__ import annotations
+
+from detector.episodes import MAX_DWELL_S, REOPENS_WITHIN_S, StateMachine, Status
+from slackwater.messages import State
+
+PERIOD_S = 0.2
+DWELL_S = 2.0
+
+
+class Run:
+    """Steps a machine tick by tick."""
+
+    def __init__(self) -> None:
+        self.machine = StateMachine(DWELL_S, 0.0, 1000.0)
+        self.now_s = 0.0
+
+    def step(self, seen: State, *, thin: bool = False, residual: str = "") -> Status:
+        self.now_s += PERIOD_S
+        return self.machine.step(self.now_s, 1000.0 + self.now_s, seen, thin=thin, residual=residual)
+
+    def until(self, state: State, seen: State = "calm", limit_s: float = 120.0, *, thin: bool = False) -> float:
+        begin = self.now_s
+        while self.machine.state != state:
+            assert self.now_s - begin < limit_s, f"still {self.machine.state} after {limit_s} s"
+            self.step(seen, thin=thin)
+        return self.now_s - begin
+
+
+def test_one_odd_tick_changes_nothing() -> None:
+    run = Run()
+    odd: list[State] = ["calm", "interference", "calm", "calm", "interference"]
+    assert [run.step(seen).state for seen in odd] == ["calm"] * 5
+
+
+def test_two_of_the_last_three_ticks_begin_an_episode() -> None:
+    run = Run()
+    run.step("interference")
+    run.step("calm")
+    status = run.step("interference")
+    assert (status.state, status.began, status.episode) == ("interference", True, 1)
+    assert status.said == "2 of the last 3 ticks"
+    assert status.since_unix_s == 1000.0 + run.now_s
+
+
+def test_a_node_without_a_baseline_needs_three_of_three() -> None:
+    run = Run()
+    said = [run.machine.step(tick * PERIOD_S, 0.0, "interference", wary=True).state for tick in range(3)]
+    assert said == ["calm", "calm", "interference"]
+
+
+def test_two_different_states_do_not_add_up() -> None:
+    run = Run()
+    different: list[State] = ["interference", "overload", "all_slow"]
+    assert [run.step(seen).state for seen in different] == ["calm"] * 3
+
+
+def test_an_episode_ends_after_the_dwell_and_not_before() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    took = run.until("calm")
+    assert DWELL_S <= took <= DWELL_S + 2 * PERIOD_S
+
+
+def test_any_bad_tick_starts_the_dwell_again() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    for _ in range(8):
+        run.step("calm")
+    run.step("interference")
+    assert run.until("calm") >= DWELL_S
+
+
+def test_the_episode_of_a_server_without_requests_is_held_while_something_still_shows_now_and_then() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    said = []
+    for tick in range(200):
+        shows = "canary wall/CPU ratio 9 is 9x its calm baseline" if tick % 4 == 0 else ""
+        status = run.step("calm", thin=True, residual=shows)
+        said.append(status.said)
+    assert status.state == "interference"
+    assert "held: canary wall/CPU ratio 9 is 9x its calm baseline" in said
+    assert run.until("calm", thin=True) <= 2 * DWELL_S + 1.0
+
+
+def test_a_rare_sign_does_not_hold_it_and_none_does_when_there_are_requests() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    for tick in range(200):
+        status = run.step("calm", thin=True, residual="a glitch" if tick % 15 == 0 else "")
+    assert status.state == "calm"
+    run.until("interference", "interference")
+    for _ in range(50):
+        status = run.step("calm", residual="a glitch")
+    assert status.state == "calm"
+
+
+def test_a_server_without_requests_must_look_calm_for_longer() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    assert run.until("calm", thin=True) >= 2 * DWELL_S
+
+
+def test_the_dwell_doubles_when_an_episode_reopens_soon_up_to_a_bound_and_resets_when_not() -> None:
+    run = Run()
+    took = []
+    for _ in range(7):
+        run.until("interference", "interference")
+        took.append(run.until("calm"))
+    assert took[1] >= 2 * DWELL_S
+    assert took[2] >= 4 * DWELL_S
+    assert MAX_DWELL_S <= took[-1] <= MAX_DWELL_S + 1.0
+    run.now_s += REOPENS_WITHIN_S + 1.0
+    run.until("interference", "interference")
+    assert run.until("calm") <= DWELL_S + 1.0
+
+
+def test_a_state_may_turn_into_another_without_calm_between() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    run.until("all_slow", "all_slow")
+    assert run.machine.episode == 1, "it is still the same episode"
+
+
+def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    status = run.machine.lost(run.now_s + 1, 2000.0, 1.0)
+    assert (status.state, status.since_unix_s, status.said) == ("unknown", 2000.0, "no Sample for 1.0 s")
+    again = run.machine.lost(run.now_s + 2, 2001.0, 2.0)
+    assert (again.since_unix_s, again.began) == (2000.0, False)
+    assert run.step("calm").state == "calm"

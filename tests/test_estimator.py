@@ -1,0 +1,170 @@
+"""The estimator: ICE's regression, each node's capacity, and what a neighbour takes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic_cluster import CAPACITY_RPS, Cluster, swing
+
+from detector.estimator import TERMS, Estimates, Estimator
+from detector.features import Frame
+from detector.judge import Judge
+from detector.signals import INDEX, SIGNALS
+
+
+def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame:
+    """A frame of nodes that differ in these alone; `signals` are value over a calm baseline of 1."""
+    count = len(rps)
+    values = np.full((count, len(SIGNALS)), np.nan)
+    for key, value in signals.items():
+        values[:, INDEX[key]] = value
+    nothing = np.full(count, np.nan)
+    busy = np.array(utilisation)
+    return Frame(
+        slots=np.arange(count),
+        values=values,
+        baseline=np.where(np.isnan(values), np.nan, 1.0),
+        own=values.copy(),
+        usual=values.copy(),
+        spreads=values - 1.0,
+        peers=values.copy(),
+        borrowed=np.zeros(count, dtype=bool),
+        load=busy,
+        peak=busy,
+        bins=np.zeros(count, dtype=np.int64),
+        demand=nothing,
+        peers_demand=nothing,
+        rps=np.array(rps),
+        utilisation=busy,
+        cores=np.full(count, 0.4),
+    )
+
+
+def calm(estimator: Estimator, rps: list[float], utilisation: list[float], ticks: int = 20) -> Estimates:
+    yes, no = np.ones(len(rps), dtype=bool), np.zeros(len(rps), dtype=bool)
+    for _ in range(ticks):
+        estimates = estimator.update(frame(rps, utilisation), yes, no)
+    return estimates
+
+
+def fresh(slots: int) -> Estimator:
+    estimator = Estimator()
+    estimator.resize(slots)
+    return estimator
+
+
+def test_the_capacity_is_where_the_cpu_would_be_full() -> None:
+    estimates = calm(fresh(2), [90.0, 50.0], [0.3, 0.5])
+    assert estimates.capacity == pytest.approx([300.0, 100.0], rel=0.01)
+    assert estimates.severity.tolist() == [0.0, 0.0]
+
+
+def test_an_idle_node_stands_in_with_its_peers_capacity_and_nobody_knows_is_nan() -> None:
+    estimator = fresh(2)
+    assert np.isnan(calm(fresh(1), [0.0], [0.01]).capacity).all()
+    assert calm(estimator, [90.0, 0.0], [0.3, 0.01]).capacity == pytest.approx([300.0, 300.0], rel=0.01)
+
+
+def test_a_neighbour_on_the_run_queue_takes_capacity_though_the_cost_of_a_request_stays() -> None:
+    estimator = fresh(1)
+    calm(estimator, [90.0], [0.3])
+    no, yes = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
+    for _ in range(10):
+        estimates = estimator.update(frame([40.0], [0.14], run_delay_per_cpu=9.0), no, yes)
+    assert estimates.severity[0] == pytest.approx(0.8, abs=0.02)
+    assert estimates.capacity[0] == pytest.approx(60.0, abs=5.0)
+
+
+def test_what_it_serves_now_it_can_serve() -> None:
+    estimator = fresh(1)
+    calm(estimator, [90.0], [0.3])
+    no, yes = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
+    for _ in range(10):
+        estimates = estimator.update(frame([150.0], [0.5], run_delay_per_cpu=99.0), no, yes)
+    assert estimates.capacity[0] == pytest.approx(150.0, abs=1.0)
+    assert estimates.severity[0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_drained_server_does_not_get_its_capacity_back_for_looking_calm() -> None:
+    estimator = fresh(1)
+    calm(estimator, [90.0], [0.3])
+    no, yes = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
+    for _ in range(10):
+        estimator.update(frame([40.0], [0.14], run_delay_per_cpu=9.0), no, yes)
+    for _ in range(50):
+        estimates = estimator.update(frame([0.0], [0.0], canary_ratio=1.0), no, yes)
+    assert estimates.severity[0] == pytest.approx(0.8, abs=0.02)
+    after = estimator.update(frame([0.0], [0.0], canary_ratio=1.0), yes, no)
+    assert after.severity[0] == 0.0
+    assert after.capacity[0] == pytest.approx(300.0, rel=0.01)
+
+
+def test_episodes_do_not_move_the_calm_capacity_and_one_odd_second_hardly_does() -> None:
+    estimator = fresh(1)
+    calm(estimator, [90.0], [0.3], ticks=200)
+    no, yes = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
+    for _ in range(100):
+        estimator.update(frame([10.0], [0.9]), no, yes)
+    assert estimator.calm_capacity[0] == pytest.approx(300.0, rel=0.01)
+    calm(estimator, [90.0], [0.9], ticks=5)
+    assert estimator.calm_capacity[0] > 260.0
+
+
+def test_the_regression_learns_that_cpu_follows_requests_and_old_cpu() -> None:
+    """Fed by the law itself with load that moves, the coefficients come out."""
+    estimator = fresh(1)
+    random = np.random.default_rng(3)
+    calm(estimator, [90.0], [0.3], ticks=200)
+    capacity = float(estimator.calm_capacity[0])
+    no = np.zeros(1, dtype=bool)
+    old, errors = 0.3, []
+    for _ in range(1500):
+        rps = random.uniform(20, 240)
+        cpu = 0.4 * old + 0.55 * rps / capacity + 0.02
+        # Not calm: the capacity stays where it is, so that the law does not move under the test.
+        estimates = estimator.update(frame([rps], [cpu]), no, no)
+        errors.append(abs(float(estimates.predicted[0]) - cpu))
+        old = cpu
+    a, b, _, d = estimator.coefficients[0]
+    assert (a, b, d) == pytest.approx((0.4, 0.55, 0.02), abs=0.01)
+    assert np.mean(errors[-100:]) < 0.01 < np.mean(errors[:20])
+
+
+def test_coefficients_stay_physical_and_finite_under_constant_load() -> None:
+    estimator = fresh(1)
+    calm(estimator, [90.0], [0.3], ticks=5000)
+    a, b, c, _ = estimator.coefficients[0]
+    assert 0.0 <= a <= 0.9
+    assert b > 0
+    assert c >= 0
+    assert np.isfinite(estimator.coefficients).all()
+
+
+def test_absent_values_give_absent_estimates() -> None:
+    estimator = fresh(1)
+    nothing = frame([float("nan")], [float("nan")])
+    estimates = estimator.update(nothing, np.ones(1, dtype=bool), np.zeros(1, dtype=bool))
+    assert np.isnan(estimates.capacity).all()
+    assert np.isnan(estimates.predicted).all()
+    assert estimates.severity.tolist() == [0.0]
+    assert np.isfinite(estimator.coefficients).all()
+
+
+def test_starting_coefficients_must_fit() -> None:
+    with pytest.raises(ValueError, match=f"expected {len(TERMS)} numbers"):
+        Estimator((1.0,))
+
+
+def test_on_a_cluster_the_predictions_are_close_and_the_capacity_is_right() -> None:
+    judge, cluster = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0), Cluster(seed=5)
+    errors, capacities = [], []
+    for now_s, samples in cluster.run(60, swing(cluster, 0.2, 0.7, 20.0)):
+        for verdict in judge.tick(now_s, samples):
+            if now_s > 20:
+                assert verdict.cpu_predicted is not None
+                assert verdict.cpu is not None
+                assert verdict.capacity_rps is not None
+                errors.append(abs(verdict.cpu_predicted - verdict.cpu))
+                capacities.append(verdict.capacity_rps)
+    assert np.mean(errors) < 0.15
+    assert np.median(capacities) == pytest.approx(CAPACITY_RPS, rel=0.1)

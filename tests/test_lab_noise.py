@@ -1,0 +1,103 @@
+"""The noise makers, compiled and run for real, outside of any cgroup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from real_lab import eventually
+from real_processes import is_alive
+
+from lab.noise import NOISES, build, cache_mib, last_level_cache_mib, start
+from lab.paths import LabError
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not on this machine")
+
+
+@pytest.fixture(scope="module")
+def maker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build(tmp_path_factory.mktemp("noise"))
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_each_kind_of_the_table_begins_works_and_ends_by_itself(maker: str, kind: str) -> None:
+    noise = start(maker, "here", kind, 0.3, 0.4, quota_cores=0.4, procs_files=[])
+    assert noise.process.wait(20) == 0
+    assert time.monotonic() - noise.on_mono_s >= 0.35
+    noise.stop()
+    assert noise.off_mono_s is not None
+    assert noise.off_mono_s > noise.on_mono_s
+
+
+def test_a_stopped_noise_is_gone_at_once_and_knows_when(maker: str) -> None:
+    noise = start(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])
+    noise.check()
+    noise.stop()
+    assert noise.off_unix_s is not None
+    assert not is_alive(noise.process.pid)
+    noise.stop()
+
+
+def test_a_noise_that_was_killed_by_another_is_told(maker: str) -> None:
+    noise = start(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])
+    noise.process.kill()
+    noise.process.wait()
+    with pytest.raises(LabError, match="the noise cpu in here ended with status -9"):
+        noise.check()
+    noise.stop()
+
+
+def test_it_joins_the_cgroups_before_it_begins(maker: str, tmp_path: Path) -> None:
+    files = [tmp_path / "cpu", tmp_path / "cpuacct"]
+    noise = start(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[str(file) for file in files])
+    try:
+        assert [file.read_text() for file in files] == [f"{noise.process.pid}\n"] * 2
+    finally:
+        noise.stop()
+
+
+def test_a_cgroup_that_cannot_be_joined_is_told(maker: str) -> None:
+    with pytest.raises(LabError, match="did not begin in here: noise: /no/such: No such file"):
+        start(maker, "here", "cpu", 0.2, 1.0, quota_cores=0.4, procs_files=["/no/such"])
+
+
+def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
+    script = (
+        "import sys, time; from lab.noise import start\n"
+        "noise = start(sys.argv[1], 'here', 'cpu', 0.1, 60.0, quota_cores=0.4, procs_files=[])\n"
+        "print(noise.process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, maker], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert is_alive(pid)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    eventually("the noise is gone", lambda: not is_alive(pid), 10.0)
+
+
+def test_an_unknown_kind_and_an_intensity_out_of_range_are_refused(maker: str) -> None:
+    with pytest.raises(LabError, match="no noise `disco`; there are: llcprobe, dcopy, cpu"):
+        start(maker, "here", "disco", 0.5, 1.0, quota_cores=0.4, procs_files=[])
+    with pytest.raises(LabError, match=r"intensity 1\.5: expected more than 0 and at most 1"):
+        start(maker, "here", "cpu", 1.5, 1.0, quota_cores=0.4, procs_files=[])
+
+
+@pytest.mark.parametrize(("text", "mib"), [("32768K\n", 32), ("32M\n", 32), ("512K\n", 1)])
+def test_sizes_of_sysfs_are_read(text: str, mib: int) -> None:
+    assert cache_mib(text) == mib
+
+
+def test_the_largest_cache_counts_and_a_machine_that_tells_none_gets_a_guess(tmp_path: Path) -> None:
+    assert last_level_cache_mib(tmp_path) == 32
+    for index, size in enumerate(("32K", "1024K", "8192K")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}/size").write_text(size + "\n")
+    assert last_level_cache_mib(tmp_path) == 8
