@@ -22,16 +22,14 @@ EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if si
 DEMAND = "demand"
 PEER_TICKS = 3
 """A node counts, as a peer, with its highest values of so many ticks: one quiet tick of it makes nobody stand out."""
-AGAINST = {"own": "its calm baseline", "usual": "its highest usual in calm", "peers": "its peers'"}
+AGAINST = {"own": "its calm baseline", "peers": "its peers'"}
 FEATURES: tuple[str, ...] = (
     *(f"{SIGNALS[number].key}:own" for number in EVIDENCE),
-    *(f"{SIGNALS[number].key}:usual" for number in EVIDENCE),
     *(f"{SIGNALS[number].key}:peers" for number in EVIDENCE),
     DEMAND,
 )
-"""Columns of `Frame.matrix`: `SIGNAL:own` is the ratio to the own calm baseline, `SIGNAL:usual` that to the highest
-value that is usual in calm, `SIGNAL:peers` the first ratio over the peers', `demand` the CPU share that the node's
-requests cost when it is calm."""
+"""Columns of `Frame.matrix`: `SIGNAL:own` is the ratio to the own calm baseline, `SIGNAL:peers` that ratio over the
+peers', `demand` the CPU share that the node's requests cost when it is calm."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class Frame:
 
     def matrix(self) -> Floats:
         """(M, len(FEATURES)), in the order of `FEATURES`."""
-        ratios = (self.own[:, EVIDENCE], self.usual[:, EVIDENCE], self.peers[:, EVIDENCE])
-        return np.concatenate([*ratios, self.demand[:, None]], axis=1)
+        return np.concatenate([self.own[:, EVIDENCE], self.peers[:, EVIDENCE], self.demand[:, None]], axis=1)
 
 
 class Features:
@@ -193,7 +190,7 @@ def why_missing(feature: str, frame: Frame, row: int, sample: Sample) -> str:
     column = INDEX[key]
     if math.isnan(frame.values[row, column]):
         return reason(SIGNALS[column], sample)
-    if not feature.endswith(":peers"):
+    if feature.endswith(":own"):
         return f"no calm baseline yet (it needs {MIN_SAMPLES} calm ticks)"
     return "no peer has it now"
 
@@ -215,7 +212,7 @@ def describe(feature: str, frame: Frame, row: int) -> str:
     column = INDEX[key]
     signal = SIGNALS[column]
     value = f"{signal.words} {frame.values[row, column]:.3g}{signal.unit}"
-    ratio = {"own": frame.own, "usual": frame.usual, "peers": frame.peers}[against][row, column]
+    ratio = {"own": frame.own, "peers": frame.peers}[against][row, column]
     whose = AGAINST[against].replace("its", "its peers'", 1) if frame.borrowed[row] and against != "peers" else ""
     return f"{value} is {times(ratio)} {whose or AGAINST[against]}"
 

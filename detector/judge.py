@@ -155,7 +155,7 @@ class Judge:
         ]
         neighbour = np.array([status.state == "interference" for status in statuses])
         self._in_episode[slots] = neighbour
-        calm: Bools = self._learn(now_s, frame, seen, statuses, samples)
+        calm: Bools = self._learn(now_s, frame, crossed, seen, statuses, samples)
         estimates = self.estimator.update(frame, calm, neighbour)
         if self.ticks is not None:
             matrix = frame.matrix()
@@ -187,8 +187,10 @@ class Judge:
         """State of each row: does its own load explain it, or a cause that the pool shares?"""
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
         with np.errstate(invalid="ignore"):
-            # The thresholds leave a burst's own waiting out, and ask for peers that do better; so must a tree.
-            suspected = suspected & crossed.apart & (crossed.interfering | ~(frame.peak >= thresholds.OWN_DOING))
+            # The thresholds leave a burst's own waiting out, ask for peers that do better, and for a witness. So must
+            # a tree: it learns what tells its recordings apart, and one signal can be enough for that.
+            suspected = suspected & crossed.apart & crossed.witnessed
+            suspected &= crossed.interfering | ~(frame.peak >= thresholds.OWN_DOING)
             full = demand >= FULL
             like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand
             stands_out = suspected & crossed.interfering
@@ -214,6 +216,7 @@ class Judge:
         self,
         now_s: float,
         frame: Frame,
+        crossed: thresholds.Crossed,
         seen: list[State],
         statuses: list[Status],
         samples: list[Sample],
@@ -225,6 +228,8 @@ class Judge:
             calm = np.array(
                 [self._is_calm(now_s, seen[row], statuses[row], int(frame.slots[row])) for row in range(len(seen))]
             )
+            # The first baseline decides what is normal: nothing that stands out among the peers goes into it.
+            calm &= ~(frame.borrowed & crossed.votes.any(axis=1))
         fit = learnable(calm, frame.values)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
         return calm

@@ -38,12 +38,14 @@ LIMITS: dict[str, Limit] = {
     "in_flight": Limit(4.0, 3.0),
 }
 CAUSES = ("run queue", "core", "cost")
-"""Two of these must agree, or one of the last two and what users feel, or the run delay deviates strongly: a burst of
-the server's own requests raises run delay and response time together, so that these two are no two witnesses."""
+"""Two of these must agree, or one of the last two and what users feel, or the run delay, strongly, and what users feel:
+a burst of the own requests raises these two together, but not so far beyond calm and peers. Where no request
+ends there is nobody to feel anything; then the run delay is believed alone."""
 STRONG = 2.0
 """A group deviates strongly when one of its signals is beyond this many times both limits."""
 MIN_SPREADS = 6.0
-"""A deviation is also this many calm spreads (robust standard deviations) away, and above what is usual in calm."""
+"""A deviation is also this many calm spreads (robust standard deviations) away. The machine's own little jobs disturb
+the probe now and then, which a spread does not know: signals of the core must also be above what is usual in calm."""
 OWN_DOING = 0.85
 """From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
 UNKNOWN_OWN = 1.5
@@ -76,6 +78,8 @@ class Crossed:
     """(M,) by the thresholds alone: a neighbour."""
     apart: Bools
     """(M,) beyond its peers' limit in some cause, or without peers: who is like its peers has no neighbour."""
+    witnessed: Bools
+    """(M,) signals of two groups are beyond their own calm, or there are no requests that could bear witness."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
@@ -85,7 +89,7 @@ class Crossed:
 def cross(frame: Frame) -> Crossed:
     """Compares a frame with the limits. Absent values cross nothing."""
     with np.errstate(invalid="ignore"):
-        far = (frame.spreads >= MIN_SPREADS) & (frame.usual > 1.0)
+        far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
         # Who had nearly all of the CPU to itself a moment ago waits for itself: what queues says nothing then.
         own_doing = (frame.peak >= OWN_DOING)[:, None] & _WAITS
         far &= ~own_doing
@@ -105,28 +109,34 @@ def cross(frame: Frame) -> Crossed:
             & far[:, _RESIDUAL]
             & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
         )
+    unfelt: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
     return Crossed(
         votes=votes,
-        interfering=_interfering(votes, strong_votes),
+        interfering=_interfering(votes, strong_votes, unfelt),
         apart=(beyond_peers & _CAUSE).any(axis=1) | no_peers[:, _CAUSE].all(axis=1),
+        witnessed=np.asarray((np.sum(_groups(beyond_own), axis=0) >= 2) | unfelt),
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
 
 
-def _interfering(votes: Bools, strong: Bools) -> Bools:
+def _groups(marks: Bools) -> list[Bools]:
+    """For each group of `_GROUPS` whether any of its signals is marked: four times (M,)."""
+    return [(marks & columns).any(axis=1) for columns in _GROUPS.values()]
+
+
+def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
     """See `CAUSES`."""
-    groups = {group: (votes & columns).any(axis=1) for group, columns in _GROUPS.items()}
-    causes = np.sum([groups[group] for group in CAUSES], axis=0)
-    witnessed = (groups["core"] | groups["cost"]) & groups["users"]
-    return np.asarray((causes >= 2) | witnessed | (strong & _GROUPS["run queue"]).any(axis=1))
+    queue, core, cost, users = _groups(votes)
+    two = np.sum([queue, core, cost], axis=0) >= 2
+    strong_queue, _, _, strong_users = _groups(strong)
+    return np.asarray(two | ((core | cost) & strong_users) | (strong_queue & (users | unfelt)))
 
 
 def _slow(beyond: Bools, strong: Bools) -> Bools:
     """What users feel, strongly, or with a cause beside it."""
-    groups = {group: (beyond & columns).any(axis=1) for group, columns in _GROUPS.items()}
-    caused = np.any([groups[group] for group in CAUSES], axis=0)
-    return np.asarray((groups["users"] & caused) | (strong & _GROUPS["users"]).any(axis=1))
+    queue, core, cost, users = _groups(beyond)
+    return np.asarray((users & (queue | core | cost)) | _groups(strong)[3])
 
 
 def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:

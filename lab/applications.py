@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.hosts import Host
-from lab.paths import DEBIAN, LabError
+from lab.paths import DEBIAN, LabError, debian_places
 from lab.webserver import unprivileged_user
 
 HERE = Path(__file__).resolve().parent / "apps"
@@ -32,7 +32,7 @@ class Application:
     lay_out: Callable[[Host], Path]
     paths: tuple[str, ...]
     rate_rps: float
-    """What a pool of three hosts of 0.4 core carries at about a third of its capacity."""
+    """The default load: three hosts of 0.4 core carry it well, two of them too."""
 
 
 def events_data(seed: int = 1) -> str:
@@ -78,22 +78,22 @@ def lay_out_dokuwiki(host: Host) -> Path:
     share, state = DEBIAN / "usr/share", DEBIAN / "var/lib/dokuwiki"
     if not (share / "dokuwiki/doku.php").exists():
         raise LabError(f"{share / 'dokuwiki'} is missing: run `make setup`")
-    root, php, data = host.folder / "dokuwiki", host.folder / "php", host.folder / "wiki-data"
-    conf = host.folder / "wiki-conf"
+    root, data, conf = host.folder / "dokuwiki", host.folder / "wiki-data", host.folder / "wiki-conf"
 
     def not_english(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if name != "en"] if Path(folder).name == "lang" else []
 
-    def all_but_links(folder: str, names: list[str]) -> list[str]:
+    def links_and_languages(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if (Path(folder) / name).is_symlink()] + not_english(folder, names)
 
-    shutil.copytree(share / "dokuwiki", root, ignore=all_but_links)
+    shutil.copytree(share / "dokuwiki", root, ignore=links_and_languages)
     for part in ("plugins", "tpl"):
-        shutil.copytree(state / "lib" / part, root / "lib" / part, ignore=all_but_links)
-    shutil.copytree(share / "php", php, ignore=all_but_links)
-    shutil.copytree(share / "php-geshi", php.with_name("php-geshi"), ignore=all_but_links)
-    shutil.copytree(DEBIAN / "etc/dokuwiki", conf, ignore=all_but_links)
-    shutil.copytree(state / "data", data, ignore=all_but_links)
+        shutil.copytree(state / "lib" / part, root / "lib" / part, ignore=links_and_languages)
+    for library in ("php", "php-geshi"):
+        for place in debian_places(f"usr/share/{library}"):
+            shutil.copytree(place, host.folder / library, ignore=links_and_languages, dirs_exist_ok=True)
+    shutil.copytree(DEBIAN / "etc/dokuwiki", conf, ignore=links_and_languages)
+    shutil.copytree(state / "data", data, ignore=links_and_languages)
     for file in [*(root / "vendor/composer").glob("*.php"), root / "inc/load.php", root / "inc/parserutils.php"]:
         file.write_text(file.read_text().replace("'/usr/share/php", f"'{host.folder}/php"))
     (root / "inc/preload.php").write_text(

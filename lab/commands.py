@@ -14,7 +14,7 @@ from rich.table import Table
 
 from lab.applications import APPLICATIONS
 from lab.balancer import BALANCES
-from lab.lab import Lab, LabSettings, down, locked, state, traces
+from lab.lab import Lab, LabSettings, down, is_up, state, traces
 from lab.load import Demand
 from lab.noise import NOISES
 from lab.terminal import console
@@ -93,9 +93,7 @@ def down_() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(as_json: bool) -> None:
     """Say what there is of a lab; ends with status 1 when there is nothing."""
-    found, about = traces(), state()
-    with locked() as free:
-        running = not free
+    found, about, running = traces(), state(), is_up()
     if as_json:
         click.echo(json.dumps({"running": running, "traces": found, "state": about}, indent=2))
     elif not found:

@@ -130,6 +130,18 @@ def locked(wait_s: float = 0.0) -> Iterator[bool]:
             return
 
 
+def is_up() -> bool:
+    """Whether a lab runs; also for who may not write the lock."""
+    try:
+        with LOCK_FILE.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
 def sweep() -> None:
     """Removes every trace of a lab; the caller holds the lock."""
     with contextlib.suppress(LabError):

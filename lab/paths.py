@@ -36,6 +36,14 @@ def program(name: str) -> str:
     return str(path)
 
 
+def debian_places(inside: str) -> list[Path]:
+    """Where a file or folder of the Debian packages is: unpacked by `make setup`, or installed on the machine.
+
+    `make setup` unpacks only what the machine lacks, so a package's dependencies may be in either place.
+    """
+    return [root / inside for root in (DEBIAN, Path("/")) if (root / inside).exists()]
+
+
 def system_program(name: str) -> str:
     """Path of a program of the machine, also in the sbin folders that a user's PATH may lack."""
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")

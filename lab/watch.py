@@ -23,11 +23,12 @@ def first_reduction(history: Sequence[Snapshot], server: str, after_mono_s: floa
 
 
 def first_at(history: Sequence[Snapshot], server: str, weight: int, after_mono_s: float) -> float | None:
-    """Seconds from an instant until the server's weight was `weight` again; None: it was not lower, or stayed so."""
-    later = [one for one in history if one.mono_s > after_mono_s]
-    if not later or later[0].weight[server] == weight:
+    """Seconds from an instant, when the server's weight was another, until it was `weight`; None: it never was."""
+    before = [one for one in history if one.mono_s <= after_mono_s]
+    if not before or before[-1].weight[server] == weight:
         return None
-    return next((one.mono_s - after_mono_s for one in later if one.weight[server] == weight), None)
+    later = (one for one in history[len(before) :] if one.weight[server] == weight)
+    return next((one.mono_s - after_mono_s for one in later), None)
 
 
 def share(history: Sequence[Snapshot], server: str, begin_mono_s: float, end_mono_s: float) -> float | None:

@@ -8,9 +8,10 @@ import pwd
 from pathlib import Path
 
 from lab.hosts import Host
-from lab.paths import DEBIAN, LabError
+from lab.paths import DEBIAN, LabError, debian_places
 
 MODULES = ("mpm_event", "authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
+PHP_API = "20220829"
 PHP_EXTENSIONS = ("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader")
 
 
@@ -78,12 +79,13 @@ DirectoryIndex index.php
 
 
 def php_ini(host: Host) -> str:
-    extension_dir = DEBIAN / "usr/lib/php/20220829"
-    loads = "\n".join(f"extension={name}" for name in PHP_EXTENSIONS if (extension_dir / f"{name}.so").exists())
+    found = {name: debian_places(f"usr/lib/php/{PHP_API}/{name}.so") for name in (*PHP_EXTENSIONS, "opcache")}
+    if lacks := [name for name, places in found.items() if not places]:
+        raise LabError(f"PHP extensions are missing: {', '.join(lacks)}: run `make setup`")
+    loads = "\n".join(f'extension="{found[name][0]}"' for name in PHP_EXTENSIONS)
     return f"""\
-extension_dir = "{extension_dir}"
 {loads}
-zend_extension=opcache
+zend_extension="{found["opcache"][0]}"
 opcache.enable = 1
 opcache.memory_consumption = 64
 opcache.validate_timestamps = 0
