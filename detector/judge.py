@@ -168,12 +168,16 @@ class Judge:
         ]
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, samples: list[Sample]) -> tuple[Bools, Why]:
-        """Rows that look interfered by themselves, and a function that gives the reasons of a row."""
+        """Rows that look interfered by themselves, and a function that gives the reasons of a row.
+
+        The tree and the stated thresholds must agree: a tree learns what tells its recordings apart, and one signal can
+        be enough for that; the thresholds leave a burst's own waiting out, and ask for a second witness.
+        """
         if self.model is None:
             return crossed.interfering, lambda row: thresholds.explain(frame, crossed, row)
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
-        suspected: Bools = np.asarray(np.where(lacking, crossed.interfering, tree.interfering(leaves)))
+        suspected: Bools = np.asarray(crossed.interfering & (lacking | tree.interfering(leaves)))
 
         def why(row: int) -> list[str]:
             if lacking[row]:
@@ -187,17 +191,12 @@ class Judge:
         """State of each row: does its own load explain it, or a cause that the pool shares?"""
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
         with np.errstate(invalid="ignore"):
-            # The thresholds leave a burst's own waiting out, ask for peers that do better, and for a witness. So must
-            # a tree: it learns what tells its recordings apart, and one signal can be enough for that.
-            suspected = suspected & crossed.apart & crossed.witnessed
-            suspected &= crossed.interfering | ~(frame.peak >= thresholds.OWN_DOING)
             full = demand >= FULL
             like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand
-            stands_out = suspected & crossed.interfering
             busy = suspected | crossed.slow | (frame.utilisation >= BUSY)
-        overload = full & busy & ~(stands_out & like_peers)
+        overload = full & busy & ~(suspected & like_peers)
         # Who stands out against its peers has a cause of its own, also while all are slow.
-        slow = (suspected | crossed.slow) & ~overload & ~stands_out
+        slow = crossed.slow & ~overload & ~suspected
         self._seen_slow[frame.slots] = slow
         pool = int(self._fresh.sum())
         together = int((self._seen_slow & self._fresh).sum())

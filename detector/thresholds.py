@@ -37,11 +37,7 @@ LIMITS: dict[str, Limit] = {
     "rt_p95": Limit(3.0, 2.5),
     "in_flight": Limit(4.0, 3.0),
 }
-CAUSES = ("run queue", "core", "cost")
-"""Two of these must agree, or one of the last two and what users feel, or the run delay, strongly, and what users feel:
-a burst of the own requests raises these two together, but not so far beyond calm and peers. Where no request
-ends there is nobody to feel anything; then the run delay is believed alone."""
-STRONG = 2.0
+STRONG = 3.0
 """A group deviates strongly when one of its signals is beyond this many times both limits."""
 MIN_SPREADS = 6.0
 """A deviation is also this many calm spreads (robust standard deviations) away. The machine's own little jobs disturb
@@ -65,7 +61,6 @@ _GROUPS = {
     group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
     for group in ("run queue", "core", "cost", "users")
 }
-_CAUSE = np.any([_GROUPS[group] for group in CAUSES], axis=0)
 
 
 @dataclass(frozen=True)
@@ -76,10 +71,6 @@ class Crossed:
     """(M, signals) beyond both limits."""
     interfering: Bools
     """(M,) by the thresholds alone: a neighbour."""
-    apart: Bools
-    """(M,) beyond its peers' limit in some cause, or without peers: who is like its peers has no neighbour."""
-    witnessed: Bools
-    """(M,) signals of two groups are beyond their own calm, or there are no requests that could bear witness."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
@@ -113,8 +104,6 @@ def cross(frame: Frame) -> Crossed:
     return Crossed(
         votes=votes,
         interfering=_interfering(votes, strong_votes, unfelt),
-        apart=(beyond_peers & _CAUSE).any(axis=1) | no_peers[:, _CAUSE].all(axis=1),
-        witnessed=np.asarray((np.sum(_groups(beyond_own), axis=0) >= 2) | unfelt),
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
@@ -126,7 +115,11 @@ def _groups(marks: Bools) -> list[Bools]:
 
 
 def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
-    """See `CAUSES`."""
+    """Two causes agree, or a cause other than the run queue and what users feel, strongly, or the run queue, strongly, and users.
+
+    A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
+    Where no request ends there is nobody to feel anything; then the run delay is believed alone.
+    """
     queue, core, cost, users = _groups(votes)
     two = np.sum([queue, core, cost], axis=0) >= 2
     strong_queue, _, _, strong_users = _groups(strong)

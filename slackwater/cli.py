@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("slackwater.commands:restore", "Set the baseline weights by hand, without a running controller."),
     "config": ("slackwater.commands:config", "Check a controller's configuration."),
     "train": ("detector.commands:train", "Build the detector's model from labelled recordings."),
-    "detector": ("detector.commands:detector", "Look into the detector: replay and score recordings."),
+    "detector": ("detector.commands:detector", "Look into the detector: its model, drawn as text."),
     "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
 }
 """Name -> where it is, and its line in the overview."""
