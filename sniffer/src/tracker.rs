@@ -6,7 +6,8 @@ use hashbrown::HashMap;
 
 use crate::delay::{Budget, Ledger};
 use crate::figures::{Exchange, Period, Summary};
-use crate::protocol::Side;
+use crate::protocol::{Protocol, Side};
+use crate::routes::{MOST_ROUTES, Route};
 use crate::segment::{Packet, Segment, Skip};
 use crate::stream::{Connection, Verdict};
 
@@ -15,6 +16,15 @@ use crate::stream::{Connection, Verdict};
 pub struct TrackerSettings {
     /// TCP ports of the servers.
     pub ports: Vec<u16>,
+    /// What ports of these speak, by its name in the table of protocols, where that is not what they usually do.
+    pub protocols: Vec<(u16, &'static str)>,
+    /// Route classes; at most `MOST_ROUTES` count.
+    pub routes: Vec<Route>,
+    /// Measure turns, as of an unknown protocol, after a connection went over to another one (`Upgrade`, `CONNECT`).
+    /// Else what follows is passed over: what a web socket carries is no response of the server.
+    pub times_upgraded: bool,
+    /// Give histograms with periods and the summary, to `merge` them.
+    pub with_histograms: bool,
     /// Connections followed at a time; when there are more, closed and idle ones make room.
     pub most_connections: usize,
     /// Requests waiting for their response at a time, on all connections.
@@ -33,6 +43,10 @@ impl Default for TrackerSettings {
     fn default() -> Self {
         Self {
             ports: vec![80],
+            protocols: Vec::new(),
+            routes: Vec::new(),
+            times_upgraded: false,
+            with_histograms: false,
             most_connections: 32_768,
             most_waiting: 131_072,
             most_held_bytes: 8 << 20,
@@ -45,6 +59,9 @@ impl Default for TrackerSettings {
 
 /// A closed connection is kept for retransmissions that come late.
 const LINGER_NS: u64 = 3_000_000_000;
+
+/// After so long without a packet a turn of an unknown protocol is over.
+const REST_NS: u64 = 1_000_000_000;
 
 /// Between two looks at all connections.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -95,7 +112,8 @@ impl Tracker {
             ports[usize::from(port >> 6)] |= 1 << (port & 63);
         }
         let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
-        let ledger = Ledger::new(budget, settings.keep_exchanges);
+        let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
+        let ledger = Ledger::new(budget, settings.keep_exchanges, routes, settings.with_histograms);
         Tracker {
             ports,
             settings,
@@ -170,6 +188,11 @@ impl Tracker {
         self.ports[usize::from(port >> 6)] & 1 << (port & 63) != 0
     }
 
+    fn protocol(&self, port: u16) -> &'static Protocol {
+        let named = self.settings.protocols.iter().find(|(other, _)| *other == port);
+        named.and_then(|(_, name)| Protocol::named(name)).unwrap_or_else(|| Protocol::of_port(port))
+    }
+
     /// The connection's name in the table and who sends, taking the watched port for the server's.
     fn key(&self, segment: &Segment<'_>) -> Option<(Key, Side)> {
         let (source, destination) = (segment.source, segment.destination);
@@ -215,7 +238,10 @@ impl Tracker {
         // With both ports watched only a SYN tells who is the server.
         let opener = if segment.ack.is_some() { Side::Server } else { Side::Client };
         let both = self.is_watched(key.client.1);
-        let connection = Connection::new(self.streams, both && segment.syn && side != opener);
+        let swapped = both && segment.syn && side != opener;
+        let port = if swapped { key.client.1 } else { key.server.1 };
+        let protocol = self.protocol(port);
+        let connection = Connection::new(self.streams, swapped, protocol, self.settings.times_upgraded);
         self.streams += 1;
         self.ledger.connections += 1;
         let slot = Slot { key, connection, listed: false };
@@ -266,8 +292,13 @@ impl Tracker {
         }
         let end = self.slots.len().min(self.cursor.saturating_add(steps));
         for slot in self.cursor..end {
-            let Some(Slot { connection, .. }) = &self.slots[slot] else { continue };
+            let Some(Slot { connection, .. }) = &mut self.slots[slot] else { continue };
             let idle = now.saturating_sub(connection.last_ns);
+            if idle >= REST_NS {
+                let before = connection.in_flight();
+                connection.rest(&mut self.ledger);
+                self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+            }
             if connection.is_closed() && idle >= LINGER_NS {
                 self.remove(slot, false);
             } else if idle >= self.settings.idle_s.saturating_mul(1_000_000_000) {

@@ -1,6 +1,7 @@
 //! Where packets come from: an interface or a file, both through libpcap.
 
 mod file;
+mod gzip;
 mod live;
 
 use std::fmt;
