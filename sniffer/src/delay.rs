@@ -174,7 +174,7 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// True when no more requests may wait.
+    /// True when no more requests may wait on connections where one does.
     pub fn is_full(&self) -> bool {
         self.waiting >= self.budget.most_waiting
     }

@@ -27,7 +27,8 @@ pub struct TrackerSettings {
     pub with_histograms: bool,
     /// Connections followed at a time; when there are more, closed and idle ones make room.
     pub most_connections: usize,
-    /// Requests waiting for their response at a time, on all connections.
+    /// Requests waiting for their response at a time, on all connections. When there are more, a connection keeps only
+    /// one: so a flood of requests does not hide those that are answered.
     pub most_waiting: usize,
     /// Bytes held back at a time on all connections: segments out of order, heads in several segments.
     pub most_held_bytes: usize,

@@ -83,10 +83,6 @@ impl Unknown {
     fn begin(&mut self, start: u32, ack: Option<u32>, asked: Moment, context: &mut Context<'_>) {
         self.book_before(context);
         self.before = self.turn.take();
-        if context.ledger.is_full() {
-            context.ledger.counts.refused += 1;
-            return;
-        }
         context.ledger.waiting += 1;
         let acked = match (self.server_end, ack) {
             (Some(end), Some(ack)) if !is_after(ack, end) => Some(end),

@@ -82,7 +82,7 @@ impl Http1 {
         self.settle(start.ack, context);
         let ledger = &mut *context.ledger;
         let after_gap = std::mem::replace(&mut self.gap, Gap::None);
-        self.open = self.requests.len() < MOST_WAITING && !ledger.is_full();
+        self.open = self.requests.len() < MOST_WAITING && (self.requests.is_empty() || !ledger.is_full());
         if self.open {
             ledger.waiting += 1;
             self.requests.push_back(Request {

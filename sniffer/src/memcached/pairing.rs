@@ -68,7 +68,8 @@ impl Memcached {
         context: &mut Context<'_>,
     ) {
         let ledger = &mut *context.ledger;
-        self.open = head.reply != Reply::Never && self.requests.len() < MOST_WAITING && !ledger.is_full();
+        let has_room = self.requests.is_empty() || (self.requests.len() < MOST_WAITING && !ledger.is_full());
+        self.open = head.reply != Reply::Never && has_room;
         if self.open {
             ledger.waiting += 1;
             self.requests.push_back(Request {
