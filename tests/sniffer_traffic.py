@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def captured(path: Path, port: int) -> Iterator[None]:
     """Captures what goes over the loopback interface on this port."""
     if os.geteuid() != 0:
         pytest.skip("capturing needs root")
-    command = [program("tcpdump"), "-i", "lo", "-U", "-w", str(path), "-B", "32768", "-Z", "root"]
+    command = [program("tcpdump"), "-i", "lo", "-U", "-w", str(path), "-B", "131072", "-Z", "root"]
     process = subprocess.Popen(
         [*command, "--time-stamp-precision=nano", f"tcp port {port}"], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
@@ -104,8 +105,8 @@ def captured(path: Path, port: int) -> Iterator[None]:
 class Seen:
     """What the sniffer printed: a dictionary for each exchange, and the summary."""
 
-    exchanges: list[dict[str, object]]
-    summary: dict[str, object]
+    exchanges: list[dict[str, Any]]
+    summary: dict[str, Any]
 
 
 def sniffed(path: Path, port: str) -> Seen:
@@ -122,11 +123,19 @@ def tshark(path: Path, *options: str) -> list[list[str]]:
     return [line.split("\t") for line in done.stdout.splitlines() if line.strip()]
 
 
-def http_times(path: Path, port: int) -> dict[tuple[int, int], float]:
-    """tshark's pairs, by frames of request and response: seconds."""
+@dataclass(frozen=True)
+class Time:
+    """tshark's time of a pair; `is_close`: its last packet carries no bytes, it only closes the connection."""
+
+    seconds: float
+    is_close: bool
+
+
+def http_times(path: Path, port: int) -> dict[tuple[int, int], Time]:
+    """tshark's pairs, by frames of request and response."""
     rows = tshark(
         path,
         *("-d", f"tcp.port=={port},http", "-Y", "http.time", "-T", "fields"),
-        *("-e", "http.request_in", "-e", "frame.number", "-e", "http.time"),
+        *("-e", "http.request_in", "-e", "frame.number", "-e", "http.time", "-e", "tcp.len"),
     )
-    return {(int(request), int(response)): float(seconds) for request, response, seconds in rows}
+    return {(int(request), int(response)): Time(float(s), length == "0") for request, response, s, length in rows}
