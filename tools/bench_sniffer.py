@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sniffer_bench.captures import CaptureFile, doubled, make, part
-from sniffer_bench.stage import BenchError, Stage, Usage, measure, oha, program, stage, start_server
+from sniffer_bench.stage import BenchError, Stage, Usage, measure, oha, peak_mib, program, stage, start_server
 
 TSHARK_PACKETS = 100_000
 REPLAY_PPS = 400_000
@@ -82,12 +82,11 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
         shark = [program("tshark"), "-n", "-r", str(short.path), "-Y", "http.time", "-T", "fields", "-e", "http.time"]
         shark_rate = short.packets / statistics.median(measure([*pinned, *shark]).wall_s for _ in range(3))
         rate = file.packets / statistics.median(walls)
-        peaks = [sniffer.peak_mib for _, sniffer in both]
-        peak_twice = measure([*pinned, *sniffer_command(twice)]).peak_mib
+        peaks = [peak_mib(sniffer_command(each)) for each in (file, twice)]
         report.say(
             f"| {name} | {file.packets:,} | {file.mib:.0f} | {spread([t.wall_s for t, _ in both])} | {spread(walls)} |"
             f" {spread(ratios, '.2f')} | {rate / 1e6:.2f} | {shark_rate:,.0f} | {rate / shark_rate:.0f} |"
-            f" {statistics.median(peaks):.1f} | {peak_twice:.1f} |"
+            f" {peaks[0]:.1f} | {peaks[1]:.1f} |"
         )
         summary = json.loads(both[0][1].output)
         exchanges.append(

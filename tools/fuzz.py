@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FUZZ = ROOT / "sniffer/fuzz"
 LIBRARIES = ROOT / ".build/debian/usr/lib/x86_64-linux-gnu"
 TRIPLE = "x86_64-unknown-linux-gnu"
-TARGETS = ("packets", "http1", "memcached", "unknown", "text")
+TARGETS = ("packets", "file", "http1", "memcached", "unknown", "text")
 
 # What cargo-fuzz passes, without a sanitizer: the code has no unsafe parser. See SanitizerCoverage of LLVM.
 FLAGS = (
@@ -123,6 +123,7 @@ def write_corpus(captures: list[Path]) -> None:
         for number, content in enumerate(inputs):
             (folder / f"seed-{number}").write_bytes(content)
     for capture in captures:
+        (FUZZ / "corpus/file" / f"seed-{capture.name}").write_bytes(capture.read_bytes())
         if content := frames(capture):
             (FUZZ / "corpus/packets" / f"seed-{capture.name}").write_bytes(content)
 
@@ -150,9 +151,9 @@ def run(program: Path, seconds: int) -> bool:
         print(done.stderr[-4000:], file=sys.stderr)
         print(f"fuzz: {target}: FAILED, the input is in {artifacts}", file=sys.stderr)
         return False
-    executed = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    executed = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
     covered = re.findall(r"cov: (\d+)", done.stderr)
-    peak = re.search(r"peak_rss_mb: (\d+)", done.stderr)
+    peak = re.search(r"peak_rss_mb:\s+(\d+)", done.stderr)
     print(
         f"fuzz: {target}: {int(executed[1]) if executed else 0:,} inputs in {seconds} s, "
         f"{covered[-1] if covered else '?'} edges, peak {peak[1] if peak else '?'} MiB, no fault",

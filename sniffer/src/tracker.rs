@@ -1,5 +1,6 @@
 //! The table of connections: finds the one that a packet belongs to, and stays bounded whatever the packets are.
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use hashbrown::HashMap;
@@ -59,7 +60,7 @@ impl Default for TrackerSettings {
 }
 
 /// A closed connection is kept for retransmissions that come late.
-const LINGER_NS: u64 = 3_000_000_000;
+const LINGER_NS: u64 = 1_000_000_000;
 
 /// After so long without a packet a turn of an unknown protocol is over.
 const REST_NS: u64 = 1_000_000_000;
@@ -73,10 +74,31 @@ const SWEEP_STEP: usize = 16;
 /// Connections among which the one that makes room is chosen.
 const CANDIDATES: usize = 16;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     server: (IpAddr, u16),
     client: (IpAddr, u16),
+}
+
+/// In few large words: it is done for each packet. The table's hasher has a secret seed.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ports = u64::from(self.server.1) << 16 | u64::from(self.client.1);
+        match (self.server.0, self.client.0) {
+            (IpAddr::V4(server), IpAddr::V4(client)) => {
+                state.write_u64(u64::from(server.to_bits()) << 32 | u64::from(client.to_bits()));
+            }
+            (server, client) => {
+                for address in [server, client] {
+                    state.write_u128(match address {
+                        IpAddr::V4(address) => u128::from(address.to_bits()),
+                        IpAddr::V6(address) => address.to_bits(),
+                    });
+                }
+            }
+        }
+        state.write_u64(ports);
+    }
 }
 
 struct Slot {
@@ -261,12 +283,13 @@ impl Tracker {
     }
 
     fn remove(&mut self, slot: usize, evicted: bool) {
-        let Some(Slot { key, mut connection, .. }) = self.slots[slot].take() else { return };
-        self.index.remove(&key);
-        self.free.push(slot as u32);
+        let Some(Slot { key, connection, .. }) = &mut self.slots[slot] else { return };
+        self.index.remove(key);
         self.ledger.counts.evicted += u64::from(evicted);
         self.ledger.in_flight -= connection.in_flight();
         connection.close(&mut self.ledger);
+        self.slots[slot] = None;
+        self.free.push(slot as u32);
     }
 
     /// Gives up the connection that is missed least of some: closed before silent before open, then the idlest.

@@ -105,6 +105,16 @@ fn compressed_captures_are_read_and_damaged_ones_named() {
     let packed = packed.finish().expect("memory takes all");
     std::fs::write(file.path(), &packed).expect("it is ours");
     assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["exchanges"], 1);
+    // pcapng goes another way than pcap: a section, an interface, one packet of nothing.
+    let section = [0x0a0d0d0au32, 28, 0x1a2b3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 262_144, 20];
+    let empty = [6u32, 32, 0, 0, 0, 0, 0, 32];
+    let bytes: Vec<u8> = section.iter().chain(&empty).flat_map(|word| word.to_le_bytes()).collect();
+    let mut other = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    other.write_all(&bytes).expect("memory takes all");
+    for bytes in [bytes, other.finish().expect("memory takes all")] {
+        std::fs::write(file.path(), bytes).expect("it is ours");
+        assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["packets"], 1);
+    }
     for damaged in [&packed[..packed.len() / 2], b"\x1f\x8bnothing of the kind", &packed[..3]] {
         std::fs::write(file.path(), damaged).expect("it is ours");
         let output = sniffer(&["read", file.path(), "--json"]);

@@ -1,7 +1,7 @@
-//! Captures compressed with gzip, unpacked as they are read: a thread writes into a pipe that libpcap reads from.
+//! Unpacks a capture for libpcap as it is read: a thread writes into a pipe that libpcap reads from.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -10,14 +10,7 @@ use flate2::read::MultiGzDecoder;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// How a file compressed with gzip starts.
-const MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-/// True if the file is compressed with gzip, whatever its name.
-pub fn is_compressed(path: &Path) -> io::Result<bool> {
-    let mut start = [0; 2];
-    let mut file = File::open(path)?;
-    Ok(file.read_exact(&mut start).is_ok() && start == MAGIC)
-}
+pub const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// The end of a pipe from which the unpacked bytes come, and the thread that says whether there was an error.
 pub fn unpack(path: &Path) -> io::Result<(OwnedFd, JoinHandle<io::Result<()>>)> {

@@ -1,5 +1,6 @@
-//! Where packets come from: an interface or a file, both through libpcap.
+//! Where packets come from: an interface or a file.
 
+mod classic;
 mod file;
 mod gzip;
 mod live;
