@@ -58,7 +58,14 @@ pub fn conversation(protocol: &'static str, mut data: &[u8]) {
     let mut tracker = tracker(protocol);
     let (mut next, mut now_ns) = ([1_001u32, u32::MAX - 100], START_NS);
     let mut number = 0;
-    let mut send = |tracker: &mut Tracker, side: usize, seq: u32, ack: u32, flags: u8, bytes: &[u8], cut: u32, now_ns| {
+    let mut send = |tracker: &mut Tracker,
+                    side: usize,
+                    seq: u32,
+                    ack: u32,
+                    flags: u8,
+                    bytes: &[u8],
+                    cut: u32,
+                    now_ns| {
         number += 1;
         let frame = frame(side, seq, ack, flags, bytes);
         let original_length = frame.len() as u32 + cut;
