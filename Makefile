@@ -3,7 +3,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine web lab tools tests
 
-.PHONY: help setup demo test test-full lint docs clean
+.PHONY: help setup demo test test-full lint bench-sniffer docs clean
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,10 @@ test: lint  ## everything that must hold on each change
 test-full: lint  ## also the slow stories
 	cargo test --workspace --locked
 	pytest
+	python tools/fuzz.py --minutes 10
+
+bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
+	python tools/bench_sniffer.py --write docs/bench-sniffer.md
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
 	python tools/schema.py

@@ -36,12 +36,20 @@ MULTIARCH = f"{platform.machine()}-linux-gnu"
 LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
+    "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
     "haproxy": "usr/sbin/haproxy",
+    "memcached": "usr/bin/memcached",
+    "memccat": "usr/bin/memccat",
+    "memccp": "usr/bin/memccp",
     "nats-server": "usr/sbin/nats-server",
+    "nginx": "usr/sbin/nginx",
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
+    "php8.2": "usr/bin/php8.2",
     "tcpdump": "usr/bin/tcpdump",
+    "tcpreplay": "usr/bin/tcpreplay",
     "tshark": "usr/bin/tshark",
+    "wrk": "usr/bin/wrk",
 }
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer")
 

@@ -1,60 +1,14 @@
-//! Counts and response times: of the running period, and of everything so far.
+//! The delay calculator: counts and response times of the running period, and of everything so far.
 //!
-//! Times go into HDR histograms of three significant digits in nanoseconds, up to an hour; mean and maximum are exact.
+//! What is measured lies in one histogram for each route class and status class that occurs; all other figures are sums
+//! of these, so an exchange costs two entries however many figures there are.
 
-use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
 
-use crate::figures::{Counts, Exchange, Period, Summary, Times};
-
-/// Response times as they come in.
-struct Recorder {
-    histogram: Histogram<u32>,
-    sum_ns: u128,
-    max_ns: u64,
-}
-
-const LONGEST_NS: u64 = 3_600_000_000_000;
-
-impl Recorder {
-    fn new() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
-        Self { histogram, sum_ns: 0, max_ns: 0 }
-    }
-
-    fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns);
-        self.sum_ns += u128::from(ns);
-        self.max_ns = self.max_ns.max(ns);
-    }
-
-    fn add(&mut self, more: &Self) {
-        self.histogram.add(&more.histogram).expect("the bounds are the same");
-        self.sum_ns += more.sum_ns;
-        self.max_ns = self.max_ns.max(more.max_ns);
-    }
-
-    fn clear(&mut self) {
-        self.histogram.reset();
-        self.sum_ns = 0;
-        self.max_ns = 0;
-    }
-
-    fn times(&self) -> Times {
-        let count = self.histogram.len();
-        if count == 0 {
-            return Times::default();
-        }
-        let ms = |ns: f64| Some(ns / 1e6);
-        let quantile = |q| ms(self.histogram.value_at_quantile(q).min(self.max_ns) as f64);
-        Times {
-            mean: ms(self.sum_ns as f64 / count as f64),
-            p50: quantile(0.50),
-            p95: quantile(0.95),
-            p99: quantile(0.99),
-            max: ms(self.max_ns as f64),
-        }
-    }
-}
+use crate::figures::{Counts, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
+use crate::merge;
+use crate::recorder::{Recorder, Sizer};
+use crate::routes::{self, Route};
 
 /// Memory for bytes and requests that wait, shared by all connections.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +17,80 @@ pub struct Budget {
     pub most_bytes: usize,
     /// Requests that may wait at a time.
     pub most_waiting: usize,
+}
+
+const CLASSES: usize = StatusClass::NAMES.len();
+
+/// What is measured of a route class.
+struct Shelf {
+    status: StatusClasses,
+    first_byte: Recorder,
+    /// By status class, once one occurred.
+    last_byte: [Option<Box<Recorder>>; CLASSES],
+    request_bytes: Sizer,
+    response_bytes: Sizer,
+}
+
+impl Shelf {
+    fn new() -> Self {
+        Self {
+            status: StatusClasses::default(),
+            first_byte: Recorder::new(),
+            last_byte: Default::default(),
+            request_bytes: Sizer::default(),
+            response_bytes: Sizer::default(),
+        }
+    }
+
+    fn record(&mut self, exchange: &Exchange) {
+        *self.status.of(exchange.class) += 1;
+        if let Some(ns) = exchange.last_byte_ns {
+            self.last_byte[exchange.class as usize].get_or_insert_with(|| Box::new(Recorder::new())).record(ns);
+        }
+        if let Some(ns) = exchange.first_byte_ns {
+            self.first_byte.record(ns);
+        }
+        self.request_bytes.record(exchange.request_bytes);
+        self.response_bytes.record(exchange.response_bytes);
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.status += more.status;
+        self.first_byte.add(&more.first_byte);
+        for (own, more) in self.last_byte.iter_mut().zip(&more.last_byte) {
+            if let Some(more) = more {
+                own.get_or_insert_with(|| Box::new(Recorder::new())).add(more);
+            }
+        }
+        self.request_bytes.add(&more.request_bytes);
+        self.response_bytes.add(&more.response_bytes);
+    }
+
+    fn clear(&mut self) {
+        self.status = StatusClasses::default();
+        self.first_byte.clear();
+        self.last_byte.iter_mut().flatten().for_each(|recorder| recorder.clear());
+        self.request_bytes = Sizer::default();
+        self.response_bytes = Sizer::default();
+    }
+
+    fn last_byte(&self) -> Recorder {
+        let mut all = Recorder::new();
+        self.last_byte.iter().flatten().for_each(|recorder| all.add(recorder));
+        all
+    }
+}
+
+/// What a set of shelves, one for each route class, comes to.
+#[derive(Default)]
+struct Total {
+    first_byte_ms: Times,
+    last_byte_ms: Times,
+    status_ms: BTreeMap<&'static str, Times>,
+    request_bytes: Sizes,
+    response_bytes: Sizes,
+    routes: Vec<RouteFigures>,
+    histogram: Option<String>,
 }
 
 /// The books: counts, times, and what memory the connections use.
@@ -78,16 +106,17 @@ pub struct Ledger {
     held_bytes: usize,
     budget: Budget,
     total: Counts,
-    last_byte: Recorder,
-    first_byte: Recorder,
-    last_byte_total: Recorder,
-    first_byte_total: Recorder,
+    routes: Vec<Route>,
+    with_histograms: bool,
+    period_shelves: Vec<Option<Box<Shelf>>>,
+    total_shelves: Vec<Option<Box<Shelf>>>,
     exchanges: Option<Vec<Exchange>>,
 }
 
 impl Ledger {
-    /// Empty books; `keep_exchanges`: each exchange is kept until it is taken.
-    pub fn new(budget: Budget, keep_exchanges: bool) -> Self {
+    /// Empty books; `keep_exchanges`: each exchange is kept until it is taken; `with_histograms`: the figures have them.
+    pub fn new(budget: Budget, keep_exchanges: bool, routes: Vec<Route>, with_histograms: bool) -> Self {
+        let shelves = || (0..=routes.len()).map(|_| None).collect();
         Self {
             counts: Counts::default(),
             connections: 0,
@@ -96,25 +125,31 @@ impl Ledger {
             held_bytes: 0,
             budget,
             total: Counts::default(),
-            last_byte: Recorder::new(),
-            first_byte: Recorder::new(),
-            last_byte_total: Recorder::new(),
-            first_byte_total: Recorder::new(),
+            period_shelves: shelves(),
+            total_shelves: shelves(),
+            routes,
+            with_histograms,
             exchanges: keep_exchanges.then(Vec::new),
         }
+    }
+
+    /// The route class of a request for this target.
+    pub fn route(&self, target: &[u8]) -> u8 {
+        if self.routes.is_empty() { 0 } else { routes::classify(&self.routes, target) }
+    }
+
+    /// The route class of what has no target.
+    pub fn other_route(&self) -> u8 {
+        self.routes.len() as u8
     }
 
     /// Enters an exchange.
     pub fn exchange(&mut self, exchange: Exchange) {
         self.counts.exchanges += 1;
-        self.counts.errors += u64::from(exchange.status >= 500);
-        *self.counts.status.of(exchange.status) += 1;
-        if let Some(ns) = exchange.last_byte_ns {
-            self.last_byte.record(ns);
-        }
-        if let Some(ns) = exchange.first_byte_ns {
-            self.first_byte.record(ns);
-        }
+        self.counts.errors += u64::from(exchange.class == StatusClass::ServerError);
+        *self.counts.status.of(exchange.class) += 1;
+        let shelf = &mut self.period_shelves[usize::from(exchange.route).min(self.routes.len())];
+        shelf.get_or_insert_with(|| Box::new(Shelf::new())).record(&exchange);
         if let Some(exchanges) = &mut self.exchanges {
             exchanges.push(exchange);
         }
@@ -139,7 +174,7 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// True when no more requests may wait.
+    /// True when no more requests may wait on connections where one does.
     pub fn is_full(&self) -> bool {
         self.waiting >= self.budget.most_waiting
     }
@@ -151,7 +186,8 @@ impl Ledger {
 
     /// Closes the period and starts the next.
     pub fn take_period(&mut self) -> Period {
-        let times = self.last_byte.times();
+        let total = if self.counts.exchanges > 0 { self.total_of(&self.period_shelves) } else { self.nothing() };
+        let times = total.last_byte_ms;
         let period = Period {
             exchanges: self.counts.exchanges,
             errors: self.counts.errors,
@@ -161,38 +197,103 @@ impl Ledger {
             rt_p95_ms: times.p95,
             rt_p99_ms: times.p99,
             rt_max_ms: times.max,
-            first_byte_ms: self.first_byte.times(),
+            first_byte_ms: total.first_byte_ms,
             counts: self.counts,
+            status_ms: total.status_ms,
+            request_bytes: total.request_bytes,
+            response_bytes: total.response_bytes,
+            routes: total.routes,
+            histogram: total.histogram,
         };
-        self.total += std::mem::take(&mut self.counts);
-        if period.exchanges > 0 {
-            self.last_byte_total.add(&self.last_byte);
-            self.first_byte_total.add(&self.first_byte);
-            self.last_byte.clear();
-            self.first_byte.clear();
-        }
+        self.close_period();
         period
+    }
+
+    fn close_period(&mut self) {
+        if self.counts.exchanges > 0 {
+            for (period, total) in self.period_shelves.iter_mut().zip(&mut self.total_shelves) {
+                if let Some(period) = period {
+                    total.get_or_insert_with(|| Box::new(Shelf::new())).add(period);
+                    period.clear();
+                }
+            }
+        }
+        self.total += std::mem::take(&mut self.counts);
     }
 
     /// Everything since the start; closes the period.
     pub fn summary(&mut self) -> Summary {
-        self.take_period();
+        self.close_period();
+        let total = self.total_of(&self.total_shelves);
         Summary {
             counts: self.total,
             connections: self.connections,
             in_flight: self.in_flight,
-            first_byte_ms: self.first_byte_total.times(),
-            last_byte_ms: self.last_byte_total.times(),
+            first_byte_ms: total.first_byte_ms,
+            last_byte_ms: total.last_byte_ms,
+            status_ms: total.status_ms,
+            request_bytes: total.request_bytes,
+            response_bytes: total.response_bytes,
+            routes: total.routes,
+            histogram: total.histogram,
         }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let others = (!self.routes.is_empty()).then_some(routes::OTHER);
+        self.routes.iter().map(|route| route.name.as_str()).chain(others)
+    }
+
+    /// Without exchanges there is nothing but the names of the route classes.
+    fn nothing(&self) -> Total {
+        let named = |name: &str| RouteFigures { name: name.to_owned(), ..RouteFigures::default() };
+        Total { routes: self.names().map(named).collect(), ..Total::default() }
+    }
+
+    fn total_of(&self, shelves: &[Option<Box<Shelf>>]) -> Total {
+        let mut all = Shelf::new();
+        shelves.iter().flatten().for_each(|shelf| all.add(shelf));
+        let by_class = StatusClass::NAMES.iter().zip(&all.last_byte);
+        let status_ms = by_class.filter_map(|(name, recorder)| {
+            let times = recorder.as_ref()?.times();
+            times.mean.map(|_| (*name, times))
+        });
+        let last_byte = all.last_byte();
+        Total {
+            first_byte_ms: all.first_byte.times(),
+            last_byte_ms: last_byte.times(),
+            status_ms: status_ms.collect(),
+            request_bytes: all.request_bytes.sizes(),
+            response_bytes: all.response_bytes.sizes(),
+            routes: self.names().zip(shelves).map(|(name, shelf)| self.route_figures(name, shelf.as_deref())).collect(),
+            histogram: self.with_histograms.then(|| merge::text(&last_byte.histogram)),
+        }
+    }
+
+    fn route_figures(&self, name: &str, shelf: Option<&Shelf>) -> RouteFigures {
+        let mut figures = RouteFigures { name: name.to_owned(), ..RouteFigures::default() };
+        if let Some(shelf) = shelf {
+            let last_byte = shelf.last_byte();
+            figures.exchanges = shelf.request_bytes.count();
+            figures.status = shelf.status;
+            figures.first_byte_ms = shelf.first_byte.times();
+            figures.last_byte_ms = last_byte.times();
+            figures.request_bytes = shelf.request_bytes.sizes();
+            figures.response_bytes = shelf.response_bytes.sizes();
+            figures.histogram = self.with_histograms.then(|| merge::text(&last_byte.histogram));
+        }
+        figures
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::merge::merge;
 
-    fn ledger() -> Ledger {
-        Ledger::new(Budget { most_bytes: 10, most_waiting: 1 }, false)
+    fn ledger(routes: &[&str]) -> Ledger {
+        let routes = routes.iter().map(|text| text.parse().expect("a route")).collect();
+        Ledger::new(Budget { most_bytes: 10, most_waiting: 1 }, false, routes, true)
     }
 
     fn exchange(status: u16, last_byte_ns: Option<u64>) -> Exchange {
@@ -205,13 +306,18 @@ mod tests {
             first_byte_ns: Some(1_000),
             method,
             status,
+            word: "",
+            class: StatusClass::of_http(status),
             protocol: "http1",
+            route: 0,
+            request_bytes: 40,
+            response_bytes: 400,
         }
     }
 
     #[test]
     fn percentiles_are_nearest_rank() {
-        let mut ledger = ledger();
+        let mut ledger = ledger(&[]);
         (1..=100).for_each(|ms| ledger.exchange(exchange(200, Some(ms * 1_000_000))));
         let period = ledger.take_period();
         for (got, want) in [(period.rt_p50_ms, 50.0), (period.rt_p95_ms, 95.0), (period.rt_p99_ms, 99.0)] {
@@ -222,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_period_starts_empty_and_the_summary_holds_all() {
-        let mut ledger = ledger();
+        let mut ledger = ledger(&[]);
         ledger.exchange(exchange(503, Some(5_000_000)));
         assert_eq!((ledger.take_period().errors, ledger.take_period().exchanges), (1, 0));
         assert_eq!(ledger.take_period().rt_mean_ms, None);
@@ -230,11 +336,53 @@ mod tests {
         let summary = ledger.summary();
         assert_eq!((summary.counts.exchanges, summary.last_byte_ms.max), (2, Some(5.0)));
         assert_eq!((summary.counts.status.successful, summary.counts.status.server_error), (1, 1));
+        assert_eq!((summary.status_ms["5xx"].p50, summary.status_ms.len()), (Some(5.0), 1));
+        assert_eq!((summary.response_bytes.mean, summary.response_bytes.max), (Some(400.0), Some(400)));
+    }
+
+    #[test]
+    fn route_classes_are_kept_apart_and_add_up() {
+        let mut ledger = ledger(&["dear=/search*", "cheap=/*"]);
+        for (target, ms) in [("/search?q=a", 80), ("/", 1), ("/logo", 2), ("*", 7)] {
+            let route = ledger.route(target.as_bytes());
+            ledger.exchange(Exchange { route, ..exchange(200, Some(ms * 1_000_000)) });
+        }
+        for routes in [ledger.take_period().routes, ledger.summary().routes] {
+            let seen: Vec<_> = routes.iter().map(|r| (r.name.as_str(), r.exchanges, r.last_byte_ms.max)).collect();
+            assert_eq!(seen, [("dear", 1, Some(80.0)), ("cheap", 2, Some(2.0)), ("other", 1, Some(7.0))]);
+        }
+        assert_eq!((ledger.summary().last_byte_ms.max, ledger.take_period().routes.len()), (Some(80.0), 3));
+    }
+
+    #[test]
+    fn histograms_of_several_nodes_merge_to_what_one_would_have_measured() {
+        let (mut one, mut two, mut both) = (ledger(&[]), ledger(&[]), ledger(&[]));
+        for number in 1..=10_000u64 {
+            let time = exchange(200, Some(number * number * 10));
+            both.exchange(time);
+            if number % 3 == 0 { one.exchange(time) } else { two.exchange(time) }
+        }
+        let texts = [one.summary().histogram.expect("asked for"), two.take_period().histogram.expect("asked for")];
+        let (count, merged) = merge(texts.iter().map(String::as_str)).expect("histograms");
+        let expected = both.summary().last_byte_ms;
+        assert_eq!(count, 10_000);
+        for (got, want) in [merged.mean, merged.p50, merged.p95, merged.p99, merged.max].iter().zip([
+            expected.mean,
+            expected.p50,
+            expected.p95,
+            expected.p99,
+            expected.max,
+        ]) {
+            let (got, want) = (got.expect("a time"), want.expect("a time"));
+            assert!((got / want - 1.0).abs() < 0.001, "{got} is not {want}");
+        }
+        assert!(merge(["HISTF"]).is_err() && merge(["!"]).is_err());
+        assert_eq!(merge([]).expect("nothing").1, Times::default());
     }
 
     #[test]
     fn memory_is_lent_up_to_the_budget() {
-        let mut ledger = ledger();
+        let mut ledger = ledger(&[]);
         assert!(ledger.hold(8) && !ledger.hold(3));
         ledger.release(8);
         assert!(ledger.hold(10));

@@ -1,10 +1,11 @@
 //! The figures that the sniffer gives: an exchange, counts, and the times of a period or of a whole run.
 
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 use serde::Serialize;
 
-use crate::http1::Method;
+use crate::method::Method;
 
 /// A request and the response to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,12 +21,54 @@ pub struct Exchange {
     pub last_byte_ns: Option<u64>,
     /// Last request byte to first response byte, in nanoseconds.
     pub first_byte_ns: Option<u64>,
-    /// The request's method.
+    /// The request's method or command; empty where the protocol is unknown.
     pub method: Method,
-    /// The response's status code.
+    /// The response's status code; 0 where the protocol answers in words (`word`) or is unknown.
     pub status: u16,
-    /// Which of `PROTOCOLS` it was.
+    /// What a protocol that answers in words said, as in `STORED`; else empty.
+    pub word: &'static str,
+    /// How the response counts.
+    pub class: StatusClass,
+    /// Which protocol of the table it was.
     pub protocol: &'static str,
+    /// Its place in `TrackerSettings::routes`; their number when it is none of them.
+    pub route: u8,
+    /// The request's bytes on the wire, heads included (modulo 4 GiB).
+    pub request_bytes: u32,
+    /// The response's bytes on the wire, heads included and interim responses not (modulo 4 GiB).
+    pub response_bytes: u32,
+}
+
+/// How a response counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusClass {
+    /// Only 101 of HTTP: a final answer.
+    Informational,
+    /// Done; also a miss of memcached.
+    Successful,
+    /// Look elsewhere, or at what you have.
+    Redirection,
+    /// The request was wrong.
+    ClientError,
+    /// The server failed; statuses of HTTP that no class has count here.
+    ServerError,
+    /// The protocol is unknown.
+    Unknown,
+}
+
+impl StatusClass {
+    pub(crate) const NAMES: [&'static str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "unknown"];
+
+    /// The class of a status code of HTTP.
+    pub(crate) fn of_http(status: u16) -> Self {
+        match status / 100 {
+            1 => Self::Informational,
+            2 => Self::Successful,
+            3 => Self::Redirection,
+            4 => Self::ClientError,
+            _ => Self::ServerError,
+        }
+    }
 }
 
 /// What was counted.
@@ -35,10 +78,12 @@ pub struct Counts {
     pub packets: u64,
     /// Requests whose response ended.
     pub exchanges: u64,
-    /// Of these: status 500 and above.
+    /// Of these: status 500 and above, or what the protocol has for it.
     pub errors: u64,
     /// Requests that got no response while their connection was followed.
     pub unmatched_requests: u64,
+    /// Of these: requests that ask for none (`noreply`, `quit`, misses of quiet commands).
+    pub quiet_requests: u64,
     /// Responses whose request was not captured or is not known for sure.
     pub orphan_responses: u64,
     /// Responses that began and were broken off, or that the capture does not hold to their end.
@@ -61,35 +106,49 @@ pub struct Counts {
     pub status: StatusClasses,
 }
 
-/// Exchanges by the first digit of their status.
+/// Exchanges by the class of their response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct StatusClasses {
-    /// Only 101: a final answer.
+    /// See `StatusClass::Informational`.
     #[serde(rename = "1xx")]
     pub informational: u64,
-    /// Done.
+    /// See `StatusClass::Successful`.
     #[serde(rename = "2xx")]
     pub successful: u64,
-    /// Look elsewhere, or at what you have.
+    /// See `StatusClass::Redirection`.
     #[serde(rename = "3xx")]
     pub redirection: u64,
-    /// The request was wrong.
+    /// See `StatusClass::ClientError`.
     #[serde(rename = "4xx")]
     pub client_error: u64,
-    /// The server failed; statuses that no class has count here.
+    /// See `StatusClass::ServerError`.
     #[serde(rename = "5xx")]
     pub server_error: u64,
+    /// See `StatusClass::Unknown`.
+    pub unknown: u64,
 }
 
 impl StatusClasses {
-    pub(crate) fn of(&mut self, status: u16) -> &mut u64 {
-        match status / 100 {
-            1 => &mut self.informational,
-            2 => &mut self.successful,
-            3 => &mut self.redirection,
-            4 => &mut self.client_error,
-            _ => &mut self.server_error,
+    pub(crate) fn of(&mut self, class: StatusClass) -> &mut u64 {
+        match class {
+            StatusClass::Informational => &mut self.informational,
+            StatusClass::Successful => &mut self.successful,
+            StatusClass::Redirection => &mut self.redirection,
+            StatusClass::ClientError => &mut self.client_error,
+            StatusClass::ServerError => &mut self.server_error,
+            StatusClass::Unknown => &mut self.unknown,
         }
+    }
+}
+
+impl AddAssign for StatusClasses {
+    fn add_assign(&mut self, more: Self) {
+        self.informational += more.informational;
+        self.successful += more.successful;
+        self.redirection += more.redirection;
+        self.client_error += more.client_error;
+        self.server_error += more.server_error;
+        self.unknown += more.unknown;
     }
 }
 
@@ -99,6 +158,7 @@ impl AddAssign for Counts {
         self.exchanges += more.exchanges;
         self.errors += more.errors;
         self.unmatched_requests += more.unmatched_requests;
+        self.quiet_requests += more.quiet_requests;
         self.orphan_responses += more.orphan_responses;
         self.unfinished_responses += more.unfinished_responses;
         self.retransmitted += more.retransmitted;
@@ -108,11 +168,7 @@ impl AddAssign for Counts {
         self.fragments += more.fragments;
         self.evicted += more.evicted;
         self.refused += more.refused;
-        self.status.informational += more.status.informational;
-        self.status.successful += more.status.successful;
-        self.status.redirection += more.status.redirection;
-        self.status.client_error += more.status.client_error;
-        self.status.server_error += more.status.server_error;
+        self.status += more.status;
     }
 }
 
@@ -131,9 +187,40 @@ pub struct Times {
     pub max: Option<f64>,
 }
 
+/// Sizes of messages in bytes; absent when nothing ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Sizes {
+    /// Arithmetic mean.
+    pub mean: Option<f64>,
+    /// Largest.
+    pub max: Option<u32>,
+}
+
+/// Everything about the exchanges of a route class.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RouteFigures {
+    /// Its name; `other` for what no pattern matches.
+    pub name: String,
+    /// Exchanges that ended.
+    pub exchanges: u64,
+    /// The same by status class.
+    pub status: StatusClasses,
+    /// Last request byte to first response byte.
+    pub first_byte_ms: Times,
+    /// Last request byte to last response byte.
+    pub last_byte_ms: Times,
+    /// Requests' sizes.
+    pub request_bytes: Sizes,
+    /// Responses' sizes.
+    pub response_bytes: Sizes,
+    /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+}
+
 /// What ended in a period. Response times are last request byte to last response byte, in milliseconds, and absent when
 /// nothing ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Period {
     /// Exchanges that ended.
     pub exchanges: u64,
@@ -155,10 +242,21 @@ pub struct Period {
     pub first_byte_ms: Times,
     /// Everything that was counted in the period.
     pub counts: Counts,
+    /// Last request byte to last response byte, by status class; only classes with exchanges.
+    pub status_ms: BTreeMap<&'static str, Times>,
+    /// Requests' sizes.
+    pub request_bytes: Sizes,
+    /// Responses' sizes.
+    pub response_bytes: Sizes,
+    /// By route class, in the order of the settings; empty when there are none.
+    pub routes: Vec<RouteFigures>,
+    /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
 }
 
 /// Everything since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// What was counted.
     #[serde(flatten)]
@@ -171,4 +269,15 @@ pub struct Summary {
     pub first_byte_ms: Times,
     /// Last request byte to last response byte.
     pub last_byte_ms: Times,
+    /// The same by status class; only classes with exchanges.
+    pub status_ms: BTreeMap<&'static str, Times>,
+    /// Requests' sizes.
+    pub request_bytes: Sizes,
+    /// Responses' sizes.
+    pub response_bytes: Sizes,
+    /// By route class, in the order of the settings; empty when there are none.
+    pub routes: Vec<RouteFigures>,
+    /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
 }

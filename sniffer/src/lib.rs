@@ -2,12 +2,14 @@
 //!
 //! # Layout, in the order that a packet takes
 //! - `capture`: from an interface (`Live`) or a file (`read_file`), through libpcap;
+//! - `privileges`: given up once the capture is open;
 //! - `segment`: link layer, IP and TCP heads of one packet;
 //! - `tracker`: the table of connections, bounded in entries and bytes;
 //! - `stream`: order, retransmissions and holes of one connection;
 //! - `protocol`: the table of protocols, and what each gets to see;
-//! - `http1`: where messages start and end, and which response answers which request;
-//! - `delay`: counts and histograms; `figures`: what comes out of them.
+//! - `http1`, `memcached`: where messages start and end, and which response answers which request; `unknown`: turns;
+//! - `routes`: which requests belong together;
+//! - `delay`: counts and histograms; `figures`: what comes out of them; `merge`: histograms of several places.
 //!
 //! Nothing here reads a clock or trusts a byte: packets bring their time, and damaged ones are counted.
 
@@ -15,13 +17,24 @@ mod capture;
 mod delay;
 mod figures;
 mod http1;
+mod memcached;
+mod merge;
+mod method;
+mod privileges;
 mod protocol;
+mod recorder;
+mod routes;
 mod segment;
 mod stream;
 mod tracker;
+mod unknown;
 
 pub use capture::{CaptureError, Live, LiveSettings, read_file};
-pub use figures::{Counts, Exchange, Period, StatusClasses, Summary, Times};
-pub use http1::Method;
+pub use figures::{Counts, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
+pub use merge::{MergeError, merge};
+pub use method::Method;
+pub use privileges::{PrivilegeError, drop_privileges};
+pub use protocol::{PROTOCOLS, Protocol};
+pub use routes::{MOST_ROUTES, Route};
 pub use segment::Packet;
 pub use tracker::{Tracker, TrackerSettings};

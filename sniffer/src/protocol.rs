@@ -2,6 +2,8 @@
 
 use crate::delay::Ledger;
 use crate::http1::Http1;
+use crate::memcached::Memcached;
+use crate::unknown::Unknown;
 
 /// A direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,21 +52,75 @@ impl Piece<'_> {
     }
 }
 
-/// A protocol.
-pub struct Protocol {
-    /// Its name in the output.
-    pub name: &'static str,
-    /// Starts to follow a connection.
-    pub start: fn() -> Dialogue,
+/// When and in which frame something was captured.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// In nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The frame's number.
+    pub frame: u64,
 }
 
-/// Every protocol that is understood. The first is what the watched ports speak.
-pub const PROTOCOLS: &[Protocol] = &[Protocol { name: "http1", start: || Dialogue::Http1(Http1::new()) }];
+impl Moment {
+    /// When a piece was captured.
+    pub fn of(piece: &Piece<'_>) -> Self {
+        Self { time_ns: piece.time_ns, frame: piece.frame }
+    }
+
+    /// Pieces held back behind a hole come late: the one captured last completed the message.
+    pub fn later(self, other: Self) -> Self {
+        if other.time_ns >= self.time_ns { other } else { self }
+    }
+}
+
+/// True when `a` is behind `b` in sequence space.
+pub fn is_after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+/// A protocol.
+pub struct Protocol {
+    /// Its name, in the output and behind a port (`443:unknown`).
+    pub name: &'static str,
+    /// Ports that speak it when nothing else is said.
+    pub ports: &'static [u16],
+    /// Starts to follow a connection.
+    start: fn() -> Dialogue,
+}
+
+impl Protocol {
+    /// Starts to follow a connection.
+    pub fn start(&self) -> Dialogue {
+        (self.start)()
+    }
+
+    /// The protocol of this name.
+    pub fn named(name: &str) -> Option<&'static Protocol> {
+        PROTOCOLS.iter().find(|protocol| protocol.name == name)
+    }
+
+    /// What a port speaks when nothing else is said.
+    pub fn of_port(port: u16) -> &'static Protocol {
+        PROTOCOLS.iter().find(|protocol| protocol.ports.contains(&port)).unwrap_or(&PROTOCOLS[0])
+    }
+}
+
+/// The table of protocols: a line here, a variant of `Dialogue` and a module make another one. The first is what a port
+/// speaks that no line names.
+pub static PROTOCOLS: &[Protocol] = &[
+    Protocol { name: "http1", ports: &[80], start: || Dialogue::Http1(Http1::new()) },
+    Protocol { name: "memcached", ports: &[11211], start: || Dialogue::Memcached(Memcached::new()) },
+    Protocol { name: "unknown", ports: &[443], start: || Dialogue::Unknown(Unknown::new()) },
+];
 
 /// What is said on one connection. An enum, not a trait object: connections lie in one block of memory.
 pub enum Dialogue {
     /// HTTP/1.0 and 1.1.
     Http1(Http1),
+    /// memcached, in text and binary.
+    Memcached(Memcached),
+    /// Any protocol in which client and server take turns.
+    Unknown(Unknown),
 }
 
 /// What a dialogue may know and change beyond the bytes.
@@ -77,6 +133,8 @@ pub struct Context<'a> {
     pub client_next: Option<u32>,
     /// The server has received bytes of the client that are not here.
     pub client_is_behind: bool,
+    /// Measure turns after a connection went over to another protocol.
+    pub times_upgraded: bool,
     /// False: what is still missing will not come, decide now.
     pub patient: bool,
     /// The books.
@@ -88,11 +146,22 @@ macro_rules! each {
     ($dialogue:expr, $inner:ident => $call:expr) => {
         match $dialogue {
             Dialogue::Http1($inner) => $call,
+            Dialogue::Memcached($inner) => $call,
+            Dialogue::Unknown($inner) => $call,
         }
     };
 }
 
 impl Dialogue {
+    /// The protocol's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Dialogue::Http1(_) => PROTOCOLS[0].name,
+            Dialogue::Memcached(_) => PROTOCOLS[1].name,
+            Dialogue::Unknown(_) => PROTOCOLS[2].name,
+        }
+    }
+
     /// This direction starts here: it was opened with SYN.
     pub fn open(&mut self, side: Side) {
         each!(self, inner => inner.open(side))
@@ -101,7 +170,14 @@ impl Dialogue {
     /// The next bytes of a direction. Returns how many were taken; fewer than there are when the dialogue waits for
     /// bytes of the other direction, then the rest is to be offered again.
     pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
-        each!(self, inner => inner.read(side, piece, context))
+        let taken = each!(self, inner => inner.read(side, piece, context));
+        if context.times_upgraded
+            && let Dialogue::Http1(http) = self
+            && http.is_over()
+        {
+            *self = Dialogue::Unknown(Unknown::new());
+        }
+        taken
     }
 
     /// The next bytes of a direction are missing for good.
@@ -120,8 +196,15 @@ impl Dialogue {
     }
 
     /// The connection is no longer followed.
-    pub fn close(&mut self, ledger: &mut Ledger) {
-        each!(self, inner => inner.close(ledger))
+    pub fn close(&mut self, context: &mut Context<'_>) {
+        each!(self, inner => inner.close(context))
+    }
+
+    /// Nothing was captured for a while.
+    pub fn rest(&mut self, context: &mut Context<'_>) {
+        if let Dialogue::Unknown(unknown) = self {
+            unknown.rest(context);
+        }
     }
 
     /// How many of the next bytes may be anything: their content needn't be kept.

@@ -4,7 +4,7 @@
 //! filled or is sure to stay: the receiver acknowledged bytes that were not captured, or time or room ran out.
 
 use crate::delay::Ledger;
-use crate::protocol::{Context, Dialogue, PROTOCOLS, Piece, Protocol, Side};
+use crate::protocol::{Context, Dialogue, Piece, Protocol, Side};
 use crate::segment::Segment;
 
 /// How much later than what refers to it (an acknowledgement, a response) a segment may be captured: queues of a
@@ -118,9 +118,10 @@ macro_rules! context {
     ($connection:expr, $patient:expr, $ledger:expr) => {
         Context {
             stream: $connection.stream,
-            protocol: $connection.protocol.name,
+            protocol: $connection.dialogue.name(),
             client_next: $connection.client.next,
             client_is_behind: $connection.client.is_ahead(),
+            times_upgraded: $connection.times_upgraded,
             patient: $patient,
             ledger: $ledger,
         }
@@ -140,14 +141,13 @@ pub struct Connection {
     reset: bool,
     client: Half,
     server: Half,
-    protocol: &'static Protocol,
+    times_upgraded: bool,
     dialogue: Dialogue,
 }
 
 impl Connection {
     /// A connection of which nothing was seen yet.
-    pub fn new(stream: u64, swapped: bool) -> Self {
-        let protocol = &PROTOCOLS[0];
+    pub fn new(stream: u64, swapped: bool, protocol: &Protocol, times_upgraded: bool) -> Self {
         Self {
             stream,
             last_ns: 0,
@@ -156,8 +156,8 @@ impl Connection {
             reset: false,
             client: Half::default(),
             server: Half::default(),
-            protocol,
-            dialogue: (protocol.start)(),
+            times_upgraded,
+            dialogue: protocol.start(),
         }
     }
 
@@ -362,6 +362,12 @@ impl Connection {
         self.half(side).waits_since.is_none()
     }
 
+    /// Nothing was captured for a while.
+    pub fn rest(&mut self, ledger: &mut Ledger) {
+        let mut context = context!(self, true, ledger);
+        self.dialogue.rest(&mut context);
+    }
+
     fn drop_held(&mut self, side: Side, ledger: &mut Ledger) {
         let half = self.half(side);
         ledger.release(half.held_bytes);
@@ -375,6 +381,7 @@ impl Connection {
         self.proceed(u64::MAX, false, ledger);
         self.drop_held(Side::Client, ledger);
         self.drop_held(Side::Server, ledger);
-        self.dialogue.close(ledger);
+        let mut context = context!(self, false, ledger);
+        self.dialogue.close(&mut context);
     }
 }

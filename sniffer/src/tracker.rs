@@ -1,12 +1,14 @@
 //! The table of connections: finds the one that a packet belongs to, and stays bounded whatever the packets are.
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use hashbrown::HashMap;
 
 use crate::delay::{Budget, Ledger};
 use crate::figures::{Exchange, Period, Summary};
-use crate::protocol::Side;
+use crate::protocol::{Protocol, Side};
+use crate::routes::{MOST_ROUTES, Route};
 use crate::segment::{Packet, Segment, Skip};
 use crate::stream::{Connection, Verdict};
 
@@ -15,9 +17,19 @@ use crate::stream::{Connection, Verdict};
 pub struct TrackerSettings {
     /// TCP ports of the servers.
     pub ports: Vec<u16>,
+    /// What ports of these speak, by its name in the table of protocols, where that is not what they usually do.
+    pub protocols: Vec<(u16, &'static str)>,
+    /// Route classes; at most `MOST_ROUTES` count.
+    pub routes: Vec<Route>,
+    /// Measure turns, as of an unknown protocol, after a connection went over to another one (`Upgrade`, `CONNECT`).
+    /// Else what follows is passed over: what a web socket carries is no response of the server.
+    pub times_upgraded: bool,
+    /// Give histograms with periods and the summary, to `merge` them.
+    pub with_histograms: bool,
     /// Connections followed at a time; when there are more, closed and idle ones make room.
     pub most_connections: usize,
-    /// Requests waiting for their response at a time, on all connections.
+    /// Requests waiting for their response at a time, on all connections. When there are more, a connection keeps only
+    /// one: so a flood of requests does not hide those that are answered.
     pub most_waiting: usize,
     /// Bytes held back at a time on all connections: segments out of order, heads in several segments.
     pub most_held_bytes: usize,
@@ -33,6 +45,10 @@ impl Default for TrackerSettings {
     fn default() -> Self {
         Self {
             ports: vec![80],
+            protocols: Vec::new(),
+            routes: Vec::new(),
+            times_upgraded: false,
+            with_histograms: false,
             most_connections: 32_768,
             most_waiting: 131_072,
             most_held_bytes: 8 << 20,
@@ -44,7 +60,10 @@ impl Default for TrackerSettings {
 }
 
 /// A closed connection is kept for retransmissions that come late.
-const LINGER_NS: u64 = 3_000_000_000;
+const LINGER_NS: u64 = 1_000_000_000;
+
+/// After so long without a packet a turn of an unknown protocol is over.
+const REST_NS: u64 = 1_000_000_000;
 
 /// Between two looks at all connections.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -55,10 +74,31 @@ const SWEEP_STEP: usize = 16;
 /// Connections among which the one that makes room is chosen.
 const CANDIDATES: usize = 16;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     server: (IpAddr, u16),
     client: (IpAddr, u16),
+}
+
+/// In few large words: it is done for each packet. The table's hasher has a secret seed.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ports = u64::from(self.server.1) << 16 | u64::from(self.client.1);
+        match (self.server.0, self.client.0) {
+            (IpAddr::V4(server), IpAddr::V4(client)) => {
+                state.write_u64(u64::from(server.to_bits()) << 32 | u64::from(client.to_bits()));
+            }
+            (server, client) => {
+                for address in [server, client] {
+                    state.write_u128(match address {
+                        IpAddr::V4(address) => u128::from(address.to_bits()),
+                        IpAddr::V6(address) => address.to_bits(),
+                    });
+                }
+            }
+        }
+        state.write_u64(ports);
+    }
 }
 
 struct Slot {
@@ -95,7 +135,8 @@ impl Tracker {
             ports[usize::from(port >> 6)] |= 1 << (port & 63);
         }
         let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
-        let ledger = Ledger::new(budget, settings.keep_exchanges);
+        let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
+        let ledger = Ledger::new(budget, settings.keep_exchanges, routes, settings.with_histograms);
         Tracker {
             ports,
             settings,
@@ -170,6 +211,11 @@ impl Tracker {
         self.ports[usize::from(port >> 6)] & 1 << (port & 63) != 0
     }
 
+    fn protocol(&self, port: u16) -> &'static Protocol {
+        let named = self.settings.protocols.iter().find(|(other, _)| *other == port);
+        named.and_then(|(_, name)| Protocol::named(name)).unwrap_or_else(|| Protocol::of_port(port))
+    }
+
     /// The connection's name in the table and who sends, taking the watched port for the server's.
     fn key(&self, segment: &Segment<'_>) -> Option<(Key, Side)> {
         let (source, destination) = (segment.source, segment.destination);
@@ -215,7 +261,10 @@ impl Tracker {
         // With both ports watched only a SYN tells who is the server.
         let opener = if segment.ack.is_some() { Side::Server } else { Side::Client };
         let both = self.is_watched(key.client.1);
-        let connection = Connection::new(self.streams, both && segment.syn && side != opener);
+        let swapped = both && segment.syn && side != opener;
+        let port = if swapped { key.client.1 } else { key.server.1 };
+        let protocol = self.protocol(port);
+        let connection = Connection::new(self.streams, swapped, protocol, self.settings.times_upgraded);
         self.streams += 1;
         self.ledger.connections += 1;
         let slot = Slot { key, connection, listed: false };
@@ -234,12 +283,13 @@ impl Tracker {
     }
 
     fn remove(&mut self, slot: usize, evicted: bool) {
-        let Some(Slot { key, mut connection, .. }) = self.slots[slot].take() else { return };
-        self.index.remove(&key);
-        self.free.push(slot as u32);
+        let Some(Slot { key, connection, .. }) = &mut self.slots[slot] else { return };
+        self.index.remove(key);
         self.ledger.counts.evicted += u64::from(evicted);
         self.ledger.in_flight -= connection.in_flight();
         connection.close(&mut self.ledger);
+        self.slots[slot] = None;
+        self.free.push(slot as u32);
     }
 
     /// Gives up the connection that is missed least of some: closed before silent before open, then the idlest.
@@ -266,8 +316,13 @@ impl Tracker {
         }
         let end = self.slots.len().min(self.cursor.saturating_add(steps));
         for slot in self.cursor..end {
-            let Some(Slot { connection, .. }) = &self.slots[slot] else { continue };
+            let Some(Slot { connection, .. }) = &mut self.slots[slot] else { continue };
             let idle = now.saturating_sub(connection.last_ns);
+            if idle >= REST_NS {
+                let before = connection.in_flight();
+                connection.rest(&mut self.ledger);
+                self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+            }
             if connection.is_closed() && idle >= LINGER_NS {
                 self.remove(slot, false);
             } else if idle >= self.settings.idle_s.saturating_mul(1_000_000_000) {

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -49,7 +50,7 @@ fn read_prints_exchanges_and_then_the_summary() {
     assert_eq!(lines.len(), 2);
     let expected = serde_json::json!({
         "request_frame": 4, "response_frame": 5, "stream": 0, "seconds": 0.001, "seconds_first_byte": 0.001,
-        "method": "GET", "status": 200, "protocol": "http1"
+        "method": "GET", "status": 200, "protocol": "http1", "request_bytes": GET.len(), "response_bytes": OK.len()
     });
     assert_eq!(lines[0], expected);
     let summary = &lines[1];
@@ -76,6 +77,53 @@ fn without_json_people_can_read_it() {
 }
 
 #[test]
+fn routes_periods_and_histograms_are_in_the_json() {
+    let file = Capture::new();
+    let output = sniffer(&["read", file.path(), "--json", "--histograms", "--every", "0.001", "--route", "a=/a*"]);
+    let lines = lines(&output);
+    assert_eq!(lines.len(), 6, "a line for each period, and the summary");
+    let busy = lines.iter().find(|line| line["rps"].as_f64() == Some(1_000.0)).expect("a period with the exchange");
+    assert_eq!((&busy["routes"][0]["name"], &busy["routes"][1]["exchanges"]), (&"a".into(), &0.into()));
+    let summary = &lines[5];
+    assert_eq!((&summary["routes"][0]["exchanges"], &summary["routes"][1]["name"]), (&1.into(), &"other".into()));
+
+    let text = PathBuf::from(format!("{}.json", file.path()));
+    std::fs::write(&text, &output.stdout).expect("the build's directory takes files");
+    let path = text.to_str().expect("a name in text");
+    let merged = sniffer(&["merge", path, path, "--json"]);
+    std::fs::remove_file(&text).expect("it was written");
+    let merged: Value = serde_json::from_slice(&merged.stdout).expect("JSON");
+    assert_eq!((&merged["exchanges"], merged["last_byte_ms"]["p99"].as_f64().map(f64::round)), (&2.into(), Some(1.0)));
+}
+
+#[test]
+fn compressed_captures_are_read_and_damaged_ones_named() {
+    let file = Capture::new();
+    let bytes = std::fs::read(file.path()).expect("it was written");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&bytes).expect("memory takes all");
+    let packed = packed.finish().expect("memory takes all");
+    std::fs::write(file.path(), &packed).expect("it is ours");
+    assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["exchanges"], 1);
+    // pcapng goes another way than pcap: a section, an interface, one packet of nothing.
+    let section = [0x0a0d0d0au32, 28, 0x1a2b3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 262_144, 20];
+    let empty = [6u32, 32, 0, 0, 0, 0, 0, 32];
+    let bytes: Vec<u8> = section.iter().chain(&empty).flat_map(|word| word.to_le_bytes()).collect();
+    let mut other = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    other.write_all(&bytes).expect("memory takes all");
+    for bytes in [bytes, other.finish().expect("memory takes all")] {
+        std::fs::write(file.path(), bytes).expect("it is ours");
+        assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["packets"], 1);
+    }
+    for damaged in [&packed[..packed.len() / 2], b"\x1f\x8bnothing of the kind", &packed[..3]] {
+        std::fs::write(file.path(), damaged).expect("it is ours");
+        let output = sniffer(&["read", file.path(), "--json"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(file.path()), "{text}");
+    }
+}
+
+#[test]
 fn a_missing_or_damaged_file_is_named() {
     let output = sniffer(&["read", "no-such-file.pcap"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -95,6 +143,9 @@ fn wrong_arguments_are_refused() {
     for arguments in [
         &["read", "x.pcap", "--port", "0"][..],
         &["read", "x.pcap", "--port", "65536"],
+        &["read", "x.pcap", "--port", "80:spdy"],
+        &["read", "x.pcap", "--route", "/a"],
+        &["merge"],
         &["live", "-i", "lo", "--every", "0"],
         &["live", "-i", "lo", "--seconds", "NaN"],
         &["live"],

@@ -97,9 +97,10 @@ fn requests_that_are_never_answered_are_bounded_and_given_up() {
         }
     }
     let period = tracker.take_period(START_NS + 1_000_000_000);
-    assert_eq!((period.in_flight, period.counts.refused), (500, 1_500));
+    // A quarter of the connections takes all there is, the others keep one each.
+    assert_eq!((period.in_flight, period.counts.refused), (575, 1_425));
     let period = tracker.take_period(START_NS + 60_000_000_000);
-    assert_eq!((period.in_flight, period.counts.unmatched_requests, period.counts.evicted), (0, 500, 100));
+    assert_eq!((period.in_flight, period.counts.unmatched_requests, period.counts.evicted), (0, 575, 100));
 }
 
 #[test]
@@ -159,4 +160,80 @@ fn fragments_and_other_protocols_are_passed_over() {
     }
     let counts = tracker.finish().counts;
     assert_eq!((counts.packets, counts.fragments, counts.unmatched_requests), (4, 1, 0));
+}
+
+#[test]
+fn half_open_requests_are_bounded_and_real_exchanges_are_still_measured() {
+    let settings = TrackerSettings {
+        most_connections: 500,
+        most_held_bytes: 64 << 10,
+        most_waiting: 1_000,
+        ..TrackerSettings::default()
+    };
+    let mut tracker = Tracker::new(settings);
+    let mut real = Talk::new();
+    let mut number = 0;
+    let mut feed = |tracker: &mut Tracker, talk: &mut Talk| {
+        for frame in talk.frames.drain(..) {
+            number += 1;
+            tracker.packet(&packet(1, number, &frame));
+        }
+    };
+    for flood in 0..10_000u32 {
+        let mut attacker = Talk::silent();
+        (attacker.now_ns, attacker.step_ns) = (START_NS + u64::from(flood) * 100_000, 10_000);
+        (attacker.client_port, attacker.client) = (1_024 + (flood % 38_000) as u16, flood);
+        attacker.handshake();
+        match flood % 4 {
+            // A head that never ends, a body that never comes, pipelined requests without an answer, holes.
+            0 => attacker.client(&[&GET[..20], &[b'x'; 1_000]].concat()),
+            1 => attacker.client(b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"),
+            2 => attacker.client(&GET.repeat(50)),
+            _ => {
+                attacker.client = attacker.client.wrapping_add(10_000);
+                attacker.client(&[b'y'; 1_400])
+            }
+        };
+        feed(&mut tracker, &mut attacker);
+        if flood % 20 == 0 {
+            real.now_ns = attacker.now_ns;
+            real.client(GET);
+            real.server(OK);
+            feed(&mut tracker, &mut real);
+        }
+        assert!(tracker.connections() <= 500 && tracker.held_bytes() <= 64 << 10);
+    }
+    let summary = tracker.finish();
+    assert_eq!(summary.counts.exchanges, 500, "{summary:?}");
+    assert!(summary.counts.evicted > 9_000 && summary.counts.unmatched_requests > 1_000, "{summary:?}");
+    assert_eq!(tracker.held_bytes(), 0);
+}
+
+#[test]
+fn floods_in_other_protocols_are_bounded_too() {
+    for (protocol, bytes) in [("memcached", &b"get a b c\r\nget d"[..]), ("unknown", b"anything")] {
+        let mut tracker = Tracker::new(TrackerSettings {
+            protocols: vec![(80, protocol)],
+            most_connections: 200,
+            most_held_bytes: 1_000,
+            most_waiting: 250,
+            ..TrackerSettings::default()
+        });
+        for flood in 0..5_000u32 {
+            let mut attacker = Talk::silent();
+            attacker.now_ns = START_NS + u64::from(flood) * 100_000;
+            attacker.client_port = 1_024 + flood as u16;
+            attacker.handshake();
+            attacker.client(bytes);
+            for frame in &attacker.frames {
+                tracker.packet(&packet(1, 1, frame));
+            }
+            assert!(tracker.connections() <= 200 && tracker.held_bytes() <= 1_000, "{protocol}");
+        }
+        let period = tracker.take_period(START_NS + 1_000_000_000);
+        assert!(period.in_flight <= 250, "{protocol}: {period:?}");
+        let summary = tracker.finish();
+        assert_eq!((summary.in_flight, tracker.held_bytes()), (0, 0), "{protocol}");
+        assert!(summary.counts.unmatched_requests >= 1_000, "{protocol}: {summary:?}");
+    }
 }

@@ -1,9 +1,11 @@
 //! Captures real connections on the loopback interface. Needs CAP_NET_RAW: says so and passes without it.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use slackwater_sniffer::{Live, LiveSettings, Period, Tracker, TrackerSettings};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -92,4 +94,48 @@ fn exchanges_on_the_loopback_are_all_seen_with_their_times() {
     assert!(summary.first_byte_ms.mean <= summary.last_byte_ms.mean);
     let busy = periods.iter().find(|period| period.exchanges > 0).expect("a period with exchanges");
     assert!(busy.rt_p99_ms >= busy.rt_p50_ms && busy.rt_p50_ms >= Some(5.0));
+}
+
+#[test]
+fn the_capture_goes_on_once_every_privilege_is_dropped() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    if open(port).is_none() {
+        return;
+    }
+    serve(listener, Duration::ZERO);
+    let mut sniffer = Command::new(env!("CARGO_BIN_EXE_slackwater-sniffer"))
+        .args(["live", "-i", "lo", "--json", "--every", "0.1", "--user", "65534", "--port", &port.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut lines = BufReader::new(sniffer.stdout.take().expect("a pipe")).lines();
+    let mut next =
+        || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("a line of JSON") };
+    // The first period tells that the capture is open, and that periods come without packets.
+    assert_eq!(next()["exchanges"], 0);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sniffer.id())).expect("it runs");
+    let value = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert_eq!(value(set), ["0000000000000000"], "{set}");
+    }
+    assert_eq!(
+        (value("NoNewPrivs:"), value("Uid:")[1].as_str(), value("Groups:").len()),
+        (vec!["1".into()], "65534", 0)
+    );
+    ask(&mut TcpStream::connect(("127.0.0.1", port)).expect("the server listens"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut exchanges = 0;
+    while exchanges == 0 && Instant::now() < deadline {
+        exchanges += next()["exchanges"].as_u64().expect("a number");
+    }
+    let stopped = Command::new("kill").args(["-INT", &sniffer.id().to_string()]).status().expect("it runs");
+    assert!(exchanges == 1 && stopped.success());
+    let last = std::iter::from_fn(|| lines.next()?.ok()).last().expect("a summary");
+    assert!(sniffer.wait().expect("it ends").success());
+    let summary: Value = serde_json::from_str(&last).expect("JSON");
+    assert_eq!((&summary["exchanges"], &summary["drops"], &summary["connections"]), (&1.into(), &0.into(), &1.into()));
 }

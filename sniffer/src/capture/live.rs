@@ -134,10 +134,17 @@ impl AsRawFd for Live {
     }
 }
 
+/// The filter of the kernel. It knows TCP over IPv6 only right behind the IP head: packets with extension heads, and
+/// fragments of TCP (which have no ports, and are counted), all pass, and are looked at here.
 fn filter(ports: &[u16]) -> String {
     let ports: Vec<String> = ports.iter().map(|port| format!("port {port}")).collect();
-    format!("(tcp and ({}))", ports.join(" or "))
+    let extended: Vec<String> = EXTENSIONS.iter().map(|number| format!("ip6[6] = {number}")).collect();
+    let (ports, extended) = (ports.join(" or "), extended.join(" or "));
+    format!("((tcp and ({ports})) or (ip proto 6 and ip[6:2] & 0x1fff != 0) or (ip6 and ({extended})))")
 }
+
+/// Heads between IPv6 and TCP: hop-by-hop, routing, fragment, authentication, destination.
+const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 
 fn explain(interface: &str, reason: &str) -> CaptureError {
     let text = if reason.contains("No such device") {
@@ -156,7 +163,30 @@ mod tests {
 
     #[test]
     fn the_filter_names_all_ports() {
-        assert_eq!(filter(&[80, 8080]), "(tcp and (port 80 or port 8080))");
+        assert!(filter(&[80, 8080]).contains("(tcp and (port 80 or port 8080))"));
+    }
+
+    #[test]
+    fn the_filter_lets_extension_heads_and_fragments_pass() {
+        let program = |expression: &str| {
+            let dead = Capture::dead(pcap::Linktype::ETHERNET).expect("memory");
+            dead.compile(expression, true).expect("the filter is right")
+        };
+        let program = program(&filter(&[80]));
+        let mut v6 = vec![0u8; 14 + 40 + 8 + 20];
+        v6[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        for (next, passes) in [(60, true), (0, true), (44, true), (17, false), (6, false)] {
+            v6[20] = next;
+            assert_eq!(program.filter(&v6), passes, "next head {next}");
+        }
+        let mut v4 = vec![0u8; 14 + 40];
+        v4[12..15].copy_from_slice(&[8, 0, 0x45]);
+        v4[23] = 6;
+        assert!(!program.filter(&v4), "port 0");
+        v4[21] = 10;
+        assert!(program.filter(&v4), "a later fragment");
+        v4[23] = 17;
+        assert!(!program.filter(&v4), "of UDP");
     }
 
     #[test]

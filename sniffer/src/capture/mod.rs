@@ -1,6 +1,8 @@
-//! Where packets come from: an interface or a file, both through libpcap.
+//! Where packets come from: an interface or a file.
 
+mod classic;
 mod file;
+mod gzip;
 mod live;
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Puts heads together, from one segment in place or from several, and begins their messages.
 
-use super::{Http1, Moment, Start, head};
-use crate::protocol::{Context, Piece, Side};
+use super::{Http1, Start, head};
+use crate::protocol::{Context, Moment, Piece, Side};
 
 /// The longest head that is put together from several segments, in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
@@ -108,7 +108,9 @@ impl Http1 {
                 None => Taken::Bad,
                 Some((_, None)) if !complete => Taken::Short,
                 Some((head, end)) => {
-                    self.begin_request(head, start, piece, context);
+                    let route = context.ledger.route(head::target(bytes));
+                    let length = end.unwrap_or(bytes.len()) as u32;
+                    self.begin_request(head, route, start, length, piece, context);
                     Taken::Bytes(end.unwrap_or(bytes.len()))
                 }
             },

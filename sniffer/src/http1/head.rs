@@ -3,36 +3,7 @@
 //! One scanner for whole heads, for heads that the snap length cut and for heads that no strict parser would take (a
 //! library gives nothing for a cut head). Framing: RFC 9112, section 6.
 
-use std::fmt;
-
-/// The longest method that is kept whole.
-const METHOD_LENGTH: usize = 23;
-
-/// A request's method; held in place so that no request costs an allocation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Method {
-    length: u8,
-    text: [u8; METHOD_LENGTH],
-}
-
-impl Method {
-    fn new(token: &[u8]) -> Option<Self> {
-        let mut text = [0; METHOD_LENGTH];
-        text.get_mut(..token.len())?.copy_from_slice(token);
-        Some(Self { length: token.len() as u8, text })
-    }
-
-    /// The method as it was sent, as in `GET`.
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or("")
-    }
-}
-
-impl fmt::Debug for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+use crate::method::{METHOD_LENGTH, Method};
 
 /// How a message's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +77,13 @@ pub fn starts_response(bytes: &[u8]) -> bool {
 /// True for HTTP/2 with prior knowledge: nothing here is for this parser.
 pub fn is_http2(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PRI * HTTP/2")
+}
+
+/// The target of the request that starts the bytes, as far as it is there.
+pub fn target(bytes: &[u8]) -> &[u8] {
+    let Some(rest) = method(bytes).and_then(|method| bytes.get(method.len() + 1..)) else { return &[] };
+    let end = memchr::memchr3(b' ', b'\r', b'\n', rest).unwrap_or(rest.len());
+    &rest[..end]
 }
 
 /// The first line without its end, and where the next one starts.
@@ -285,6 +263,12 @@ mod tests {
         assert_eq!((head.status, head.framing, end), (404, Framing::Unknown, None));
         let (head, end) = request(b"HEAD /images/sf.net_box.gif HTT").expect("a method");
         assert_eq!((head.method.as_str(), head.framing, end), ("HEAD", Framing::Unknown, None));
+    }
+
+    #[test]
+    fn the_target_is_found_as_far_as_it_goes() {
+        assert_eq!(target(b"GET /a?b HTTP/1.1\r\n"), b"/a?b");
+        assert_eq!((target(b"GET /cut"), target(b"GET")), (&b"/cut"[..], &b""[..]));
     }
 
     #[test]

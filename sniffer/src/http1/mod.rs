@@ -11,28 +11,9 @@ mod pairing;
 use std::collections::VecDeque;
 
 use crate::delay::Ledger;
-use crate::protocol::{Context, Piece, Side};
+use crate::protocol::{Context, Moment, Piece, Side};
 use chunks::{Chunks, Progress};
-pub use head::Method;
 use pairing::{Answer, Gap, Request};
-
-/// When and in which frame something was captured.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    time_ns: u64,
-    frame: u64,
-}
-
-impl Moment {
-    fn of(piece: &Piece<'_>) -> Self {
-        Self { time_ns: piece.time_ns, frame: piece.frame }
-    }
-
-    /// Pieces held back behind a hole come late: the one captured last completed the message.
-    fn later(self, other: Self) -> Self {
-        if other.time_ns >= self.time_ns { other } else { self }
-    }
-}
 
 /// Where a message starts.
 #[derive(Debug, Clone, Copy)]
@@ -198,7 +179,8 @@ impl Http1 {
     }
 
     /// The connection is no longer followed.
-    pub fn close(&mut self, ledger: &mut Ledger) {
+    pub fn close(&mut self, context: &mut Context<'_>) {
+        let ledger = &mut *context.ledger;
         ledger.release(self.client.held.len() + self.server.held.len());
         self.client.held = Vec::new();
         self.server.held = Vec::new();
@@ -222,6 +204,11 @@ impl Http1 {
         }
     }
 
+    /// The connection went over to another protocol, and no response is coming in any more.
+    pub fn is_over(&self) -> bool {
+        self.server.state == State::Opaque && self.answer.is_none()
+    }
+
     /// Requests whose response has not ended.
     pub fn waiting(&self) -> usize {
         self.requests.len()
@@ -240,6 +227,7 @@ impl Http1 {
             Side::Client if self.open => {
                 if let Some(request) = self.requests.back_mut() {
                     request.last = request.last.later(Moment::of(piece));
+                    request.end = piece.seq.wrapping_add(at);
                     request.end_lost = false;
                 }
             }

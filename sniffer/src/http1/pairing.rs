@@ -7,11 +7,12 @@
 
 use super::assemble::Taken;
 use super::chunks::Chunks;
-use super::head::{Framing, Method, RequestHead, ResponseHead};
-use super::{Http1, Moment, Start, State};
+use super::head::{Framing, RequestHead, ResponseHead};
+use super::{Http1, Start, State};
 use crate::delay::Ledger;
-use crate::figures::Exchange;
-use crate::protocol::{Context, Piece, Side};
+use crate::figures::{Exchange, StatusClass};
+use crate::method::Method;
+use crate::protocol::{Context, Moment, Piece, Side, is_after};
 
 /// Pipelined requests that may wait on one connection.
 const MOST_WAITING: usize = 128;
@@ -29,8 +30,11 @@ pub(super) enum Gap {
 /// A request whose response has not ended.
 pub(super) struct Request {
     pub(super) start: u32,
+    /// Sequence number behind the last byte so far.
+    pub(super) end: u32,
     pub(super) ack: Option<u32>,
     pub(super) method: Method,
+    pub(super) route: u8,
     /// Its last byte so far.
     pub(super) last: Moment,
     /// `last` is its end.
@@ -48,6 +52,8 @@ pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) first: Moment,
     pub(super) last: Moment,
+    /// Sequence number of its first byte.
+    pub(super) start: u32,
     /// Sequence number behind the last byte seen.
     pub(super) end: u32,
     /// The last byte of the request that was seen before the answer began.
@@ -63,29 +69,28 @@ enum Whom {
     Wait,
 }
 
-/// True when `a` is behind `b` in sequence space.
-fn is_after(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) > 0
-}
-
 impl Http1 {
     pub(super) fn begin_request(
         &mut self,
         head: RequestHead,
+        route: u8,
         start: Start,
+        length: u32,
         piece: &Piece<'_>,
         context: &mut Context<'_>,
     ) {
         self.settle(start.ack, context);
         let ledger = &mut *context.ledger;
         let after_gap = std::mem::replace(&mut self.gap, Gap::None);
-        self.open = self.requests.len() < MOST_WAITING && !ledger.is_full();
+        self.open = self.requests.len() < MOST_WAITING && (self.requests.is_empty() || !ledger.is_full());
         if self.open {
             ledger.waiting += 1;
             self.requests.push_back(Request {
                 start: start.seq,
+                end: start.seq.wrapping_add(length),
                 ack: start.ack,
                 method: head.method,
+                route,
                 last: start.at.later(Moment::of(piece)),
                 whole: false,
                 end_lost: false,
@@ -157,6 +162,7 @@ impl Http1 {
             status,
             first: start.at,
             last: start.at.later(Moment::of(piece)),
+            start: start.seq,
             end: start.seq.wrapping_add(length as u32),
             asked: request.map_or(start.at, |request| request.last),
             blurred: false,
@@ -234,7 +240,12 @@ impl Http1 {
             first_byte_ns: (!request.end_lost).then(|| since(asked_before(answer.first), answer.first)),
             method: request.method,
             status: answer.status,
+            word: "",
+            class: StatusClass::of_http(answer.status),
             protocol: context.protocol,
+            route: request.route,
+            request_bytes: request.end.wrapping_sub(request.start),
+            response_bytes: answer.end.wrapping_sub(answer.start),
         });
     }
 

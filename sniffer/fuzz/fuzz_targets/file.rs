@@ -1,0 +1,19 @@
+//! Capture files. Compressed ones are left out: what they hold is read the same way.
+#![no_main]
+
+use slackwater_sniffer::{Tracker, TrackerSettings, read_file};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    if data.starts_with(&[0x1f, 0x8b]) {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("slackwater-fuzz-{}.pcap", std::process::id()));
+    std::fs::write(&path, data).expect("the temporary folder takes files");
+    let mut tracker = Tracker::new(TrackerSettings { most_connections: 8, ..TrackerSettings::default() });
+    let mut packets = 0;
+    let _ = read_file(&path, |packet| {
+        packets += 1;
+        tracker.packet(packet);
+    });
+    assert_eq!(tracker.finish().counts.packets, packets);
+});

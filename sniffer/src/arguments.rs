@@ -1,0 +1,143 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use slackwater_sniffer::{LiveSettings, MOST_ROUTES, PROTOCOLS, Protocol, Route, TrackerSettings};
+
+/// Response times of web servers (HTTP/1.x over TCP), of memcached, and of any protocol in which client and server take
+/// turns, from the packets on the wire.
+///
+/// A response time is the time from the last byte of a request to the last byte of its response. Frames and streams are
+/// numbered as in Wireshark. Fragments of IP packets are counted and skipped.
+#[derive(Parser)]
+#[command(version, after_help = "Example: slackwater-sniffer read requests.pcap --port 80 --json")]
+pub struct Command {
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+#[derive(Subcommand)]
+pub enum Action {
+    /// Read a capture file (pcap or pcapng, also compressed with gzip).
+    #[command(
+        after_help = "Example: slackwater-sniffer read requests.pcap.gz --port 80 --port 443:unknown --exchanges"
+    )]
+    Read {
+        /// The file.
+        file: PathBuf,
+        #[command(flatten)]
+        what: What,
+    },
+    /// Capture from an interface until interrupted; needs the capability CAP_NET_RAW, and drops it at once.
+    #[command(after_help = "Example: slackwater-sniffer live -i eth0 --port 80 --every 1")]
+    Live {
+        /// The interface; `any` stands for all.
+        #[arg(short, long)]
+        interface: String,
+        #[command(flatten)]
+        what: What,
+        /// Stop after so many seconds.
+        #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+        seconds: Option<Duration>,
+        /// Bytes kept of each packet; by default all.
+        #[arg(long, value_name = "BYTES", default_value_t = LiveSettings::default().snap_length)]
+        snap_length: u32,
+        /// Size of the kernel's ring in MiB.
+        #[arg(long, value_name = "MIB", default_value_t = LiveSettings::default().buffer_mib)]
+        buffer_mib: u32,
+        /// Change to this user (a name or a number) once the capture is open. All capabilities go in any case.
+        #[arg(long)]
+        user: Option<String>,
+    },
+    /// Put histograms of several runs or nodes together: percentiles of all. Reads what `--json --histograms` printed,
+    /// from files or standard input, and merges the last line of each file.
+    #[command(after_help = "Example: slackwater-sniffer merge node1.json node2.json")]
+    Merge {
+        /// Lines of JSON with a `histogram`.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct What {
+    /// TCP port of the servers, and what it speaks: http1, memcached or unknown (turns are timed, not read, as for TLS).
+    /// Without that: memcached on 11211, unknown on 443, else http1. May be given several times.
+    #[arg(short, long = "port", value_name = "PORT[:PROTOCOL]", default_value = "80", value_parser = port)]
+    pub ports: Vec<Port>,
+    /// A class of requests with figures of its own: those whose path, without the query, matches the pattern, in which
+    /// `*` stands for anything (for memcached: the first key). The first that matches counts. May be given several times.
+    #[arg(long = "route", value_name = "NAME=PATTERN", value_parser = str::parse::<Route>)]
+    pub routes: Vec<Route>,
+    /// Print the figures of each period of so many seconds; on a terminal, in a table that is refreshed.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub every: Option<Duration>,
+    /// Print the summary, and periods, as JSON: one object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Print a line of JSON for each matched request and response; a summary that is not JSON goes to standard error.
+    #[arg(long)]
+    pub exchanges: bool,
+    /// Put histograms into the JSON, to merge them over periods and nodes.
+    #[arg(long, requires = "json")]
+    pub histograms: bool,
+    /// Also time turns on connections that went over to another protocol (Upgrade, CONNECT).
+    #[arg(long)]
+    pub upgraded: bool,
+}
+
+impl What {
+    /// What the tracker is to do.
+    pub fn settings(&self, number_all: bool) -> Result<TrackerSettings, String> {
+        if self.routes.len() > MOST_ROUTES {
+            return Err(format!("{} routes: at most {MOST_ROUTES}", self.routes.len()));
+        }
+        Ok(TrackerSettings {
+            ports: self.ports.iter().map(|port| port.number).collect(),
+            protocols: self.ports.iter().filter_map(|port| Some((port.number, port.protocol?))).collect(),
+            routes: self.routes.clone(),
+            times_upgraded: self.upgraded,
+            with_histograms: self.histograms,
+            keep_exchanges: self.exchanges,
+            number_all,
+            ..TrackerSettings::default()
+        })
+    }
+}
+
+/// A port and, where it was said, what it speaks.
+#[derive(Debug, Clone, Copy)]
+pub struct Port {
+    pub number: u16,
+    protocol: Option<&'static str>,
+}
+
+fn port(text: &str) -> Result<Port, String> {
+    let (number, protocol) = match text.split_once(':') {
+        Some((number, protocol)) => (number, Some(protocol)),
+        None => (text, None),
+    };
+    let number: u16 = number.parse().unwrap_or(0);
+    if number == 0 {
+        return Err(format!("{text:?}: a port is a number from 1 to 65535, as in 80 or 443:unknown"));
+    }
+    let known = || PROTOCOLS.iter().map(|protocol| protocol.name).collect::<Vec<_>>().join(", ");
+    let protocol = protocol.map(|name| {
+        let found = Protocol::named(name).map(|protocol| protocol.name);
+        found.ok_or_else(|| format!("{name:?} is no protocol known here: {}", known()))
+    });
+    Ok(Port { number, protocol: protocol.transpose()? })
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| *duration >= Duration::from_millis(1))
+        .ok_or_else(|| format!("{text}: at least 0.001 seconds"))
+}

@@ -1,0 +1,153 @@
+//! The classic pcap format, read in large pieces: libpcap reads files in pieces of 4 KiB, which costs more than all else.
+//!
+//! Source: draft-ietf-opsawg-pcap. What is not of this format (pcapng above all) is left to libpcap.
+
+use std::io::{self, Read};
+
+use crate::segment::Packet;
+
+const FILE_HEAD: usize = 24;
+const RECORD_HEAD: usize = 16;
+
+/// The longest record that is believed, as in libpcap.
+const LONGEST: usize = 262_144;
+
+/// Bytes read at a time.
+const PIECE: usize = 256 * 1024;
+
+/// What the start of a file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Format {
+    is_big_endian: bool,
+    /// Nanoseconds in a unit of the fraction.
+    unit_ns: u64,
+    link_type: i32,
+}
+
+impl Format {
+    /// The format of a file that starts with these bytes; `None` if it is another one.
+    pub fn of(start: &[u8]) -> Option<Self> {
+        let head: &[u8; FILE_HEAD] = start.get(..FILE_HEAD)?.try_into().ok()?;
+        let (is_big_endian, unit_ns) = match head[..4] {
+            [0xa1, 0xb2, 0xc3, 0xd4] => (true, 1_000),
+            [0xd4, 0xc3, 0xb2, 0xa1] => (false, 1_000),
+            [0xa1, 0xb2, 0x3c, 0x4d] => (true, 1),
+            [0x4d, 0x3c, 0xb2, 0xa1] => (false, 1),
+            _ => return None,
+        };
+        let mut format = Self { is_big_endian, unit_ns, link_type: 0 };
+        // The upper half has flags; raw IP has another number in files than in captures.
+        format.link_type = match format.word(head, 20) as i32 & 0xffff {
+            101 => 12,
+            link_type => link_type,
+        };
+        Some(format)
+    }
+
+    fn word(&self, bytes: &[u8], at: usize) -> u32 {
+        let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        if self.is_big_endian { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) }
+    }
+}
+
+/// Hands each packet of a file of this format to `take`; the source is at the start of the file. The error comes with
+/// the number of packets before it.
+pub fn read(mut source: impl Read, format: Format, mut take: impl FnMut(&Packet<'_>)) -> Result<u64, (u64, io::Error)> {
+    let mut buffer = vec![0; PIECE + LONGEST + RECORD_HEAD];
+    let (mut start, mut end) = (0, 0);
+    let mut skip = FILE_HEAD;
+    let mut frame = 0;
+    loop {
+        // What is left of the last piece goes to the front.
+        buffer.copy_within(start..end, 0);
+        (start, end) = (0, end - start);
+        let count = match source.read(&mut buffer[end..]) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err((frame, error)),
+        };
+        if count == 0 {
+            let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, format!("cut off within packet {}", frame + 1));
+            return if end == 0 { Ok(frame) } else { Err((frame, cut())) };
+        }
+        end += count;
+        let skipped = skip.min(end);
+        (start, skip) = (skipped, skip - skipped);
+        while let Some(record) = buffer[start..end].first_chunk::<RECORD_HEAD>() {
+            let length = format.word(record, 8) as usize;
+            if length > LONGEST {
+                let text = format!("packet {} has {length} bytes, more than {LONGEST}", frame + 1);
+                return Err((frame, io::Error::new(io::ErrorKind::InvalidData, text)));
+            }
+            let Some(bytes) = buffer[start + RECORD_HEAD..end].get(..length) else { break };
+            frame += 1;
+            let seconds = u64::from(format.word(record, 0)) * 1_000_000_000;
+            take(&Packet {
+                time_ns: seconds + u64::from(format.word(record, 4)) * format.unit_ns,
+                link_type: format.link_type,
+                frame,
+                original_length: format.word(record, 12),
+                bytes,
+            });
+            start += RECORD_HEAD + length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one byte at a time: every boundary is met.
+    struct Slow<'a>(&'a [u8]);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let Some((first, rest)) = self.0.split_first() else { return Ok(0) };
+            (buffer[0], self.0) = (*first, rest);
+            Ok(1)
+        }
+    }
+
+    fn file(magic: u32, link_type: u32, is_big_endian: bool) -> Vec<u8> {
+        let words = [magic, 4 << 16 | 2, 0, 0, 65_535, link_type, 7, 5, 3, 60, u32::from_be_bytes(*b"abc.") & !0xff];
+        let word = |word: u32| if is_big_endian { word.to_be_bytes() } else { word.to_le_bytes() };
+        let mut bytes: Vec<u8> = words[..10].iter().flat_map(|w| word(*w)).collect();
+        bytes.extend(b"abc");
+        bytes
+    }
+
+    #[test]
+    fn both_precisions_and_both_orders_are_read() {
+        for (magic, is_big_endian, time_ns) in [
+            (0xa1b2_c3d4, true, 7_000_005_000),
+            (0xa1b2_c3d4, false, 7_000_005_000),
+            (0xa1b2_3c4d, true, 7_000_000_005),
+            (0xa1b2_3c4d, false, 7_000_000_005),
+        ] {
+            let bytes = file(magic, 101, is_big_endian);
+            let format = Format::of(&bytes).expect("a format");
+            let mut seen = Vec::new();
+            let mut take = |packet: &Packet<'_>| {
+                assert_eq!(packet.bytes, b"abc");
+                seen.push((packet.time_ns, packet.link_type, packet.frame, packet.original_length));
+            };
+            assert_eq!(read(Slow(&bytes), format, &mut take).expect("it is whole"), 1);
+            assert_eq!(read(&bytes[..], format, &mut take).expect("it is whole"), 1);
+            assert_eq!(seen, [(time_ns, 12, 1, 60); 2]);
+        }
+    }
+
+    #[test]
+    fn damage_is_named_and_what_came_before_is_counted() {
+        let mut bytes = file(0xa1b2_c3d4, 1, true);
+        let format = Format::of(&bytes).expect("a format");
+        assert!(Format::of(&bytes[..23]).is_none() && Format::of(&[0x0a; 30]).is_none());
+        let record = bytes[24..].to_vec();
+        bytes.extend(&record[..10]);
+        let (frames, error) = read(&bytes[..], format, |_| {}).expect_err("it is cut");
+        assert_eq!((frames, error.to_string().as_str()), (1, "cut off within packet 2"));
+        bytes[24 + 8] = 0xff;
+        assert!(read(&bytes[..], format, |_| {}).expect_err("too long").1.to_string().contains("packet 1 has"));
+    }
+}

@@ -1,0 +1,251 @@
+//! Which response answers which request of memcached.
+//!
+//! A response that repeats a token (command and opaque value in binary, the `O` flag of meta commands) answers the first
+//! request with it; else responses come in the order of requests. Quiet requests before the answered one had nothing to
+//! say. Where messages may have been missed, sequence numbers decide as for HTTP: no pair is guessed.
+
+use super::binary::is_telling;
+use super::text::is_news;
+use super::{Memcached, Reply, ReplyHead, RequestHead, Start, State, Taken};
+use crate::delay::Ledger;
+use crate::figures::{Exchange, StatusClass};
+use crate::method::Method;
+use crate::protocol::{Context, Moment, Piece, Side, is_after};
+
+/// Pipelined requests that may wait on one connection.
+const MOST_WAITING: usize = 1_024;
+
+/// A request whose response has not begun.
+pub(super) struct Request {
+    start: u32,
+    /// Sequence number behind the last byte so far.
+    pub(super) end: u32,
+    ack: Option<u32>,
+    method: Method,
+    route: u8,
+    quiet: bool,
+    token: Option<u64>,
+    /// Its last byte so far.
+    pub(super) last: Moment,
+    /// Its end was not captured.
+    pub(super) end_lost: bool,
+    /// Requests before it may have been missed.
+    after_gap: bool,
+}
+
+/// The response that is coming in.
+pub(super) struct Answer {
+    /// What it answers; `None` for an orphan.
+    pub(super) request: Option<Request>,
+    status: u16,
+    word: &'static str,
+    class: StatusClass,
+    first: Moment,
+    pub(super) last: Moment,
+    start: u32,
+    /// Sequence number behind the last byte seen.
+    pub(super) end: u32,
+    /// What comes in is its last part.
+    is_last: bool,
+}
+
+/// Who is answered.
+enum Whom {
+    At(usize),
+    Nobody,
+    /// It is one of several, and it can't be told which.
+    Several,
+    Wait,
+}
+
+impl Memcached {
+    pub(super) fn begin_request(
+        &mut self,
+        head: &RequestHead<'_>,
+        start: Start,
+        end: u32,
+        piece: &Piece<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let ledger = &mut *context.ledger;
+        let has_room = self.requests.is_empty() || (self.requests.len() < MOST_WAITING && !ledger.is_full());
+        self.open = head.reply != Reply::Never && has_room;
+        if self.open {
+            ledger.waiting += 1;
+            self.requests.push_back(Request {
+                start: start.seq,
+                end,
+                ack: start.ack,
+                method: head.method,
+                route: ledger.route(head.key),
+                quiet: head.reply == Reply::OnNews,
+                token: head.token,
+                last: start.at.later(Moment::of(piece)),
+                end_lost: false,
+                after_gap: std::mem::replace(&mut self.gap, false),
+            });
+        } else if head.reply == Reply::Never {
+            ledger.counts.unmatched_requests += 1;
+            ledger.counts.quiet_requests += 1;
+        } else {
+            ledger.counts.refused += 1;
+            self.gap = true;
+        }
+        self.client.state = State::Body(head.body);
+        if head.body == 0 {
+            self.finish(Side::Client, true, context);
+        }
+    }
+
+    /// Finds the request that a response answers, gives up those that were passed over, and follows it.
+    pub(super) fn begin_answer(
+        &mut self,
+        head: &ReplyHead,
+        start: Start,
+        end: u32,
+        piece: &Piece<'_>,
+        context: &mut Context<'_>,
+    ) -> Taken {
+        let last = start.at.later(Moment::of(piece));
+        match &mut self.answer {
+            Some(answer) => {
+                (answer.last, answer.end) = (answer.last.later(last), end);
+                (answer.status, answer.class, answer.is_last) = (head.status, head.class, head.is_last);
+                answer.word = head.word;
+            }
+            None => {
+                let request = match self.whom(head, start, context) {
+                    Whom::Wait => return Taken::Wait,
+                    Whom::At(position) => {
+                        self.give_up(position, context.ledger);
+                        self.resync = false;
+                        self.open &= self.requests.len() > 1;
+                        self.requests.pop_front()
+                    }
+                    Whom::Nobody => None,
+                    Whom::Several => {
+                        self.give_up(self.requests.len(), context.ledger);
+                        self.resync = true;
+                        None
+                    }
+                };
+                context.ledger.counts.orphan_responses += u64::from(request.is_none());
+                self.answer = Some(Answer {
+                    request,
+                    status: head.status,
+                    word: head.word,
+                    class: head.class,
+                    first: start.at,
+                    last,
+                    start: start.seq,
+                    end,
+                    is_last: head.is_last,
+                });
+            }
+        }
+        self.server.state = State::Body(head.body);
+        if head.body == 0 {
+            self.finish(Side::Server, true, context);
+        }
+        Taken::Bytes(head.length)
+    }
+
+    fn whom(&self, head: &ReplyHead, start: Start, context: &Context<'_>) -> Whom {
+        // What the server had not received when it said this, it can't have answered.
+        let received = |request: &Request| start.ack.is_none_or(|ack| is_after(ack, request.start));
+        let lossy = self.resync || self.requests.front().is_some_and(|request| request.after_gap);
+        let found = match head.token {
+            Some(token) if !lossy || is_telling(token) => {
+                self.requests.iter().position(|request| request.token == Some(token))
+            }
+            _ if lossy => self.requests.iter().position(|request| request.ack == Some(start.seq)),
+            _ => match self.in_order(head.word) {
+                Ok(position) => position,
+                Err(()) => return Whom::Several,
+            },
+        };
+        let is_behind = || context.client_next.zip(start.ack).is_some_and(|(next, ack)| is_after(ack, next));
+        match found {
+            Some(position) if received(&self.requests[position]) => Whom::At(position),
+            Some(_) => Whom::Nobody,
+            None if context.patient && is_behind() => Whom::Wait,
+            None => Whom::Nobody,
+        }
+    }
+
+    /// The first request that must be answered, unless quiet ones before it may have said this.
+    fn in_order(&self, word: &str) -> Result<Option<usize>, ()> {
+        if word == "MN" {
+            return Ok(self.requests.iter().position(|request| request.method.as_str() == "mn"));
+        }
+        let loud = self.requests.iter().position(|request| !request.quiet);
+        let before = self.requests.iter().take(loud.unwrap_or(usize::MAX)).enumerate();
+        let mut talkative = before.filter(|(_, request)| is_news(request.method.as_str(), word));
+        match (talkative.next(), talkative.next(), loud) {
+            (None, _, loud) => Ok(loud),
+            (Some((position, _)), None, None) => Ok(Some(position)),
+            _ => Err(()),
+        }
+    }
+
+    /// What a head said to follow came to its end; `known`: its last byte was seen.
+    pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
+        self.reader(side).state = State::Head;
+        match side {
+            Side::Client => {
+                if self.open
+                    && let Some(request) = self.requests.back_mut()
+                {
+                    request.end_lost = !known;
+                }
+                self.open = false;
+            }
+            Side::Server if self.answer.as_ref().is_some_and(|answer| answer.is_last) => self.book(known, context),
+            Side::Server => {}
+        }
+    }
+
+    /// The response ended.
+    pub(super) fn book(&mut self, known: bool, context: &mut Context<'_>) {
+        let Some(Answer { request: Some(request), status, word, class, first, last, start, end, .. }) =
+            self.answer.take()
+        else {
+            return;
+        };
+        context.ledger.waiting -= 1;
+        let since = |moment: Moment| moment.time_ns.saturating_sub(request.last.time_ns);
+        context.ledger.exchange(Exchange {
+            request_frame: request.last.frame,
+            response_frame: last.frame,
+            stream: context.stream,
+            last_byte_ns: (known && !request.end_lost).then(|| since(last)),
+            first_byte_ns: (!request.end_lost).then(|| since(first)),
+            method: request.method,
+            status,
+            word,
+            class,
+            protocol: context.protocol,
+            route: request.route,
+            request_bytes: request.end.wrapping_sub(request.start),
+            response_bytes: end.wrapping_sub(start),
+        });
+    }
+
+    /// The response that is coming in does not end.
+    pub(super) fn break_off(&mut self, ledger: &mut Ledger) {
+        if let Some(Answer { request: Some(_), .. }) = self.answer.take() {
+            ledger.counts.unfinished_responses += 1;
+            ledger.waiting -= 1;
+        }
+    }
+
+    /// The first requests get no answer.
+    pub(super) fn give_up(&mut self, count: usize, ledger: &mut Ledger) {
+        for request in self.requests.drain(..count) {
+            ledger.waiting -= 1;
+            ledger.counts.unmatched_requests += 1;
+            ledger.counts.quiet_requests += u64::from(request.quiet);
+        }
+        self.open &= !self.requests.is_empty();
+    }
+}

@@ -1,0 +1,95 @@
+//! Gives up every privilege once the capture is open: what reads hostile bytes can then do no more than its user.
+//!
+//! The order matters, since each step takes the right to do one of the next: bounding set, groups, user, no new
+//! privileges, capability sets. See capabilities(7).
+
+use std::fmt;
+
+use rustix::io::Errno;
+use rustix::thread::{self, CapabilitySet, CapabilitySets};
+
+/// A privilege that could not be given up.
+#[derive(Debug)]
+pub struct PrivilegeError(String);
+
+impl fmt::Display for PrivilegeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PrivilegeError {}
+
+/// Drops all capabilities for good, and changes to `user` (a name of /etc/passwd, or a number) if there is one. Acts on
+/// the calling thread, as the kernel does: call it while there is no other.
+pub fn drop_privileges(user: Option<&str>) -> Result<(), PrivilegeError> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let identity = user.map(|user| identity(user, &users)).transpose()?;
+    let failed = |what: &str, error: Errno| PrivilegeError(format!("{what}: {error}"));
+    empty_bounding_set().map_err(|error| failed("capability bounding set", error))?;
+    if let Some((uid, gid)) = identity {
+        let (uid, gid) = (thread::Uid::from_raw(uid), thread::Gid::from_raw(gid));
+        thread::set_thread_groups(&[]).map_err(|error| failed("no other groups", error))?;
+        thread::set_thread_res_gid(gid, gid, gid).map_err(|error| failed("change of group", error))?;
+        thread::set_thread_res_uid(uid, uid, uid).map_err(|error| failed("change of user", error))?;
+    }
+    thread::set_no_new_privs(true).map_err(|error| failed("no new privileges", error))?;
+    let none = CapabilitySet::empty();
+    thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+        .map_err(|error| failed("no capabilities", error))
+}
+
+fn empty_bounding_set() -> Result<(), Errno> {
+    for number in 0..64 {
+        match thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            // The kernel knows no more capabilities; or we have no right to do this, then the other steps suffice.
+            Err(Errno::INVAL | Errno::PERM) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// User and group of a name in the lines of a passwd file, or of a number: then the group has the same.
+fn identity(user: &str, users: &str) -> Result<(u32, u32), PrivilegeError> {
+    let of_line = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let mut numbers = fields.skip(1).map_while(|field| field.parse().ok());
+        Some((name.to_owned(), numbers.next()?, numbers.next()?))
+    };
+    let named = users.lines().filter_map(of_line).find(|(name, ..)| name == user);
+    let number = || user.parse::<u32>().ok().filter(|number| *number != u32::MAX).map(|number| (number, number));
+    named
+        .map(|(_, uid, gid)| (uid, gid))
+        .or_else(number)
+        .ok_or_else(|| PrivilegeError(format!("no such user: {user:?} (expected a name of /etc/passwd, or a number)")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\nbroken\n";
+        assert_eq!(identity("nobody", users).expect("it is there"), (65_534, 65_533));
+        assert_eq!(identity("1234", users).expect("a number"), (1_234, 1_234));
+        for user in ["", "broken", "nobod", "-1", "4294967295"] {
+            assert!(identity(user, users).is_err(), "{user:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_in_the_thread_that_drops() {
+        std::thread::spawn(|| {
+            drop_privileges(None).expect("dropping is always allowed");
+            let left = thread::capabilities(None).expect("it may be asked");
+            assert!(left.effective.is_empty() && left.permitted.is_empty() && left.inheritable.is_empty());
+            assert!(thread::no_new_privs().expect("it may be asked"));
+        })
+        .join()
+        .expect("no privilege is left");
+    }
+}

@@ -1,0 +1,93 @@
+//! Times and sizes as they come in: HDR histograms of three significant digits in nanoseconds, up to an hour.
+
+use hdrhistogram::Histogram;
+
+use crate::figures::{Sizes, Times};
+
+/// Response times as they come in; mean and maximum are exact.
+pub struct Recorder {
+    pub histogram: Histogram<u32>,
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+impl Recorder {
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+        Self { histogram, sum_ns: 0, max_ns: 0 }
+    }
+
+    pub fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.sum_ns += u128::from(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        if more.histogram.is_empty() {
+            return;
+        }
+        self.histogram.add(&more.histogram).expect("the bounds are the same");
+        self.sum_ns += more.sum_ns;
+        self.max_ns = self.max_ns.max(more.max_ns);
+    }
+
+    pub fn clear(&mut self) {
+        if !self.histogram.is_empty() {
+            self.histogram.reset();
+        }
+        self.sum_ns = 0;
+        self.max_ns = 0;
+    }
+
+    pub fn times(&self) -> Times {
+        let count = self.histogram.len();
+        if count == 0 {
+            return Times::default();
+        }
+        let ms = |ns: f64| Some(ns / 1e6);
+        let quantile = |q| ms(self.histogram.value_at_quantile(q).min(self.max_ns) as f64);
+        Times {
+            mean: ms(self.sum_ns as f64 / count as f64),
+            p50: quantile(0.50),
+            p95: quantile(0.95),
+            p99: quantile(0.99),
+            max: ms(self.max_ns as f64),
+        }
+    }
+}
+
+/// Sizes of messages as they come in.
+#[derive(Default)]
+pub struct Sizer {
+    count: u64,
+    sum: u64,
+    max: u32,
+}
+
+impl Sizer {
+    pub fn record(&mut self, bytes: u32) {
+        self.count += 1;
+        self.sum += u64::from(bytes);
+        self.max = self.max.max(bytes);
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        self.count += more.count;
+        self.sum += more.sum;
+        self.max = self.max.max(more.max);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn sizes(&self) -> Sizes {
+        if self.count == 0 {
+            return Sizes::default();
+        }
+        Sizes { mean: Some(self.sum as f64 / self.count as f64), max: Some(self.max) }
+    }
+}

@@ -1,0 +1,218 @@
+//! Any protocol in which client and server take turns: nothing is read but sequence and acknowledgement numbers, so this
+//! also times what is encrypted.
+//!
+//! A turn is a run of bytes from the client and the run of bytes from the server that follows. What the server had not
+//! acknowledged when it spoke, it can't have answered: then it still speaks to the turn before. What the client
+//! acknowledges of the server that was not there when its turn began tells that a turn was answered unseen.
+
+use crate::delay::Ledger;
+use crate::figures::{Exchange, StatusClass};
+use crate::method::Method;
+use crate::protocol::{Context, Moment, Piece, Side, is_after};
+
+/// What the server said in a turn.
+struct Reply {
+    start: u32,
+    end: u32,
+    first: Moment,
+    last: Moment,
+    first_lost: bool,
+    end_lost: bool,
+}
+
+struct Turn {
+    start: u32,
+    end: u32,
+    asked: Moment,
+    /// The last bytes of the request were not captured.
+    asked_lost: bool,
+    /// What had been seen of the server, or the client had acknowledged, when the turn began.
+    acked: Option<u32>,
+    reply: Option<Reply>,
+}
+
+/// The dialogue of one connection.
+pub struct Unknown {
+    /// The turn before, for what the server still has to say to it.
+    before: Option<Turn>,
+    turn: Option<Turn>,
+    server_end: Option<u32>,
+    /// Bytes of the server are missing behind `server_end`.
+    server_gap: bool,
+}
+
+impl Unknown {
+    /// A connection of which nothing was seen.
+    pub fn new() -> Self {
+        Self { before: None, turn: None, server_end: None, server_gap: false }
+    }
+
+    /// The direction starts here.
+    pub fn open(&mut self, _side: Side) {}
+
+    /// Takes the next bytes of a direction; returns how many.
+    pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
+        match side {
+            Side::Client => self.ask(piece, context),
+            Side::Server if Self::must_wait(piece, context) => return 0,
+            Side::Server => self.answer(piece, context),
+        }
+        piece.length()
+    }
+
+    /// The request may come yet: captures of several queues are not in order.
+    fn must_wait(piece: &Piece<'_>, context: &Context<'_>) -> bool {
+        context.patient && context.client_next.zip(piece.ack).is_some_and(|(next, ack)| is_after(ack, next))
+    }
+
+    fn ask(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
+        let goes_on = self.turn.as_ref().is_some_and(|turn| {
+            let unseen = |seen| piece.ack.is_some_and(|ack| is_after(ack, seen));
+            turn.reply.is_none() && !turn.acked.is_some_and(unseen)
+        });
+        if !goes_on {
+            self.begin(piece.seq, piece.ack, Moment::of(piece), context);
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.asked = turn.asked.later(Moment::of(piece));
+            turn.asked_lost = false;
+            turn.end = piece.end();
+        }
+    }
+
+    fn begin(&mut self, start: u32, ack: Option<u32>, asked: Moment, context: &mut Context<'_>) {
+        self.book_before(context);
+        self.before = self.turn.take();
+        context.ledger.waiting += 1;
+        let acked = match (self.server_end, ack) {
+            (Some(end), Some(ack)) if !is_after(ack, end) => Some(end),
+            (end, ack) => ack.or(end),
+        };
+        self.turn = Some(Turn { start, end: start, asked, asked_lost: false, acked, reply: None });
+    }
+
+    fn answer(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
+        let gap = std::mem::take(&mut self.server_gap);
+        self.server_end = Some(piece.end());
+        let received = |turn: &Turn| piece.ack.is_none_or(|ack| is_after(ack, turn.start));
+        let is_current = self.turn.as_ref().is_some_and(received);
+        if is_current {
+            self.book_before(context);
+        }
+        // Without a turn the server speaks first, as many do: that answers nothing.
+        let Some(turn) = (if is_current { &mut self.turn } else { &mut self.before }) else { return };
+        let now = Moment::of(piece);
+        match &mut turn.reply {
+            Some(reply) => {
+                reply.last = reply.last.later(now);
+                reply.end = piece.end();
+                reply.end_lost = false;
+            }
+            None => {
+                let (start, end) = (piece.seq, piece.end());
+                turn.reply = Some(Reply { start, end, first: now, last: now, first_lost: gap, end_lost: false });
+            }
+        }
+    }
+
+    /// Bytes of a direction are missing.
+    pub fn hole(&mut self, side: Side, length: u32, context: &mut Context<'_>) {
+        if side == Side::Server {
+            self.server_gap = true;
+            for turn in [&mut self.before, &mut self.turn].into_iter().flatten() {
+                if let Some(reply) = &mut turn.reply {
+                    reply.end_lost = true;
+                }
+            }
+            return;
+        }
+        if self.turn.as_ref().is_none_or(|turn| turn.reply.is_some()) {
+            let end = context.client_next.unwrap_or_default();
+            self.begin(end.wrapping_sub(length), None, Moment { time_ns: 0, frame: 0 }, context);
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.asked_lost = true;
+        }
+    }
+
+    /// The position of a direction is lost: nothing that was begun can be measured.
+    pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
+        self.server_gap |= side == Side::Server;
+        for turn in [self.before.take(), self.turn.take()].into_iter().flatten() {
+            ledger.waiting -= 1;
+            match turn.reply {
+                Some(_) => ledger.counts.unfinished_responses += 1,
+                None => ledger.counts.unmatched_requests += 1,
+            }
+        }
+        self.server_end = None;
+    }
+
+    /// A direction ended.
+    pub fn end(&mut self, side: Side, _seq: u32, context: &mut Context<'_>) {
+        if side == Side::Server {
+            self.rest(context);
+        }
+    }
+
+    /// Nothing was captured for a while: turns with an answer are over.
+    pub fn rest(&mut self, context: &mut Context<'_>) {
+        if self.before.as_ref().is_some_and(|turn| turn.reply.is_some()) {
+            self.book_before(context);
+        }
+        if self.turn.as_ref().is_some_and(|turn| turn.reply.is_some()) {
+            self.book_before(context);
+            self.before = self.turn.take();
+            self.book_before(context);
+        }
+    }
+
+    fn book_before(&mut self, context: &mut Context<'_>) {
+        let Some(turn) = self.before.take() else { return };
+        context.ledger.waiting -= 1;
+        let Some(reply) = turn.reply else {
+            context.ledger.counts.unmatched_requests += 1;
+            return;
+        };
+        if turn.asked_lost {
+            context.ledger.counts.orphan_responses += 1;
+            return;
+        }
+        let since = |moment: Moment| moment.time_ns.saturating_sub(turn.asked.time_ns);
+        let route = context.ledger.other_route();
+        context.ledger.exchange(Exchange {
+            request_frame: turn.asked.frame,
+            response_frame: reply.last.frame,
+            stream: context.stream,
+            last_byte_ns: (!reply.end_lost).then(|| since(reply.last)),
+            first_byte_ns: (!reply.first_lost).then(|| since(reply.first)),
+            method: Method::NONE,
+            status: 0,
+            word: "",
+            class: StatusClass::Unknown,
+            protocol: context.protocol,
+            route,
+            request_bytes: turn.end.wrapping_sub(turn.start),
+            response_bytes: reply.end.wrapping_sub(reply.start),
+        });
+    }
+
+    /// The connection is no longer followed.
+    pub fn close(&mut self, context: &mut Context<'_>) {
+        self.rest(context);
+        self.book_before(context);
+        self.before = self.turn.take();
+        self.book_before(context);
+    }
+
+    /// The content is of no interest.
+    pub fn opaque(&self, _side: Side) -> u64 {
+        u64::MAX
+    }
+
+    /// Turns without an answer.
+    pub fn waiting(&self) -> usize {
+        let open = |turn: &&Turn| turn.reply.is_none();
+        self.before.iter().chain(&self.turn).filter(open).count()
+    }
+}

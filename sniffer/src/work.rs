@@ -1,0 +1,114 @@
+//! `slackwater-sniffer read` and `live`: packets in, figures out.
+
+use std::io::{self, BufWriter};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use slackwater_sniffer::{Live, LiveSettings, Tracker, drop_privileges, read_file};
+
+use crate::AnyError;
+use crate::arguments::What;
+use crate::output::Printer;
+
+/// Reads a file. Periods are of the packets' own time.
+pub fn read(file: &Path, what: &What) -> Result<(), AnyError> {
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &file.display().to_string());
+    let mut tracker = Tracker::new(what.settings(true)?);
+    let every_ns = what.every.map(|every| every.as_nanos() as u64);
+    let mut next_period = None;
+    let mut written = Ok(());
+    let read = read_file(file, |packet| {
+        if let Some(every_ns) = every_ns {
+            let next = next_period.get_or_insert_with(|| packet.time_ns.saturating_add(every_ns));
+            // After a silence of many periods, one line stands for all of them.
+            if packet.time_ns >= *next && written.is_ok() {
+                let silent = (packet.time_ns - *next) / every_ns;
+                let period = tracker.take_period(*next);
+                let length = Duration::from_nanos(every_ns.saturating_mul(silent + 1));
+                written = printer.period(&period, None, length);
+                *next = next.saturating_add(every_ns.saturating_mul(silent + 1));
+            }
+        }
+        tracker.packet(packet);
+        if what.exchanges && written.is_ok() {
+            written = printer.exchanges(&mut tracker);
+        }
+    });
+    written?;
+    let summary = tracker.finish();
+    printer.exchanges(&mut tracker)?;
+    printer.summary(&summary, None)?;
+    read?;
+    Ok(())
+}
+
+/// Captures until a signal or the end of the time that was given.
+pub fn live(
+    settings: &LiveSettings,
+    what: &What,
+    seconds: Option<Duration>,
+    user: Option<&str>,
+) -> Result<(), AnyError> {
+    let mut tracker = Tracker::new(what.settings(false)?);
+    let mut live = Live::open(settings)?;
+    drop_privileges(user)?;
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &settings.interface);
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let start = Instant::now();
+    let end = seconds.map(|seconds| start + seconds);
+    let mut began = start;
+    let mut next_period = what.every.map(|every| start + every);
+    let mut drops_before = 0;
+    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+        let wake = [end, next_period].into_iter().flatten().min();
+        wait(&live, wake.map(|wake| wake.saturating_duration_since(Instant::now())))?;
+        live.drain(&mut tracker)?;
+        if what.exchanges {
+            printer.exchanges(&mut tracker)?;
+            printer.flush()?;
+        }
+        let now = Instant::now();
+        if let (Some(next), Some(every)) = (next_period, what.every)
+            && now >= next
+        {
+            let period = tracker.take_period(now_ns());
+            let drops = live.drops()?;
+            printer.period(&period, Some(drops - drops_before), now - began)?;
+            printer.flush()?;
+            (drops_before, began) = (drops, now);
+            // A period that was missed is not made up for.
+            next_period = Some((next + every).max(now));
+        }
+    }
+    live.drain(&mut tracker)?;
+    let drops = live.drops()?;
+    let summary = tracker.finish();
+    printer.exchanges(&mut tracker)?;
+    printer.summary(&summary, Some(drops))?;
+    Ok(())
+}
+
+/// Waits for packets, but not so long that a request to stop goes unnoticed.
+fn wait(live: &Live, most: Option<Duration>) -> Result<(), AnyError> {
+    let most = most.unwrap_or(Duration::MAX).min(Duration::from_millis(250));
+    let timeout = Timespec::try_from(most)?;
+    // SAFETY: the descriptor is open as long as `live`, which outlives the borrow.
+    let fd = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) };
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64)
+}

@@ -1,0 +1,1 @@
+"""The parts of `tools/bench_sniffer.py`."""
