@@ -115,7 +115,7 @@ def _groups(marks: Bools) -> list[Bools]:
 
 
 def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
-    """Two causes agree, or a cause other than the run queue and what users feel, strongly, or the run queue, strongly, and users.
+    """Two causes; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and users.
 
     A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
     Where no request ends there is nobody to feel anything; then the run delay is believed alone.
