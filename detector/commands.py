@@ -75,7 +75,7 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
     click.echo(json.dumps(model.metadata, indent=2) if as_json else f"{text}\n\nwritten: {out}")
 
 
-@click.group()
+@click.group(epilog="Example: slackwater detector explain")
 def detector() -> None:
     """What the detector knows, and how it decides."""
 

@@ -89,7 +89,7 @@ async def _connect(address: str, drivers: list[Driver]) -> Bus:
             await asyncio.sleep(0.5)
     for driver in drivers:
         await driver.attach(bus)
-    log.info("bus %s: connected", address)
+    log.info("bus %s: connected", bus.url)
     return bus
 
 
