@@ -207,7 +207,7 @@ def rust_sources() -> list[bytes]:
     """Names, sizes and times: cargo itself decides what to rebuild, this only spares calling it."""
     files = [ROOT / "Cargo.toml", ROOT / "Cargo.lock", *ROOT.glob(".cargo/*")]
     for crate in ("messages", "sniffer", "monitor"):
-        files += [path for path in sorted((ROOT / crate).rglob("*")) if path.is_file()]
+        files += [ROOT / crate / "Cargo.toml", *sorted((ROOT / crate / "src").rglob("*.rs"))]
     return [f"{path}:{path.stat().st_size}:{path.stat().st_mtime_ns}".encode() for path in files if path.exists()]
 
 
