@@ -14,6 +14,8 @@ from slackwater.messages import Change, Mode, ServerState, State, Verdict
 
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
+SERVING = ("UP", "no check")
+"""How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
@@ -179,7 +181,7 @@ def _reasons(server: ServerState | None, state: State, why: str, stale: bool) ->
     """The engine's reason, unless it is old; the Verdict's path follows where the engine does not name the state."""
     parts: list[str] = []
     if server is not None and not stale:
-        if not server.status.startswith("UP"):
+        if not server.status.startswith(SERVING):
             parts.append(f"{server.status} in the balancer")
         if server.why and server.why != state:
             parts.append(server.why)

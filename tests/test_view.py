@@ -124,6 +124,12 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
     ]
 
 
+def test_a_server_without_health_checks_is_nothing_to_remark(pool: Pool) -> None:
+    pool.verdict("host1", "calm")
+    pool.cycle(server("host1", status="no check"))
+    assert [row.why for row in pool.view().rows] == [""]
+
+
 def test_servers_find_their_nodes_through_the_settings(pool: Pool) -> None:
     pool.sample("vm-17")
     pool.verdict("vm-17", "calm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.messages import Change, State
-from slackwater.view import SYMBOLS, WORDS, PoolView, Row, duration
+from slackwater.view import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
 from web.story import Told, tell
 
 NOTHING = "\N{EN DASH}"
@@ -89,7 +89,7 @@ def show(view: PoolView, changes: list[Change], now_unix_s: float) -> ShownPool:
 
 def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
     notes = [row.server] if row.server not in ("", row.node) else []
-    notes += [row.status] if row.status not in ("", "UP") else []
+    notes += [row.status] if row.status not in ("", *SERVING) else []
     differs = view.mode == "observe" and not view.stale and row.wanted is not None and row.wanted != row.weight
     return ShownRow(
         node=row.node,
