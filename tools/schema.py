@@ -73,13 +73,13 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="only say whether the files are up to date")
     check = parser.parse_args().check
-    outdated = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    outdated = {path: text for path, text in files().items() if not path.exists() or path.read_text() != text}
     if check:
         for path in outdated:
             print(f"{path.relative_to(ROOT)} is out of date; run tools/schema.py", file=sys.stderr)
         return 1 if outdated else 0
-    for path in outdated:
-        path.write_text(files()[path])
+    for path, text in outdated.items():
+        path.write_text(text)
         print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
