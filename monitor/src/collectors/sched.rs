@@ -142,11 +142,8 @@ impl Collector for RunDelay {
             Ok(processes) => *processes,
             Err(reason) => return absent(sample, "sched", reason.clone()),
         };
-        let mut sched = Sched {
-            processes: Some(processes),
-            threads: Some(self.threads.len() as u64),
-            ..Sched::default()
-        };
+        let mut sched =
+            Sched { processes: Some(processes), threads: Some(self.threads.len() as u64), ..Sched::default() };
         let reason = if self.threads.is_empty() {
             // Look again at once: the web server may have been restarted.
             self.scan_at_ns = 0;
