@@ -61,3 +61,14 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times
     };
     Ok((all.len(), times))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuzzers_seed_is_a_histogram() {
+        let seed = include_str!("../fuzz/seeds/histogram.txt");
+        assert_eq!(merge(seed.lines()).expect("a histogram").0, 17);
+    }
+}
