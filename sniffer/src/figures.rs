@@ -129,6 +129,13 @@ pub struct StatusClasses {
 }
 
 impl StatusClasses {
+    /// Each class's name and number of exchanges.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        let Self { informational, successful, redirection, client_error, server_error, unknown } = *self;
+        let [a, b, c, d, e, f] = StatusClass::NAMES;
+        [(a, informational), (b, successful), (c, redirection), (d, client_error), (e, server_error), (f, unknown)]
+    }
+
     pub(crate) fn of(&mut self, class: StatusClass) -> &mut u64 {
         match class {
             StatusClass::Informational => &mut self.informational,
