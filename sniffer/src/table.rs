@@ -105,12 +105,16 @@ pub fn period(subject: &Subject, period: &Period, size: Size) -> Vec<String> {
     picture.extend(wrapped(&words, size.columns));
     picture.push(String::new());
     let rps = |exchanges: u64| format!("{:.1}", exchanges as f64 / period_s);
-    let mut rows =
-        vec![Row::new("all", rps(period.exchanges), all(period)), Row::new("  first byte", "", period.first_byte_ms)];
-    for (class, times) in &period.status_ms {
+    let mut rows = vec![
+        Row::new("all", rps(period.exchanges), all(period)),
+        Row::new("  first byte", "", period.details.first_byte_ms),
+    ];
+    for (class, times) in &period.details.status_ms {
         rows.push(Row::new(format!("  {class}"), rps(of_class(&counts.status, class)), *times));
     }
-    rows.extend(period.routes.iter().map(|route| Row::new(&route.name, rps(route.exchanges), route.last_byte_ms)));
+    rows.extend(
+        period.details.routes.iter().map(|route| Row::new(&route.name, rps(route.exchanges), route.last_byte_ms)),
+    );
     picture.extend(lines("rps", &rows, size.columns));
     picture
 }
@@ -130,7 +134,7 @@ pub fn plain(subject: &Subject, period: &Period) -> String {
     let mut text = line(period.exchanges, &all(period));
     let drops = known(subject.drops);
     text += &format!("  in flight {:>4}  errors {:>4}  drops {drops}\n", period.in_flight, period.errors);
-    for route in &period.routes {
+    for route in &period.details.routes {
         text += &format!("{}  {}\n", line(route.exchanges, &route.last_byte_ms), route.name);
     }
     text
@@ -177,16 +181,18 @@ pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String 
     }
     text += &format!("{:<30}{:>12}\n\n", "dropped packets", known(drops));
     let mut rows = vec![
-        Row::new("first byte", "", summary.first_byte_ms),
+        Row::new("first byte", "", summary.details.first_byte_ms),
         Row::new("last byte", exchanges.to_string(), summary.last_byte_ms),
     ];
-    for (class, times) in &summary.status_ms {
+    for (class, times) in &summary.details.status_ms {
         rows.push(Row::new(format!("  {class}"), of_class(&counts.status, class).to_string(), *times));
     }
-    let routes = summary.routes.iter();
+    let routes = summary.details.routes.iter();
     rows.extend(routes.map(|route| Row::new(&route.name, route.exchanges.to_string(), route.last_byte_ms)));
     text += &joined(&lines("exchanges", &rows, columns));
-    for (name, sizes) in [("request bytes", &summary.request_bytes), ("response bytes", &summary.response_bytes)] {
+    for (name, sizes) in
+        [("request bytes", &summary.details.request_bytes), ("response bytes", &summary.details.response_bytes)]
+    {
         if let (Some(mean), Some(max)) = (sizes.mean, sizes.max) {
             text += &format!("{name:<NAME$}{mean:>CELL$.0} mean{max:>CELL$} max\n");
         }
@@ -219,6 +225,8 @@ fn known(drops: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use slackwater_sniffer::Details;
+
     use super::*;
 
     fn rows() -> Vec<Row> {
@@ -232,8 +240,9 @@ mod tests {
             let lines = lines("rps", &rows(), columns);
             let widths: Vec<usize> = lines.iter().map(|line| line.chars().count()).collect();
             assert!(widths.iter().all(|width| *width == widths[0] && *width <= columns), "{columns}: {lines:#?}");
-            assert_eq!(lines[2].contains("a route of a long name"), columns >= 83, "{lines:#?}");
         }
+        assert!(lines("rps", &rows(), 80)[2].starts_with("a route of a long ~"), "cut where there is no room");
+        assert!(lines("rps", &rows(), 90)[2].starts_with("a route of a long name "), "else whole");
     }
 
     #[test]
@@ -250,7 +259,8 @@ mod tests {
     fn a_period_fits_a_window() {
         let subject = Subject { source: "eth0, port 80".into(), period_s: 1.0, running_s: 12.0, drops: Some(3) };
         let status_ms = [("2xx", Times::default())].into();
-        let figures = Period { exchanges: 7, in_flight: u64::MAX, status_ms, ..Period::default() };
+        let details = Details { status_ms, ..Details::default() };
+        let figures = Period { exchanges: 7, in_flight: u64::MAX, details, ..Period::default() };
         for columns in 40..100 {
             let picture = period(&subject, &figures, Size { columns, rows: 24 });
             assert!(picture.iter().all(|line| line.chars().count() <= columns), "{columns}: {picture:#?}");
