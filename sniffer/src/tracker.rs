@@ -143,11 +143,13 @@ impl Tracker {
         let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
         let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
         let ledger = Ledger::new(budget, settings.keep_exchanges, routes, settings.with_histograms);
+        // Room that is not used costs no memory; to move all connections when it grows would cost time.
+        let slots = Vec::with_capacity(settings.most_connections.min(1 << 16));
         Tracker {
             ports,
             settings,
             index: HashMap::new(),
-            slots: Vec::new(),
+            slots,
             free: Vec::new(),
             stuck: Vec::new(),
             holders: VecDeque::new(),

@@ -156,6 +156,10 @@ impl Http1 {
             (None, State::Head) if begun => context.ledger.counts.unfinished_responses += 1,
             _ => {}
         }
+        if self.requests.is_empty() {
+            // A closed connection is kept for a while; its memory is of more use to the next one.
+            self.requests = VecDeque::new();
+        }
     }
 
     /// The connection is no longer followed.
