@@ -147,6 +147,32 @@ fn a_period_counts_what_is_in_flight() {
 }
 
 #[test]
+fn what_is_in_flight_is_right_after_evictions_too() {
+    let mut tracker = Tracker::new(TrackerSettings { most_connections: 3, ..TrackerSettings::default() });
+    let mut number = 0;
+    let mut talks: Vec<Talk> = Vec::new();
+    for port in 0..5 {
+        let mut talk = Talk::silent();
+        (talk.client_port, talk.now_ns) = (2_000 + port, START_NS + u64::from(port) * 10_000_000);
+        talk.handshake();
+        talk.client(GET);
+        talk.client(GET);
+        let now_ns = talk.now_ns;
+        feed(&mut tracker, &mut number, now_ns, &mut talk);
+        talks.push(talk);
+    }
+    let period = tracker.take_period(START_NS + 60_000_000);
+    assert_eq!((period.in_flight, period.counts.evicted, period.counts.unmatched_requests), (6, 2, 4));
+    for talk in &mut talks {
+        talk.server(&[OK, OK].concat());
+        feed(&mut tracker, &mut number, START_NS + 70_000_000, talk);
+    }
+    let period = tracker.take_period(START_NS + 80_000_000);
+    assert_eq!(period.in_flight, 0, "{period:?}");
+    assert_eq!(tracker.finish().in_flight, 0);
+}
+
+#[test]
 fn fragments_and_other_protocols_are_passed_over() {
     let mut tracker = Tracker::new(TrackerSettings::default());
     let mut talk = Talk::new();
