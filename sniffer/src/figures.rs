@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 
 use serde::Serialize;
 
+use crate::buckets::Buckets;
 use crate::method::Method;
 
 /// A request and the response to it.
@@ -253,6 +254,9 @@ pub struct Period {
     /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
+    /// The same in few buckets.
+    #[serde(skip)]
+    pub buckets: Buckets,
 }
 
 /// Everything since the start.
