@@ -57,7 +57,7 @@ def fetch(listen: str, path: str) -> bytes:
 
 def families(listen: str) -> dict[str, Metric]:
     text = fetch(listen, "/metrics").decode()
-    return {family.name: family for family in text_string_to_metric_families(text)}
+    return {one.name: one for one in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
 
 
 def test_the_page_is_what_prometheus_reads_and_its_counters_only_grow(page: str) -> None:

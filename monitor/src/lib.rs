@@ -10,7 +10,7 @@
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
 //! - [`metrics`]: the page for Prometheus
-//! - [`run`]: the loop
+//! - [`run`]: the loop; [`timer`]: when what is due
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
@@ -28,3 +28,4 @@ pub mod run;
 pub mod sampler;
 pub mod secrets;
 pub mod table;
+pub mod timer;

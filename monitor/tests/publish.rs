@@ -144,7 +144,12 @@ fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
             assert_eq!((kept.seq, kept.samples_dropped), (after.seq + seq, 0), "the newest were kept, in order");
         }
         let dropped = figure(page_port, "slackwater_samples_dropped_total");
-        assert!((dropped - before - after.samples_dropped as f64).abs() < 0.5, "{dropped} and {before}");
+        assert!(
+            (dropped - before - after.samples_dropped as f64).abs() < 0.5,
+            "{dropped} and {before}, {} at {}, after {last}",
+            after.samples_dropped,
+            after.seq
+        );
         grown(page_port, "slackwater_samples_published_total", 4.0).await;
 
         // Stopped for a while, it leaves the missed periods out, says how many, and makes up for none.

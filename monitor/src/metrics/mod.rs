@@ -1,7 +1,7 @@
 //! The page for Prometheus: what the Samples say, as gauges, and summed up since the start, as counters.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -56,16 +56,24 @@ impl Metrics {
         Metrics { figures, registry: Arc::new(registry) }
     }
 
-    /// Takes in what a Sample says, and what was sent before it.
-    pub fn take(&self, sample: &Sample, times: Option<Buckets>, sent: Sent) {
-        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes in what a Sample says, and the response times since the start.
+    pub fn take(&self, sample: &Sample, times: Option<Buckets>) {
+        let mut figures = self.lock();
         for (row, value) in TABLE.iter().zip(&mut figures.values) {
             *value = next(row, *value, sample);
         }
         figures.samples += 1;
-        figures.sent = sent;
         figures.times = times.or(figures.times);
         figures.report.take(sample);
+    }
+
+    /// Takes in what became of the Samples.
+    pub fn sent(&self, sent: Sent) {
+        self.lock().sent = sent;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The page in the format of OpenMetrics, which Prometheus reads.
@@ -80,7 +88,7 @@ impl Metrics {
 
     /// The load report as JSON.
     pub fn orca(&self) -> String {
-        let figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let figures = self.lock();
         serde_json::to_string(&figures.report.load()).unwrap_or_default()
     }
 }
@@ -192,9 +200,10 @@ mod tests {
     #[test]
     fn rates_are_summed_up_and_gauges_show_the_last_sample() {
         let metrics = Metrics::new("n1", "web");
-        metrics.take(&sample(Some(10.0)), None, Sent { published: 0, dropped: 0 });
-        metrics.take(&sample(Some(20.0)), None, Sent { published: 1, dropped: 0 });
-        metrics.take(&sample(None), None, Sent { published: 1, dropped: 1 });
+        for rps in [Some(10.0), Some(20.0), None] {
+            metrics.take(&sample(rps), None);
+        }
+        metrics.sent(Sent { published: 2, dropped: 1 });
         let page = metrics.page().expect("text");
         for line in [
             "# TYPE slackwater_requests counter",
@@ -220,7 +229,7 @@ mod tests {
         let metrics = Metrics::new("n1", "web");
         let mut times = Buckets { sum_ns: 1_500_000_000, ..Buckets::default() };
         (times.counts[0], times.counts[2], times.counts[15]) = (4, 2, 1);
-        metrics.take(&sample(None), Some(times), Sent::default());
+        metrics.take(&sample(None), Some(times));
         let page = metrics.page().expect("text");
         for line in [
             "slackwater_response_time_seconds_bucket{le=\"0.00025\"} 4",
