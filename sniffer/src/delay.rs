@@ -3,6 +3,7 @@
 //! What is measured lies in one histogram for each route class and status class that occurs; all other figures are sums
 //! of these, so an exchange costs two entries however many figures there are.
 
+use crate::buckets::Buckets;
 use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, StatusClasses, Summary, Times};
 use crate::merge;
 use crate::recorder::{Recorder, Sizer};
@@ -95,6 +96,7 @@ pub struct Ledger {
     held_bytes: usize,
     budget: Budget,
     total: Counts,
+    buckets: Buckets,
     routes: Vec<Route>,
     with_histograms: bool,
     period_shelves: Vec<Option<Box<Shelf>>>,
@@ -114,6 +116,7 @@ impl Ledger {
             held_bytes: 0,
             budget,
             total: Counts::default(),
+            buckets: Buckets::default(),
             period_shelves: shelves(),
             total_shelves: shelves(),
             routes,
@@ -137,6 +140,9 @@ impl Ledger {
         self.counts.exchanges += 1;
         self.counts.errors += u64::from(exchange.class == StatusClass::ServerError);
         *self.counts.status.of(exchange.class) += 1;
+        if let Some(ns) = exchange.last_byte_ns {
+            self.buckets.record(ns);
+        }
         let shelf = &mut self.period_shelves[usize::from(exchange.route).min(self.routes.len())];
         shelf.get_or_insert_with(|| Box::new(Shelf::new())).record(&exchange);
         if let Some(exchanges) = &mut self.exchanges {
@@ -194,6 +200,7 @@ impl Ledger {
             rt_max_ms: times.max,
             counts: self.counts,
             details,
+            buckets: self.buckets,
         };
         self.close_period();
         period
@@ -208,6 +215,7 @@ impl Ledger {
                 }
             }
         }
+        self.buckets = Buckets::default();
         self.total += std::mem::take(&mut self.counts);
     }
 
@@ -304,6 +312,8 @@ mod tests {
             assert!((got.expect("a time") / want - 1.0).abs() < 0.002, "{got:?} is not {want}");
         }
         assert_eq!((period.rt_mean_ms, period.rt_max_ms), (Some(50.5), Some(100.0)));
+        assert_eq!((period.buckets.count(), period.buckets.sum_ns), (100, 5_050_000_000));
+        assert_eq!(ledger.take_period().buckets.count(), 0);
     }
 
     #[test]

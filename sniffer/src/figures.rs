@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 
 use serde::Serialize;
 
+use crate::buckets::Buckets;
 use crate::method::Method;
 
 /// A request and the response to it.
@@ -269,6 +270,9 @@ pub struct Period {
     /// What a period and a whole run both have.
     #[serde(flatten)]
     pub details: Details,
+    /// All last-byte times in few buckets.
+    #[serde(skip)]
+    pub buckets: Buckets,
 }
 
 /// Everything since the start.
