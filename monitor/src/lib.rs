@@ -6,7 +6,10 @@
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
 //! - [`processes`]: which processes are the web server's
+//! - [`growth`]: how much the kernel's counters grew
 //! - [`probe`]: the canary's pointer chase and its calibration
+//! - [`switches`]: which turns on a core ended voluntarily
+//! - [`ticks`]: CPU time by kind
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS
 //! - [`run`]: the loop
@@ -18,9 +21,12 @@ pub mod cgroup;
 pub mod cli;
 pub mod collectors;
 pub mod config;
+pub mod growth;
 pub mod inputs;
 pub mod probe;
 pub mod processes;
 pub mod run;
 pub mod sampler;
+pub mod switches;
 pub mod table;
+pub mod ticks;
