@@ -8,9 +8,11 @@
 //! - [`processes`]: which processes are the web server's
 //! - [`growth`]: how much the kernel's counters grew
 //! - [`probe`]: the canary's pointer chase and its calibration
+//! - [`status`]: the web server's status pages
 //! - [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
 //! - [`sampler`]: all collectors together make one Sample
+//! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`bus`]: publishing to NATS
 //! - [`run`]: the loop
 //! - [`table`]: a Sample for people
@@ -27,6 +29,8 @@ pub mod probe;
 pub mod processes;
 pub mod run;
 pub mod sampler;
+pub mod status;
 pub mod switches;
 pub mod table;
 pub mod ticks;
+pub mod watched;

@@ -101,7 +101,7 @@ mod tests {
         let names: Vec<&str> = sample.absent.keys().map(String::as_str).collect();
         assert_eq!(
             names,
-            ["counters", "cpu", "disk", "frequency", "memory", "network", "pressure", "sched", "traffic"]
+            ["counters", "cpu", "disk", "frequency", "memory", "network", "pressure", "sched", "server", "traffic"]
         );
         let mut sections: Vec<&str> = COLLECTORS.iter().map(|(section, _)| *section).collect();
         sections.sort_unstable();

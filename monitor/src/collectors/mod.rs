@@ -13,6 +13,7 @@ pub mod memory;
 pub mod network;
 pub mod pressure;
 pub mod sched;
+pub mod server;
 pub mod traffic;
 
 /// Measures one section of the Sample.
@@ -43,6 +44,7 @@ pub const COLLECTORS: &[(&str, Open)] = &[
     ("disk", disk::open),
     ("network", network::open),
     ("frequency", frequency::open),
+    ("server", server::open),
     ("traffic", traffic::open),
     ("counters", canary::open),
 ];
