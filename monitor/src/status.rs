@@ -136,12 +136,29 @@ pub struct Fpm {
     /// Processes that wait.
     #[serde(rename = "idle processes")]
     pub idle: u64,
-    /// Requests that wait for a process.
+    /// Requests that wait for a process; means something only where the queue has a length.
     #[serde(rename = "listen queue")]
-    pub queue: u64,
+    queue: u64,
+    /// What the queue holds at most; 0 on Unix sockets, of which php-fpm cannot tell.
+    #[serde(rename = "listen queue len")]
+    queue_length: u64,
     /// Times since it started.
     #[serde(rename = "max children reached")]
     pub max_children_reached: u64,
+}
+
+impl Fpm {
+    /// Requests that wait for a process.
+    ///
+    /// # Errors
+    /// Why php-fpm does not know.
+    pub fn queue(&self) -> Result<u64, &'static str> {
+        if self.queue_length == 0 {
+            Err("php-fpm knows the queue of a TCP port only, not of a Unix socket")
+        } else {
+            Ok(self.queue)
+        }
+    }
 }
 
 /// Reads php-fpm's page.
@@ -189,8 +206,10 @@ mod tests {
         assert_eq!(parse_apache(apache), Some((3, 61)));
         assert_eq!(parse_apache("<html>BusyWorkers: 3</html>"), None);
         let fpm = r#"{"pool":"www","process manager":"static","start time":1,"listen queue":2,"max listen queue":4,
-            "idle processes":5,"active processes":6,"total processes":11,"max children reached":7,"slow requests":0}"#;
-        assert_eq!(parse_fpm(fpm), Some(Fpm { active: 6, idle: 5, queue: 2, max_children_reached: 7 }));
+            "listen queue len":511,"idle processes":5,"active processes":6,"total processes":11,"max children reached":7,"slow requests":0}"#;
+        let expected = Fpm { active: 6, idle: 5, queue: 2, queue_length: 511, max_children_reached: 7 };
+        assert_eq!((parse_fpm(fpm), expected.queue()), (Some(expected), Ok(2)));
+        assert!(Fpm { queue_length: 0, ..expected }.queue().is_err());
         assert_eq!(parse_fpm("File not found.\n"), None);
     }
 

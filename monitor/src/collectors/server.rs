@@ -140,7 +140,8 @@ fn section(sample: &mut Sample, answer: &Answer) -> Option<WebServer> {
     let fpm = |of: fn(&Fpm) -> u64| php.as_ref().map(of).map_err(String::as_str);
     put(sample, "server.php_active_processes", &mut server.php_active_processes, fpm(|fpm| fpm.active));
     put(sample, "server.php_idle_processes", &mut server.php_idle_processes, fpm(|fpm| fpm.idle));
-    put(sample, "server.php_listen_queue", &mut server.php_listen_queue, fpm(|fpm| fpm.queue));
+    let queue = php.as_ref().map_err(String::clone).and_then(|fpm| fpm.queue().map_err(str::to_owned));
+    put(sample, "server.php_listen_queue", &mut server.php_listen_queue, queue);
     let reached = fpm(|fpm| fpm.max_children_reached);
     put(sample, "server.php_max_children_reached", &mut server.php_max_children_reached, reached);
     Some(server)
