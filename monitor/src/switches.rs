@@ -48,12 +48,14 @@ pub struct Split {
 }
 
 impl Split {
-    /// The threads to look at, of those that had a turn; each comes to its turn as periods go by.
-    pub fn choose<T: Copy>(&mut self, had_turns: &[T]) -> Vec<T> {
-        let count = had_turns.len().min(MOST_LOOKS);
-        let from = if had_turns.is_empty() { 0 } else { self.next % had_turns.len() };
+    /// The threads to look at, of those that had a turn: of the ones looked at before, each comes to its turn as periods
+    /// go by; one place at least is for one that is `new`.
+    pub fn choose<T: Copy>(&mut self, before: &[T], new: &[T]) -> Vec<T> {
+        let count = before.len().min(MOST_LOOKS - new.len().min(1));
+        let from = if before.is_empty() { 0 } else { self.next % before.len() };
         self.next = from + count;
-        had_turns.iter().cycle().skip(from).take(count).copied().collect()
+        let before = before.iter().cycle().skip(from).take(count);
+        before.chain(new.iter().take(MOST_LOOKS - count)).copied().collect()
     }
 
     /// Counts what one thread had between two looks, if both succeeded and it is still the same thread.
@@ -106,13 +108,22 @@ mod tests {
         let threads: Vec<u32> = (0..20).collect();
         let mut seen = vec![0; 20];
         for _ in 0..5 {
-            let chosen = split.choose(&threads);
+            let chosen = split.choose(&threads, &[]);
             assert_eq!(chosen.len(), MOST_LOOKS);
             chosen.iter().for_each(|thread| seen[*thread as usize] += 1);
         }
         assert_eq!(seen, [2; 20]);
-        assert_eq!(split.choose(&[7, 8, 9]).len(), 3);
-        assert!(split.choose(&[0; 0]).is_empty());
+        assert_eq!(split.choose(&[7, 8, 9], &[]).len(), 3);
+        assert!(split.choose(&[0; 0], &[]).is_empty());
+    }
+
+    #[test]
+    fn threads_that_were_not_looked_at_before_get_a_place_and_all_that_is_left() {
+        let mut split = Split::default();
+        let threads: Vec<u32> = (0..20).collect();
+        assert_eq!(split.choose(&threads, &[97, 98]), [0, 1, 2, 3, 4, 5, 6, 97]);
+        assert_eq!(split.choose(&[5, 6], &threads).len(), MOST_LOOKS);
+        assert_eq!(split.choose(&[0; 0], &[97, 98]), [97, 98]);
     }
 
     #[test]

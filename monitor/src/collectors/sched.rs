@@ -36,6 +36,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         reader: Reader::default(),
         threads: HashMap::new(),
         had_turns: Vec::new(),
+        had_turns_new: Vec::new(),
         split: Split::default(),
         processes: Ok(0),
         scan_at_ns: 0,
@@ -94,8 +95,10 @@ struct RunDelay {
     finder: Finder,
     reader: Reader,
     threads: HashMap<(u32, u32), Thread>,
-    /// Threads that had a turn in this period.
+    /// Threads that had a turn in this period, whose switches were looked at before.
     had_turns: Vec<(u32, u32)>,
+    /// The others that had a turn.
+    had_turns_new: Vec<(u32, u32)>,
     split: Split,
     processes: Result<u64, String>,
     scan_at_ns: u64,
@@ -134,7 +137,7 @@ impl RunDelay {
 
     /// Of so many turns: those that ended voluntarily, and those that did not.
     fn switches(&mut self, turns: u64) -> Result<(f64, f64), &'static str> {
-        for id in self.split.choose(&self.had_turns) {
+        for id in self.split.choose(&self.had_turns, &self.had_turns_new) {
             let Some(thread) = self.threads.get_mut(&id) else { continue };
             let now = switches::read(&mut self.reader, &thread.path);
             let last = std::mem::replace(&mut thread.switches, now);
@@ -157,6 +160,7 @@ impl Collector for RunDelay {
         let (mut sum, mut measured, mut kept_times) = (Times::default(), 0, false);
         let reader = &mut self.reader;
         self.had_turns.clear();
+        self.had_turns_new.clear();
         self.threads.retain(|id, thread| {
             let Ok(advance) = thread.advance(reader, longest_ns) else { return false };
             kept_times |= thread.last != Some(Times::default());
@@ -166,7 +170,8 @@ impl Collector for RunDelay {
                 sum.turns += times.turns;
                 measured += 1;
                 if times.turns > 0 {
-                    self.had_turns.push(*id);
+                    let list = if thread.switches.is_some() { &mut self.had_turns } else { &mut self.had_turns_new };
+                    list.push(*id);
                 }
             }
             true
