@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::inputs::Reader;
 
 /// Threads whose kinds of switches are looked at in one period.
-pub const MOST_LOOKS: usize = 8;
+pub const MOST_LOOKS: usize = 4;
 /// New threads of which the first look is taken when they are found; the others' comes with their first turn.
 pub const MOST_FIRST_LOOKS: usize = 64;
 
@@ -112,7 +112,7 @@ mod tests {
             assert_eq!(chosen.len(), MOST_LOOKS);
             chosen.iter().for_each(|thread| seen[*thread as usize] += 1);
         }
-        assert_eq!(seen, [2; 20]);
+        assert_eq!(seen, [1; 20]);
         assert_eq!(split.choose(&[7, 8, 9], &[]).len(), 3);
         assert!(split.choose(&[0; 0], &[]).is_empty());
     }
@@ -121,7 +121,7 @@ mod tests {
     fn threads_that_were_not_looked_at_before_get_a_place_and_all_that_is_left() {
         let mut split = Split::default();
         let threads: Vec<u32> = (0..20).collect();
-        assert_eq!(split.choose(&threads, &[97, 98]), [0, 1, 2, 3, 4, 5, 6, 97]);
+        assert_eq!(split.choose(&threads, &[97, 98]), [0, 1, 2, 97]);
         assert_eq!(split.choose(&[5, 6], &threads).len(), MOST_LOOKS);
         assert_eq!(split.choose(&[0; 0], &[97, 98]), [97, 98]);
     }

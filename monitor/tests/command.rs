@@ -136,7 +136,8 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || serve(listener));
     let folder = folder(&format!(
-        "node = \"n1\"\nperiod_s = 1.0\n[sniffer]\ninterface = \"lo\"\nports = [{}]\n",
+        "node = \"n1\"\nperiod_s = 1.0\n[sniffer]\ninterface = \"lo\"\nports = [9, \"{}:http1\"]\n\
+         routes = [\"start=/\", \"search=/search*\"]\n",
         address.port()
     ));
     let mut command = monitor();
@@ -157,6 +158,10 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
     };
     assert!(traffic.rps.is_some_and(|rps| rps > 1.0), "{traffic:?}");
     assert!(traffic.errors_per_s == Some(0.0) && traffic.drops.is_some(), "{traffic:?}");
+    assert!(traffic.unmatched.is_some() && traffic.holes.is_some(), "{traffic:?}");
+    let routes: Vec<(&str, bool)> =
+        traffic.routes.iter().map(|route| (route.route.as_str(), route.rps > Some(0.0))).collect();
+    assert_eq!(routes, [("start", true), ("search", false), ("other", false)]);
     let (p50, p99) = (traffic.rt_p50_ms.expect("p50"), traffic.rt_p99_ms.expect("p99"));
     assert!(p50 > 0.0 && p50 <= p99, "{traffic:?}");
 }

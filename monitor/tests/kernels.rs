@@ -15,7 +15,9 @@ use slackwater_monitor::sampler::Sampler;
 
 /// The sections that come from files of the kernel.
 const SECTIONS: [&str; 7] = ["cpu", "sched", "pressure", "memory", "disk", "network", "frequency"];
-const STEP_NS: u64 = 400_000_000;
+const FIRST_STEP_NS: u64 = 400_000_000;
+/// Long enough for the sections that are read once a second.
+const STEP_NS: u64 = 1_200_000_000;
 
 /// A fixture laid out in a folder, a clock and a sampler that looks at both.
 struct Machine {
@@ -23,6 +25,7 @@ struct Machine {
     root: tempfile::TempDir,
     now_ns: Rc<Cell<u64>>,
     sampler: Sampler,
+    is_first: bool,
 }
 
 impl Machine {
@@ -44,12 +47,14 @@ impl Machine {
         // The collector of the network looks at the fixture; a capture would look at this machine.
         settings.sniffer.ports.clear();
         let sampler = Sampler::open(&settings, &inputs).expect("open");
-        Machine { text, root, now_ns, sampler }
+        Machine { text, root, now_ns, sampler, is_first: true }
     }
 
     /// The Sample after a step to the files of `moment` ("" or "later ").
     fn step(&mut self, moment: &str) -> Sample {
-        self.now_ns.set(self.now_ns.get() + STEP_NS);
+        let step_ns = if self.is_first { FIRST_STEP_NS } else { STEP_NS };
+        self.is_first = false;
+        self.now_ns.set(self.now_ns.get() + step_ns);
         write(self.root.path(), self.text, moment);
         self.sampler.take()
     }
@@ -221,7 +226,7 @@ fn a_clock_that_stands_still_gives_no_rates() {
         machine.step("later ");
         write(machine.root.path(), text, "");
         let sample = machine.sampler.take();
-        assert_eq!(sample.memory.as_ref().expect("there").minor_faults_per_s, None);
+        assert_eq!(sample.cpu.as_ref().expect("there").utilisation, None);
         absent_of(&sample);
     }
 }

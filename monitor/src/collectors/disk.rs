@@ -1,4 +1,4 @@
-//! The busiest disk of the period, from /proc/diskstats.
+//! The busiest disk, from /proc/diskstats, once a second.
 //!
 //! Form: the kernel's Documentation/admin-guide/iostats.rst: 14 fields, 18 since 4.18 (discards), 20 since 5.5 (flushes);
 //! times are in milliseconds of 32 bits, sectors have 512 bytes. What counts as a disk has a device behind it
@@ -10,6 +10,7 @@ use std::path::Path;
 
 use slackwater_messages::{Disk, Sample};
 
+use super::slow::Slow;
 use super::{Collector, absent, put};
 use crate::config::Settings;
 use crate::growth::{Grown, Growth};
@@ -19,14 +20,13 @@ const SECTOR_BYTES: u64 = 512;
 
 /// Opens the collector.
 pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let mut collector = Disks {
+    let collector = Disks {
         stats: KeptFile::list(inputs.proc.join("diskstats")),
         inputs: inputs.clone(),
         reader: Reader::default(),
         known: HashMap::new(),
     };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+    Slow::open(collector, inputs, |from, to, _| to.disk.clone_from(&from.disk))
 }
 
 /// Since boot: requests ended, milliseconds that they took, bytes read, bytes written, milliseconds with a request,

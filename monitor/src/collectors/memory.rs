@@ -1,10 +1,11 @@
-//! Memory pressure and page faults of the whole VM, from /proc/meminfo and /proc/vmstat.
+//! Memory pressure and page faults of the whole VM, from /proc/meminfo and /proc/vmstat, once a second.
 //!
 //! Forms: the kernel's Documentation/filesystems/proc.rst, and include/linux/vm_event_item.h for the names: `allocstall`
 //! stands once for each zone since 4.12, `oom_kill` is there since 4.13.
 
 use slackwater_messages::{Memory, Sample};
 
+use super::slow::{Reading, Slow};
 use super::{Collector, absent, put};
 use crate::config::Settings;
 use crate::growth::Growth;
@@ -12,15 +13,22 @@ use crate::inputs::{Inputs, KeptFile, Reader};
 
 /// Opens the collector.
 pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let mut collector = Pages {
+    let collector = Pages {
         meminfo: KeptFile::new(inputs.proc.join("meminfo")),
         vmstat: KeptFile::list(inputs.proc.join("vmstat")),
         inputs: inputs.clone(),
         reader: Reader::default(),
         growth: Growth::default(),
     };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+    Slow::open(collector, inputs, |from, to, reading| {
+        to.memory.clone_from(&from.memory);
+        // A count must not be given twice.
+        if let (Some(memory), Reading::Repeated) = (&mut to.memory, reading)
+            && memory.oom_kills.take().is_some()
+        {
+            absent(to, "memory.oom_kills", "counted once a second");
+        }
+    })
 }
 
 /// Share of memory that is available, from /proc/meminfo.
@@ -131,7 +139,12 @@ mod tests {
             direct_reclaims_per_s: Some(6.0),
             oom_kills: Some(1),
         };
-        assert_eq!((sample.memory, sample.absent.len()), (Some(expected), 0));
+        assert_eq!((sample.memory, sample.absent.len()), (Some(expected.clone()), 0));
+
+        fixture.advance_s(0.2);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.memory, Some(Memory { oom_kills: None, ..expected }));
+        assert_eq!(sample.absent["memory.oom_kills"], "counted once a second");
     }
 
     #[test]

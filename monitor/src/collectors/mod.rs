@@ -14,6 +14,7 @@ pub mod network;
 pub mod pressure;
 pub mod sched;
 pub mod server;
+pub mod slow;
 pub mod traffic;
 
 /// Measures one section of the Sample.

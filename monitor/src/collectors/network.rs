@@ -1,10 +1,12 @@
-//! The interface that requests come in by, and TCP of the VM: /proc/net/dev, softnet_stat, snmp and netstat.
+//! The interface that requests come in by, and TCP of the VM: /proc/net/dev, softnet_stat, snmp and netstat, once
+//! a second.
 //!
 //! Forms: the kernel's Documentation/networking/snmp_counter.rst and statistics.rst; softnet_stat counts in hexadecimal, one
 //! line a CPU, drops in the second field. The link's speed in Mbit/s is /sys/class/net/NAME/speed, where a driver says it.
 
 use slackwater_messages::{Network, Sample};
 
+use super::slow::Slow;
 use super::{Collector, absent, put};
 use crate::config::Settings;
 use crate::growth::Growth;
@@ -17,7 +19,7 @@ const SPEED_FRESH_NS: u64 = 10_000_000_000;
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let net = inputs.proc.join("net");
     let interface = settings.sniffer.interface.clone();
-    let mut collector = Link {
+    let collector = Link {
         dev: KeptFile::list(net.join("dev")),
         softnet: KeptFile::list(net.join("softnet_stat")),
         snmp: KeptFile::new(net.join("snmp")),
@@ -29,8 +31,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         reader: Reader::default(),
         growth: Growth::default(),
     };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+    Slow::open(collector, inputs, |from, to, _| to.network.clone_from(&from.network))
 }
 
 /// Bytes in, bytes out, packets in and out, drops and errors of an interface, from /proc/net/dev; the outer `None` is a
