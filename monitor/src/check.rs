@@ -1,5 +1,6 @@
 //! `slackwater-monitor check`: what works on this machine, and what each missing thing would take.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -124,13 +125,16 @@ fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
     items
 }
 
-/// "field (reason), ..." of what is absent below a section.
+/// "field, field (reason), ..." of what is absent below a section.
 fn reasons_below(sample: &Sample, section: &str) -> String {
-    let below = sample.absent.iter().filter_map(|(name, reason)| {
-        let field = name.strip_prefix(section)?.strip_prefix('.')?;
-        Some(format!("{field} ({reason})"))
-    });
-    below.collect::<Vec<_>>().join(", ")
+    let mut fields_of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, reason) in &sample.absent {
+        if let Some(field) = name.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) {
+            fields_of.entry(reason).or_default().push(field);
+        }
+    }
+    let told = fields_of.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
+    told.collect::<Vec<_>>().join(", ")
 }
 
 fn bus(url: &str) -> Result<String, String> {

@@ -40,11 +40,6 @@ pub const EVENTS: [(Event, &str, &str); 6] = [
 /// stall event since Skylake. Sources: the events tables of libpfm4 4.13; arch/x86/events/{amd,intel}/core.c.
 pub const MODELS: &[(&str, Event, &str)] = &[
     (
-        "amd64_fam17h_zen1",
-        Event::LlcLoadMisses,
-        "DATA_CACHE_REFILLS_FROM_SYSTEM:LS_MABRESP_LCL_DRAM:LS_MABRESP_RMT_DRAM",
-    ),
-    (
         "amd64_fam17h_zen2",
         Event::LlcLoadMisses,
         "DATA_CACHE_REFILLS_FROM_SYSTEM:LS_MABRESP_LCL_DRAM:LS_MABRESP_RMT_DRAM",

@@ -8,6 +8,8 @@ use super::group::Change;
 /// Ratios of fewer instructions than this say nothing.
 const LEAST_INSTRUCTIONS: f64 = 10_000.0;
 
+const NOT_EVERYWHERE: &str = "the counters were not on the hardware everywhere in this period";
+
 /// One event, summed over the targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sum {
@@ -101,7 +103,7 @@ pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounte
     });
     let rate = match context.partial {
         Some(reason) => Err(reason.to_owned()),
-        None if tally.silent > 0 => Err("the group was not on the hardware everywhere in this period".to_owned()),
+        None if tally.silent > 0 => Err(NOT_EVERYWHERE.to_owned()),
         None if context.elapsed_s <= 0.0 => Err("no time passed since the last reading".to_owned()),
         None => value(Event::Instructions).map(|count| count / context.elapsed_s),
     };

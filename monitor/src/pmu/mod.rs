@@ -25,7 +25,8 @@ use targets::{Cgroup, Cpus, Source, Threads};
 /// The names that `pmu.scopes` may hold, from the widest to the narrowest.
 pub const SCOPES: [&str; 3] = ["system", "cgroup", "pid"];
 
-/// The configured scopes, from the widest to the narrowest. `cgroup` is left out while no cgroup is configured.
+/// The configured scopes, from the widest to the narrowest. `cgroup` is left out while no cgroup is configured; for the
+/// root cgroup, which the kernel counts oddly, there is `system`.
 ///
 /// # Errors
 /// Why there are none.
@@ -38,7 +39,7 @@ pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, String
     let names: Vec<&'static str> = SCOPES
         .into_iter()
         .filter(|name| pmu.scopes.iter().any(|wanted| wanted == name))
-        .filter(|name| *name != "cgroup" || !settings.cpu.cgroup.is_empty())
+        .filter(|name| *name != "cgroup" || !settings.cpu.cgroup.trim_matches('/').is_empty())
         .collect();
     if names.is_empty() {
         return Err("no scope is configured (pmu.scopes; cgroup needs cpu.cgroup)".to_owned());
