@@ -15,6 +15,7 @@ pub mod disk;
 pub mod frequency;
 pub mod memory;
 pub mod network;
+pub mod pmu;
 pub mod pressure;
 pub mod sched;
 pub mod server;
@@ -47,7 +48,8 @@ pub trait Collector {
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found.
+/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and fills
+/// `counters` where no hardware does.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
@@ -58,6 +60,7 @@ pub const COLLECTORS: &[(&str, Open)] = &[
     ("frequency", frequency::open),
     ("server", server::open),
     ("traffic", traffic::open),
+    ("pmu", pmu::open),
     ("canary", canary::open),
 ];
 
