@@ -1,7 +1,11 @@
 //! Requests and response times, from the packets that the sniffer sees on the node's interface.
 
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
 use slackwater_messages::{RouteTraffic, Sample, Traffic};
-use slackwater_sniffer::{Live, LiveSettings, Period, RouteFigures, Tracker};
+use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
 use super::{Collector, NO_TIME, absent, seconds_between};
 use crate::config::{Settings, SnifferSettings};
@@ -18,6 +22,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         inputs: inputs.clone(),
         capture: Err((String::new(), 0)),
         last_ns: 0,
+        times: Buckets::default(),
     };
     wire.reopen();
     Box::new(wire)
@@ -27,6 +32,18 @@ struct Capture {
     live: Live,
     tracker: Tracker,
     drops: u64,
+    /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
+    readable: Rc<OwnedFd>,
+}
+
+impl Capture {
+    fn open(settings: &LiveSettings, tracker: TrackerSettings) -> Result<Capture, String> {
+        let live = Live::open(settings).map_err(|error| error.to_string())?;
+        // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
+        let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
+        let readable = readable.map_err(|error: io::Error| error.to_string())?;
+        Ok(Capture { live, tracker: Tracker::new(tracker), drops: 0, readable: Rc::new(readable) })
+    }
 }
 
 struct Wire {
@@ -35,6 +52,7 @@ struct Wire {
     /// The reason why there is none, and when to try again.
     capture: Result<Capture, (String, u64)>,
     last_ns: u64,
+    times: Buckets,
 }
 
 impl Wire {
@@ -51,8 +69,7 @@ impl Wire {
                 buffer_mib: self.settings.buffer_mib,
                 ..LiveSettings::default()
             };
-            Live::open(&live)
-                .map(|live| Capture { live, tracker: Tracker::new(tracker), drops: 0 })
+            Capture::open(&live, tracker)
                 .map_err(|error| (format!("no capture: {error}"), now_ns.saturating_add(RETRY_NS)))
         };
     }
@@ -68,6 +85,7 @@ impl Wire {
         let now_ns = (self.inputs.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let period = capture.tracker.take_period((self.inputs.wall_ns)());
+        self.times += period.buckets;
         let drops = capture.live.drops().map_err(|error| error.to_string()).map(|total| {
             let before = std::mem::replace(&mut capture.drops, total);
             total.saturating_sub(before)
@@ -91,8 +109,12 @@ impl Collector for Wire {
         sample.traffic = Some(section(sample, &period, drops, elapsed_s));
     }
 
-    fn must_drain(&self) -> bool {
-        self.capture.is_ok()
+    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
+        self.capture.as_ref().ok().map(|capture| Rc::clone(&capture.readable))
+    }
+
+    fn response_times(&self) -> Option<Buckets> {
+        self.capture.is_ok().then_some(self.times)
     }
 
     fn drain(&mut self) {
@@ -112,7 +134,7 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, ela
         // Requests that ask for no answer are not missing one.
         unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
         holes: Some(counts.holes),
-        routes: period.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
+        routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
         ..Traffic::default()
     };
     match drops {
@@ -183,7 +205,7 @@ mod tests {
         search.last_byte_ms.mean = Some(9.0);
         search.last_byte_ms.p95 = Some(14.0);
         search.status.server_error = 1;
-        period.routes = vec![search, RouteFigures { name: "other".to_owned(), ..RouteFigures::default() }];
+        period.details.routes = vec![search, RouteFigures { name: "other".to_owned(), ..RouteFigures::default() }];
         let traffic = section(&mut Sample::default(), &period, Ok(0), 0.5);
         assert_eq!((traffic.unmatched, traffic.holes), (Some(2), Some(1)));
         let expected = RouteTraffic {
@@ -222,7 +244,7 @@ mod tests {
             let mut collector = open(&settings, &Inputs::machine());
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
-            assert!(!collector.must_drain());
+            assert!(collector.wakes_on().is_none() && collector.response_times().is_none());
         }
     }
 }
