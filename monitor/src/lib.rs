@@ -10,7 +10,7 @@
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
 //! - [`metrics`]: the page for Prometheus
-//! - [`run`]: the loop; [`timer`]: when what is due
+//! - [`run`]: the loop; [`timer`]: when what is due; [`memory`]: what only the start needed
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
@@ -21,6 +21,7 @@ pub mod cli;
 pub mod collectors;
 pub mod config;
 pub mod inputs;
+pub mod memory;
 pub mod metrics;
 pub mod probe;
 pub mod processes;
