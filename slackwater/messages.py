@@ -175,7 +175,7 @@ class Canary(msgspec.Struct, omit_defaults=True):
     slow_share: Share | None = None
     """Share of the last-level chase's loads slower than a cache hit: the probe's miss rate."""
     wall_cpu_ratio: NonNegative | None = None
-    """Wall time over CPU time; 1.0 means that nobody took its core away."""
+    """Wall time over CPU time of all that the monitor did in this period; 1.0 means that nobody took its core away."""
     cpu_share: NonNegative | None = None
     """Share of one core that the probe itself took in this period."""
     late_ms: NonNegative | None = None
@@ -214,7 +214,7 @@ class Counters(msgspec.Struct, omit_defaults=True):
     cache_miss_rate: Share | None = None
     """`pmu`: misses over references. `canary`: share of the probe's loads slower than a cache hit."""
     wall_cpu_ratio: NonNegative | None = None
-    """`canary` only: wall time over CPU time of the probe; 1.0 means that nobody took its core away."""
+    """`canary` only: as in the section of that name."""
     instructions_per_s: NonNegative | None = None
     """`pmu` only."""
 
