@@ -130,6 +130,7 @@ def _load(server: Server, view: View, reduce: bool) -> plan.Load:
         reduce=reduce,
         slow=verdict.state in ("interference", "overload"),
         capacity_rps=verdict.capacity_rps,
+        capacity_stderr_rps=verdict.capacity_stderr_rps or 0.0,
         severity=verdict.severity,
         cpu_predicted=verdict.cpu_predicted,
         rps=rps if rps is not None else verdict.rps,

@@ -73,8 +73,11 @@ class PoolSettings(Settings, frozen=True):
         "observe"
     )
     law: Annotated[
-        Literal["optimal", "ice"],
-        Meta(description="optimal: least mean response time; ice: keep predicted CPU below u_threshold"),
+        Literal["optimal", "tail", "ice", "equalise"],
+        Meta(
+            description="optimal: least mean response time; tail: least p99; ice: keep predicted CPU below u_threshold;"
+            " equalise: the same predicted utilisation everywhere"
+        ),
     ] = "optimal"
     u_threshold: Annotated[float, Meta(gt=0, le=1, description="CPU share that the law keeps each server below")] = 0.8
     max_mitigated: Annotated[

@@ -12,6 +12,7 @@ from lbengine import guard
 from lbengine.baseline import Baseline
 from lbengine.decide import View, decide
 from lbengine.haproxy import Server, Snapshot
+from lbengine.plan import LAWS
 from lbengine.ramp import Position
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
@@ -62,7 +63,7 @@ verdicts_of_a_turn = st.tuples(
 @given(
     st.integers(1, 7),
     st.floats(0.01, 1.0),
-    st.sampled_from(["optimal", "ice"]),
+    st.sampled_from(sorted(LAWS)),
     st.sampled_from(["roundrobin", "leastconn"]),
     st.lists(verdicts_of_a_turn, min_size=1, max_size=12),
     st.lists(st.integers(1, 256), min_size=7, max_size=7),
