@@ -51,6 +51,11 @@ class BaselineStore:
     def path(self) -> Path:
         return self.state_dir / "baseline" / f"{self.pool.name}.json"
 
+    @property
+    def sockets(self) -> str:
+        """Whose weights these are."""
+        return ", ".join(self.pool.all_sockets)
+
     def load(self) -> dict[str, Baseline] | None:
         """The stored baseline, or None when there is none. Raises BaselineError."""
         try:
@@ -66,17 +71,17 @@ class BaselineStore:
                 f"{self.path}: not a baseline file ({error}), so the weights to go back to are not known; set the"
                 " weights in HAProxy as they should be, then remove the file"
             ) from None
-        if (file.pool, file.socket, file.backend) != (self.pool.name, self.pool.socket, self.pool.backend):
+        if (file.pool, file.socket, file.backend) != (self.pool.name, self.sockets, self.pool.backend):
             raise BaselineError(
                 f"{self.path}: it belongs to pool `{file.pool}`, backend `{file.backend}` behind {file.socket}, not to"
-                f" `{self.pool.name}`, `{self.pool.backend}` behind {self.pool.socket}; put that one's weights back, "
+                f" `{self.pool.name}`, `{self.pool.backend}` behind {self.sockets}; put that one's weights back, "
                 "then remove the file"
             )
         return file.servers
 
     def save(self, servers: Mapping[str, Baseline]) -> None:
         """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
-        file = _File(1, self.pool.name, self.pool.socket, self.pool.backend, dict(servers))
+        file = _File(1, self.pool.name, self.sockets, self.pool.backend, dict(servers))
         try:
             replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
             self._written = self._identity()

@@ -16,7 +16,8 @@ from lbengine import tell
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge
 from lbengine.changes import change, lowers, weight_after
 from lbengine.decide import Decisions, View, decide
-from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, Snapshot
+from lbengine.fleet import balancer_of
+from lbengine.haproxy import BalancerError, BalancerUnreachable, Snapshot
 from lbengine.inbox import Inbox
 from lbengine.meter import Meter
 from lbengine.pause import Pause, PauseStore
@@ -71,7 +72,7 @@ class Engine:
         self.outbox: deque[Message] = deque()
         self.acting = pool.mode == "act"
         self._journal = journal
-        self._balancer = balancer or HAProxy(pool.socket, pool.backend, settings.socket_timeout_s)
+        self._balancer = balancer or balancer_of(pool.backend, pool.all_sockets, settings.socket_timeout_s)
         self._wall = wall
         self._store = BaselineStore(state_dir, pool)
         self._pauses = PauseStore(state_dir, pool.name)
@@ -180,8 +181,10 @@ class Engine:
             raise BalancerUnreachable(f"{self.pool.socket}: HAProxy (pid {snapshot.pid}) is stopping; is it reloading?")
         fresh_process = restarted(self._last, snapshot)
         if fresh_process and self._last is not None:
-            self._remarks.append(f"HAProxy was reloaded (pid {self._last.pid} -> {snapshot.pid})")
+            pids = f" (pid {self._last.pid} -> {snapshot.pid})" if snapshot.pid != self._last.pid else ""
+            self._remarks.append(f"HAProxy was reloaded or started anew{pids}")
             self._meter.reset()
+        self._remarks += snapshot.trouble
         self._last = snapshot
         self._meter.add(now_s, {server.name: server.requests for server in snapshot.servers})
         if (rates := self._meter.rates()) is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lbengine import law, tail
+from lbengine.algorithms import effect
 from lbengine.rounding import closest
 
 LEAST_IN_FLIGHT = 1.0
@@ -90,7 +91,7 @@ def wants(
     # Without load every split is as good: judged as if there were a little, the slow ones are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
-    if balance == "leastconn":
+    if effect(balance) == "concurrency":
         weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
         weights = _in_proportion(loads, rates)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbengine.baseline import BaselineStore, merge
 from lbengine.changes import change
-from lbengine.haproxy import HAProxy
+from lbengine.fleet import balancer_of
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
@@ -27,8 +27,8 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     stored = store.load()
     if stored is None:
         return []
-    haproxy = HAProxy(pool.socket, pool.backend, settings.lbengine.socket_timeout_s)
-    snapshot = haproxy.read()
+    balancer = balancer_of(pool.backend, pool.all_sockets, settings.lbengine.socket_timeout_s)
+    snapshot = balancer.read()
     baselines, _ = merge(stored, snapshot)
     shown = {server.name: server.weight for server in snapshot.servers}
     back = {name: baseline.weight for name, baseline in baselines.items() if shown[name] != baseline.weight > 0}
@@ -38,7 +38,7 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     ]
     if changes:
         _record(settings, changes)
-        haproxy.set_weights(back)
+        balancer.set_weights(back)
     store.remove()
     return changes
 
