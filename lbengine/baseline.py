@@ -22,13 +22,15 @@ class BaselineError(Exception):
     """A baseline file that cannot be read, trusted or written; the text names it and says what to do."""
 
 
-class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One server's baseline."""
 
     weight: int
     """0: it had no weight when it was first seen, so it is left alone until somebody gives it one."""
     configured: int
     """The configuration file's weight when `weight` was taken: another one after a reload is the new baseline."""
+    maxconn: int | None = None
+    """The most requests that it gets at a time; None: no limit, or the balancer has none."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,30 +109,52 @@ class BaselineStore:
         return None
 
 
-def merge(stored: Mapping[str, Baseline] | None, snapshot: Snapshot) -> tuple[dict[str, Baseline], list[str]]:
+def merge(
+    stored: Mapping[str, Baseline] | None, snapshot: Snapshot, limits: Mapping[str, int] | None = None
+) -> tuple[dict[str, Baseline], list[str]]:
     """The baseline after a look at the balancer, and in words what is new in it.
 
     Servers that came add theirs, ones that went drop out, and one whose configured weight is another than when its
-    baseline was taken (the site changed it and reloaded) gets the new one. Everything else stays as stored.
+    baseline was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have
+    set (None: not known, any of them may be ours); one that is not ours is the baseline. Everything else stays as
+    stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []
     for server in snapshot.servers:
         known = None if stored is None else stored.get(server.name)
+        limited = known is not None and (limits is None or limits.get(server.name, 0) == server.maxconn)
+        most = known.maxconn if known is not None and limited and server.maxconn is not None else server.maxconn
         if known is None:
-            merged[server.name] = Baseline(server.weight, server.configured)
+            merged[server.name] = Baseline(server.weight, server.configured, most)
             if stored is not None:
                 news.append(f"{server.name} is new with weight {server.weight}")
         elif known.configured != server.configured:
-            merged[server.name] = Baseline(server.configured, server.configured)
+            merged[server.name] = Baseline(server.configured, server.configured, most)
             news.append(f"{server.name} is configured with {server.configured} now, it was {known.configured}")
         elif known.weight == 0 and server.weight > 0:
-            merged[server.name] = Baseline(server.weight, server.configured)
+            merged[server.name] = Baseline(server.weight, server.configured, most)
             news.append(f"{server.name} was given weight {server.weight}")
         else:
-            merged[server.name] = known
+            merged[server.name] = Baseline(known.weight, known.configured, most)
     news += [f"{name} is gone" for name in stored or () if name not in merged]
     return merged, news
+
+
+def away(
+    snapshot: Snapshot, baselines: Mapping[str, Baseline]
+) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
+    """Weights, and `maxconn`s, that are not at their baseline: server -> (shown, baseline)."""
+    weights, limits = {}, {}
+    for server in snapshot.servers:
+        baseline = baselines.get(server.name)
+        if baseline is None:
+            continue
+        if server.weight != baseline.weight > 0:
+            weights[server.name] = (server.weight, baseline.weight)
+        if server.maxconn is not None and baseline.maxconn is not None and server.maxconn != baseline.maxconn:
+            limits[server.name] = (server.maxconn, baseline.maxconn)
+    return weights, limits
 
 
 def replace_durably(path: Path, data: bytes) -> None:

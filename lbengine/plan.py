@@ -65,6 +65,8 @@ class Want:
 
     weight: int
     why: str
+    in_flight: float | None = None
+    """Under least connections: how many requests it should hold, if it keeps any."""
 
 
 def wants(
@@ -91,8 +93,9 @@ def wants(
     # Without load every split is as good: judged as if there were a little, the slow ones are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
+    held: dict[str, float] = {}
     if effect(balance) == "concurrency":
-        weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+        weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
         weights = _in_proportion(loads, rates)
     fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
@@ -102,7 +105,7 @@ def wants(
             share = (
                 f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s (capacity {mu:.0f}, the others' {fine_rps:.0f})"
             )
-            told[load.server] = Want(min(weights[load.server], load.baseline), share)
+            told[load.server] = Want(min(weights[load.server], load.baseline), share, held.get(load.server))
     return told
 
 
@@ -192,8 +195,10 @@ def _rounded(loads: Sequence[Load], shares: Sequence[float]) -> dict[str, int]:
 
 def _by_concurrency(
     loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
-) -> dict[str, int]:
-    """Least connections: weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Least connections: weights, and how many requests those that keep any should hold.
+
+    Weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
 
     Below about one request weights say nothing (an idle server is taken first whatever its weight), so such a server
     gets 0, if the others can carry all below the threshold without it.
@@ -204,7 +209,8 @@ def _by_concurrency(
         held.append(filled / (1.0 - filled))
     rounded = _rounded(loads, held)
     staying_rps = math.fsum(capacity)
-    weights = {}
+    weights: dict[str, int] = {}
+    keeps: dict[str, float] = {}
     for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
         if not load.reduce:
             continue
@@ -215,4 +221,5 @@ def _by_concurrency(
             weights[load.server] = 0
         else:
             weights[load.server] = max(1, rounded[load.server])
-    return weights
+            keeps[load.server] = held_here
+    return weights, keeps

@@ -1,11 +1,19 @@
-"""The ramp: a weight goes down at once and comes back slowly; small changes are not sent.
+"""The ramp: a weight goes down at once and comes back in doubling steps, after a trickle; small changes are not sent.
 
-HAProxy's own `slowstart` acts after failed health checks only, so the way back is walked here.
+Doubling, since each step has shown that the server carries half of the next one: a neighbour that is still there is met
+with few requests, and the whole way is shorter than an even one of the same harm. HAProxy's own `slowstart` acts after
+failed health checks only, so the way back is walked here.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+TRICKLE_SHARE = 0.02
+"""Share of its baseline that a drained server gets first: enough requests for its signals, too few for the p95."""
+TRICKLE_OF_RAMP = 1 / 3
+"""Share of the ramp's time that the trickle takes."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +25,20 @@ class Position:
     climb_began_s: float | None = None
 
 
-def step(position: Position, target: int, baseline: int, now_s: float, ramp_s: float, min_change: float) -> Position:
+def step(
+    position: Position,
+    target: int,
+    baseline: int,
+    now_s: float,
+    ramp_s: float,
+    min_change: float,
+    *,
+    carries: bool = False,
+) -> Position:
     """The next position on the way to `target`.
 
-    Up: linear, 0 to `baseline` in `ramp_s`; the first step from 0 is at least 1, and the last one is always taken.
+    Up: from 0 to `baseline` in `ramp_s`, first the trickle, then doubling; the last step is always taken. `carries`
+    says that the server gets its full share already whatever its weight: then the way ends after the trickle's time.
     Down: at once. A change below `min_change` of the baseline is not made, unless it ends at 0 or at the baseline.
     """
     least = max(1.0, min_change * baseline)
@@ -35,11 +53,23 @@ def step(position: Position, target: int, baseline: int, now_s: float, ramp_s: f
     if position.climb_began_s is None:
         position = Position(position.weight, position.weight, now_s)
     began_s = now_s if position.climb_began_s is None else position.climb_began_s
-    reached = min(target, position.climb_from + int(baseline * (now_s - began_s) / ramp_s))
-    if position.weight == 0:
-        reached = max(reached, 1)
+    reached = min(target, _reached(position.climb_from, baseline, now_s - began_s, ramp_s))
+    if carries and now_s - began_s >= ramp_s * TRICKLE_OF_RAMP:
+        reached = target
     if reached <= position.weight or (reached < target and position.weight > 0 and reached - position.weight < least):
         return position
     if reached == target:
         return Position(target)
     return Position(reached, position.climb_from, began_s)
+
+
+def _reached(climb_from: int, baseline: int, for_s: float, ramp_s: float) -> int:
+    """Weight after climbing for `for_s`; whoever starts higher has the rest of the same way before it."""
+    trickle = max(1, round(TRICKLE_SHARE * baseline))
+    doublings = math.log2(max(baseline / trickle, 2.0))
+    doubling_s = ramp_s * (1.0 - TRICKLE_OF_RAMP) / doublings
+    if climb_from == 0:
+        for_s -= ramp_s * TRICKLE_OF_RAMP
+    start = max(climb_from, trickle)
+    doubled = min(max(for_s, 0.0) / doubling_s, 16.0)
+    return start if doubled <= 0.0 else math.ceil(start * 2.0**doubled - 1e-6)

@@ -137,7 +137,7 @@ class LbengineSettings(Settings, frozen=True):
 
     cycle_s: Annotated[Positive, Meta(description="how often the balancer is read and reconciled")] = 0.2
     lease_s: Annotated[Positive, Meta(description="without Verdicts for this long: back to the baseline weights")] = 3.0
-    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 4.0
+    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 3.0
     min_change: Annotated[
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05

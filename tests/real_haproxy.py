@@ -120,11 +120,11 @@ class RealHAProxy:
         """The worker's pid."""
         return int(next(line for line in self.say("show info").splitlines() if line.startswith("Pid: ")).split()[1])
 
-    def request(self, count: int = 1) -> None:
+    def request(self, count: int = 1, cookie: str = "") -> None:
         """Requests through the frontend, on one kept connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
         for _ in range(count):
-            connection.request("GET", "/")
+            connection.request("GET", "/", headers={"Cookie": cookie} if cookie else {})
             answer = connection.getresponse()
             assert answer.status == 200, answer.status
             answer.read()
