@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +47,8 @@ class BaselineStore:
 
     state_dir: Path
     pool: PoolSettings
+    mirror: Callable[[Mapping[str, Baseline] | None], None] = field(default=lambda _: None)
+    """Told what is on disk now (None: nothing any more), before `save` and `remove` return."""
     _written: tuple[int, int] | None = field(default=None, init=False)
 
     @property
@@ -89,6 +91,7 @@ class BaselineStore:
             self._written = self._identity()
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be written: {error.strerror}; no weight is changed") from None
+        self.mirror(servers)
 
     def is_current(self) -> bool:
         """True while the file on disk is the one written last, so that a change may be made."""
@@ -101,6 +104,7 @@ class BaselineStore:
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
         self._written = None
+        self.mirror(None)
 
     def _identity(self) -> tuple[int, int] | None:
         with contextlib.suppress(OSError):

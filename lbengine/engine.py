@@ -46,6 +46,7 @@ class Engine:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.pool = pool
+        self.state_dir = state_dir
         self.settings = settings
         self.inbox = Inbox()
         self.acting = pool.mode == "act"
@@ -57,6 +58,9 @@ class Engine:
         self._pauses = PauseStore(state_dir, pool.name)
         self.paused = self._pauses.load()
         self._baselines = self._store.load()
+        self.standby = ""
+        """Who drives the balancer, when that is not us."""
+        self._grace_until_s = 0.0
         self._put_back_due = self._baselines is not None and (self.paused is not None or not self.acting)
         """Weights of an earlier run may be set although we are to keep our hands off: first put them back."""
         self._positions: dict[str, Position] = {}
@@ -72,11 +76,53 @@ class Engine:
         self._started_s: float | None = None
         self._remarks: list[str] = []
 
+    # --- standing by
+
+    def stored_baseline(self) -> dict[str, Baseline] | None:
+        """What an earlier run left on disk, if it did. Raises BaselineError."""
+        return self._store.load()
+
+    def mirror_baseline(self, mirror: Callable[[Mapping[str, Baseline] | None], None]) -> None:
+        """Has `mirror` called with what is on disk now (None: nothing), before the change that it is for."""
+        self._store.mirror = mirror
+
+    def stand_by(self, told: str, forget: bool) -> None:
+        """Somebody else drives the balancer: look only. `forget`: what we stored is of the past."""
+        self.standby = told
+        if forget:
+            self._store.path.unlink(missing_ok=True)
+        self._put_back_due = False
+        self._writer.limits = {}
+
+    def take_over(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float) -> None:
+        """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did.
+
+        Weights stay as they are. For a while, weights that move are the way back of the one before, if it still lives
+        and was cut off: they are set again rather than left to it. Raises BaselineError, PauseError.
+        """
+        was_standby, self.standby = bool(self.standby), ""
+        stored = self._store.load()
+        if stored is None and baseline is not None:
+            self._store.save(baseline)
+            stored = dict(baseline)
+        if paused is not None and self._pauses.load() is None:
+            self._pauses.save(paused)
+        self.paused = self._pauses.load()
+        if was_standby or stored is not None:
+            self._baselines, self._positions, self._yielded = stored, {}, frozenset()
+            self._take_limits_over = stored is not None
+            self._put_back_due = stored is not None and (self.paused is not None or not self.acting)
+        if was_standby:
+            self._started_s = now_s
+            self._grace_until_s = now_s + self.settings.lease_s + self.settings.ramp_s
+
     # --- the turn
 
     def cycle(self, now_s: float) -> str:
         """One turn; returns what it did in a sentence. Raises BalancerError when HAProxy can't be read or refuses."""
         self._remarks = []
+        if self.standby:
+            return f"{self.pool.name}: standing by, {self.standby}"
         verdicts = self._verdicts(now_s)
         snapshot = self._look(now_s, verdicts)
         self._account.see(now_s, verdicts, self._meter.rates())
@@ -140,7 +186,7 @@ class Engine:
 
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed. Raises BalancerError when HAProxy doesn't let us."""
-        if not self._store.path.exists():
+        if self.standby or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
@@ -189,7 +235,7 @@ class Engine:
                 for server in snapshot.servers
                 if (verdict := verdicts.get(self._node(server.name))) is not None and verdict.state == "interference"
             }
-            seen = reconcile(ours, snapshot, baselines, slow, fresh_process)
+            seen = reconcile(ours, snapshot, baselines, slow, fresh_process or now_s < self._grace_until_s)
         self._baselines, self._positions, self._yielded = baselines, seen.positions, seen.yielded
         self._writer.unsure, self._writer.unsure_limits = {}, set()
         self._keep(baselines, news)

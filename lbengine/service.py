@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
-from lbengine.haproxy import BalancerError
+from lbengine.ownership import BUCKET, Ownership
 from lbengine.pause import PauseError
+from lbengine.snapshot import BalancerError
 from slackwater.bus import Bus, BusError
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
@@ -103,12 +104,15 @@ class Driver:
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lbengine-{pool.name}")
+        self._ownership: Ownership | None = None
         self._complaint = ""
         self._said = ""
 
     async def attach(self, bus: Bus) -> None:
-        """Takes Verdicts and requests from the bus from now on."""
+        """Takes Verdicts and requests from the bus from now on; first asks it whose the balancer is."""
         self._bus = bus
+        if self.engine.acting:
+            self._ownership = await self._own(bus)
         await bus.subscribe("verdict", self._take, pool=self.pool.name)
         await bus.answer(f"slackwater.control.{self.pool.name}", self._control)
 
@@ -118,6 +122,8 @@ class Driver:
         try:
             while not stop.is_set():
                 self._wake.clear()
+                if self._ownership is not None and self._ownership.lease.stale:
+                    await self._ownership.step()
                 await self._turn()
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait({waking, stopping}, timeout=self.cycle_s, return_when=asyncio.FIRST_COMPLETED)
@@ -125,6 +131,19 @@ class Driver:
         finally:
             stopping.cancel()
             await self._stop()
+            if self._ownership is not None:
+                await self._ownership.end()
+
+    async def _own(self, bus: Bus) -> Ownership | None:
+        """The lease on the balancer; None where the bus has no key-value store."""
+        try:
+            bucket = await bus.bucket(BUCKET)
+        except BusError as error:
+            log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
+            return None
+        ownership = Ownership(self.engine, self.pool, bucket, self._in_thread)
+        await ownership.begin()
+        return ownership
 
     async def publish(self) -> None:
         """Sends what the engine has to tell; without a bus it is dropped (the journal has the Changes)."""
@@ -159,8 +178,10 @@ class Driver:
         self._complaint = complaint
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
-    async def _control(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answers pause and resume; ValueError becomes the answer's `error`."""
+    async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Answers pause and resume; ValueError becomes the answer's `error`. Who stands by leaves it to the other."""
+        if self.engine.standby:
+            return None
         action, by, why = (question.get(key, "") for key in ("action", "by", "why"))
         if action not in ("pause", "resume"):
             raise ValueError(f"action {action!r} is not known; expected `pause` or `resume`")
