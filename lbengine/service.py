@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
+from lbengine.hooks import Hooks
 from lbengine.ownership import BUCKET, Ownership
 from lbengine.pause import PauseError
 from lbengine.snapshot import BalancerError
 from slackwater.bus import Bus, BusError
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Verdict
+from slackwater.messages import Change, Verdict
 
 log = logging.getLogger("lbengine")
 
@@ -43,7 +44,8 @@ async def run(settings: ControllerSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     # Short: lowering a weight may not wait long for another writer of the journal.
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
-        drivers = _drivers(settings, journal)
+        hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s)
+        drivers = _drivers(settings, journal, hooks)
         connecting = asyncio.create_task(_connect(settings.bus.address, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
@@ -52,6 +54,7 @@ async def run(settings: ControllerSettings) -> None:
         finally:
             stop.set()
             await asyncio.gather(*driving, return_exceptions=True)
+            await hooks.close()
             connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 bus = await connecting
@@ -61,7 +64,7 @@ async def run(settings: ControllerSettings) -> None:
                 await bus.close()
 
 
-def _drivers(settings: ControllerSettings, journal: Journal) -> list[Driver]:
+def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> list[Driver]:
     drivers: list[Driver] = []
     refused: list[BaselineError] = []
     for pool in settings.pool:
@@ -71,7 +74,7 @@ def _drivers(settings: ControllerSettings, journal: Journal) -> list[Driver]:
             log.error("pool %s is not driven: %s", pool.name, error)
             refused.append(error)
         else:
-            drivers.append(Driver(engine, pool, settings.lbengine.cycle_s))
+            drivers.append(Driver(engine, pool, settings.lbengine.cycle_s, hooks))
     if not drivers:
         raise refused[0]
     return drivers
@@ -97,10 +100,11 @@ async def _connect(address: str, drivers: list[Driver]) -> Bus:
 class Driver:
     """Turns one pool's engine in a thread of its own, so that a stuck HAProxy holds up no other pool."""
 
-    def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float) -> None:
+    def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float, hooks: Hooks) -> None:
         self.engine = engine
         self.pool = pool
         self.cycle_s = cycle_s
+        self._hooks = hooks
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lbengine-{pool.name}")
@@ -149,12 +153,16 @@ class Driver:
         """Sends what the engine has to tell; without a bus it is dropped (the journal has the Changes)."""
         while self.engine.outbox:
             message = self.engine.outbox.popleft()
+            if isinstance(message, Change):
+                self._hooks.change(message)
             if self._bus is not None:
                 await self._bus.publish(message)
 
     def _take(self, verdict: Verdict) -> None:
         if self.engine.inbox.put(verdict, time.monotonic()):
             self._wake.set()
+            if not self.engine.standby:
+                self._hooks.verdict(verdict)
 
     async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

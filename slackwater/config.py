@@ -142,6 +142,11 @@ class LbengineSettings(Settings, frozen=True):
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05
     socket_timeout_s: Annotated[Positive, Meta(description="how long HAProxy may take to answer")] = 1.0
+    hooks: Annotated[
+        list[FilePath],
+        Meta(description="programs called with JSON on stdin when an episode begins or ends and after each change"),
+    ] = []
+    hook_timeout_s: Annotated[Positive, Meta(description="a hook that runs longer is killed")] = 5.0
 
 
 class WebSettings(Settings, frozen=True):
