@@ -100,7 +100,9 @@ class BaselineStore:
     def remove(self) -> None:
         """Removes the file: nothing is left to put back. Raises BaselineError."""
         try:
-            self.path.unlink(missing_ok=True)
+            if self.path.exists():
+                self.path.unlink()
+                _force(self.path.parent)
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
         self._written = None
@@ -163,15 +165,22 @@ def away(
 
 def replace_durably(path: Path, data: bytes) -> None:
     """Writes a file under another name, forces it to the disk and renames it over `path`, and the folder after it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _force(path.parent.parent)
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _force(path.parent)
+
+
+def _force(folder: Path) -> None:
+    """What was made, renamed or removed in a folder is on the disk after this."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)

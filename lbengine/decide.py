@@ -91,8 +91,11 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
             why = short = _why_baseline(name, verdict, view, settings, admission)
             if admission.panic and view.verdicts:
                 short = "panic"
+        before = view.positions[name]
+        if name in wanted:
+            target, before = ramp.settle(before, target, baseline, view.now_s)
         position = ramp.step(
-            view.positions[name],
+            before,
             target,
             baseline,
             view.now_s,
@@ -100,6 +103,8 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
             settings.min_change,
             carries=_carries(name, view, len(usable)),
         )
+        if name in wanted:
+            position = ramp.moved(before, position, view.now_s)
         if position.climb_began_s is not None and position.weight > view.positions[name].weight:
             why, short = f"{why}: on its way back to {target}", f"{short}, on its way back"
         most = None

@@ -7,6 +7,7 @@ failed health checks only, so the way back is walked here.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ TRICKLE_SHARE = 0.02
 """Share of its baseline that a drained server gets first: enough requests for its signals, too few for the p95."""
 TRICKLE_OF_RAMP = 1 / 3
 """Share of the ramp's time that the trickle takes."""
+DWELL_S = 2.0
+LARGE_FALL = 0.2
+"""Share of the baseline from which on a fall is large: it is news, not a wavering estimate."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,33 @@ class Position:
     weight: int
     climb_from: int = 0
     climb_began_s: float | None = None
+    moved_s: float | None = None
+    """When it was last moved within an episode."""
+    wished_s: float | None = None
+    """Since when, within an episode, the law has wanted more without a break."""
+
+
+def settle(position: Position, target: int, baseline: int, now_s: float) -> tuple[int, Position]:
+    """Within an episode: the target that is worth a move now, and the position to step from.
+
+    What the law wants wavers with its estimates, and servers that are slow together answer each other's moves. So it
+    must want more for `DWELL_S` without a break, and a small fall waits until so long after the last move.
+    """
+    if target > position.weight:
+        wished_s = now_s if position.wished_s is None else position.wished_s
+        position = dataclasses.replace(position, wished_s=wished_s)
+        return (target if now_s - wished_s >= DWELL_S else position.weight), position
+    position = dataclasses.replace(position, wished_s=None)
+    small = position.weight - target < LARGE_FALL * baseline
+    if small and position.moved_s is not None and now_s - position.moved_s < DWELL_S:
+        return position.weight, position
+    return target, position
+
+
+def moved(before: Position, after: Position, now_s: float) -> Position:
+    """`after`, with what `settle` needs to know the next time."""
+    moved_s = now_s if after.weight != before.weight else before.moved_s
+    return dataclasses.replace(after, moved_s=moved_s, wished_s=before.wished_s)
 
 
 def step(
