@@ -88,7 +88,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
     if not stat.startswith("# ") or "Can't find backend" in state:
         raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
-    rows = list(csv.DictReader(io.StringIO(stat[2:])))
+    rows = _rows(stat[2:])
     totals = next((row for row in rows if row["svname"] == "BACKEND"), None)
     if totals is None:
         raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
@@ -134,6 +134,19 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         cookie=totals.get("cookie") or "",
         servers=tuple(servers),
     )
+
+
+COLUMNS = frozenset(
+    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp hrsp_5xx throttle".split()  # noqa: SIM905
+)
+"""Of `show stat`'s hundred columns, those that are read here."""
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    """The lines of `show stat`, in the columns that matter."""
+    lines = csv.reader(io.StringIO(text))
+    wanted = [(index, name) for index, name in enumerate(next(lines, [])) if name in COLUMNS]
+    return [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
 
 
 def _count(row: Mapping[str, str], column: str) -> int:
