@@ -235,7 +235,7 @@ def write_configuration(folder: Path, port: int, backends: str) -> Path:
     path = folder / "haproxy.cfg"
     path.write_text(
         f"""global
-    stats socket {folder}/admin.sock mode 600 level admin
+    stats socket {folder}/admin.sock mode 600 level admin expose-fd listeners
     stats socket {folder}/operator.sock mode 600 level operator
     stats socket {folder}/user.sock mode 600 level user
     maxconn 200
