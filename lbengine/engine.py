@@ -102,13 +102,14 @@ class Engine:
         """
         was_standby, self.standby = bool(self.standby), ""
         stored = self._store.load()
+        inherits = stored is None and baseline is not None
         if stored is None and baseline is not None:
             self._store.save(baseline)
             stored = dict(baseline)
         if paused is not None and self._pauses.load() is None:
             self._pauses.save(paused)
         self.paused = self._pauses.load()
-        if was_standby or stored is not None:
+        if was_standby or inherits:
             self._baselines, self._positions, self._yielded = stored, {}, frozenset()
             self._take_limits_over = stored is not None
             self._put_back_due = stored is not None and (self.paused is not None or not self.acting)
@@ -216,6 +217,7 @@ class Engine:
             self._meter.reset()
             self._errors.reset()
         self._remarks += snapshot.trouble
+        self._remarks += [f"{s.name} is in HAProxy's slowstart" for s in snapshot.servers if s.slow_start]
         self._last = snapshot
         self._meter.add(now_s, {server.name: server.requests for server in snapshot.servers})
         self._errors.add(now_s, {server.name: server.errors for server in snapshot.servers})

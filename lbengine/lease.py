@@ -85,6 +85,14 @@ class Lease:
         """True when the other one has the same state folder."""
         return self.found is not None and (self.found.host, self.found.state_dir) == (self._me.host, self._me.state_dir)
 
+    @property
+    def inherited(self) -> bool:
+        """True when what the record carries is of somebody else, with another state folder, and ours to put back now.
+
+        With the same folder the disk knows better: `slackwater restore` may have been there since.
+        """
+        return self.found is not None and self.found.holder != self._me.holder and not self.is_neighbour
+
     async def step(self) -> Say:
         """Renews the lease, takes it if it is nobody's, or looks who has it."""
         async with self._one_at_a_time:

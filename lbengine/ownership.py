@@ -83,8 +83,7 @@ class Ownership:
         elif say == "ours":
             if before == "theirs":
                 log.warning("pool %s: taking over", self.pool.name)
-            # With the same state folder the disk knows better: `slackwater restore` may have been there since.
-            baseline = None if lease.is_neighbour else lease.baseline
+            baseline = lease.baseline if lease.inherited else None
             try:
                 await self._in_thread(self.engine.take_over, baseline, lease.paused, time.monotonic())
             except (BaselineError, PauseError) as error:

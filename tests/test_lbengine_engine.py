@@ -13,6 +13,7 @@ from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy
+from lbengine.pause import Pause
 from lbengine.restore import restore
 from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
@@ -711,3 +712,45 @@ def test_a_server_without_maxconn_is_never_limited(site: Site) -> None:
     at_load(site)
     at_load(site, host1="interference")
     assert maxconns(site) == [None, None, None]
+
+
+def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Site, tmp_path: Path) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
+    other.stand_by("lbengine of far (pid 7) drives it", forget=True)
+    assert other.cycle(site.now_s) == "web: standing by, lbengine of far (pid 7) drives it"
+    assert other.stop(site.now_s, "the end") == "web: nothing to put back"
+    assert not other.outbox
+    given = site.engine.stored_baseline()
+    other.take_over(given, None, site.now_s)
+    site.engine = other
+    assert "host1 stays at 0 of 100 (waiting for its first Verdict)" in site.silent_cycle()
+    site.balancer.say("set server web/host1 weight 50")
+    site.cycle(host1="interference")
+    assert site.weights()[0] == 0, "the one before may be on its way back: that is not someone else"
+    for _ in range(25):
+        site.cycle()
+    assert site.weights() == [100, 100, 100]
+    assert {change.by for change in site.changes()} == {"lbengine"}
+
+
+def test_a_pause_is_taken_over_too(site: Site, tmp_path: Path) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
+    other.stand_by("another", forget=True)
+    other.take_over(site.engine.stored_baseline(), Pause("alice", "deploy", 1.0), site.now_s)
+    site.engine = other
+    assert "host1 0 -> 100 put back; paused by alice (deploy)" in site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+
+
+def test_a_bus_that_comes_back_leaves_what_someone_else_holds_alone(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.say("set server web/host2 weight 30")
+    site.cycle(host1="interference")
+    site.engine.take_over(None, None, site.now_s)
+    assert "host2 is held at 30 by someone else" in site.cycle(host1="interference")
+    assert site.weights() == [0, 30, 100]

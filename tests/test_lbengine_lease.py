@@ -164,6 +164,23 @@ def test_the_same_state_folder_on_the_same_host_is_a_neighbour(store: Store, clo
     assert two.is_neighbour
 
 
+def test_only_what_somebody_elsewhere_left_is_inherited(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    say(one)
+    assert not one.inherited
+    store.away = True
+    clock.now_s += LEASE_S + 0.01
+    say(one)
+    store.away = False
+    assert say(one) == ["ours"]
+    assert not one.inherited, "it was its own all the time"
+    clock.now_s += 1.0
+    say(two)
+    clock.now_s += LEASE_S + 0.01
+    assert say(two) == ["ours"]
+    assert two.inherited
+
+
 def test_a_key_tells_balancers_apart_and_hosts_where_paths_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {key_of("web", "web", ["/a"]), key_of("web", "api", ["/a"]), key_of("web", "web", ["tcp://h:1"])}
     monkeypatch.setattr("socket.gethostname", lambda: "other")
