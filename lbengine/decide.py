@@ -118,6 +118,7 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         reduce,
         pool.max_mitigated,
         held,
+        view.snapshot.most_weight,
     )
     for name, weight in bounded.items():
         if weight != decisions[name].position.weight:

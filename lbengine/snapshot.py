@@ -70,7 +70,7 @@ class Snapshot:
     version: str
     stopping: bool
     balance: str
-    """The algorithm; HAProxy 2.6 calls `random` "unknown"."""
+    """The algorithm; HAProxy 2.6 and 3.0 call `random` "unknown"."""
     cookie: str
     servers: tuple[Server, ...]
     most_weight: int = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.changes import change, lowers, value_after
@@ -20,13 +20,25 @@ Value = int | float | str | None
 
 
 class Balancer(Protocol):
-    """What the engine needs of a balancer. `set_maxconns` is only called for servers that show a `maxconn`."""
+    """What the engine needs of a balancer."""
 
     def read(self) -> Snapshot: ...
 
     def set_weights(self, weights: Mapping[str, int]) -> None: ...
 
+
+@runtime_checkable
+class Limiter(Protocol):
+    """What it needs of one whose servers show a `maxconn`."""
+
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None: ...
+
+
+def set_limits(balancer: Balancer, limits: Mapping[str, int]) -> None:
+    """Sets `maxconn`s. Raises BalancerError, also for a balancer that has none."""
+    if not isinstance(balancer, Limiter):
+        raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(limits)}")
+    balancer.set_maxconns(limits)
 
 
 class Recorder(Protocol):
@@ -124,7 +136,7 @@ class Writer:
                 self.balancer.set_weights(weights)
             if limits:
                 self.limits |= limits
-                self.balancer.set_maxconns(limits)
+                set_limits(self.balancer, limits)
         except BalancerError as error:
             fresh = [made for made in changes if (made.what, made.target, value_after(made)) not in tried]
             why = f"not set, tried again in the next cycle: {error}"
@@ -161,6 +173,6 @@ class Writer:
             self.balancer.set_weights(self.unsure)
             self.unsure = {}
         if limits:
-            self.balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
+            set_limits(self.balancer, {name: after for name, (_, after) in limits.items()})
         self.limits = {}
         return changes
