@@ -61,8 +61,8 @@ def bound(
     """The weights that may be sent: within 0..baseline, few enough below the baseline, never all zero.
 
     `weights` are of servers that lbengine governs and that can take requests now, `others` the weights of those that
-    can, but that it leaves alone; `most_weight` is the highest that the balancer takes (HAProxy 256). One that is only on its way back makes room for one in `reduce`: it goes to its
-    baseline at once.
+    can, but that it leaves alone; `most_weight` is the highest that the balancer takes (HAProxy 256). One that is only
+    on its way back makes room for one in `reduce`: it goes to its baseline at once.
     """
     bounded = {server: min(max(weight, 0), baselines[server], most_weight) for server, weight in weights.items()}
     below = [server for server, weight in bounded.items() if weight < baselines[server]]

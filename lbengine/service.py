@@ -22,7 +22,7 @@ from lbengine.ownership import BUCKET, Ownership
 from lbengine.pause import PauseError
 from lbengine.snapshot import BalancerError
 from slackwater.bus import Bus, BusError
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.config import BusSettings, ControllerSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
 
@@ -46,7 +46,7 @@ async def run(settings: ControllerSettings) -> None:
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s)
         drivers = _drivers(settings, journal, hooks)
-        connecting = asyncio.create_task(_connect(settings.bus.address, drivers))
+        connecting = asyncio.create_task(_connect(settings.bus, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
             # A driver ends when it is told to; one that fails takes the process along, to be started afresh.
@@ -80,12 +80,12 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
     return drivers
 
 
-async def _connect(address: str, drivers: list[Driver]) -> Bus:
+async def _connect(settings: BusSettings, drivers: list[Driver]) -> Bus:
     """Waits for the bus as long as it takes: the engines turn without it, and go back to the baseline."""
     complained = False
     while True:
         try:
-            bus = await Bus.connect(address, "slackwater-lbengine", wait_s=2.0)
+            bus = await Bus.connect(settings, "slackwater-lbengine", wait_s=2.0)
             break
         except BusError as error:
             (log.debug if complained else log.warning)("%s; waiting for it", error)
