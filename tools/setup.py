@@ -51,7 +51,7 @@ PROGRAMS = {
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
 }
-RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer")
+RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
 class SetupError(Exception):
@@ -206,7 +206,7 @@ def link(place: Path, target: Path) -> None:
 def rust_sources() -> list[bytes]:
     """Names, sizes and times: cargo itself decides what to rebuild, this only spares calling it."""
     files = [ROOT / "Cargo.toml", ROOT / "Cargo.lock", *ROOT.glob(".cargo/*")]
-    for crate in ("messages", "sniffer", "monitor"):
+    for crate in ("messages", "node", "sniffer", "monitor", "wsengine"):
         files += [ROOT / crate / "Cargo.toml", *sorted((ROOT / crate / "src").rglob("*.rs"))]
     return [f"{path}:{path.stat().st_size}:{path.stat().st_mtime_ns}".encode() for path in files if path.exists()]
 
