@@ -153,8 +153,8 @@ async fn deliver(client: &Client, settings: &Settings, outbox: &Store) {
     }
     let flushed = tokio::time::timeout(Duration::from_secs(2), client.flush()).await;
     if !waiting.is_empty() && matches!(flushed, Ok(Ok(()))) && client.connection_state() == State::Connected {
-        for (_, change) in &waiting {
-            outbox.received(change);
+        for (path, _) in &waiting {
+            outbox.received(path);
         }
     }
 }

@@ -147,11 +147,8 @@ impl Store {
         for (path, _) in waiting.iter().take((waiting.len() + 1).saturating_sub(WAITING)) {
             let _ = fs::remove_file(path);
         }
-        files::replace(&self.change_path(change), &encode(change), 0o600)
-    }
-
-    fn change_path(&self, change: &Change) -> PathBuf {
-        self.folder.join("changes").join(format!("{:017.6}-{}.json", change.time_unix_s, change.id))
+        let name = format!("{:017.6}-{}.json", change.time_unix_s, change.id);
+        files::replace(&self.folder.join("changes").join(name), &encode(change), 0o600)
     }
 
     /// Changes that wait, the oldest first.
@@ -168,9 +165,9 @@ impl Store {
         found
     }
 
-    /// Forgets a Change that the bus has taken.
-    pub fn received(&self, change: &Change) {
-        let _ = fs::remove_file(self.change_path(change));
+    /// Forgets a Change of [`Store::waiting`] that the bus has taken.
+    pub fn received(&self, waiting: &Path) {
+        let _ = fs::remove_file(waiting);
     }
 }
 
@@ -231,7 +228,7 @@ mod tests {
         }
         let ids = || store.waiting().into_iter().map(|(_, change)| change.id).collect::<Vec<_>>();
         assert_eq!(ids(), ["c1", "c2", "c3"]);
-        store.received(&change(2));
+        store.received(&store.waiting()[1].0);
         assert_eq!(ids(), ["c1", "c3"]);
     }
 }
