@@ -1,4 +1,4 @@
-"""slackwater-wsengine on a real bus: whose Orders count, leases, crashes, commands. The knob is a file with a number."""
+"""slackwater-wsengine on a real bus: whose Orders count, leases, crashes, commands. The knob is a number in a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Scene:
         return (
             f'[streaming]\nnum_threads = [1, 16]\nfile = "{self.file}"\ntemplate = "threads {{value}};"\n'
             f'test = ["grep", "-q", "^threads [0-9]*;$", "{self.file}"]\nreload = {json.dumps(reload)}\n'
-            f'read = ["sed", "-n", "s/^threads \\\\([0-9]*\\\\);/\\\\1/p", "{self.file}"]\nreload_min_interval_s = 0.0\n'
+            f'read = ["sed", "-n", "s/^threads \\\\([0-9]*\\\\);/\\\\1/p", "{self.file}"]\n'
+            "reload_min_interval_s = 0.0\n"
         )
 
     def text(self) -> str:

@@ -63,8 +63,8 @@ fn collect(source: Option<impl Read + Send + 'static>) -> std::thread::JoinHandl
 /// The end of a text in one line, without control characters.
 pub fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let line = lines[lines.len().saturating_sub(3)..].join("; ");
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
+    let line = lines[lines.len().saturating_sub(5)..].join("; ");
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(800).collect()
 }
 
 #[cfg(test)]

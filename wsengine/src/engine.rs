@@ -16,7 +16,7 @@ use crate::state::{Lease, State, Store};
 use crate::world::World;
 
 /// Orders that come together share a reload: the first waits this long for the others.
-const GATHER_S: f64 = 0.1;
+const GATHER_S: f64 = 0.3;
 /// A restore that failed is tried again after this time.
 const RETRY_S: f64 = 2.0;
 /// A restore waits for the shortest time between reloads, but not longer than this.
@@ -362,12 +362,17 @@ impl Engine {
     /// Carries out the Orders that wait for a door, if it may be used.
     fn apply_door(&mut self, door: &'static str) {
         let now_s = self.now_s();
-        let due: Vec<&'static str> = self
+        let of_door: Vec<(&'static str, &Waiting)> = self
             .waiting
             .iter()
             .filter(|(name, _)| self.knobs.get(*name).is_some_and(|knob| knob.door() == door))
-            .filter(|(name, waiting)| self.apply_at_s(name, waiting) <= now_s || self.only_renews(name, waiting))
-            .map(|(name, _)| *name)
+            .map(|(name, waiting)| (*name, waiting))
+            .collect();
+        let is_open = of_door.iter().any(|(name, waiting)| self.apply_at_s(name, waiting) <= now_s);
+        let due: Vec<&'static str> = of_door
+            .into_iter()
+            .filter(|(name, waiting)| is_open || self.only_renews(name, waiting))
+            .map(|(name, _)| name)
             .collect();
         let mut staged = Vec::new();
         for name in due {

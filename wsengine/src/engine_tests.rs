@@ -340,7 +340,7 @@ fn orders_that_come_together_share_a_reload_and_the_next_waits_for_its_time() {
     scene.order_for("cpu.share", 6, 30.0);
     scene.engine.turn();
     assert_eq!(scene.machine.commits.get(), 0);
-    scene.pass_s(0.2);
+    scene.pass_s(0.4);
     assert_eq!((scene.machine.commits.get(), scene.count()), (1, 2));
     scene.order(4, 30.0);
     scene.pass_s(5.0);
@@ -359,7 +359,7 @@ fn orders_that_come_together_share_a_reload_and_the_next_waits_for_its_time() {
 fn a_lease_that_ends_before_its_reload_is_refused() {
     let mut scene = Scene::new(10.0);
     scene.order(6, 30.0);
-    scene.pass_s(0.2);
+    scene.pass_s(0.4);
     scene.order(4, 5.0);
     scene.pass_s(6.0);
     assert_eq!(scene.last().2, "refused: its lease ended before the next reload was allowed");
