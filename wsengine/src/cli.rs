@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
+use slackwater_messages::{Change, Value, encode};
 use slackwater_node::settings::Declared;
 
 use crate::config::{self, PROGRAM, Settings};
@@ -59,6 +60,21 @@ enum Command {
     /// Try each knob that the configuration lists without changing anything: what it is, or why it cannot be had here
     #[command(after_help = "Example:\n  slackwater-wsengine check --config /etc/slackwater/wsengine.toml")]
     Check(Common),
+    /// Turn a knob by hand for some seconds, within its bounds, and put it back
+    #[command(
+        after_help = "Example:\n  slackwater-wsengine try --config /etc/slackwater/wsengine.toml cpu.frequency performance --seconds 60"
+    )]
+    Try {
+        #[command(flatten)]
+        common: Common,
+        /// The knob
+        knob: String,
+        /// A whole number or a word
+        value: String,
+        /// For how long; a signal ends it earlier
+        #[arg(long, default_value_t = 10.0)]
+        seconds: f64,
+    },
     /// Check a configuration, or list all settings
     #[command(
         after_help = "Examples:\n  slackwater-wsengine config /etc/slackwater/wsengine.toml\n  slackwater-wsengine config --list"
@@ -86,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Status(common) => status(&common),
         Command::Restore(common) => restore(&common),
         Command::Check(common) => check(&common),
+        Command::Try { common, knob, value, seconds } => try_by_hand(&common, &knob, &value, seconds),
         Command::Config { list: true, json, .. } => print(&list(json)),
         Command::Config { file, json, .. } => config_check(&file.unwrap_or_default(), json),
     };
@@ -225,6 +242,20 @@ fn check(common: &Common) -> Result<ExitCode, String> {
         })?;
     }
     Ok(code)
+}
+
+fn try_by_hand(common: &Common, knob: &str, value: &str, seconds: f64) -> Result<ExitCode, String> {
+    let settings = settings(&common.config)?;
+    let value = value.parse().map_or_else(|_| Value::Word(value.to_owned()), Value::Integer);
+    // For people the engine's own lines say it.
+    let show = |change: &Change| {
+        if common.json {
+            let _ = print(&(String::from_utf8_lossy(&encode(change)) + "\n"));
+        }
+    };
+    let done =
+        run::try_by_hand(&settings, knob, value, seconds, show).map_err(|error| format!("{PROGRAM}: {error}"))?;
+    Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn config_check(file: &Path, json: bool) -> Result<ExitCode, String> {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use ring::signature::{ED25519, UnparsedPublicKey};
+use ring::rand::SystemRandom;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 /// The header of an Order that carries its signature, in base64.
 pub const HEADER: &str = "Slackwater-Signature";
@@ -35,6 +36,19 @@ impl Identity {
     /// Nobody: no Order counts.
     pub fn nobody() -> Identity {
         Identity(UnparsedPublicKey::new(&ED25519, Vec::new()))
+    }
+
+    /// A key that lives as long as this process, for Orders by hand: they take the same way as all others. Returns the
+    /// signature of `payload` with it.
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub fn of_this_process(payload: &[u8]) -> Result<(Identity, String), String> {
+        let no_key = |error: &dyn std::fmt::Display| format!("no key can be made: {error}");
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|error| no_key(&error))?;
+        let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|error| no_key(&error))?;
+        let identity = Identity(UnparsedPublicKey::new(&ED25519, pair.public_key().as_ref().to_vec()));
+        Ok((identity, BASE64_STANDARD.encode(pair.sign(payload))))
     }
 
     fn parse(text: &str) -> Option<Identity> {

@@ -1,13 +1,15 @@
 //! The bus, the signals and the engine together. The engine has a thread of its own, since tests and reloads take time.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::connection::State;
-use slackwater_messages::{Change, encode};
-use tokio::signal::unix::{SignalKind, signal};
+use slackwater_messages::{Change, Order, VERSION, Value, encode};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::StreamExt;
 
@@ -44,22 +46,112 @@ enum Told {
 pub fn run(settings: &Settings) -> Result<(), String> {
     let identity = Identity::load(Path::new(&settings.orders.public_key))?;
     let store = Store::open(Path::new(&settings.state_dir))?;
-    let _lock = store.lock().map_err(|pid| match pid {
-        Some(pid) => format!("{}: process {pid} runs on this state already", settings.state_dir),
-        None => format!("{}: the state cannot be locked", settings.state_dir),
-    })?;
+    let _lock = lock(settings, &store)?;
     // Unreadable state ends the start before anything is heard.
     store.load()?;
     let (tell, told) = channel();
     let (publish, published) = unbounded_channel();
     let for_engine = settings.clone();
     let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish));
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    event_loop()?.block_on(hear(settings, &tell, published))?;
+    engine.join().map_err(|_| "the engine failed".to_owned())?
+}
+
+/// Turns a knob by hand for `lease_s` seconds, or until a signal, and shows each Change. Returns whether it was done.
+///
+/// # Errors
+/// What keeps it from starting, or from putting everything back.
+pub fn try_by_hand(
+    settings: &Settings,
+    knob: &str,
+    value: Value,
+    lease_s: f64,
+    mut show: impl FnMut(&Change),
+) -> Result<bool, String> {
+    let store = Store::open(Path::new(&settings.state_dir))?;
+    let _lock = lock(settings, &store)?;
+    let now_unix_s = (World::machine().unix_s)();
+    let order = Order {
+        v: VERSION,
+        id: format!("by-hand-{}-{:.0}", std::process::id(), now_unix_s * 1e6),
+        node: settings.node.clone(),
+        pool: settings.pool.clone(),
+        time_unix_s: now_unix_s,
+        knob: knob.to_owned(),
+        value,
+        lease_s,
+        reason: "tried by hand".to_owned(),
+        by: "hand".to_owned(),
+    };
+    let payload = encode(&order);
+    let (identity, signature) = Identity::of_this_process(&payload)?;
+    let (tell, told) = channel();
+    let (publish, mut published) = unbounded_channel::<Change>();
+    let for_engine = settings.clone();
+    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish));
+    let _ = tell.send(Told::Order { payload, signature: Some(signature) });
+    let mut done = false;
+    event_loop()?.block_on(async {
+        let mut signals = Signals::new()?;
+        loop {
+            tokio::select! {
+                change = published.recv() => {
+                    // The sender lives in the engine: when it is gone, the engine has ended.
+                    let Some(change) = change else { return Ok::<(), String>(()) };
+                    show(&change);
+                    let of_this = change.what == knob || change.what == "order";
+                    let is_back = change.after.is_some() && change.why.starts_with("put back");
+                    done |= of_this && change.applied && !is_back;
+                    if of_this && (is_back && done || !change.applied) {
+                        let _ = tell.send(Told::End);
+                    }
+                }
+                what = signals.next() => { let _ = tell.send(what); }
+            }
+        }
+    })?;
+    engine.join().map_err(|_| "the engine failed".to_owned())??;
+    Ok(done)
+}
+
+fn lock(settings: &Settings, store: &Store) -> Result<File, String> {
+    store.lock().map_err(|pid| match pid {
+        Some(pid) => format!("{}: process {pid} runs on this state already", settings.state_dir),
+        None => format!("{}: the state cannot be locked", settings.state_dir),
+    })
+}
+
+fn event_loop() -> Result<Runtime, String> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("no event loop: {error}"))?;
-    runtime.block_on(hear(settings, &tell, published))?;
-    engine.join().map_err(|_| "the engine failed".to_owned())?
+        .map_err(|error| format!("no event loop: {error}"))
+}
+
+/// What signals mean.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    put_back: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, String> {
+        let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            put_back: listen(SignalKind::user_defined1())?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::End,
+            _ = self.interrupt.recv() => Told::End,
+            _ = self.put_back.recv() => Told::Restore,
+        }
+    }
 }
 
 /// The engine's thread: what it is told, and what is due.
@@ -107,10 +199,7 @@ async fn hear(
     tell: &Sender<Told>,
     mut published: UnboundedReceiver<Change>,
 ) -> Result<(), String> {
-    let cannot_listen = |error: std::io::Error| format!("cannot listen for signals: {error}");
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
-    let mut put_back = signal(SignalKind::user_defined1()).map_err(cannot_listen)?;
+    let mut signals = Signals::new()?;
     let client = slackwater_node::bus::connect(&settings.bus.url, PROGRAM, &settings.node, WAITING).await?;
     let subject = format!("slackwater.order.{}.{}", settings.pool, settings.node);
     let mut orders = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
@@ -129,9 +218,7 @@ async fn hear(
                 None => break,
             },
             _ = offer.tick() => deliver(&client, settings, &outbox).await,
-            _ = terminate.recv() => { let _ = tell.send(Told::End); }
-            _ = interrupt.recv() => { let _ = tell.send(Told::End); }
-            _ = put_back.recv() => { let _ = tell.send(Told::Restore); }
+            what = signals.next() => { let _ = tell.send(what); }
         }
     }
     deliver(&client, settings, &outbox).await;
