@@ -38,6 +38,7 @@ LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
 PROGRAMS = {
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
+    "collectd": "usr/sbin/collectd",
     "haproxy": "usr/sbin/haproxy",
     "iasl": "usr/bin/iasl",
     "memcached": "usr/bin/memcached",
@@ -45,11 +46,12 @@ PROGRAMS = {
     "memccp": "usr/bin/memccp",
     "nats-server": "usr/sbin/nats-server",
     "nginx": "usr/sbin/nginx",
+    "openssl": "usr/bin/openssl",
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
     "php8.2": "usr/bin/php8.2",
+    "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
     "tcpdump": "usr/bin/tcpdump",
-    "tcpreplay": "usr/bin/tcpreplay",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
 }

@@ -75,6 +75,22 @@ settings! {
     [bus] struct BusSettings {
         /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
         url: String = "nats://127.0.0.1:14222".to_owned();
+        /// While the bus is away the newest Samples wait for it, this many; older ones are dropped and counted.
+        buffer_samples: u32 = 25;
+        /// Credentials file of NATS (.creds); empty: none.
+        credentials: String = String::new();
+        /// File with the seed of an NKey; empty: none.
+        nkey_file: String = String::new();
+        /// User name, with bus.password_file; empty: none.
+        user: String = String::new();
+        /// File with the user's password.
+        password_file: String = String::new();
+        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
+        tls_ca: String = String::new();
+        /// File with our own certificate (PEM), with bus.tls_key; empty: none.
+        tls_cert: String = String::new();
+        /// File with the key of our own certificate (PEM).
+        tls_key: String = String::new();
     }
     /// What CPU and pressure are measured of.
     [cpu] struct CpuSettings {
@@ -88,13 +104,13 @@ settings! {
         /// When set: all processes of this cgroup and of those below it, whatever their names.
         cgroup: String = String::new();
     }
-    /// The probe that feels for neighbours: a short pointer chase through the last-level cache.
+    /// The probe that feels for neighbours: arithmetic and chases of pointers through the caches.
     [canary] struct CanarySettings {
         /// false switches the probe off.
         enabled: bool = true;
         /// Largest share of one core that the probe takes.
         max_cpu_share: f64 = 0.002;
-        /// Memory of which it walks over one line a page; 0: four times the L2 cache, but 2048 to 4096 KiB.
+        /// Memory of which it walks over one line a page; 0: twice the L2 cache, but 1024 to 4096 KiB.
         working_set_kib: u32 = 0;
     }
     /// Response times from the packets on the wire.
@@ -104,7 +120,12 @@ settings! {
         /// TCP ports of the web server.
         ports: Vec<u16> = vec![80];
         /// Packets that wait to be read take this much memory.
-        buffer_mib: u32 = 4;
+        buffer_mib: u32 = 2;
+    }
+    /// Figures for Prometheus, on a page of our own.
+    [metrics] struct MetricsSettings {
+        /// ADDRESS:PORT of /metrics and /orca; empty: no page.
+        listen: String = "127.0.0.1:9465".to_owned();
     }
 }
 
@@ -264,6 +285,19 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/')),
         "must be nats://HOST:PORT or tls://HOST:PORT".to_owned(),
     );
+    let bus = &settings.bus;
+    let given = |text: &String| !text.is_empty();
+    let ways = [&bus.credentials, &bus.nkey_file, &bus.user].into_iter().filter(|way| given(way)).count();
+    expect("bus.user", ways <= 1, "must be the only one of bus.credentials, bus.nkey_file and bus.user".to_owned());
+    let paired = |one, other| given(one) == given(other);
+    let needs = |other: &str| format!("must be set together with {other}");
+    expect("bus.password_file", paired(&bus.user, &bus.password_file), needs("bus.user"));
+    expect("bus.tls_key", paired(&bus.tls_cert, &bus.tls_key), needs("bus.tls_cert"));
+    let buffer = bus.buffer_samples;
+    expect("bus.buffer_samples", (1..=3000).contains(&buffer), format!("must be 1 to 3000, got {buffer}"));
+    let listen = &settings.metrics.listen;
+    let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
+    expect("metrics.listen", is_address, format!("must be ADDRESS:PORT in digits, or empty, got {listen:?}"));
     for (name, cgroup) in [("cpu.cgroup", &settings.cpu.cgroup), ("processes.cgroup", &settings.processes.cgroup)] {
         let safe = !cgroup.split('/').any(|part| part == "..");
         expect(name, safe, format!("must be a path below the controller's root, without `..`, got {cgroup:?}"));
@@ -378,6 +412,11 @@ mod tests {
             ("[cpu]\ncgroup = \"../x\"", "cpu.cgroup"),
             ("[canary]\nmax_cpu_share = 0.5", "canary.max_cpu_share"),
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
+            ("[bus]\nuser = \"a\"", "bus.password_file"),
+            ("[bus]\ntls_cert = \"a\"", "bus.tls_key"),
+            ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
+            ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
+            ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
             ("[sniffer]\nports = []", "sniffer.ports"),
             ("[sniffer]\nports = [0]", "sniffer.ports"),
             ("[sniffer]\nbuffer_mib = 0", "sniffer.buffer_mib"),

@@ -6,21 +6,26 @@
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
 //! - [`processes`]: which processes are the web server's
-//! - [`probe`]: the canary's pointer chase and its calibration
+//! - [`probe`]: the canary's known code: arithmetic and chases of pointers
 //! - [`sampler`]: all collectors together make one Sample
-//! - [`bus`]: publishing to NATS
-//! - [`run`]: the loop
+//! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
+//! - [`metrics`]: the page for Prometheus
+//! - [`run`]: the loop; [`timer`]: when what is due
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
+pub mod backlog;
 pub mod bus;
 pub mod cgroup;
 pub mod cli;
 pub mod collectors;
 pub mod config;
 pub mod inputs;
+pub mod metrics;
 pub mod probe;
 pub mod processes;
 pub mod run;
 pub mod sampler;
+pub mod secrets;
 pub mod table;
+pub mod timer;

@@ -1,9 +1,12 @@
 //! A connection to NATS that comes back by itself for ever, and says once when it comes or goes.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+
+use crate::secrets;
 
 /// A connection that is silent for about two of these counts as lost.
 const PING_EVERY: Duration = Duration::from_secs(2);
@@ -11,16 +14,29 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
+/// Who we are to the server, and whom we take it for. Empty: not asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Access<'a> {
+    /// nats://HOST:PORT or tls://HOST:PORT.
+    pub url: &'a str,
+    /// User name, with `password_file`.
+    pub user: &'a str,
+    /// File with the user's password.
+    pub password_file: &'a str,
+    /// File with the certificate authority (PEM) that the server must be of.
+    pub tls_ca: &'a str,
+}
+
 /// Starts connecting and returns at once, whether the server is there or not. `program` stands in front of what is said
 /// about the connection, `node` names it to the server, `waiting` messages may wait for the connection's task.
 ///
 /// # Errors
-/// When `url` is no address.
-pub async fn connect(url: &str, program: &'static str, node: &str, waiting: usize) -> Result<Client, String> {
-    let address: ServerAddr = url.parse().map_err(|error| format!("bus.url: {error}"))?;
+/// When the address is none, or a file cannot be used.
+pub async fn connect(access: &Access<'_>, program: &'static str, node: &str, waiting: usize) -> Result<Client, String> {
+    let address: ServerAddr = access.url.parse().map_err(|error| format!("bus.url: {error}"))?;
     let shown = format!("{}:{}", address.host(), address.port());
     let said_away = AtomicBool::new(false);
-    ConnectOptions::new()
+    with_access(access, ConnectOptions::new())?
         .name(format!("{program} {node}"))
         .retry_on_initial_connect()
         .max_reconnects(None)
@@ -35,6 +51,19 @@ pub async fn connect(url: &str, program: &'static str, node: &str, waiting: usiz
         .connect(address)
         .await
         .map_err(|error| format!("bus.url: {error}"))
+}
+
+fn with_access(access: &Access<'_>, mut options: ConnectOptions) -> Result<ConnectOptions, String> {
+    if !access.user.is_empty() {
+        let password = secrets::read("bus.password_file", Path::new(access.password_file))?;
+        options = options.user_and_password(access.user.to_owned(), password.trim_end_matches('\n').to_owned());
+    }
+    if !access.tls_ca.is_empty() {
+        secrets::exists("bus.tls_ca", Path::new(access.tls_ca))?;
+        // Who names a certificate authority never wants to speak in the clear.
+        options = options.add_root_certificates(access.tls_ca.into()).require_tls(true);
+    }
+    Ok(options)
 }
 
 fn retry_delay(attempts: usize) -> Duration {

@@ -99,6 +99,12 @@ slackwater_node::settings! {
     [bus] struct BusSettings {
         /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
         url: String = "nats://127.0.0.1:14222".to_owned();
+        /// User name, with bus.password_file; empty: none.
+        user: String = String::new();
+        /// File with the user's password.
+        password_file: String = String::new();
+        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
+        tls_ca: String = String::new();
     }
     /// Which Orders count.
     [orders] struct OrderSettings {
@@ -203,6 +209,10 @@ fn faults(settings: &Settings, faults: &mut Faults) {
     faults.expect_name("node", &settings.node);
     faults.expect_name("pool", &settings.pool);
     faults.expect_bus_url("bus.url", &settings.bus.url);
+    let bus = &settings.bus;
+    faults.expect("bus.password_file", bus.user.is_empty() == bus.password_file.is_empty(), || {
+        "must be set together with bus.user".to_owned()
+    });
     faults.expect_cgroup("cpu.cgroup", &settings.cpu.cgroup);
     for (name, seconds, lowest, highest) in [
         ("check_every_s", settings.check_every_s, 0.1, 600.0),

@@ -1,6 +1,10 @@
 //! One collector, one file, one line in the table.
 
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
 use slackwater_messages::Sample;
+use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
 use crate::inputs::Inputs;
@@ -17,26 +21,33 @@ pub trait Collector {
     /// had goes to `sample.absent` with the reason.
     fn collect(&mut self, sample: &mut Sample);
 
-    /// True while something would overflow if it waited for the end of the period.
-    fn must_drain(&self) -> bool {
-        false
+    /// Becomes readable when something would overflow if it waited for the end of the period.
+    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
+        None
     }
 
-    /// Called several times a period while `must_drain`.
+    /// Called when `wakes_on` is readable.
     fn drain(&mut self) {}
+
+    /// Response times since the collector was opened.
+    fn response_times(&self) -> Option<Buckets> {
+        None
+    }
+
+    /// Called once a period at a random moment, `late_ns` after that moment.
+    fn probe(&mut self, _late_ns: u64) {}
 }
 
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary takes longest and may lose its core: it is last, so
-/// that the others read at the same moment.
+/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
     ("pressure", pressure::open),
     ("traffic", traffic::open),
-    ("counters", canary::open),
+    ("canary", canary::open),
 ];
 
 /// Notes that a value or a section is not there, and why.

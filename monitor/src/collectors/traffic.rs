@@ -1,7 +1,11 @@
 //! Requests and response times, from the packets that the sniffer sees on the node's interface.
 
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
 use slackwater_messages::{Sample, Traffic};
-use slackwater_sniffer::{Live, LiveSettings, Period, Tracker, TrackerSettings};
+use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, Tracker, TrackerSettings};
 
 use super::{Collector, NO_TIME, absent, seconds_between};
 use crate::config::{Settings, SnifferSettings};
@@ -17,6 +21,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         inputs: inputs.clone(),
         capture: Err((String::new(), 0)),
         last_ns: 0,
+        times: Buckets::default(),
     };
     wire.reopen();
     Box::new(wire)
@@ -26,6 +31,18 @@ struct Capture {
     live: Live,
     tracker: Tracker,
     drops: u64,
+    /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
+    readable: Rc<OwnedFd>,
+}
+
+impl Capture {
+    fn open(settings: &LiveSettings, tracker: TrackerSettings) -> Result<Capture, String> {
+        let live = Live::open(settings).map_err(|error| error.to_string())?;
+        // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
+        let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
+        let readable = readable.map_err(|error: io::Error| error.to_string())?;
+        Ok(Capture { live, tracker: Tracker::new(tracker), drops: 0, readable: Rc::new(readable) })
+    }
 }
 
 struct Wire {
@@ -34,6 +51,7 @@ struct Wire {
     /// The reason why there is none, and when to try again.
     capture: Result<Capture, (String, u64)>,
     last_ns: u64,
+    times: Buckets,
 }
 
 impl Wire {
@@ -50,8 +68,7 @@ impl Wire {
                 ..LiveSettings::default()
             };
             let tracker = TrackerSettings { ports: self.settings.ports.clone(), ..TrackerSettings::default() };
-            Live::open(&live)
-                .map(|live| Capture { live, tracker: Tracker::new(tracker), drops: 0 })
+            Capture::open(&live, tracker)
                 .map_err(|error| (format!("no capture: {error}"), now_ns.saturating_add(RETRY_NS)))
         };
     }
@@ -67,6 +84,7 @@ impl Wire {
         let now_ns = (self.inputs.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let period = capture.tracker.take_period((self.inputs.wall_ns)());
+        self.times += period.buckets;
         let drops = capture.live.drops().map_err(|error| error.to_string()).map(|total| {
             let before = std::mem::replace(&mut capture.drops, total);
             total.saturating_sub(before)
@@ -90,8 +108,12 @@ impl Collector for Wire {
         sample.traffic = Some(section(sample, &period, drops, elapsed_s));
     }
 
-    fn must_drain(&self) -> bool {
-        self.capture.is_ok()
+    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
+        self.capture.as_ref().ok().map(|capture| Rc::clone(&capture.readable))
+    }
+
+    fn response_times(&self) -> Option<Buckets> {
+        self.capture.is_ok().then_some(self.times)
     }
 
     fn drain(&mut self) {
@@ -172,7 +194,7 @@ mod tests {
             let mut collector = open(&settings, &Inputs::machine());
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
-            assert!(!collector.must_drain());
+            assert!(collector.wakes_on().is_none() && collector.response_times().is_none());
         }
     }
 }
