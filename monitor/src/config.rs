@@ -7,8 +7,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use slackwater_messages::is_name;
+use slackwater_sniffer::MOST_ROUTES;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use crate::status::Page;
+use crate::watched::{Port, RouteClass};
 
 /// One setting, as declared.
 #[derive(Debug, Clone, Serialize)]
@@ -117,8 +121,10 @@ settings! {
     [sniffer] struct SnifferSettings {
         /// Network interface that requests come in by; empty: no capture.
         interface: String = "eth0".to_owned();
-        /// TCP ports of the web server.
-        ports: Vec<u16> = vec![80];
+        /// TCP ports of the web server; one that doesn't speak what is usual there with what it speaks: "11211:memcached".
+        ports: Vec<Port> = vec![Port { number: 80, protocol: None }];
+        /// Classes of requests with figures of their own, as in "search=/search*"; the first that matches the path counts.
+        routes: Vec<RouteClass> = vec![];
         /// Packets that wait to be read take this much memory.
         buffer_mib: u32 = 2;
     }
@@ -126,6 +132,13 @@ settings! {
     [metrics] struct MetricsSettings {
         /// ADDRESS:PORT of /metrics and /orca; empty: no page.
         listen: String = "127.0.0.1:9465".to_owned();
+    }
+    /// The web server's own status pages, asked once a second.
+    [server] struct ServerSettings {
+        /// Apache's mod_status page on loopback, as in http://127.0.0.1/server-status?auto; empty: not asked.
+        apache_status_url: String = String::new();
+        /// php-fpm's status page: unix:/SOCKET, unix:/SOCKET:/PATH or http://127.0.0.1/PATH?json; empty: not asked.
+        php_status: String = String::new();
     }
 }
 
@@ -314,12 +327,23 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         kib == 0 || WORKING_SET_KIB.contains(&kib),
         format!("must be 0 or {} to {}, got {kib}", WORKING_SET_KIB.start(), WORKING_SET_KIB.end()),
     );
-    let ports = &settings.sniffer.ports;
-    expect(
-        "sniffer.ports",
-        !ports.is_empty() && !ports.contains(&0),
-        format!("must be at least one port from 1 to 65535, got {ports:?}"),
-    );
+    expect("sniffer.ports", !settings.sniffer.ports.is_empty(), "must be at least one port".to_owned());
+    let routes = settings.sniffer.routes.len();
+    expect("sniffer.routes", routes <= MOST_ROUTES, format!("must be at most {MOST_ROUTES} classes, got {routes}"));
+    let server = &settings.server;
+    for (name, page) in
+        [("server.apache_status_url", &server.apache_status_url), ("server.php_status", &server.php_status)]
+    {
+        let fault = match Page::parse(page) {
+            _ if page.is_empty() => None,
+            Ok(Page::FastCgi(..)) if name == "server.apache_status_url" => {
+                Some("must be http://127.0.0.1/PATH?auto: Apache speaks no FastCGI".to_owned())
+            }
+            Ok(_) => None,
+            Err(fault) => Some(fault),
+        };
+        expect(name, fault.is_none(), fault.unwrap_or_default());
+    }
     let mib = settings.sniffer.buffer_mib;
     expect("sniffer.buffer_mib", (1..=256).contains(&mib), format!("must be 1 to 256, got {mib}"));
     faults
@@ -384,6 +408,10 @@ mod tests {
     fn a_wrong_type_is_named_with_its_line() {
         let text = fault("node = \"a\"\n\n[sniffer]\nports = \"80\"\n");
         assert!(text.starts_with("node.toml:4: `sniffer.ports`: invalid type: string \"80\""), "{text}");
+        let text = fault("[sniffer]\nports = [80, \"8080:smtp\"]\n");
+        assert!(text.starts_with("node.toml:2: `sniffer.ports`: \"smtp\" is no protocol known here"), "{text}");
+        let text = fault("[sniffer]\nroutes = [\"/search*\"]\n");
+        assert!(text.starts_with("node.toml:2: `sniffer.routes`: \"/search*\" is not NAME=PATTERN"), "{text}");
         let text = fault("period_s = true\n");
         assert!(text.starts_with("node.toml:1: `period_s`: invalid type: boolean"), "{text}");
     }
@@ -418,7 +446,14 @@ mod tests {
             ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
             ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
             ("[sniffer]\nports = []", "sniffer.ports"),
-            ("[sniffer]\nports = [0]", "sniffer.ports"),
+            (
+                "[sniffer]\nroutes = [\"a=/\",\"b=/\",\"c=/\",\"d=/\",\"e=/\",\"f=/\",\"g=/\",\"h=/\",\"i=/\",\"j=/\",\
+              \"k=/\",\"l=/\",\"m=/\",\"n=/\",\"o=/\",\"p=/\",\"q=/\"]",
+                "sniffer.routes",
+            ),
+            ("[server]\napache_status_url = \"http://192.0.2.1/server-status?auto\"", "server.apache_status_url"),
+            ("[server]\napache_status_url = \"unix:/run/a.sock\"", "server.apache_status_url"),
+            ("[server]\nphp_status = \"/run/php.sock\"", "server.php_status"),
             ("[sniffer]\nbuffer_mib = 0", "sniffer.buffer_mib"),
         ] {
             let said = fault(text);

@@ -6,7 +6,12 @@
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
 //! - [`processes`]: which processes are the web server's
+//! - [`growth`]: how much the kernel's counters grew
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
+//! - [`status`]: the web server's status pages
+//! - [`switches`]: which turns on a core ended voluntarily
+//! - [`ticks`]: CPU time by kind
+//! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
 //! - [`metrics`]: the page for Prometheus
@@ -20,6 +25,7 @@ pub mod cgroup;
 pub mod cli;
 pub mod collectors;
 pub mod config;
+pub mod growth;
 pub mod inputs;
 pub mod metrics;
 pub mod probe;
@@ -27,5 +33,9 @@ pub mod processes;
 pub mod run;
 pub mod sampler;
 pub mod secrets;
+pub mod status;
+pub mod switches;
 pub mod table;
+pub mod ticks;
 pub mod timer;
+pub mod watched;

@@ -11,8 +11,14 @@ use crate::inputs::Inputs;
 
 pub mod canary;
 pub mod cpu;
+pub mod disk;
+pub mod frequency;
+pub mod memory;
+pub mod network;
 pub mod pressure;
 pub mod sched;
+pub mod server;
+pub mod slow;
 pub mod traffic;
 
 /// Measures one section of the Sample.
@@ -46,6 +52,11 @@ pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
     ("pressure", pressure::open),
+    ("memory", memory::open),
+    ("disk", disk::open),
+    ("network", network::open),
+    ("frequency", frequency::open),
+    ("server", server::open),
     ("traffic", traffic::open),
     ("canary", canary::open),
 ];
@@ -53,6 +64,14 @@ pub const COLLECTORS: &[(&str, Open)] = &[
 /// Notes that a value or a section is not there, and why.
 pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<String>) {
     sample.absent.insert(name.to_owned(), reason.into());
+}
+
+/// Puts a value into its place, or notes why it is not there.
+pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, value: Result<T, impl Into<String>>) {
+    match value {
+        Ok(value) => *place = Some(value),
+        Err(reason) => absent(sample, name, reason),
+    }
 }
 
 /// The time between two readings.
