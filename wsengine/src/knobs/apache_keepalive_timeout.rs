@@ -4,7 +4,8 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 
 use super::{Knob, Parts, Plan, Reading, number};
-use crate::apache::{Directive, Seen};
+use crate::apache::Directive;
+use crate::apache_config::Seen;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {

@@ -9,6 +9,7 @@ use slackwater_messages::encode;
 use super::*;
 use crate::identity::fixture::Controller;
 use crate::knobs::{Plan, Reading};
+use crate::state::Lease;
 use crate::world::fixture::Fixture;
 
 /// What the fake knobs turn, and how they fail.
@@ -353,6 +354,16 @@ fn orders_that_come_together_share_a_reload_and_the_next_waits_for_its_time() {
     assert_eq!(scene.value(), 4);
     scene.pass_s(5.1);
     assert_eq!((scene.machine.commits.get(), scene.value()), (3, 2));
+}
+
+#[test]
+fn an_order_that_a_later_one_overtakes_is_recorded() {
+    let mut scene = Scene::new(10.0);
+    scene.order(6, 30.0);
+    scene.order(5, 30.0);
+    assert_eq!(scene.last().2, "refused: a later Order came before it was carried out");
+    scene.pass_s(0.4);
+    assert_eq!((scene.value(), scene.machine.commits.get()), (5, 1));
 }
 
 #[test]
