@@ -200,6 +200,7 @@ def test_restore_by_hand_with_and_without_a_running_engine(scene: Scene) -> None
     scene.controller.order(KNOB, 8)
     assert scene.engine.command("restore").stdout == f"put back: {KNOB}\n"
     assert scene.text() == BY_HAND
+    scene.controller.next(lambda change: change.after == 4, 0)
     scene.controller.order(KNOB, 9)
     scene.engine.end(signal.SIGKILL)
     assert json.loads(scene.engine.command("restore", "--json").stdout) == {"restored": [KNOB]}

@@ -125,7 +125,7 @@ def test_a_write_that_the_machine_takes_and_does_not_follow_is_refused_and_undon
 
 
 def test_the_firmwares_limit_is_said(tmp_path: Path) -> None:
-    changes, _, _ = run(tmp_path, "try 3000000 --seconds 0.2", ssdt=real_cpufreq.table(limit=1))
+    changes, _, _ = run(tmp_path, "try 3000000 --seconds 3", ssdt=real_cpufreq.table(limit=1))
     assert (changes[0]["after"], changes[0]["applied"]) == (2600000, True), changes
     assert "2600000 kHz is" in changes[0]["why"]
 
