@@ -284,6 +284,7 @@ class Judge:
             cpu=sample.cpu.utilisation if sample.cpu else None,
             cpu_predicted=_or_none(estimates.predicted[row]),
             capacity_rps=_or_none(estimates.capacity[row]),
+            capacity_stderr_rps=_or_none(estimates.capacity_stderr[row]),
             rps=sample.traffic.rps if sample.traffic else None,
             rt_mean_ms=sample.traffic.rt_mean_ms if sample.traffic else None,
             rt_p95_ms=sample.traffic.rt_p95_ms if sample.traffic else None,

@@ -2,6 +2,7 @@
 //!
 //! `slackwater-monitor config --list` prints the declarations; the documentation is made from them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -116,6 +117,26 @@ settings! {
         max_cpu_share: f64 = 0.002;
         /// Memory of which it walks over one line a page; 0: twice the L2 cache, but 1024 to 4096 KiB.
         working_set_kib: u32 = 0;
+    }
+    /// Hardware counters through libpfm4 and perf_event.
+    [pmu] struct PmuSettings {
+        /// false leaves hardware counters alone.
+        enabled: bool = true;
+        /// What is counted: system (all CPUs), cgroup (the one that cpu.cgroup names), pid (the web server's processes).
+        scopes: Vec<String> = vec!["system".to_owned(), "cgroup".to_owned()];
+        /// Other libpfm4 names for cycles, instructions, cache_references, cache_misses, llc_load_misses and stalled_cycles, as { cycles = "NAME" }; an empty name leaves the event out.
+        events: BTreeMap<String, String> = BTreeMap::new();
+        /// true leaves out what the kernel does for the web server; then less permission is needed.
+        user_only: bool = false;
+        /// Events that are open at a time, one on each CPU or thread, shared by the scopes.
+        max_files: u32 = 384;
+    }
+    /// What the monitor may do once it has started.
+    [privileges] struct PrivilegeSettings {
+        /// User that it changes to when it was started as root; empty: it stays root, without root's capabilities.
+        user: String = "nobody".to_owned();
+        /// Other system calls than the monitor's own: deny (they fail), log (the kernel logs them), off.
+        seccomp: String = "deny".to_owned();
     }
     /// Response times from the packets on the wire.
     [sniffer] struct SnifferSettings {
@@ -344,6 +365,26 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         };
         expect(name, fault.is_none(), fault.unwrap_or_default());
     }
+    let pmu = &settings.pmu;
+    expect(
+        "pmu.scopes",
+        pmu.scopes.iter().all(|scope| crate::pmu::SCOPES.contains(&scope.as_str())),
+        format!("must be of {}, got {:?}", crate::pmu::SCOPES.join(", "), pmu.scopes),
+    );
+    let keys = crate::pmu::events::EVENTS.map(|(_, key, _)| key);
+    let strange = pmu.events.keys().find(|key| !keys.contains(&key.as_str()));
+    expect(
+        "pmu.events",
+        strange.is_none(),
+        format!("must be a table with keys of {}, got {:?}", keys.join(", "), strange.cloned().unwrap_or_default()),
+    );
+    let files = pmu.max_files;
+    expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
+    expect(
+        "privileges.seccomp",
+        crate::seccomp::MODES.contains(&settings.privileges.seccomp.as_str()),
+        format!("must be {}, got {:?}", crate::seccomp::MODES.join(" or "), settings.privileges.seccomp),
+    );
     let mib = settings.sniffer.buffer_mib;
     expect("sniffer.buffer_mib", (1..=256).contains(&mib), format!("must be 1 to 256, got {mib}"));
     faults
@@ -445,6 +486,10 @@ mod tests {
             ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
             ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
             ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
+            ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
+            ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),
+            ("[pmu]\nmax_files = 1", "pmu.max_files"),
+            ("[privileges]\nseccomp = \"maybe\"", "privileges.seccomp"),
             ("[sniffer]\nports = []", "sniffer.ports"),
             (
                 "[sniffer]\nroutes = [\"a=/\",\"b=/\",\"c=/\",\"d=/\",\"e=/\",\"f=/\",\"g=/\",\"h=/\",\"i=/\",\"j=/\",\

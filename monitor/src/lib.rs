@@ -15,23 +15,32 @@
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
 //! - [`metrics`]: the page for Prometheus
-//! - [`run`]: the loop; [`timer`]: when what is due
+//! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
+//! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
+//! - [`check`]: what works on this machine, and what the rest would take
+//! - [`run`]: the loop; [`timer`]: when what is due; [`memory`]: what only the start needed
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
 pub mod backlog;
 pub mod bus;
 pub mod cgroup;
+pub mod check;
 pub mod cli;
 pub mod collectors;
 pub mod config;
+pub mod confine;
+pub mod counters;
 pub mod growth;
 pub mod inputs;
+pub mod memory;
 pub mod metrics;
+pub mod pmu;
 pub mod probe;
 pub mod processes;
 pub mod run;
 pub mod sampler;
+pub mod seccomp;
 pub mod secrets;
 pub mod status;
 pub mod switches;

@@ -12,7 +12,9 @@ use tokio::time::sleep_until;
 
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
+use crate::confine::confine;
 use crate::inputs::Inputs;
+use crate::memory;
 use crate::metrics::{Metrics, http};
 use crate::sampler::Sampler;
 use crate::timer::{Alarm, Jitter, Schedule};
@@ -21,6 +23,8 @@ use crate::timer::{Alarm, Jitter, Schedule};
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Time between two drains of the sniffer's ring at least, so that a flood of packets does not become one of wake-ups.
 const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// By then everything was done once: connected, captured, measured.
+const STARTED_AFTER: Duration = Duration::from_secs(3);
 
 /// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
 /// long the period is.
@@ -33,21 +37,24 @@ pub fn drain_every(period: Duration) -> Duration {
 /// # Errors
 /// What keeps the monitor from starting.
 pub fn run(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+    // While there is no other thread: privileges are each thread's own.
+    let sampler = Sampler::open(settings, inputs)?;
+    let left = confine(settings, inputs)?;
+    eprintln!("slackwater-monitor: goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| format!("no event loop: {error}"))?;
-    runtime.block_on(publish(settings, inputs))
+    runtime.block_on(publish(settings, sampler))
 }
 
-async fn publish(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+async fn publish(settings: &Settings, mut sampler: Sampler) -> Result<(), String> {
     let cannot_listen = |error: std::io::Error| format!("cannot listen for signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
     let subject = subject(&settings.pool, &settings.node);
     let name = format!("slackwater-monitor {}", settings.node);
     let mut bus = Bus::open(&settings.bus, &name, subject.clone()).await?;
-    let mut sampler = Sampler::open(settings, inputs)?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);
@@ -61,6 +68,7 @@ async fn publish(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
     period_ends.set(schedule.due());
     probe_is_due.set(start + jitter.draw());
     let mut ring = Ring::default();
+    let mut is_starting = true;
     loop {
         ring.watch(sampler.wakes_on());
         tokio::select! {
@@ -72,6 +80,10 @@ async fn publish(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
                 metrics.take(&sample, sampler.response_times());
                 bus.publish(sample).await;
                 metrics.sent(bus.sent());
+                if is_starting && start.elapsed() >= STARTED_AFTER {
+                    is_starting = false;
+                    memory::give_back_code();
+                }
                 if let Some(sentence) = overruns.count(missed, due) {
                     eprintln!("slackwater-monitor: {sentence}");
                 }

@@ -15,6 +15,7 @@ pub mod disk;
 pub mod frequency;
 pub mod memory;
 pub mod network;
+pub mod pmu;
 pub mod pressure;
 pub mod sched;
 pub mod server;
@@ -23,6 +24,9 @@ pub mod traffic;
 
 /// Measures one section of the Sample.
 pub trait Collector {
+    /// Called before the first collector measures.
+    fn begin(&mut self) {}
+
     /// Puts what happened since the last call (at first: since it was opened) into its section. A value that cannot be
     /// had goes to `sample.absent` with the reason.
     fn collect(&mut self, sample: &mut Sample);
@@ -47,7 +51,8 @@ pub trait Collector {
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found.
+/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and fills
+/// `counters` where no hardware does.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
@@ -58,6 +63,7 @@ pub const COLLECTORS: &[(&str, Open)] = &[
     ("frequency", frequency::open),
     ("server", server::open),
     ("traffic", traffic::open),
+    ("pmu", pmu::open),
     ("canary", canary::open),
 ];
 
