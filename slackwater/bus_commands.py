@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slackwater.bus_config import CONTROLLER, Tls, config_text, passwords_in, read_nodes, write_secret
+from slackwater.bus_config import CONTROLLER, WSENGINE, Tls, config_text, passwords_in, read_nodes, users, write_secret
 from slackwater.config import ADDRESS_PATTERN, ConfigError
 
 
@@ -50,10 +50,11 @@ def config(nodes_file: Path, folder: Path, listen: str, tls_cert: Path | None, t
         raise ConfigError("--tls-cert and --tls-key belong together")
     tls = Tls(tls_cert.absolute(), tls_key.absolute()) if tls_cert and tls_key else None
     nodes = read_nodes(nodes_file.read_text(encoding="utf-8"), str(nodes_file))
-    dummy = dict.fromkeys([CONTROLLER, *(node.name for node in nodes)], "")
+    dummy = dict.fromkeys(users(nodes), "")
     config_text(nodes, dummy, listen, tls)  # refuses before anything is written
     passwords = passwords_in(folder / "passwords", list(dummy))
     write_secret(folder / "nats.conf", config_text(nodes, passwords, listen, tls))
     click.echo(f"{folder}/nats.conf: {len(nodes)} nodes; start it with `nats-server -c {folder}/nats.conf`")
     click.echo(f"each node: its file of {folder}/passwords as bus.password_file, its name as bus.user")
+    click.echo(f"each node's wsengine: the same with {WSENGINE} before the name")
     click.echo(f"the controller: {folder}/passwords/{CONTROLLER}.password, bus.user {CONTROLLER}")

@@ -1,4 +1,7 @@
-"""The configuration of a site's own nats-server: one user a node, who can say nothing under another node's name.
+"""The configuration of a site's own nats-server: two users a node, who can say nothing under another node's name.
+
+The monitor's user publishes its Samples; the wsengine's hears its Orders, which the controller alone may give, and
+publishes Changes.
 
 Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/securing_nats/authorization
 """
@@ -17,6 +20,8 @@ from slackwater.nats_server import MAX_PAYLOAD_BYTES, is_loopback
 
 CONTROLLER = "slackwater-controller"
 """The user of `slackwater serve` and of the command line."""
+WSENGINE = "wsengine:"
+"""A node's wsengine is a user of its own, this before the node's name: the monitor's password gives no part of it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ def read_nodes(text: str, where: str) -> list[Node]:
             if not re.search(NAME_PATTERN, word):
                 raise ConfigError(f"{where}:{number}: {word!r} is no name of letters, digits, `_`, `-`, `:` and `.`")
         node = Node(*words)
+        if node.name.startswith(WSENGINE):
+            raise ConfigError(f"{where}:{number}: names that begin with {WSENGINE} are those of wsengines")
         if node.name == CONTROLLER or any(node.name == other.name for other in nodes):
             raise ConfigError(
                 f"{where}:{number}: the name {node.name} is taken; each node has its own, also across pools"
@@ -56,6 +63,11 @@ def read_nodes(text: str, where: str) -> list[Node]:
     if not nodes:
         raise ConfigError(f"{where}: expected at least one line of `POOL NODE`")
     return nodes
+
+
+def users(nodes: list[Node]) -> list[str]:
+    """The names of all users."""
+    return [CONTROLLER, *(prefix + node.name for node in nodes for prefix in ("", WSENGINE))]
 
 
 def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: Tls | None) -> str:
@@ -84,6 +96,13 @@ def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: 
         lines += [
             f"    {{ user: {quote(node.name)}, password: {quote(passwords[node.name])},",
             f'      permissions: {{ publish: {{ allow: [{quote(subject)}] }}, subscribe: {{ deny: [">"] }} }} }}',
+        ]
+        user, changes = WSENGINE + node.name, f"slackwater.change.{node.pool}"
+        orders = f"slackwater.order.{node.pool}.{node.name}"
+        lines += [
+            f"    {{ user: {quote(user)}, password: {quote(passwords[user])},",
+            f"      permissions: {{ publish: {{ allow: [{quote(changes)}] }},"
+            f" subscribe: {{ allow: [{quote(orders)}] }} }} }}",
         ]
     return "\n".join([*lines, "  ]", "}", ""])
 

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from real_processes import free_address
+from real_wsengine import make_keys
 
 from slackwater import nats_server
-from slackwater.bus import Bus, BusError
-from slackwater.bus_config import CONTROLLER, Node, config_text, read_nodes
+from slackwater.bus import Bus, BusError, subject_of
+from slackwater.bus_config import CONTROLLER, WSENGINE, Node, config_text, read_nodes
 from slackwater.cli import cli
 from slackwater.config import BusSettings, ConfigError
-from slackwater.messages import Sample
+from slackwater.messages import Change, Order, Sample, encode
+from slackwater.signing import Signer
 
 IN_TIME_S = 30.0
 
@@ -118,6 +120,52 @@ def test_without_the_password_or_the_authority_nobody_gets_in(site: Site) -> Non
         asyncio.run(Bus.connect(site.settings("web-2"), "open"))
 
 
+def test_a_wsengine_hears_orders_of_the_controller_and_of_nobody_else(site: Site) -> None:
+    """Also when the Order is rightly signed: a node that has one cannot send it on."""
+    program = shutil.which("slackwater-wsengine")
+    if program is None:
+        pytest.skip("slackwater-wsengine is not built (make setup)")
+    private, public = make_keys(site.folder)
+    signer = Signer.load(private)
+    config = site.folder / "wsengine.toml"
+    config.write_text(
+        f'node = "web-2"\nstate_dir = "{site.folder}/state"\n[bus]\nurl = "{site.url}"\nuser = "{WSENGINE}web-2"\n'
+        f'password_file = "{site.folder}/bus/passwords/{WSENGINE}web-2.password"\ntls_ca = "{site.folder}/ca.pem"\n'
+        f'[orders]\npublic_key = "{public}"\n'
+    )
+
+    async def run() -> list[Change]:
+        seen: list[Change] = []
+        controller = await Bus.connect(site.settings(CONTROLLER), "controller")
+        node = await Bus.connect(site.settings("web-2"), "node")
+        await controller.subscribe("change", seen.append, pool="web")
+        await controller.flush()
+        async with asyncio.timeout(IN_TIME_S):
+            # The engine may not listen yet when the first Orders come.
+            number = 0
+            while not seen:
+                for bus, by in ((node, "node"), (controller, "controller")):
+                    number += 1
+                    order = Order(
+                        *(1, f"{by}-{number}", "web-2", "web", time.time(), f"{by}.knob", 1, 30.0, "a test", by)
+                    )
+                    payload = encode(order)
+                    await bus._client.publish(subject_of(order), payload, headers=signer.headers(payload))
+                    await bus.flush()
+                await asyncio.sleep(0.1)
+        for bus in (node, controller):
+            await bus.close()
+        return seen
+
+    with subprocess.Popen([program, "run", "--config", str(config)], stderr=subprocess.DEVNULL) as process:
+        try:
+            seen = asyncio.run(run())
+        finally:
+            process.terminate()
+    assert {change.what for change in seen} == {"controller.knob"}
+    assert 'there is no knob "controller.knob"' in seen[0].why
+
+
 def monitor_says(site: Site, node: str, user: str, until: Callable[[str], bool]) -> str:
     """Runs the real monitor until its log is as wanted; returns the log."""
     monitor = shutil.which("slackwater-monitor")
@@ -170,8 +218,10 @@ def test_passwords_stay_when_nodes_come_and_files_are_closed_to_others(tmp_path:
     write(tmp_path)
     passwords = tmp_path / "bus/passwords"
     before = {path.name: path.read_text() for path in passwords.iterdir()}
-    assert set(before) == {f"{name}.password" for name in (CONTROLLER, "web-1.example", "web-2", "api-1")}
-    assert len(set(before.values())) == 4
+    nodes = ("web-1.example", "web-2", "api-1")
+    users = (CONTROLLER, *nodes, *(WSENGINE + node for node in nodes))
+    assert set(before) == {f"{user}.password" for user in users}
+    assert len(set(before.values())) == 7
     assert write(tmp_path).exit_code == 0
     assert {path.name: path.read_text() for path in passwords.iterdir()} == before
     for path in (tmp_path / "bus/nats.conf", *passwords.iterdir()):
@@ -186,6 +236,7 @@ def test_passwords_stay_when_nodes_come_and_files_are_closed_to_others(tmp_path:
         ("web >\n", r"nodes:1: '>' is no name"),
         ("web a\napi a\n", r"nodes:2: the name a is taken"),
         (f"web {CONTROLLER}\n", "is taken"),
+        (f"web {WSENGINE}a\n", r"nodes:1: names that begin with wsengine: are those of wsengines"),
         ("# none\n", "expected at least one line"),
     ],
 )
@@ -196,6 +247,6 @@ def test_a_wrong_list_of_nodes_is_refused_with_its_line(text: str, wrong: str) -
 
 def test_passwords_in_the_clear_stay_on_this_machine(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0:4222 is reached from outside: passwords need TLS"):
-        config_text([Node("web", "a")], {CONTROLLER: "x", "a": "y"}, "0.0.0.0:4222", None)
+        config_text([Node("web", "a")], {CONTROLLER: "x", "a": "y", f"{WSENGINE}a": "z"}, "0.0.0.0:4222", None)
     assert write(tmp_path, "--listen", "0.0.0.0:4222").exit_code == 1
     assert not (tmp_path / "bus").exists()

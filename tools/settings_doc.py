@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/settings.md from the declarations of the settings: slackwater/config.py and `slackwater-monitor`.
+"""Writes docs/settings.md from the declarations of the settings: slackwater/config.py and the node's programs.
 
 `--check` writes nothing and exits 1 when the page is not what it would be.
 """
@@ -23,8 +23,8 @@ Row = tuple[str, str, str]
 INTRODUCTION = """\
 # Settings
 
-Written by `tools/settings_doc.py` from the declarations in `slackwater/config.py` and `monitor/src/config.rs`; change
-those. An unknown setting is an error that names its line and the nearest known one.
+Written by `tools/settings_doc.py` from the declarations in `slackwater/config.py`, `monitor/src/config.rs` and
+`wsengine/src/config.rs`; change those. An unknown setting is an error that names its line and the nearest known one.
 
 """
 CONTROLLER = """\
@@ -49,19 +49,27 @@ NODE = """\
 """
 
 
-class NoMonitor(Exception):
-    """slackwater-monitor cannot be asked; the text says what to do."""
+WSENGINE = """\
+## The wsengine's file
+
+`/etc/slackwater/wsengine.toml`, or what `--config` names. Check it with `slackwater-wsengine config FILE`.
+
+"""
 
 
-def monitor_rows() -> list[Row]:
-    """The node's settings, as the binary built from this checkout lists them. Raises NoMonitor."""
-    built = ROOT / "target/release/slackwater-monitor"
-    program = str(built) if built.exists() else shutil.which("slackwater-monitor")
+class NotBuilt(Exception):
+    """A program of the node cannot be asked; the text says what to do."""
+
+
+def rows_of(name: str) -> list[Row]:
+    """A program's settings, as the binary built from this checkout lists them. Raises NotBuilt."""
+    built = ROOT / "target/release" / name
+    program = str(built) if built.exists() else shutil.which(name)
     if program is None:
-        raise NoMonitor("slackwater-monitor is not built; `make setup` builds it")
+        raise NotBuilt(f"{name} is not built; `make setup` builds it")
     done = subprocess.run([program, "config", "--list", "--json"], capture_output=True, text=True)
     if done.returncode != 0:
-        raise NoMonitor(f"`{program} config --list --json` failed: {done.stderr.strip()}")
+        raise NotBuilt(f"`{program} config --list --json` failed: {done.stderr.strip()}")
     return [(row["name"], row["default"], row["help"]) for row in json.loads(done.stdout)]
 
 
@@ -89,14 +97,17 @@ def _cell(text: str) -> str:
 
 
 def page() -> str:
-    """The whole page. Raises NoMonitor."""
+    """The whole page. Raises NotBuilt."""
     return (
         INTRODUCTION
         + CONTROLLER
         + tables(config.describe(), frozenset({"pool"}))
         + "\n"
         + NODE
-        + tables(monitor_rows())
+        + tables(rows_of("slackwater-monitor"))
+        + "\n"
+        + WSENGINE
+        + tables(rows_of("slackwater-wsengine"))
     )
 
 
@@ -110,7 +121,7 @@ def main() -> int:
     check = parser.parse_args().check
     try:
         text = page()
-    except NoMonitor as error:
+    except NotBuilt as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if PAGE.exists() and PAGE.read_text() == text:

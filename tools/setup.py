@@ -40,6 +40,7 @@ PROGRAMS = {
     "apache2": "usr/sbin/apache2",
     "collectd": "usr/sbin/collectd",
     "haproxy": "usr/sbin/haproxy",
+    "iasl": "usr/bin/iasl",
     "memcached": "usr/bin/memcached",
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
@@ -49,11 +50,12 @@ PROGRAMS = {
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
     "php8.2": "usr/bin/php8.2",
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
+    "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
 }
-RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer")
+RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
 class SetupError(Exception):
@@ -208,7 +210,7 @@ def link(place: Path, target: Path) -> None:
 def rust_sources() -> list[bytes]:
     """Names, sizes and times: cargo itself decides what to rebuild, this only spares calling it."""
     files = [ROOT / "Cargo.toml", ROOT / "Cargo.lock", *ROOT.glob(".cargo/*")]
-    for crate in ("messages", "sniffer", "monitor"):
+    for crate in ("messages", "node", "sniffer", "monitor", "wsengine"):
         files += [ROOT / crate / "Cargo.toml", *sorted((ROOT / crate / "src").rglob("*.rs"))]
     return [f"{path}:{path.stat().st_size}:{path.stat().st_mtime_ns}".encode() for path in files if path.exists()]
 

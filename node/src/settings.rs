@@ -1,0 +1,311 @@
+//! Settings declared once, with default and help (see [`crate::settings!`]); read from TOML, wrong ones refused with
+//! their line and the nearest that there is.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use slackwater_messages::is_name;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// One setting, as declared.
+#[derive(Debug, Clone, Serialize)]
+pub struct Setting {
+    /// `section.key`, or `key` outside the sections.
+    pub name: String,
+    /// The default, as TOML.
+    pub default: String,
+    /// What it does.
+    pub help: String,
+}
+
+/// A program's settings, as [`crate::settings!`] declares them.
+pub trait Declared: DeserializeOwned {
+    /// The names of the sections.
+    const SECTIONS: &'static [&'static str];
+
+    /// All settings in the order of their declaration.
+    fn list() -> Vec<Setting>;
+}
+
+/// Declares the settings of a program: `struct Settings { /// Help. \n key: Kind = default; }` and then its sections
+/// as `[section] struct SectionSettings { ... }`. The structs have `Default`, the first one is [`Declared`].
+#[macro_export]
+macro_rules! settings {
+    (
+        $(#[$about:meta])* struct $top:ident { $( #[doc = $help:literal] $key:ident: $kind:ty = $default:expr; )* }
+        $( $(#[$section_about:meta])* [$section:ident] struct $name:ident {
+            $( #[doc = $s_help:literal] $s_key:ident: $s_kind:ty = $s_default:expr; )*
+        } )*
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+        #[serde(default)]
+        pub struct $top {
+            $( #[doc = $help] pub $key: $kind, )*
+            $( $(#[$section_about])* pub $section: $name, )*
+        }
+        impl Default for $top {
+            fn default() -> Self { Self { $( $key: $default, )* $( $section: $name::default(), )* } }
+        }
+        $(
+            $(#[$section_about])*
+            #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+            #[serde(default)]
+            pub struct $name { $( #[doc = $s_help] pub $s_key: $s_kind, )* }
+            impl Default for $name {
+                fn default() -> Self { Self { $( $s_key: $s_default, )* } }
+            }
+        )*
+        impl $crate::settings::Declared for $top {
+            const SECTIONS: &'static [&'static str] = &[$( stringify!($section), )*];
+
+            fn list() -> Vec<$crate::settings::Setting> {
+                let defaults = $top::default();
+                vec![
+                    $( $crate::settings::setting(stringify!($key), &defaults.$key, $help), )*
+                    $( $( $crate::settings::setting(
+                        concat!(stringify!($section), ".", stringify!($s_key)), &defaults.$section.$s_key, $s_help
+                    ), )* )*
+                ]
+            }
+        }
+    };
+}
+
+/// A [`Setting`] of these parts; for [`crate::settings!`].
+pub fn setting(name: &str, default: &impl Serialize, help: &str) -> Setting {
+    // JSON and TOML write numbers, words, truth and lists of them alike.
+    let default = serde_json::to_string(default).unwrap_or_default();
+    Setting { name: name.to_owned(), default, help: help.trim().to_owned() }
+}
+
+/// What is wrong with a configuration: one line a fault, `FILE:LINE: what; what was expected`.
+#[derive(Debug)]
+pub struct ConfigError(Vec<String>);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Settings whose value cannot be used, each with what was expected.
+#[derive(Default)]
+pub struct Faults(Vec<(String, String)>);
+
+impl Faults {
+    /// Notes that `name` must be as `fault` says, unless it holds.
+    pub fn expect(&mut self, name: &str, holds: bool, fault: impl FnOnce() -> String) {
+        if !holds {
+            self.0.push((name.to_owned(), fault()));
+        }
+    }
+
+    /// A name that is safe in subjects.
+    pub fn expect_name(&mut self, name: &str, value: &str) {
+        self.expect(name, is_name(value), || {
+            format!("must be a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`), got {value:?}")
+        });
+    }
+
+    /// The address of a NATS server.
+    pub fn expect_bus_url(&mut self, name: &str, url: &str) {
+        let host = ["nats://", "tls://"].iter().find_map(|scheme| url.strip_prefix(scheme));
+        let good = host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/'));
+        self.expect(name, good, || "must be nats://HOST:PORT or tls://HOST:PORT".to_owned());
+    }
+
+    /// A path of a cgroup below its controller's root.
+    pub fn expect_cgroup(&mut self, name: &str, cgroup: &str) {
+        self.expect(name, !cgroup.split('/').any(|part| part == ".."), || {
+            format!("must be a path below the controller's root, without `..`, got {cgroup:?}")
+        });
+    }
+}
+
+/// Reads and checks a configuration file. See [`parse`].
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn load<S: Declared>(
+    path: &Path,
+    program: &str,
+    finish: impl FnOnce(&mut S),
+    check: impl FnOnce(&S, &mut Faults),
+) -> Result<S, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError(vec![format!("{}: cannot be read: {error}", path.display())]))?;
+    parse(&text, &path.display().to_string(), program, finish, check)
+}
+
+/// Reads and checks the text of a configuration; `file` stands in front of each fault, `program` is who lists the
+/// settings, `finish` fills in what depends on the machine, and `check` says which values cannot be used.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn parse<S: Declared>(
+    text: &str,
+    file: &str,
+    program: &str,
+    finish: impl FnOnce(&mut S),
+    check: impl FnOnce(&S, &mut Faults),
+) -> Result<S, ConfigError> {
+    let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
+    let at = |offset: usize, fault: &str| format!("{file}:{}: {fault}", line_at(offset));
+    let fault_of = |error: &toml::de::Error| match error.span() {
+        Some(span) => at(span.start, error.message()),
+        None => format!("{file}: {}", error.message()),
+    };
+    let table = DeTable::parse(text).map_err(|error| ConfigError(vec![fault_of(&error)]))?;
+    let entries = entries(table.get_ref(), S::SECTIONS);
+
+    let known: Vec<String> = S::list().into_iter().map(|setting| setting.name).collect();
+    let unknown: Vec<String> = entries
+        .iter()
+        .filter(|entry| !known.contains(&entry.name))
+        .map(|entry| at(entry.key.start, &not_known(entry, S::SECTIONS, &known, program)))
+        .collect();
+    if !unknown.is_empty() {
+        return Err(ConfigError(unknown));
+    }
+
+    let mut settings: S = toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let named = entries.iter().find(|entry| entry.value.contains(&offset));
+        ConfigError(vec![match named {
+            Some(entry) => at(offset, &format!("`{}`: {}", entry.name, error.message().trim_end())),
+            None => fault_of(&error),
+        }])
+    })?;
+    finish(&mut settings);
+    let mut faults = Faults::default();
+    check(&settings, &mut faults);
+    let faults: Vec<String> = faults
+        .0
+        .into_iter()
+        .map(|(name, fault)| match entries.iter().find(|entry| entry.name == name) {
+            Some(entry) => at(entry.key.start, &format!("`{name}` {fault}")),
+            None => format!("{file}: `{name}` {fault}"),
+        })
+        .collect();
+    if faults.is_empty() { Ok(settings) } else { Err(ConfigError(faults)) }
+}
+
+/// A key of the file with the places of it and of its value.
+struct Entry {
+    name: String,
+    is_table: bool,
+    key: std::ops::Range<usize>,
+    value: std::ops::Range<usize>,
+}
+
+/// The keys of the file as dotted names; of the known sections the keys within.
+fn entries(table: &DeTable<'_>, sections: &[&str]) -> Vec<Entry> {
+    let entry = |section: Option<&str>, key: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>| Entry {
+        name: section.map_or(key.get_ref().to_string(), |section| format!("{section}.{}", key.get_ref())),
+        is_table: value.get_ref().is_table(),
+        key: key.span(),
+        value: value.span(),
+    };
+    let mut found = Vec::new();
+    for (key, value) in table {
+        match value.get_ref().as_table() {
+            Some(inner) if sections.contains(&key.get_ref().as_ref()) => {
+                found.extend(inner.iter().map(|(k, v)| entry(Some(key.get_ref().as_ref()), k, v)));
+            }
+            _ => found.push(entry(None, key, value)),
+        }
+    }
+    found.sort_by_key(|entry| entry.key.start);
+    found
+}
+
+/// Says what a wrong key could have been meant as: a section, or a setting (here or in another section).
+fn not_known(entry: &Entry, sections: &[&str], known: &[String], program: &str) -> String {
+    if !entry.is_table && sections.contains(&entry.name.as_str()) {
+        return format!("`{0}` is a section, not a setting: write [{0}]", entry.name);
+    }
+    let (what, candidates): (_, Vec<&str>) = if entry.is_table {
+        ("section", sections.to_vec())
+    } else {
+        ("setting", known.iter().map(String::as_str).collect())
+    };
+    match nearest(&entry.name, &candidates) {
+        Some(near) => format!("unknown {what} `{}`; did you mean `{near}`?", entry.name),
+        None => format!("unknown {what} `{}`; `{program} config --list` shows what there is", entry.name),
+    }
+}
+
+/// The candidate that a wrong dotted name was probably meant as; the right key in the wrong section is nearest.
+pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let key_of = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let distance = |candidate: &&str| {
+        strsim::damerau_levenshtein(name, candidate)
+            .min(1 + strsim::damerau_levenshtein(&key_of(name), &key_of(candidate)))
+    };
+    let near = candidates.iter().copied().min_by_key(|candidate| distance(candidate));
+    near.filter(|candidate| distance(candidate) <= 2 + candidate.len() / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    settings! {
+        /// For the tests.
+        struct Sample {
+            /// The node's name.
+            node: String = "n".to_owned();
+            /// Seconds between two looks.
+            period_s: f64 = 0.2;
+        }
+        /// A section.
+        [bus] struct Bus {
+            /// Where it is.
+            url: String = "nats://a:1".to_owned();
+        }
+        /// Another one.
+        [canary] struct Canary {
+            /// Ports.
+            ports: Vec<u16> = vec![80];
+        }
+    }
+
+    fn read(text: &str) -> Result<Sample, String> {
+        let check = |sample: &Sample, faults: &mut Faults| {
+            faults.expect_name("node", &sample.node);
+            faults.expect_bus_url("bus.url", &sample.bus.url);
+        };
+        parse(text, "f.toml", "prog", |_| {}, check).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_gives_the_defaults_and_every_setting_can_be_set() {
+        assert_eq!(read(""), Ok(Sample::default()));
+        let text: String =
+            Sample::list().iter().map(|setting| format!("{} = {}\n", setting.name, setting.default)).collect();
+        assert_eq!(read(&text), Ok(Sample::default()));
+    }
+
+    #[test]
+    fn wrong_keys_types_and_values_are_named_with_their_line() {
+        for (text, said) in [
+            ("peroid_s = 1", "f.toml:1: unknown setting `peroid_s`; did you mean `period_s`?"),
+            ("[bus]\n\nports = [1]", "f.toml:3: unknown setting `bus.ports`; did you mean `canary.ports`?"),
+            ("[cannary]\nports = [1]", "f.toml:1: unknown section `cannary`; did you mean `canary`?"),
+            ("elsewhere = 1", "f.toml:1: unknown setting `elsewhere`; `prog config --list` shows what there is"),
+            ("bus = 1", "f.toml:1: `bus` is a section, not a setting: write [bus]"),
+            ("[bus]\nurl = \"http://a\"", "f.toml:2: `bus.url` must be nats://HOST:PORT or tls://HOST:PORT"),
+        ] {
+            assert_eq!(read(text).unwrap_err(), said);
+        }
+        assert!(read("\n[canary]\nports = \"80\"").unwrap_err().starts_with("f.toml:3: `canary.ports`: invalid type"));
+        assert!(read("node = \"a;b\"").unwrap_err().starts_with("f.toml:1: `node` must be a name"));
+        assert!(read("node = \n").unwrap_err().starts_with("f.toml:1: "));
+    }
+}

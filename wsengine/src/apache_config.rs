@@ -1,0 +1,174 @@
+//! What Apache's configuration comes to, as mod_info prints it, and what Apache makes of a number of workers.
+
+/// A line of the configuration, as Apache understood it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Where it stands.
+    pub file: String,
+    number: u32,
+    /// Inside no `<...>`.
+    outside: bool,
+    /// Inside a `<VirtualHost>`.
+    in_host: bool,
+    name: String,
+    /// Without quotes around it.
+    pub value: String,
+}
+
+impl Line {
+    /// FILE:LINE.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file, self.number)
+    }
+
+    fn is(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.name.eq_ignore_ascii_case(name))
+    }
+}
+
+/// What mod_info prints of a configuration.
+pub fn parse_dump(dump: &str) -> Vec<Line> {
+    let (mut file, mut number) = (String::new(), 0);
+    let mut within: Vec<String> = Vec::new();
+    let mut lines = Vec::new();
+    for raw in dump.lines().map(str::trim) {
+        if let Some(name) = raw.strip_prefix("# In file: ") {
+            file = name.to_owned();
+        } else if let Some(comment) = raw.strip_prefix('#') {
+            number = comment.trim().trim_end_matches(':').parse().unwrap_or(number);
+        } else if raw.starts_with("</") {
+            within.pop();
+        } else if let Some(section) = raw.strip_prefix('<') {
+            within.push(section.split([' ', '>']).next().unwrap_or_default().to_ascii_lowercase());
+        } else if let Some((name, value)) = raw.split_once(char::is_whitespace) {
+            lines.push(Line {
+                file: file.clone(),
+                number,
+                outside: within.is_empty(),
+                in_host: within.iter().any(|section| section == "virtualhost"),
+                name: name.to_owned(),
+                value: value.trim().trim_matches('"').to_owned(),
+            });
+        }
+    }
+    lines
+}
+
+/// A configuration that passed Apache's test.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// In the order in which Apache read them.
+    pub lines: Vec<Line>,
+    /// `prefork`, `worker` or `event`.
+    pub mpm: String,
+}
+
+impl Seen {
+    /// The line that counts for the main server: the last one.
+    pub fn last(&self, names: &[&str]) -> Option<&Line> {
+        self.lines.iter().rev().find(|line| line.outside && line.is(names))
+    }
+
+    /// The same configuration without a file.
+    pub fn without(&self, file: &str) -> Seen {
+        let lines = self.lines.iter().filter(|line| line.file != file).cloned().collect();
+        Seen { lines, mpm: self.mpm.clone() }
+    }
+
+    /// A remark when virtual hosts set this directive themselves.
+    pub fn own_hosts(&self, name: &str) -> String {
+        let hosts = self.lines.iter().filter(|line| line.in_host && line.is(&[name])).count();
+        if hosts == 0 { String::new() } else { format!("; {hosts} lines in virtual hosts set {name} themselves") }
+    }
+
+    /// What bounds the number of workers.
+    ///
+    /// # Errors
+    /// A number that is none.
+    pub fn limits(&self) -> Result<Limits, String> {
+        let number = |names: &[&str], default: i64| match self.last(names) {
+            Some(line) => line.value.parse().map_err(|_| format!("{}: {:?} is no number", line.place(), line.value)),
+            None => Ok(default),
+        };
+        let prefork = self.mpm == "prefork";
+        Ok(Limits {
+            server_limit: number(&["ServerLimit"], if prefork { 256 } else { 16 })?,
+            threads_per_child: if prefork { 1 } else { number(&["ThreadsPerChild"], 25)?.max(1) },
+            mpm: self.mpm.clone(),
+        })
+    }
+}
+
+/// What bounds the number of workers. ServerLimit and ThreadLimit change with a full restart only.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// `prefork`, `worker` or `event`.
+    pub mpm: String,
+    server_limit: i64,
+    threads_per_child: i64,
+}
+
+impl Limits {
+    /// MaxRequestWorkers when nothing sets it: the compiled-in limits, as of Apache 2.4.
+    pub fn default_workers(&self) -> i64 {
+        if self.mpm == "prefork" { 256 } else { 400 }
+    }
+
+    /// What Apache makes of a MaxRequestWorkers, and why if that is something else. As its MPMs do.
+    pub fn clamp(&self, wanted: i64) -> (i64, String) {
+        let threads = self.threads_per_child;
+        if wanted < threads {
+            return (threads, format!("{wanted} is less than ThreadsPerChild {threads}, so Apache takes {threads}"));
+        }
+        let servers = wanted / threads;
+        if servers > self.server_limit {
+            let most = self.server_limit * threads;
+            let limit = self.server_limit;
+            let times = if threads > 1 { format!(" times ThreadsPerChild {threads}") } else { String::new() };
+            return (most, format!("ServerLimit {limit}{times} allows {most}; raising it takes a full restart"));
+        }
+        let whole = servers * threads;
+        if whole == wanted {
+            return (wanted, String::new());
+        }
+        (whole, format!("{wanted} is no multiple of ThreadsPerChild {threads}, so Apache takes {whole}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DUMP: &str = "# In file: /etc/apache2/apache2.conf\n#   6:\nServerName x\n#  13:\nMaxRequestWorkers 150\n\
+        <VirtualHost *:80>\n  #  21:\n  KeepAliveTimeout 3\n  <Location /a>\n    #  22:\n    KeepAlive Off\n  </Location>\n\
+        </VirtualHost>\n# In file: /etc/apache2/zz.conf\n#   1:\nMaxRequestWorkers \"50\"\n#   2:\nThreadsPerChild 25\n";
+
+    fn seen(mpm: &str) -> Seen {
+        Seen { lines: parse_dump(DUMP), mpm: mpm.to_owned() }
+    }
+
+    #[test]
+    fn the_last_line_outside_of_sections_counts() {
+        let seen = seen("event");
+        let line = seen.last(&["maxrequestworkers"]).expect("set");
+        assert_eq!((line.place().as_str(), line.value.as_str()), ("/etc/apache2/zz.conf:1", "50"));
+        let theirs = seen.without("/etc/apache2/zz.conf");
+        assert_eq!(theirs.last(&["MaxRequestWorkers"]).expect("set").place(), "/etc/apache2/apache2.conf:13");
+        assert_eq!(seen.last(&["KeepAliveTimeout"]), None);
+        assert_eq!(seen.own_hosts("KeepAliveTimeout"), "; 1 lines in virtual hosts set KeepAliveTimeout themselves");
+    }
+
+    #[test]
+    fn workers_are_clamped_as_the_mpms_do() {
+        let event = seen("event").limits().expect("numbers");
+        assert_eq!(event.clamp(100), (100, String::new()));
+        assert_eq!(event.clamp(110).0, 100);
+        assert!(event.clamp(110).1.contains("no multiple of ThreadsPerChild 25, so Apache takes 100"));
+        assert_eq!(event.clamp(7), (25, "7 is less than ThreadsPerChild 25, so Apache takes 25".to_owned()));
+        assert_eq!(event.clamp(1000).0, 400);
+        assert!(event.clamp(1000).1.starts_with("ServerLimit 16 times ThreadsPerChild 25 allows 400; raising"));
+        let prefork = seen("prefork").limits().expect("numbers");
+        assert_eq!(prefork.clamp(7), (7, String::new()));
+        assert_eq!(prefork.clamp(300), (256, "ServerLimit 256 allows 256; raising it takes a full restart".to_owned()));
+    }
+}

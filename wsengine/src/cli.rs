@@ -1,0 +1,289 @@
+//! The command line of `slackwater-wsengine`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value as Json, json};
+use slackwater_messages::{Change, Value, encode};
+use slackwater_node::settings::Declared;
+
+use crate::config::{self, PROGRAM, Settings};
+use crate::engine::Engine;
+use crate::identity::Identity;
+use crate::knobs::{self, show};
+use crate::run;
+use crate::state::{State, Store};
+use crate::world::{World, text, wait_for};
+
+/// How long `restore` waits for the process that runs.
+const RESTORED_WITHIN_S: f64 = 60.0;
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Retunes this web server for a while, by signed Orders, and puts everything back",
+    after_help = "Example:\n  slackwater-wsengine check --config /etc/slackwater/wsengine.toml"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Carry out Orders until SIGTERM or SIGINT, then put everything back
+    #[command(after_help = "Example:\n  slackwater-wsengine run --config /etc/slackwater/wsengine.toml")]
+    Run {
+        /// The configuration
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Show what is turned at this moment, by which Order and until when
+    #[command(after_help = "Example:\n  slackwater-wsengine status --config /etc/slackwater/wsengine.toml --json")]
+    Status(Common),
+    /// Put everything back now, also after a crash
+    #[command(after_help = "Example:\n  slackwater-wsengine restore --config /etc/slackwater/wsengine.toml")]
+    Restore(Common),
+    /// Try each knob that the configuration lists without changing anything: what it is, or why it cannot be had here
+    #[command(after_help = "Example:\n  slackwater-wsengine check --config /etc/slackwater/wsengine.toml")]
+    Check(Common),
+    /// Turn a knob by hand for some seconds, within its bounds, and put it back
+    #[command(
+        after_help = "Example:\n  slackwater-wsengine try --config /etc/slackwater/wsengine.toml cpu.frequency performance --seconds 60"
+    )]
+    Try {
+        #[command(flatten)]
+        common: Common,
+        /// The knob
+        knob: String,
+        /// A whole number or a word
+        value: String,
+        /// For how long; a signal ends it earlier
+        #[arg(long, default_value_t = 10.0)]
+        seconds: f64,
+    },
+    /// Check a configuration, or list all settings
+    #[command(
+        after_help = "Examples:\n  slackwater-wsengine config /etc/slackwater/wsengine.toml\n  slackwater-wsengine config --list"
+    )]
+    Config {
+        /// The configuration to check
+        #[arg(value_name = "FILE", required_unless_present = "list")]
+        file: Option<PathBuf>,
+        /// Print each setting with its default and what it does
+        #[arg(long, conflicts_with = "file")]
+        list: bool,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Does what the command line asks for.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run { config } => settings(&config).and_then(|settings| {
+            run::run(&settings).map_err(|error| format!("{PROGRAM}: {error}"))?;
+            Ok(ExitCode::SUCCESS)
+        }),
+        Command::Status(common) => status(&common),
+        Command::Restore(common) => restore(&common),
+        Command::Check(common) => check(&common),
+        Command::Try { common, knob, value, seconds } => try_by_hand(&common, &knob, &value, seconds),
+        Command::Config { list: true, json, .. } => print(&list(json)),
+        Command::Config { file, json, .. } => config_check(&file.unwrap_or_default(), json),
+    };
+    done.unwrap_or_else(|text| {
+        eprintln!("{text}");
+        ExitCode::FAILURE
+    })
+}
+
+fn settings(file: &Path) -> Result<Settings, String> {
+    let hostname = text(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
+    config::load(file, &hostname).map_err(|error| error.to_string())
+}
+
+fn status(common: &Common) -> Result<ExitCode, String> {
+    let settings = settings(&common.config)?;
+    let store = Store::open(Path::new(&settings.state_dir))?;
+    let (running, state, waiting) = (store.running(), store.load()?, store.waiting().len());
+    if common.json {
+        let status = json!({
+            "node": settings.node, "pool": settings.pool, "running": running,
+            "leases": state.leases, "changes_waiting": waiting,
+        });
+        return print(&format!("{status}\n"));
+    }
+    let mut lines = vec![match running {
+        Some(pid) => format!("{} in pool {}: running as process {pid}", settings.node, settings.pool),
+        None => format!("{} in pool {}: not running", settings.node, settings.pool),
+    }];
+    if state.leases.is_empty() {
+        lines.push("  nothing is turned".to_owned());
+    }
+    let now_unix_s = (World::machine().unix_s)();
+    for (name, lease) in &state.leases {
+        lines.push(format!(
+            "  {name} {} -> {}, {:.0} s left, by {} ({}): {}",
+            show(&lease.before),
+            show(&lease.effective),
+            lease.until_unix_s - now_unix_s,
+            lease.by,
+            lease.order_id,
+            lease.reason
+        ));
+    }
+    if waiting > 0 {
+        lines.push(format!("  {waiting} Changes wait for the bus"));
+    }
+    print(&(lines.join("\n") + "\n"))
+}
+
+/// Tells the process that runs to do it, or does it itself.
+fn restore(common: &Common) -> Result<ExitCode, String> {
+    let settings = settings(&common.config)?;
+    let store = Store::open(Path::new(&settings.state_dir))?;
+    let before = store.load()?;
+    if let Ok(_lock) = store.lock() {
+        restore_here(&settings)?;
+    } else {
+        let pid = store.running().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.ok_or("another process holds the state and does not say which")?;
+        kill_process(pid, Signal::USR1)
+            .map_err(|error| format!("process {} cannot be told: {error}", pid.as_raw_nonzero()))?;
+        let done = || store.load().ok().filter(|state| state.leases.is_empty());
+        wait_for(RESTORED_WITHIN_S, done).ok_or_else(|| unfinished(&store))?;
+    }
+    let knobs: Vec<&String> = before.leases.keys().collect();
+    if common.json {
+        return print(&format!("{}\n", json!({ "restored": knobs })));
+    }
+    let names: Vec<&str> = knobs.iter().map(|name| name.as_str()).collect();
+    print(&if names.is_empty() {
+        "nothing was turned\n".to_owned()
+    } else {
+        format!("put back: {}\n", names.join(", "))
+    })
+}
+
+fn restore_here(settings: &Settings) -> Result<(), String> {
+    // No Order is heard here, so whose key it is does not matter.
+    let identity = Identity::nobody();
+    let world = World::machine();
+    let knobs = knobs::make_all(settings, &world);
+    let store = Store::open(Path::new(&settings.state_dir))?;
+    let mut engine = Engine::open(settings.clone(), identity, world, knobs, store, Box::new(|_| {}))?;
+    engine.end_all("put back by hand");
+    let done = wait_for(RESTORED_WITHIN_S, || {
+        engine.turn();
+        engine.is_idle().then_some(())
+    });
+    done.ok_or_else(|| Store::open(Path::new(&settings.state_dir)).map_or_else(|said| said, |store| unfinished(&store)))
+}
+
+fn unfinished(store: &Store) -> String {
+    let left = store.load().unwrap_or_else(|_| State::default());
+    format!("not put back yet: {}", left.leases.keys().cloned().collect::<Vec<_>>().join(", "))
+}
+
+fn check(common: &Common) -> Result<ExitCode, String> {
+    let settings = settings(&common.config)?;
+    let mut rows: Vec<(String, Result<String, String>, Json)> = Vec::new();
+    let key = Identity::load(Path::new(&settings.orders.public_key)).map(|_| settings.orders.public_key.clone());
+    rows.push(("orders.public_key".to_owned(), key, Json::Null));
+    let state = Store::open(Path::new(&settings.state_dir)).and_then(|store| store.load());
+    rows.push((
+        "state_dir".to_owned(),
+        state.as_ref().map(|_| settings.state_dir.clone()).map_err(Clone::clone),
+        Json::Null,
+    ));
+    let turned = state.unwrap_or_default();
+    for (name, knob) in knobs::make_all(&settings, &World::machine()) {
+        let baseline = if turned.leases.contains_key(name) { Ok(()) } else { knob.baseline().map(|_| ()) };
+        let reading = baseline.and_then(|()| knob.read());
+        let value = reading.as_ref().map_or(Json::Null, |reading| json!(reading.value));
+        rows.push((
+            name.to_owned(),
+            reading.map(|reading| format!("{} ({})", show(&reading.value), reading.how)),
+            value,
+        ));
+    }
+    let good = rows.iter().all(|(_, found, _)| found.is_ok());
+    let code = if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if common.json {
+        let rows: Vec<Json> = rows
+            .into_iter()
+            .map(|(name, found, value)| match found {
+                Ok(how) => json!({"name": name, "usable": true, "value": value, "how": how}),
+                Err(why) => json!({"name": name, "usable": false, "why": why}),
+            })
+            .collect();
+        print(&format!("{}\n", json!({"usable": good, "checks": rows})))?;
+        return Ok(code);
+    }
+    for (name, found, _) in rows {
+        print(&match found {
+            Ok(how) => format!("fine  {name}: {how}\n"),
+            Err(why) => format!("not here  {name}: {why}\n"),
+        })?;
+    }
+    Ok(code)
+}
+
+fn try_by_hand(common: &Common, knob: &str, value: &str, seconds: f64) -> Result<ExitCode, String> {
+    let settings = settings(&common.config)?;
+    let value = value.parse().map_or_else(|_| Value::Word(value.to_owned()), Value::Integer);
+    // For people the engine's own lines say it.
+    let show = |change: &Change| {
+        if common.json {
+            let _ = print(&(String::from_utf8_lossy(&encode(change)) + "\n"));
+        }
+    };
+    let done =
+        run::try_by_hand(&settings, knob, value, seconds, show).map_err(|error| format!("{PROGRAM}: {error}"))?;
+    Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn config_check(file: &Path, json: bool) -> Result<ExitCode, String> {
+    let checked = settings(file);
+    if json {
+        let faults: Vec<&str> = checked.as_ref().err().map_or(Vec::new(), |faults| faults.lines().collect());
+        print(&format!("{}\n", json!({"valid": checked.is_ok(), "faults": faults})))?;
+        return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let settings = checked?;
+    let listed: Vec<&str> =
+        knobs::KNOBS.iter().filter(|kind| !(kind.allowed)(&settings).is_empty()).map(|kind| kind.name).collect();
+    let listed = if listed.is_empty() { "no knob".to_owned() } else { listed.join(", ") };
+    print(&format!("{}: fine (node {}, pool {}; {listed})\n", file.display(), settings.node, settings.pool))
+}
+
+fn list(json: bool) -> String {
+    let settings = Settings::list();
+    if json {
+        return serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n";
+    }
+    settings.iter().map(|setting| format!("{} = {}\n    {}\n", setting.name, setting.default, setting.help)).collect()
+}
+
+/// Prints; a reader that went away (`| head`) is no failure.
+fn print(text: &str) -> Result<ExitCode, String> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

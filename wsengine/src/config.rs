@@ -1,0 +1,328 @@
+//! The settings: declared once here, with default and help. `slackwater-wsengine config --list` prints them.
+//!
+//! A knob's setting has the knob's own name: it says which values Orders may ask for. Empty: none, the knob is not ours.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use slackwater_messages::Value;
+use slackwater_node::settings::{self, ConfigError, Faults};
+
+/// The program's name in what it says.
+pub const PROGRAM: &str = "slackwater-wsengine";
+
+/// Values that Orders may ask for: words, and whole numbers between the two numbers of the list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Allowed(Vec<Item>);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Item {
+    Number(i64),
+    Word(String),
+}
+
+impl Allowed {
+    /// Whether Orders may ask for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn numbers(&self) -> Vec<i64> {
+        self.0.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None }).collect()
+    }
+
+    fn words(&self) -> Vec<&str> {
+        self.0.iter().filter_map(|item| if let Item::Word(word) = item { Some(word.as_str()) } else { None }).collect()
+    }
+
+    fn is_well_formed(&self) -> bool {
+        let words = self.words().iter().all(|word| is_plain(word));
+        words && matches!(self.numbers()[..], [] | [_, _]) && self.numbers().is_sorted()
+    }
+
+    /// The value as the knob takes it: a word, or a whole number.
+    ///
+    /// # Errors
+    /// Why it may not be asked for.
+    pub fn check(&self, value: &Value) -> Result<Value, String> {
+        let whole = match value {
+            Value::Word(word) if !is_plain(word) => {
+                return Err(format!(
+                    "{word:?} has characters that no value has (letters, digits, `_`, `-`, `.` are fine)"
+                ));
+            }
+            Value::Word(word) if self.words().contains(&word.as_str()) => return Ok(value.clone()),
+            Value::Word(word) => {
+                return Err(format!("`{word}` is not allowed here; allowed is {self}"));
+            }
+            Value::Integer(number) => *number,
+            Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e15 => *number as i64,
+            Value::Number(number) => return Err(format!("{number} is no whole number")),
+        };
+        match self.numbers()[..] {
+            [lowest, highest] if (lowest..=highest).contains(&whole) => Ok(Value::Integer(whole)),
+            _ => Err(format!("{whole} is not allowed here; allowed is {self}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Allowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut parts: Vec<String> = self.words().iter().map(|word| format!("`{word}`")).collect();
+        if let [lowest, highest] = self.numbers()[..] {
+            parts.push(format!("{lowest} to {highest}"));
+        }
+        f.write_str(&if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") })
+    }
+}
+
+fn is_plain(word: &str) -> bool {
+    !word.is_empty()
+        && word.len() <= 64
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+}
+
+slackwater_node::settings! {
+    /// Everything that a node's wsengine is told.
+    struct Settings {
+        /// The node's name, as the controller knows it; empty: the host name.
+        node: String = String::new();
+        /// The pool that the node serves in.
+        pool: String = "web".to_owned();
+        /// Folder for baselines, leases and Changes that wait for the bus; for root alone.
+        state_dir: String = "/var/lib/slackwater-wsengine".to_owned();
+        /// Seconds between two looks whether somebody else changed what we turned.
+        check_every_s: f64 = 10.0;
+    }
+    /// Where Orders come from and Changes go.
+    [bus] struct BusSettings {
+        /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
+        url: String = "nats://127.0.0.1:14222".to_owned();
+        /// User name, with bus.password_file; empty: none.
+        user: String = String::new();
+        /// File with the user's password.
+        password_file: String = String::new();
+        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
+        tls_ca: String = String::new();
+    }
+    /// Which Orders count.
+    [orders] struct OrderSettings {
+        /// The controller's Ed25519 public key, in PEM; Orders that it did not sign are refused.
+        public_key: String = "/etc/slackwater/orders.pub".to_owned();
+        /// Longest lease that an Order may ask for, in seconds.
+        max_lease_s: f64 = 600.0;
+        /// How far ahead the controller's clock may be, in seconds.
+        clock_skew_s: f64 = 5.0;
+    }
+    /// The Apache of this node.
+    [apache] struct ApacheSettings {
+        /// Bounds of MaxRequestWorkers: [lowest, highest].
+        max_request_workers: Allowed = Allowed::default();
+        /// Bounds of KeepAliveTimeout in seconds: [lowest, highest].
+        keepalive_timeout: Allowed = Allowed::default();
+        /// Allowed values of KeepAlive: ["on", "off"].
+        keepalive: Allowed = Allowed::default();
+        /// Apache's control program with the arguments that it always needs.
+        command: Vec<String> = vec!["/usr/sbin/apache2ctl".to_owned()];
+        /// The file that only we write; Apache's configuration must include it after its own files.
+        drop_in: String = "/etc/apache2/conf-enabled/zz-slackwater.conf".to_owned();
+        /// mod_info, loaded for configuration tests alone: it prints the configuration as Apache understands it.
+        info_module: String = "/usr/lib/apache2/modules/mod_info.so".to_owned();
+        /// Address of server-status with `?auto`; empty: there is none.
+        status_url: String = "http://127.0.0.1/server-status?auto".to_owned();
+        /// Shortest time between two graceful restarts, in seconds.
+        reload_min_interval_s: f64 = 10.0;
+    }
+    /// The php-fpm of this node.
+    [php_fpm] struct PhpFpmSettings {
+        /// Bounds of pm.max_children: [lowest, highest].
+        max_children: Allowed = Allowed::default();
+        /// php-fpm with the arguments that it always needs, `-y` left out.
+        command: Vec<String> = vec!["/usr/sbin/php-fpm8.2".to_owned()];
+        /// php-fpm's main configuration file.
+        config: String = "/etc/php/8.2/fpm/php-fpm.conf".to_owned();
+        /// The pool (its section's name) that is turned.
+        pool: String = "www".to_owned();
+        /// The file that only we write; the main file must include it after the pool's own.
+        drop_in: String = "/etc/php/8.2/fpm/pool.d/zz-slackwater.conf".to_owned();
+        /// Shortest time between two reloads, in seconds.
+        reload_min_interval_s: f64 = 10.0;
+    }
+    /// Cores and CPU time.
+    [cpu] struct CpuSettings {
+        /// Governors and bounds in kHz: ["performance", "powersave", 1000000, 3000000].
+        frequency: Allowed = Allowed::default();
+        /// Bounds of the number of cores that the web server may run on: [lowest, highest].
+        cores: Allowed = Allowed::default();
+        /// Bounds of the web server's share of CPU time, in percent of its baseline: [lowest, highest].
+        share: Allowed = Allowed::default();
+        /// Cores whose frequency is turned; empty: all.
+        cpus: Vec<u32> = vec![];
+        /// The web server's cgroup, as a path below its controller's root; empty: cores by affinity, no share.
+        cgroup: String = String::new();
+        /// Without a cgroup: command names of the processes whose affinity is turned.
+        processes: Vec<String> = vec!["apache2".to_owned(), "php-fpm8.2".to_owned()];
+    }
+    /// Any server with a number of worker threads in a file: a media server, nginx.
+    [streaming] struct StreamingSettings {
+        /// Bounds of the number: [lowest, highest].
+        num_threads: Allowed = Allowed::default();
+        /// The file that is written.
+        file: String = String::new();
+        /// What is written into it, with {value} where the number stands (once).
+        template: String = String::new();
+        /// Command, as a list of arguments, that tests the configuration; status 0 is fine.
+        test: Vec<String> = vec![];
+        /// Command, as a list of arguments, that makes the server read it; status 0 is fine.
+        reload: Vec<String> = vec![];
+        /// Command, as a list of arguments, that prints the number in effect; empty: what stands in the file counts.
+        read: Vec<String> = vec![];
+        /// Shortest time between two reloads, in seconds.
+        reload_min_interval_s: f64 = 10.0;
+    }
+}
+
+/// Reads and checks a configuration file; an empty `node` is filled in with `hostname`.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn load(path: &Path, hostname: &str) -> Result<Settings, ConfigError> {
+    settings::load(path, PROGRAM, |settings| name_it(settings, hostname), faults)
+}
+
+/// Reads and checks the text of a configuration; `file` stands in front of each fault.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn parse(text: &str, file: &str, hostname: &str) -> Result<Settings, ConfigError> {
+    settings::parse(text, file, PROGRAM, |settings| name_it(settings, hostname), faults)
+}
+
+fn name_it(settings: &mut Settings, hostname: &str) {
+    if settings.node.is_empty() {
+        settings.node = hostname.to_owned();
+    }
+}
+
+fn faults(settings: &Settings, faults: &mut Faults) {
+    faults.expect_name("node", &settings.node);
+    faults.expect_name("pool", &settings.pool);
+    faults.expect_bus_url("bus.url", &settings.bus.url);
+    let bus = &settings.bus;
+    faults.expect("bus.password_file", bus.user.is_empty() == bus.password_file.is_empty(), || {
+        "must be set together with bus.user".to_owned()
+    });
+    faults.expect_cgroup("cpu.cgroup", &settings.cpu.cgroup);
+    for (name, seconds, lowest, highest) in [
+        ("check_every_s", settings.check_every_s, 0.1, 600.0),
+        ("orders.max_lease_s", settings.orders.max_lease_s, 1.0, 86_400.0),
+        ("orders.clock_skew_s", settings.orders.clock_skew_s, 0.0, 60.0),
+        ("apache.reload_min_interval_s", settings.apache.reload_min_interval_s, 0.0, 3600.0),
+        ("php_fpm.reload_min_interval_s", settings.php_fpm.reload_min_interval_s, 0.0, 3600.0),
+        ("streaming.reload_min_interval_s", settings.streaming.reload_min_interval_s, 0.0, 3600.0),
+    ] {
+        faults.expect(name, (lowest..=highest).contains(&seconds), || {
+            format!("must be {lowest} to {highest} seconds, got {seconds}")
+        });
+    }
+    for (name, path) in [
+        ("state_dir", &settings.state_dir),
+        ("orders.public_key", &settings.orders.public_key),
+        ("apache.drop_in", &settings.apache.drop_in),
+        ("apache.info_module", &settings.apache.info_module),
+        ("php_fpm.config", &settings.php_fpm.config),
+        ("php_fpm.drop_in", &settings.php_fpm.drop_in),
+    ] {
+        // These stand in configuration files of others, within quotes.
+        let safe = path.starts_with('/') && !path.contains(|c: char| c == '"' || c == '\\' || c.is_control());
+        faults.expect(name, safe, || format!("must be a path from the root, without quotes, got {path:?}"));
+    }
+    faults.expect("php_fpm.pool", !settings.php_fpm.pool.contains(['[', ']', '\n', ';']), || {
+        format!("must be a section's name, got {:?}", settings.php_fpm.pool)
+    });
+    let url = &settings.apache.status_url;
+    faults.expect("apache.status_url", url.is_empty() || url.starts_with("http://"), || {
+        format!("must be http://HOST/PATH?auto or empty, got {url:?}")
+    });
+    for knob in crate::knobs::KNOBS {
+        let allowed = (knob.allowed)(settings);
+        faults.expect(knob.name, allowed.is_well_formed(), || {
+            "must be a list of words and of no or two whole numbers [lowest, highest]".to_owned()
+        });
+    }
+    let streaming = &settings.streaming;
+    if !streaming.num_threads.is_empty() {
+        let once = streaming.template.matches("{value}").count() == 1;
+        faults.expect("streaming.template", once, || "must contain {value} once".to_owned());
+        faults.expect("streaming.file", streaming.file.starts_with('/'), || "must be a path from the root".to_owned());
+        for (name, command) in [("streaming.test", &streaming.test), ("streaming.reload", &streaming.reload)] {
+            faults.expect(name, !command.is_empty(), || "must be a command, as a list of arguments".to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater_node::settings::Declared;
+
+    use super::*;
+
+    fn fault(text: &str) -> String {
+        parse(text, "w.toml", "host").expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn every_setting_can_be_set_and_by_default_no_knob_is_ours() {
+        let text: String = Settings::list()
+            .iter()
+            .map(|setting| match setting.name.as_str() {
+                "node" => "node = \"n\"\n".to_owned(),
+                name => format!("{name} = {}\n", setting.default),
+            })
+            .collect();
+        let settings = parse(&text, "w.toml", "host").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(settings, Settings { node: "n".to_owned(), ..Settings::default() });
+        assert!(crate::knobs::KNOBS.iter().all(|knob| (knob.allowed)(&settings).is_empty()));
+        assert!(Settings::list().iter().all(|setting| setting.help.ends_with('.')), "each has a sentence of help");
+        for knob in crate::knobs::KNOBS {
+            assert!(Settings::list().iter().any(|setting| setting.name == knob.name), "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_be_used_are_named_with_their_line() {
+        for (text, said) in [
+            ("[apache]\nmax_request_worker = [1, 2]", "did you mean `apache.max_request_workers`?"),
+            ("[apache]\nmax_request_workers = [2, 1]", "`apache.max_request_workers` must be a list of words and"),
+            ("[apache]\nmax_request_workers = [1]", "`apache.max_request_workers` must be a list of words and"),
+            ("[apache]\nkeepalive = [\"on;off\"]", "`apache.keepalive` must be a list of words and"),
+            ("[apache]\ndrop_in = \"conf\"", "`apache.drop_in` must be a path from the root"),
+            ("[orders]\nmax_lease_s = 0.0", "`orders.max_lease_s` must be 1 to 86400 seconds, got 0"),
+            ("[streaming]\nnum_threads = [1, 8]\n", "`streaming.template` must contain {value} once"),
+        ] {
+            assert!(fault(text).contains(said), "{text}: {}", fault(text));
+            assert!(fault(text).starts_with("w.toml:") || text.contains("streaming"));
+        }
+    }
+
+    #[test]
+    fn only_listed_words_and_whole_numbers_within_the_bounds_may_be_asked_for() {
+        let allowed: Allowed = serde_json::from_str("[\"performance\", 10, 20]").expect("a list");
+        let word = |word: &str| Value::Word(word.to_owned());
+        assert_eq!(allowed.check(&Value::Integer(10)), Ok(Value::Integer(10)));
+        assert_eq!(allowed.check(&Value::Number(20.0)), Ok(Value::Integer(20)));
+        assert_eq!(allowed.check(&word("performance")), Ok(word("performance")));
+        assert_eq!(
+            allowed.check(&Value::Integer(21)).unwrap_err(),
+            "21 is not allowed here; allowed is `performance`, 10 to 20"
+        );
+        assert!(allowed.check(&Value::Number(10.5)).unwrap_err().contains("no whole number"));
+        assert!(allowed.check(&Value::Number(f64::NAN)).is_err());
+        assert!(allowed.check(&word("powersave")).unwrap_err().starts_with("`powersave` is not allowed here"));
+        for bad in ["performance;reboot", "$(reboot)", "a b", "a\nb", "", "../x", "`id`"] {
+            assert!(allowed.check(&word(bad)).unwrap_err().contains("has characters that no value has"), "{bad}");
+        }
+        assert!(Allowed::default().check(&Value::Integer(1)).unwrap_err().ends_with("allowed is nothing"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Carrying out Orders: one step for each knob, one commit for all of a door.
+
+use slackwater_messages::{Order, Value};
+
+use super::{Engine, Waiting};
+use crate::knobs::show;
+use crate::state::Lease;
+
+impl Engine {
+    /// Carries out the Orders that wait for a door, if it may be used.
+    pub(super) fn apply_door(&mut self, door: &'static str) {
+        let now_s = self.now_s();
+        let of_door: Vec<(&'static str, &Waiting)> = self
+            .waiting
+            .iter()
+            .filter(|(name, _)| self.knobs.get(*name).is_some_and(|knob| knob.door() == door))
+            .map(|(name, waiting)| (*name, waiting))
+            .collect();
+        let is_open = of_door.iter().any(|(name, waiting)| self.apply_at_s(name, waiting) <= now_s);
+        let due: Vec<&'static str> = of_door
+            .into_iter()
+            .filter(|(name, waiting)| is_open || self.only_renews(name, waiting))
+            .map(|(name, _)| name)
+            .collect();
+        let mut staged = Vec::new();
+        for name in due {
+            let Some(waiting) = self.waiting.remove(name) else { continue };
+            let value = waiting.value.clone();
+            match self.stage(name, waiting) {
+                Ok(Some(step)) => staged.push((name, step)),
+                Ok(None) => {}
+                Err(said) => self.refuse(name, Some(value), &said),
+            }
+        }
+        let Some(knob) = staged.first().and_then(|(name, _)| self.knobs.get(name)) else { return };
+        let done = knob.commit(false);
+        self.committed_s.insert(door, self.now_s());
+        for (name, step) in staged {
+            if let Err(said) = &done {
+                self.refuse_applied(name, said);
+                self.not_committed(name, &step);
+                continue;
+            }
+            match self.knobs[name].verify(&step.ours) {
+                Ok(reading) => self.applied(name, &step, reading.value, &reading.how),
+                Err(said) => {
+                    self.refuse_applied(name, &said);
+                    self.end_failed(name, &said);
+                }
+            }
+        }
+    }
+
+    pub(super) fn only_renews(&self, name: &str, waiting: &Waiting) -> bool {
+        self.state.leases.get(name).is_some_and(|lease| lease.wanted == waiting.value)
+    }
+
+    /// Plans an Order, puts its lease on disk and sets it. `None`: nothing is to be committed for it.
+    pub(super) fn stage(&mut self, name: &'static str, waiting: Waiting) -> Result<Option<Step>, String> {
+        let knob = &self.knobs[name];
+        let before = self.state.leases.get(name).cloned();
+        let renews = self.only_renews(name, &waiting);
+        if let Some(lease) = &before {
+            match knob.drift(&lease.baseline, &lease.ours) {
+                Ok(None) => {}
+                Ok(Some(said)) => return Err(self.give_way(name, &said, waiting.order.lease_s)),
+                // A renewal changes nothing, so a configuration that is broken meanwhile does not stand against it.
+                Err(_) if renews => {}
+                Err(said) => return Err(said),
+            }
+        }
+        let (order, value) = (waiting.order, waiting.value);
+        let (mut lease, step) = match before.clone().filter(|_| renews) {
+            Some(kept) => {
+                let Lease { effective, before, baseline, ours, .. } = kept;
+                (Lease { effective, before, baseline, ours, ..lease_of(&order, &value) }, None)
+            }
+            None => {
+                let (baseline, stood) = match &before {
+                    Some(lease) => (lease.baseline.clone(), lease.before.clone()),
+                    None => (knob.baseline()?, knob.read()?.value),
+                };
+                let plan = knob.plan(&baseline, &value)?;
+                let mut ours = before.as_ref().map_or(Vec::new(), |lease| lease.ours.clone());
+                ours.push(plan.ours.clone());
+                let effective = plan.effective;
+                let lease = Lease { effective, before: stood, baseline, ours, ..lease_of(&order, &value) };
+                (lease, Some(Step { before: before.clone(), ours: plan.ours, note: plan.note }))
+            }
+        };
+        lease.until_unix_s = (self.world.unix_s)() + waiting.until_s - self.now_s();
+        self.state.leases.insert(name.to_owned(), lease);
+        if let Err(said) = self.save_before() {
+            self.forget(name, before);
+            return Err(said);
+        }
+        self.live.entry(name.to_owned()).or_default().until_s = waiting.until_s;
+        let Some(step) = step else { return Ok(None) };
+        if let Err(said) = self.knobs[name].apply(&step.ours) {
+            self.not_applied(name, &step, &said);
+            return Ok(None);
+        }
+        Ok(Some(step))
+    }
+
+    pub(super) fn forget(&mut self, name: &str, before: Option<Lease>) {
+        match before {
+            Some(lease) => {
+                self.state.leases.insert(name.to_owned(), lease);
+            }
+            None => {
+                self.state.leases.remove(name);
+                self.live.remove(name);
+            }
+        }
+    }
+
+    pub(super) fn applied(&mut self, name: &str, step: &Step, value: Value, how: &str) {
+        let Some(lease) = self.state.leases.get_mut(name) else { return };
+        lease.ours = vec![step.ours.clone()];
+        lease.effective = value.clone();
+        let lease = lease.clone();
+        self.save_after();
+        let asked = if lease.wanted == value { String::new() } else { format!(" (asked for {})", show(&lease.wanted)) };
+        let note = if step.note.is_empty() { String::new() } else { format!("; {}", step.note) };
+        let why = format!("{}{asked}{note}; {how}; for {} s, by {}", lease.reason, lease.lease_s, lease.by);
+        let before = step.before.as_ref().map_or(lease.before, |before| before.effective.clone());
+        self.change(name, Some(before), Some(value), why, true);
+    }
+
+    /// Setting failed half way: what stood before is set again, at once.
+    pub(super) fn not_applied(&mut self, name: &str, step: &Step, said: &str) {
+        self.refuse_applied(name, said);
+        let Some(lease) = self.state.leases.get(name) else { return };
+        let knob = &self.knobs[name];
+        let back = match step.before.as_ref().and_then(|before| before.ours.last()) {
+            Some(ours) => knob.apply(ours),
+            None => knob.restore(&lease.baseline, &lease.ours).map(|_| ()),
+        };
+        match back {
+            Ok(()) => self.not_committed(name, step),
+            Err(more) => self.end_failed(name, &format!("{said}; and then {more}")),
+        }
+    }
+
+    /// All is as it was before the step.
+    pub(super) fn not_committed(&mut self, name: &str, step: &Step) {
+        self.forget(name, step.before.clone());
+        self.save_after();
+    }
+
+    /// It is set, but it is not what was wanted: back to the baseline in the next turn.
+    pub(super) fn end_failed(&mut self, name: &str, said: &str) {
+        if let Some(live) = self.live.get_mut(name) {
+            live.end = Some(format!("an Order did not come to what it should: {said}"));
+            live.next_try_s = 0.0;
+        }
+    }
+
+    pub(super) fn refuse_applied(&mut self, name: &str, said: &str) {
+        let wanted = self.state.leases.get(name).map(|lease| lease.wanted.clone());
+        self.refuse(name, wanted, said);
+    }
+}
+
+/// What an Order itself says of its lease.
+fn lease_of(order: &Order, value: &Value) -> Lease {
+    Lease {
+        order_id: order.id.clone(),
+        by: order.by.clone(),
+        reason: order.reason.clone(),
+        order_unix_s: order.time_unix_s,
+        wanted: value.clone(),
+        effective: value.clone(),
+        before: value.clone(),
+        baseline: serde_json::Value::Null,
+        ours: Vec::new(),
+        lease_s: order.lease_s,
+        until_unix_s: 0.0,
+    }
+}
+
+/// An Order that is being carried out.
+pub(super) struct Step {
+    before: Option<Lease>,
+    ours: serde_json::Value,
+    note: String,
+}

@@ -1,0 +1,305 @@
+//! Leases: at most one for each knob. An Order makes or renews one; its end, whatever the cause, restores the baseline.
+//!
+//! The engine's order of doing things keeps its promise through a crash: the lease with its baseline is on disk before
+//! anything is changed, and leaves the disk after everything is put back. What is found there at a start is restored.
+
+mod apply;
+mod record;
+mod restore;
+
+use std::collections::BTreeMap;
+
+use slackwater_messages::{Change, Order, Value};
+
+use crate::config::{PROGRAM, Settings};
+use crate::identity::Identity;
+use crate::knobs::Knob;
+use crate::order::{Circumstances, judge};
+use crate::state::{State, Store};
+use crate::world::World;
+
+/// Orders that come together share a reload: the first waits this long for the others.
+const GATHER_S: f64 = 0.3;
+/// A restore that failed is tried again after this time.
+const RETRY_S: f64 = 2.0;
+/// A restore waits for the shortest time between reloads, but not longer than this.
+const RESTORE_WAITS_S: f64 = 5.0;
+/// Refusals that are recorded in each `REFUSALS_WITHIN_S`; further ones are counted.
+const REFUSALS: u32 = 20;
+const REFUSALS_WITHIN_S: f64 = 10.0;
+/// Who makes the Changes.
+const BY: &str = "wsengine";
+
+/// An accepted Order that is not carried out yet.
+struct Waiting {
+    order: Order,
+    value: Value,
+    until_s: f64,
+    since_s: f64,
+}
+
+/// What is known of a lease while this process lives.
+#[derive(Default)]
+struct Live {
+    until_s: f64,
+    /// Set when the lease must end before its time, with the reason.
+    end: Option<String>,
+    next_try_s: f64,
+    said: String,
+}
+
+/// Carries out Orders.
+pub struct Engine {
+    settings: Settings,
+    identity: Identity,
+    world: World,
+    knobs: BTreeMap<&'static str, Box<dyn Knob>>,
+    store: Store,
+    state: State,
+    live: BTreeMap<String, Live>,
+    waiting: BTreeMap<&'static str, Waiting>,
+    committed_s: BTreeMap<&'static str, f64>,
+    /// Knobs that somebody else changed: Orders are refused until none has come for a lease.
+    yielded: BTreeMap<String, f64>,
+    checked_s: f64,
+    refusals: (f64, u32),
+    publish: Box<dyn FnMut(Change)>,
+}
+
+impl Engine {
+    /// An engine for these knobs; what the state says is turned is restored in the first [`Engine::turn`].
+    ///
+    /// # Errors
+    /// A state that cannot be read.
+    pub fn open(
+        settings: Settings,
+        identity: Identity,
+        world: World,
+        knobs: Vec<(&'static str, Box<dyn Knob>)>,
+        store: Store,
+        publish: Box<dyn FnMut(Change)>,
+    ) -> Result<Engine, String> {
+        let state = store.load()?;
+        let crashed = |_: &String| Live { end: Some("the last run did not end well".to_owned()), ..Live::default() };
+        let live = state.leases.keys().map(|name| (name.clone(), crashed(name))).collect();
+        let checked_s = (world.monotonic_s)();
+        Ok(Engine {
+            settings,
+            identity,
+            world,
+            knobs: knobs.into_iter().collect(),
+            store,
+            state,
+            live,
+            waiting: BTreeMap::new(),
+            committed_s: BTreeMap::new(),
+            yielded: BTreeMap::new(),
+            checked_s,
+            refusals: (0.0, 0),
+            publish,
+        })
+    }
+
+    fn now_s(&self) -> f64 {
+        (self.world.monotonic_s)()
+    }
+
+    /// Whether anything is turned, or about to be.
+    pub fn is_idle(&self) -> bool {
+        self.state.leases.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Takes the bytes of an Order with their signature.
+    pub fn order(&mut self, payload: &[u8], signature: Option<&str>) {
+        let judged = judge(
+            payload,
+            signature,
+            &Circumstances {
+                settings: &self.settings,
+                identity: &self.identity,
+                seen: &|id| self.state.seen.contains_key(id),
+                now_unix_s: (self.world.unix_s)(),
+            },
+        );
+        match judged {
+            Err(refused) => {
+                let mut why = refused.why;
+                if let Some(id) = &refused.id
+                    && let Err(said) = self.remember(id)
+                {
+                    why = format!("{why}; {said}");
+                }
+                self.refuse(&refused.what, refused.value, &why);
+            }
+            Ok(accepted) => {
+                if let Err(why) = self.remember(&accepted.order.id).and_then(|()| self.admit(&accepted.order)) {
+                    self.refuse(accepted.knob.name, Some(accepted.value), &why);
+                    return;
+                }
+                let now_s = self.now_s();
+                let waiting = Waiting {
+                    order: accepted.order,
+                    value: accepted.value,
+                    until_s: now_s + accepted.left_s,
+                    since_s: self.waiting.get(accepted.knob.name).map_or(now_s, |before| before.since_s),
+                };
+                let value = waiting.value.clone();
+                let replaced = self.waiting.insert(accepted.knob.name, waiting);
+                if let Some(replaced) = replaced.filter(|replaced| replaced.value != value) {
+                    self.refuse(
+                        accepted.knob.name,
+                        Some(replaced.value),
+                        "a later Order came before it was carried out",
+                    );
+                }
+            }
+        }
+    }
+
+    /// Notes an Order's id on disk, before anything is done for it: no crash makes it new again.
+    fn remember(&mut self, id: &str) -> Result<(), String> {
+        let now_unix_s = (self.world.unix_s)();
+        self.state.seen.retain(|_, until| *until > now_unix_s);
+        let longest_s = self.settings.orders.max_lease_s + self.settings.orders.clock_skew_s;
+        self.state.seen.insert(id.to_owned(), now_unix_s + longest_s + 1.0);
+        self.save_before()
+    }
+
+    /// Before anything is changed.
+    fn save_before(&self) -> Result<(), String> {
+        self.store.save(&self.state).map_err(|said| format!("nothing is changed, since {said}"))
+    }
+
+    /// After it was changed: what the disk keeps for longer than it must is put back once more at a start, which does
+    /// no harm.
+    fn save_after(&self) {
+        if let Err(said) = self.store.save(&self.state) {
+            eprintln!("{PROGRAM}: {said}");
+        }
+    }
+
+    /// What stands against an Order beside its own text.
+    fn admit(&mut self, order: &Order) -> Result<(), String> {
+        let now_s = self.now_s();
+        if let Some(until_s) = self.yielded.get_mut(&order.knob) {
+            if now_s < *until_s {
+                *until_s = now_s + order.lease_s;
+                return Err("somebody else changed this setting in this episode: theirs holds".to_owned());
+            }
+            self.yielded.remove(&order.knob);
+        }
+        let given = [
+            self.state.leases.get(&order.knob).map(|lease| lease.order_unix_s),
+            self.waiting.get(order.knob.as_str()).map(|waiting| waiting.order.time_unix_s),
+        ];
+        if given.into_iter().flatten().any(|given| given > order.time_unix_s) {
+            return Err("a later Order for this knob is in force".to_owned());
+        }
+        if self.live.get(&order.knob).is_some_and(|live| live.end.is_some()) {
+            return Err("this knob is being put back".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Ends all leases, with the reason.
+    pub fn end_all(&mut self, why: &str) {
+        for (name, waiting) in std::mem::take(&mut self.waiting) {
+            self.refuse(name, Some(waiting.value), why);
+        }
+        for live in self.live.values_mut() {
+            live.end.get_or_insert_with(|| why.to_owned());
+            live.next_try_s = 0.0;
+        }
+    }
+
+    /// Does what is due. Returns the seconds until something may be due again.
+    pub fn turn(&mut self) -> f64 {
+        if self.now_s() - self.checked_s >= self.settings.check_every_s {
+            self.look_for_others();
+            self.checked_s = self.now_s();
+        }
+        self.drop_expired();
+        let mut doors: Vec<&'static str> = self.knobs.values().map(|knob| knob.door()).collect();
+        doors.sort_unstable();
+        doors.dedup();
+        for door in doors {
+            if !self.restore_door(door) {
+                self.apply_door(door);
+            }
+        }
+        self.restore_unknown();
+        self.next_s()
+    }
+
+    fn next_s(&self) -> f64 {
+        let now_s = self.now_s();
+        let mut next = self.checked_s + self.settings.check_every_s;
+        for live in self.live.values() {
+            let due = if live.end.is_some() { now_s } else { live.until_s };
+            next = next.min(due.max(live.next_try_s));
+        }
+        for (name, waiting) in &self.waiting {
+            next = next.min(self.apply_at_s(name, waiting)).min(waiting.until_s);
+        }
+        // Waiting for a reload's interval at a restore is looked at again soon enough.
+        (next - now_s).clamp(0.02, 1.0)
+    }
+
+    fn apply_at_s(&self, name: &str, waiting: &Waiting) -> f64 {
+        let Some(knob) = self.knobs.get(name) else { return waiting.since_s };
+        let interval_s = knob.min_interval_s();
+        if interval_s == 0.0 && knob.door() == name {
+            return waiting.since_s;
+        }
+        let last_s = self.committed_s.get(knob.door()).copied().unwrap_or(f64::NEG_INFINITY);
+        (waiting.since_s + GATHER_S).max(last_s + interval_s)
+    }
+
+    fn drop_expired(&mut self) {
+        let now_s = self.now_s();
+        let gone: Vec<&'static str> =
+            self.waiting.iter().filter(|(_, waiting)| waiting.until_s <= now_s).map(|(name, _)| *name).collect();
+        for name in gone {
+            if let Some(waiting) = self.waiting.remove(name) {
+                self.refuse(name, Some(waiting.value), "its lease ended before the next reload was allowed");
+            }
+        }
+        for (name, live) in &mut self.live {
+            if live.end.is_none() && live.until_s <= now_s {
+                let lease_s = self.state.leases.get(name).map_or(0.0, |lease| lease.lease_s);
+                live.end = Some(format!("the lease of {lease_s} s ended without a renewal"));
+                live.next_try_s = 0.0;
+            }
+        }
+    }
+
+    /// Whether somebody else changed what we turned: theirs wins.
+    fn look_for_others(&mut self) {
+        let mut changed = Vec::new();
+        for (name, lease) in &self.state.leases {
+            let Some(knob) = self.knobs.get(name.as_str()) else { continue };
+            let in_force = self.live.get(name).is_some_and(|live| live.end.is_none());
+            // What cannot be told now is told at the restore.
+            if in_force && let Ok(Some(said)) = knob.drift(&lease.baseline, &lease.ours) {
+                changed.push((name.clone(), said, lease.lease_s));
+            }
+        }
+        for (name, said, lease_s) in changed {
+            self.give_way(&name, &said, lease_s);
+        }
+    }
+
+    /// Somebody else changed the setting: ends our lease and refuses Orders until the episode is over.
+    fn give_way(&mut self, name: &str, said: &str, lease_s: f64) -> String {
+        let why = format!("{said}: theirs holds");
+        if let Some(live) = self.live.get_mut(name) {
+            live.end = Some(why.clone());
+            live.next_try_s = 0.0;
+        }
+        self.yielded.insert(name.to_owned(), self.now_s() + lease_s);
+        why
+    }
+}
+
+#[cfg(test)]
+mod tests;

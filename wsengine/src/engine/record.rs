@@ -1,0 +1,61 @@
+//! Changes: everything that is done or refused, with its reason.
+
+use ring::rand::{SecureRandom, SystemRandom};
+use slackwater_messages::{Change, VERSION, Value};
+
+use super::{BY, Engine, REFUSALS, REFUSALS_WITHIN_S};
+use crate::config::PROGRAM;
+use crate::knobs::show;
+
+impl Engine {
+    pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: &str) {
+        let now_s = self.now_s();
+        if now_s - self.refusals.0 >= REFUSALS_WITHIN_S {
+            let (_, more) = std::mem::replace(&mut self.refusals, (now_s, 0));
+            if more > REFUSALS {
+                eprintln!("{PROGRAM}: {} more Orders were refused", more - REFUSALS);
+            }
+        }
+        self.refusals.1 += 1;
+        if self.refusals.1 > REFUSALS {
+            return;
+        }
+        let before = self.state.leases.get(what).map(|lease| lease.effective.clone());
+        self.change(what, before, value, format!("refused: {why}"), false);
+    }
+
+    /// Records a Change on disk and gives it to the bus.
+    pub(super) fn change(
+        &mut self,
+        what: &str,
+        before: Option<Value>,
+        after: Option<Value>,
+        why: String,
+        applied: bool,
+    ) {
+        let mut id = [0_u8; 8];
+        if SystemRandom::new().fill(&mut id).is_err() {
+            id = ((self.world.unix_s)().to_bits()).to_be_bytes();
+        }
+        let change = Change {
+            v: VERSION,
+            id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            pool: self.settings.pool.clone(),
+            time_unix_s: (self.world.unix_s)(),
+            what: what.to_owned(),
+            target: self.settings.node.clone(),
+            before,
+            after,
+            why,
+            by: BY.to_owned(),
+            applied,
+        };
+        let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
+        let (before, after) = (value(&change.before), value(&change.after));
+        eprintln!("{PROGRAM}: {what} {before} -> {after}: {}", change.why);
+        if let Err(said) = self.store.keep(&change) {
+            eprintln!("{PROGRAM}: {said}");
+        }
+        (self.publish)(change);
+    }
+}

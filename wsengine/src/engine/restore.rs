@@ -1,0 +1,92 @@
+//! Putting back: leases that ended, whatever the cause.
+
+use super::{Engine, RESTORE_WAITS_S, RETRY_S};
+
+impl Engine {
+    /// Restores the leases of a door that ended. False when there was nothing to do.
+    pub(super) fn restore_door(&mut self, door: &'static str) -> bool {
+        let now_s = self.now_s();
+        let of_door = |name: &String| self.knobs.get(name.as_str()).is_some_and(|knob| knob.door() == door);
+        let ended: Vec<String> = self
+            .live
+            .iter()
+            .filter(|(name, live)| live.end.is_some() && live.next_try_s <= now_s && of_door(name))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let Some(first) = ended.first().and_then(|name| self.knobs.get(name.as_str())) else { return false };
+        let last_s = self.committed_s.get(door).copied().unwrap_or(f64::NEG_INFINITY);
+        let wait_s = last_s + first.min_interval_s().min(RESTORE_WAITS_S) - now_s;
+        if wait_s > 0.0 {
+            for name in &ended {
+                if let Some(live) = self.live.get_mut(name) {
+                    live.next_try_s = now_s + wait_s;
+                }
+            }
+            return true;
+        }
+        let mut staged = Vec::new();
+        for name in ended {
+            let (Some(knob), Some(lease)) = (self.knobs.get(name.as_str()), self.state.leases.get(&name)) else {
+                continue;
+            };
+            match knob.restore(&lease.baseline, &lease.ours) {
+                Ok(left) => staged.push((name, left)),
+                Err(said) => self.not_restored(&name, &said),
+            }
+        }
+        let Some(knob) = staged.first().and_then(|(name, _)| self.knobs.get(name.as_str())) else { return true };
+        let done = knob.commit(true);
+        self.committed_s.insert(door, self.now_s());
+        for (name, left) in staged {
+            match &done {
+                Ok(()) => self.restored(&name, &left),
+                Err(said) => self.not_restored(&name, said),
+            }
+        }
+        true
+    }
+
+    pub(super) fn restored(&mut self, name: &str, left: &[String]) {
+        let Some(lease) = self.state.leases.remove(name) else { return };
+        let live = self.live.remove(name).unwrap_or_default();
+        let mut why = format!("put back: {}", live.end.unwrap_or_default());
+        for said in left {
+            why = format!("{why}; left alone: {said}");
+        }
+        self.save_after();
+        self.change(name, Some(lease.effective), Some(lease.before), why, true);
+    }
+
+    pub(super) fn not_restored(&mut self, name: &str, said: &str) {
+        let now_s = self.now_s();
+        let Some(live) = self.live.get_mut(name) else { return };
+        live.next_try_s = now_s + RETRY_S;
+        if live.said == said {
+            return;
+        }
+        said.clone_into(&mut live.said);
+        let why = format!("not put back yet: {said}; trying again every {RETRY_S} s");
+        let lease = self.state.leases.get(name).cloned();
+        self.change(
+            name,
+            lease.as_ref().map(|lease| lease.effective.clone()),
+            lease.map(|lease| lease.before),
+            why,
+            false,
+        );
+    }
+
+    /// Leases of knobs that the configuration no longer lists: said, and kept for when it does.
+    pub(super) fn restore_unknown(&mut self) {
+        let now_s = self.now_s();
+        let unknown: Vec<String> = self
+            .live
+            .iter()
+            .filter(|(name, live)| !self.knobs.contains_key(name.as_str()) && live.next_try_s <= now_s)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in unknown {
+            self.not_restored(&name, "the configuration does not list this knob any more; list it again");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Writing files so that they are there whole or not at all, also after a crash; what goes wrong in words.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// "PATH TROUBLE: what the system said", in words.
+pub fn why(path: &Path, trouble: &str, error: &io::Error) -> String {
+    let reason = match error.kind() {
+        ErrorKind::NotFound => "it is not there".to_owned(),
+        ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "the disk is full".to_owned(),
+        ErrorKind::ReadOnlyFilesystem => "its file system is read-only".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("{} {trouble}: {reason}", path.display())
+}
+
+/// The name under which a file's next text is written: hidden, and with an ending that no `*.conf` matches.
+pub fn next_name(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    path.with_file_name(format!(".{name}.slackwater-new"))
+}
+
+/// Writes a file's next text beside it, on the disk for good, with owner and mode of the file that is there (else
+/// `mode`). [`accept`] makes it the file.
+///
+/// # Errors
+/// What the system said; nothing is left behind.
+pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, String> {
+    let next = next_name(path);
+    let write = || -> io::Result<()> {
+        let before = fs::metadata(path).ok();
+        let _ = fs::remove_file(&next);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&next)?;
+        match before {
+            Some(before) => {
+                fchown(&file, Some(before.uid()), Some(before.gid()))?;
+                file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o7777))?;
+            }
+            None => file.set_permissions(fs::Permissions::from_mode(mode))?,
+        }
+        file.write_all(text)?;
+        file.sync_all()
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&next);
+        why(path, "cannot be written", &error)
+    })?;
+    Ok(next)
+}
+
+/// Puts what [`prepare`] wrote in the file's place.
+///
+/// # Errors
+/// What the system said; the file is as it was.
+pub fn accept(path: &Path) -> Result<(), String> {
+    let next = next_name(path);
+    fs::rename(&next, path).and_then(|()| sync_folder(path)).map_err(|error| {
+        let _ = fs::remove_file(&next);
+        why(path, "cannot be replaced", &error)
+    })
+}
+
+/// Drops what [`prepare`] wrote.
+pub fn discard(path: &Path) {
+    let _ = fs::remove_file(next_name(path));
+}
+
+/// Replaces a file in one step.
+///
+/// # Errors
+/// What the system said; the file is as it was.
+pub fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), String> {
+    prepare(path, text, mode)?;
+    accept(path)
+}
+
+/// Removes a file for good; one that is not there is fine.
+///
+/// # Errors
+/// What the system said.
+pub fn remove(path: &Path) -> Result<(), String> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_folder(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+    .map_err(|error| why(path, "cannot be removed", &error))
+}
+
+/// Gives a file back the text that it had (`None`: it was not there).
+///
+/// # Errors
+/// What the system said.
+pub fn put_back(path: &Path, text: Option<&[u8]>) -> Result<(), String> {
+    match text {
+        Some(text) => replace(path, text, 0o644),
+        None => remove(path),
+    }
+}
+
+/// The whole file; `None` when it is not there.
+///
+/// # Errors
+/// What the system said.
+pub fn contents(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    match fs::read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(why(path, "cannot be read", &error)),
+    }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_keeps_its_mode() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.conf");
+        replace(&path, b"one\n", 0o600).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("mode");
+        replace(&path, b"two\n", 0o600).expect("replaced");
+        assert_eq!(contents(&path), Ok(Some(b"two\n".to_vec())));
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_said_and_leaves_nothing() {
+        let error = io::Error::from_raw_os_error(28);
+        assert_eq!(why(Path::new("/a"), "cannot be written", &error), "/a cannot be written: the disk is full");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("gone/a.conf");
+        let said = replace(&path, b"x", 0o600).unwrap_err();
+        assert!(said.ends_with("gone/a.conf cannot be written: it is not there"), "{said}");
+    }
+
+    #[test]
+    fn removing_and_putting_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        put_back(&path, Some(b"x")).expect("written");
+        put_back(&path, None).expect("removed");
+        put_back(&path, None).expect("it is gone already");
+        assert_eq!(contents(&path), Ok(None));
+    }
+}

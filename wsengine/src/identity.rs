@@ -1,0 +1,138 @@
+//! Whose Orders count: those signed with the controller's Ed25519 key. The signature covers the message's bytes as they
+//! were sent, so there is one form to agree on, and travels in a header beside them.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use ring::rand::SystemRandom;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+
+/// The header of an Order that carries its signature, in base64.
+pub const HEADER: &str = "Slackwater-Signature";
+/// What stands before the 32 bytes of an Ed25519 key in a PEM file (RFC 8410).
+const PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// The controller's public key.
+pub struct Identity(UnparsedPublicKey<Vec<u8>>);
+
+impl Identity {
+    /// Reads a PEM file as `openssl pkey -pubout` writes it.
+    ///
+    /// # Errors
+    /// A file that is no such key, or that others than its owner may write.
+    pub fn load(path: &Path) -> Result<Identity, String> {
+        let trouble = |error: &std::io::Error| crate::files::why(path, "cannot be read", error);
+        let mode = std::fs::metadata(path).map_err(|error| trouble(&error))?.mode();
+        if mode & 0o022 != 0 {
+            return Err(format!("{}: others than its owner may write it (mode {:o})", path.display(), mode & 0o777));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| trouble(&error))?;
+        Identity::parse(&text)
+            .ok_or_else(|| format!("{}: no Ed25519 public key in PEM (`openssl pkey -in KEY -pubout`)", path.display()))
+    }
+
+    /// Nobody: no Order counts.
+    pub fn nobody() -> Identity {
+        Identity(UnparsedPublicKey::new(&ED25519, Vec::new()))
+    }
+
+    /// A key that lives as long as this process, for Orders by hand: they take the same way as all others. Returns the
+    /// signature of `payload` with it.
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub fn of_this_process(payload: &[u8]) -> Result<(Identity, String), String> {
+        let no_key = |error: &dyn std::fmt::Display| format!("no key can be made: {error}");
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|error| no_key(&error))?;
+        let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|error| no_key(&error))?;
+        let identity = Identity(UnparsedPublicKey::new(&ED25519, pair.public_key().as_ref().to_vec()));
+        Ok((identity, BASE64_STANDARD.encode(pair.sign(payload))))
+    }
+
+    fn parse(text: &str) -> Option<Identity> {
+        let body = text.split_once("-----BEGIN PUBLIC KEY-----")?.1.split_once("-----END PUBLIC KEY-----")?.0;
+        let body: String = body.split_whitespace().collect();
+        let key = BASE64_STANDARD.decode(body).ok()?;
+        let key = key.strip_prefix(PREFIX.as_slice()).filter(|key| key.len() == 32)?;
+        Some(Identity(UnparsedPublicKey::new(&ED25519, key.to_vec())))
+    }
+
+    /// Whether `signature` (base64) is the controller's, of these bytes.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn verify(&self, payload: &[u8], signature: Option<&str>) -> Result<(), &'static str> {
+        let signature = signature.ok_or("it is not signed")?;
+        let signature = BASE64_STANDARD.decode(signature).map_err(|_| "its signature is no base64")?;
+        self.0.verify(payload, &signature).map_err(|_| "it is not signed by the controller")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! A controller's key for tests.
+
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
+    use ring::signature::{Ed25519KeyPair, KeyPair};
+
+    use super::{Identity, PREFIX};
+
+    pub(crate) struct Controller(Ed25519KeyPair);
+
+    impl Controller {
+        pub(crate) fn new(seed: u8) -> Controller {
+            Controller(Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).expect("a key"))
+        }
+
+        pub(crate) fn pem(&self) -> String {
+            let key = [PREFIX.as_slice(), self.0.public_key().as_ref()].concat();
+            format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", BASE64_STANDARD.encode(key))
+        }
+
+        pub(crate) fn identity(&self) -> Identity {
+            Identity::parse(&self.pem()).expect("a key")
+        }
+
+        pub(crate) fn sign(&self, payload: &[u8]) -> String {
+            BASE64_STANDARD.encode(self.0.sign(payload))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::Controller;
+    use super::*;
+
+    #[test]
+    fn only_the_controllers_signature_of_these_bytes_counts() {
+        let (controller, other) = (Controller::new(1), Controller::new(2));
+        let identity = controller.identity();
+        assert_eq!(identity.verify(b"order", Some(&controller.sign(b"order"))), Ok(()));
+        assert_eq!(identity.verify(b"order", None), Err("it is not signed"));
+        assert_eq!(identity.verify(b"order", Some("%")), Err("its signature is no base64"));
+        let wrong = Err("it is not signed by the controller");
+        assert_eq!(identity.verify(b"Order", Some(&controller.sign(b"order"))), wrong);
+        assert_eq!(identity.verify(b"order", Some(&other.sign(b"order"))), wrong);
+        assert_eq!(identity.verify(b"order", Some("")), wrong);
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_or_that_others_may_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("orders.pub");
+        let load = || Identity::load(&path).err().unwrap_or_default();
+        assert!(load().ends_with("cannot be read: it is not there"));
+        std::fs::write(&path, "hello").expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("mode");
+        assert!(load().contains("no Ed25519 public key in PEM"));
+        std::fs::write(&path, Controller::new(1).pem()).expect("written");
+        assert_eq!(load(), "");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).expect("mode");
+        assert!(load().ends_with("others than its owner may write it (mode 664)"));
+    }
+}

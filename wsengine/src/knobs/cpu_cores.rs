@@ -1,0 +1,317 @@
+//! `cpu.cores`: on how many cores the web server may run: the cpuset of its cgroup, else its processes' affinity.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use slackwater_messages::Value;
+
+use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
+use crate::cgroup;
+use crate::world::{parse_list, processes_named, text};
+
+/// Makes the knob.
+pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
+    let cpu = &parts.settings.cpu;
+    if cpu.cgroup.is_empty() {
+        Box::new(Cores(Affinity {
+            proc: parts.world.proc.clone(),
+            sys: parts.world.sys.clone(),
+            names: cpu.processes.clone(),
+        }))
+    } else {
+        Box::new(Cores(Cpuset { root: parts.world.cgroup.clone(), name: cpu.cgroup.clone() }))
+    }
+}
+
+/// Something with a list of cores.
+trait Place {
+    /// Cores of each part of it: of the cgroup, or of each thread.
+    fn now(&self) -> Result<Own, String>;
+    /// Cores that it could have.
+    fn possible(&self) -> Result<Vec<u32>, String>;
+    /// Sets the cores of these parts; parts that are gone are fine.
+    fn set(&self, parts: &Own) -> Result<(), String>;
+    /// What the cores are of.
+    fn what(&self) -> String;
+}
+
+/// Lists of cores, as the kernel writes them, by thread id; the cgroup's under 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Own(BTreeMap<u32, String>);
+
+struct Cores<P>(P);
+
+fn numbers(list: &str) -> Result<Vec<u32>, String> {
+    parse_list(list).ok_or_else(|| format!("expected a list of cores, got {list:?}"))
+}
+
+fn write_list(cores: &[u32]) -> String {
+    cores.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl<P: Place> Cores<P> {
+    fn count(&self, own: &Own) -> Result<i64, String> {
+        let mut all: Vec<u32> = Vec::new();
+        for list in own.0.values() {
+            all.extend(if list.is_empty() { self.0.possible()? } else { numbers(list)? });
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all.len() as i64)
+    }
+}
+
+fn same(a: &str, b: &str) -> bool {
+    a == b || parse_list(a).is_some_and(|list| Some(list) == parse_list(b))
+}
+
+impl<P: Place> Knob for Cores<P> {
+    fn door(&self) -> &'static str {
+        "cpu.cores"
+    }
+
+    fn read(&self) -> Result<Reading, String> {
+        Ok(Reading { value: Value::Integer(self.count(&self.0.now()?)?), how: self.0.what() })
+    }
+
+    fn baseline(&self) -> Result<Json, String> {
+        self.0.now().map(|own| to_json(&own))
+    }
+
+    /// The cores that it has stay as far as they may; others are added in their order.
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+        let baseline: Own = from_json(baseline)?;
+        let wanted = number(wanted)?;
+        if wanted < 1 {
+            return Err(format!("it needs at least one core, got {wanted}"));
+        }
+        let possible = self.0.possible()?;
+        let mut cores: Vec<u32> = Vec::new();
+        for list in baseline.0.values() {
+            cores.extend(numbers(list)?);
+        }
+        cores.extend(&possible);
+        let mut chosen: Vec<u32> = Vec::new();
+        for core in cores.into_iter().filter(|core| possible.contains(core)) {
+            if chosen.len() as i64 == wanted {
+                break;
+            }
+            if !chosen.contains(&core) {
+                chosen.push(core);
+            }
+        }
+        chosen.sort_unstable();
+        let list = write_list(&chosen);
+        let note =
+            if (chosen.len() as i64) < wanted { format!("only the cores {list} can be had") } else { String::new() };
+        let ours = Own(baseline.0.keys().map(|part| (*part, list.clone())).collect());
+        Ok(Plan { effective: Value::Integer(chosen.len() as i64), note, ours: to_json(&ours) })
+    }
+
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+        let known: Vec<Own> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
+        for (part, list) in &self.0.now()?.0 {
+            // Threads that are new inherited the cores of those that made them.
+            let of_this = |own: &Own| own.0.get(part).or(own.0.values().next()).cloned();
+            if !known.iter().filter_map(of_this).any(|theirs| same(&theirs, list)) {
+                return Ok(Some(format!("somebody else set the cores {list} for {}", self.0.what())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn apply(&self, ours: &Json) -> Result<(), String> {
+        let ours: Own = from_json(ours)?;
+        let list = ours.0.values().next().cloned().unwrap_or_default();
+        // Also threads that were made since the plan.
+        let now = self.0.now()?;
+        self.0.set(&Own(now.0.keys().map(|part| (*part, list.clone())).collect()))
+    }
+
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+        let baseline: Own = from_json(baseline)?;
+        let ours: Vec<Own> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let usual = baseline.0.values().next().cloned().unwrap_or_default();
+        let (mut back, mut left) = (BTreeMap::new(), Vec::new());
+        for (part, list) in self.0.now()?.0 {
+            let theirs = baseline.0.get(&part).unwrap_or(&usual);
+            if ours.iter().any(|own| own.0.values().next().is_some_and(|ours| same(ours, &list))) {
+                back.insert(part, theirs.clone());
+            } else if !same(theirs, &list) {
+                left.push(format!("the cores {list} are somebody else's"));
+            }
+        }
+        left.dedup();
+        self.0.set(&Own(back)).map(|()| left)
+    }
+
+    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+        let ours: Own = from_json(ours)?;
+        let list = ours.0.values().next().cloned().unwrap_or_default();
+        let now = self.0.now()?;
+        match now.0.values().find(|have| !same(have, &list)) {
+            None => self.read(),
+            Some(other) => Err(format!("the cores became {other:?}, not {list:?}")),
+        }
+    }
+}
+
+struct Cpuset {
+    root: PathBuf,
+    name: String,
+}
+
+impl Place for Cpuset {
+    fn now(&self) -> Result<Own, String> {
+        Ok(Own([(0, text(&cgroup::cpuset(&self.root, &self.name)?)?)].into()))
+    }
+
+    /// What the cgroup above has.
+    fn possible(&self) -> Result<Vec<u32>, String> {
+        let own = cgroup::cpuset(&self.root, &self.name)?;
+        let above = own.parent().and_then(|folder| folder.parent()).map(|folder| folder.join("cpuset.cpus"));
+        let list = above.and_then(|above| cgroup::effective_cores(&above).ok()).filter(|list| !list.is_empty());
+        match list {
+            Some(list) => numbers(&list),
+            None => numbers(&cgroup::effective_cores(&own)?),
+        }
+    }
+
+    fn set(&self, parts: &Own) -> Result<(), String> {
+        let path = cgroup::cpuset(&self.root, &self.name)?;
+        parts.0.values().try_for_each(|list| {
+            // An empty list is set by a line end: the kernel does not see a write of nothing.
+            cgroup::write(&path, if list.is_empty() { "\n" } else { list })
+        })
+    }
+
+    fn what(&self) -> String {
+        format!("the cpuset of cgroup {}", self.name)
+    }
+}
+
+struct Affinity {
+    proc: PathBuf,
+    sys: PathBuf,
+    names: Vec<String>,
+}
+
+impl Affinity {
+    fn threads(&self) -> Vec<u32> {
+        let of = |pid: u32| std::fs::read_dir(self.proc.join(pid.to_string()).join("task"));
+        processes_named(&self.proc, &self.names)
+            .into_iter()
+            .filter_map(|pid| of(pid).ok())
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect()
+    }
+}
+
+fn thread(id: u32) -> Option<Pid> {
+    i32::try_from(id).ok().and_then(Pid::from_raw)
+}
+
+impl Place for Affinity {
+    fn now(&self) -> Result<Own, String> {
+        let cores = |id: u32| {
+            let set = sched_getaffinity(thread(id)).ok()?;
+            let has = |core: &u32| set.is_set(*core as usize);
+            Some((id, write_list(&(0..CpuSet::MAX_CPU as u32).filter(has).collect::<Vec<_>>())))
+        };
+        let found: BTreeMap<u32, String> = self.threads().into_iter().filter_map(cores).collect();
+        if found.is_empty() {
+            return Err(format!("no process is called {}", self.names.join(" or ")));
+        }
+        Ok(Own(found))
+    }
+
+    fn possible(&self) -> Result<Vec<u32>, String> {
+        numbers(&text(&self.sys.join("devices/system/cpu/online"))?)
+    }
+
+    fn set(&self, parts: &Own) -> Result<(), String> {
+        for (id, list) in &parts.0 {
+            let mut set = CpuSet::new();
+            for core in numbers(list)? {
+                set.set(core as usize);
+            }
+            match sched_setaffinity(thread(*id), &set) {
+                // A thread that has ended meanwhile needs no cores.
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(format!("thread {id} does not take the cores {list}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn what(&self) -> String {
+        format!("the affinity of {}", self.names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::fixture::Fixture;
+
+    fn knob(fixture: &Fixture) -> Cores<Cpuset> {
+        Cores(Cpuset { root: fixture.path("cgroup"), name: "web".to_owned() })
+    }
+
+    fn trees() -> [Fixture; 2] {
+        [
+            Fixture::new(&[("cgroup/cpuset.cpus.effective", "0-3\n"), ("cgroup/web/cpuset.cpus", "2\n")]),
+            Fixture::new(&[("cgroup/cpuset/cpuset.cpus", "0-3\n"), ("cgroup/cpuset/web/cpuset.cpus", "2\n")]),
+        ]
+    }
+
+    #[test]
+    fn a_cpuset_of_either_version_grows_and_is_put_back() {
+        for (fixture, path) in trees().iter().zip(["cgroup/web/cpuset.cpus", "cgroup/cpuset/web/cpuset.cpus"]) {
+            let knob = knob(fixture);
+            assert_eq!(knob.read().expect("there").value, Value::Integer(1));
+            let baseline = knob.baseline().expect("there");
+            let plan = knob.plan(&baseline, &Value::Integer(3)).expect("fine");
+            knob.apply(&plan.ours).expect("written");
+            assert_eq!(fixture.read(path), "0,1,2");
+            assert_eq!(knob.verify(&plan.ours).expect("as wanted").value, Value::Integer(3));
+            assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), Ok(None));
+            assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+            assert_eq!(fixture.read(path), "2");
+        }
+    }
+
+    #[test]
+    fn cores_that_are_not_there_are_not_promised_and_somebody_elses_stay() {
+        let [fixture, _] = trees();
+        let knob = knob(&fixture);
+        let baseline = knob.baseline().expect("there");
+        let plan = knob.plan(&baseline, &Value::Integer(9)).expect("fine");
+        assert_eq!((plan.effective, plan.note.as_str()), (Value::Integer(4), "only the cores 0,1,2,3 can be had"));
+        fixture.write("cgroup/web/cpuset.cpus", "1\n");
+        let said = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("said");
+        assert_eq!(said, "somebody else set the cores 1 for the cpuset of cgroup web");
+        assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec!["the cores 1 are somebody else's".to_owned()]));
+        assert_eq!(fixture.read("cgroup/web/cpuset.cpus"), "1");
+    }
+
+    #[test]
+    fn the_affinity_of_real_threads_is_set_and_put_back() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        let place = Affinity { proc: "/proc".into(), sys: "/sys".into(), names: vec![] };
+        let whole = sched_getaffinity(thread(child.id())).expect("its cores");
+        let first = (0..CpuSet::MAX_CPU).find(|core| whole.is_set(*core)).expect("one core");
+        let set = place.set(&Own([(child.id(), first.to_string())].into()));
+        let narrowed = sched_getaffinity(thread(child.id())).map(|set| set.count());
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+        assert_eq!((set, narrowed), (Ok(()), Ok(1)));
+        assert_eq!(place.now().unwrap_err(), "no process is called ");
+    }
+}

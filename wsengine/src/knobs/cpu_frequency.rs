@@ -1,0 +1,322 @@
+//! `cpu.frequency`: the governor of the cores, or a frequency in kHz that they hold.
+//!
+//! What the kernel's interface does (measured with acpi-cpufreq and cpufreq-dt): it takes values out of range and clamps
+//! them, rounds to its table, keeps a request that was clamped for later, and with some firmware takes a write that
+//! changes nothing. So only digits and known words are written, everything is read back, and what it became is said.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use slackwater_messages::Value;
+
+use super::{Knob, Parts, Plan, Reading, from_json, show, to_json};
+use crate::cgroup::write;
+use crate::world::{parse_list, text, wait_for};
+
+/// Drivers whose scaling_cur_freq is a measurement, which says little about an idle core.
+const MEASURED: &[&str] = &["intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp"];
+/// A governor has set its frequency after this time.
+const SETTLED_WITHIN_S: f64 = 1.0;
+
+/// Makes the knob.
+pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
+    Box::new(Frequency {
+        folder: parts.world.sys.join("devices/system/cpu/cpufreq"),
+        cpus: parts.settings.cpu.cpus.clone(),
+    })
+}
+
+struct Frequency {
+    folder: PathBuf,
+    cpus: Vec<u32>,
+}
+
+/// What stands in one policy's files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Own {
+    governor: String,
+    min_khz: u64,
+    max_khz: u64,
+    /// Only under the governor `userspace`.
+    set_khz: Option<u64>,
+}
+
+type Policies = BTreeMap<String, Own>;
+
+/// One policy: cores that change their frequency together.
+struct Policy(PathBuf);
+
+impl Policy {
+    fn text(&self, name: &str) -> Result<String, String> {
+        text(&self.0.join(name))
+    }
+
+    fn khz(&self, name: &str) -> Result<u64, String> {
+        let text = self.text(name)?;
+        text.parse().map_err(|_| format!("{}: expected kHz, got {text:?}", self.0.join(name).display()))
+    }
+
+    fn words(&self, name: &str) -> Vec<String> {
+        self.text(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn now(&self) -> Result<Own, String> {
+        let governor = self.text("scaling_governor")?;
+        let set_khz = if governor == "userspace" { Some(self.khz("scaling_setspeed")?) } else { None };
+        Ok(Own { governor, min_khz: self.khz("scaling_min_freq")?, max_khz: self.khz("scaling_max_freq")?, set_khz })
+    }
+
+    /// The frequency that a core really gets when it is asked for `wanted`, and why it is another.
+    fn nearest(&self, wanted: u64) -> Result<(u64, String), String> {
+        let (lowest, highest) = (self.khz("cpuinfo_min_freq")?, self.khz("cpuinfo_max_freq")?);
+        let firmware = self.khz("bios_limit").unwrap_or(highest);
+        let most = highest.min(firmware);
+        if wanted > most {
+            let whose = if firmware < highest { "the firmware's limit" } else { "the highest there is" };
+            return Ok((most, format!("{most} kHz is {whose}")));
+        }
+        if wanted < lowest {
+            return Ok((lowest, format!("{lowest} kHz is the lowest there is")));
+        }
+        let table: Vec<u64> =
+            self.words("scaling_available_frequencies").iter().filter_map(|khz| khz.parse().ok()).collect();
+        // scaling_setspeed rounds up, within what is allowed.
+        match table.iter().copied().filter(|khz| *khz >= wanted && *khz <= most).min() {
+            Some(khz) if khz != wanted => Ok((khz, format!("{khz} kHz is the next in the table"))),
+            _ => Ok((wanted, String::new())),
+        }
+    }
+
+    /// What asking for `wanted` comes to.
+    fn plan(&self, baseline: &Own, wanted: &Value) -> Result<(Own, Value, String), String> {
+        let governors = self.words("scaling_available_governors");
+        match wanted {
+            Value::Integer(khz) => {
+                let wanted = u64::try_from(*khz).map_err(|_| format!("a frequency is not negative, got {khz}"))?;
+                let (khz, note) = self.nearest(wanted)?;
+                let userspace = governors.iter().any(|governor| governor == "userspace");
+                let ours = Own {
+                    governor: if userspace { "userspace".to_owned() } else { baseline.governor.clone() },
+                    min_khz: if userspace { baseline.min_khz.min(khz) } else { khz },
+                    max_khz: if userspace { baseline.max_khz.max(khz) } else { khz },
+                    set_khz: userspace.then_some(khz),
+                };
+                Ok((ours, Value::Integer(khz.try_into().unwrap_or(i64::MAX)), note))
+            }
+            word => {
+                let governor = show(word);
+                if !governors.contains(&governor) {
+                    let driver = self.text("scaling_driver").unwrap_or_default();
+                    return Err(format!(
+                        "driver {driver} has the governors {}, not `{governor}`",
+                        governors.join(", ")
+                    ));
+                }
+                let set_khz = (governor == "userspace").then(|| self.khz("scaling_cur_freq")).transpose()?;
+                let ours = Own { governor: governor.clone(), set_khz, ..baseline.clone() };
+                Ok((ours, Value::Word(governor), String::new()))
+            }
+        }
+    }
+
+    /// Writes what differs. Within the limits first where they grow, so that no request is clamped and kept.
+    fn set(&self, own: &Own) -> Result<(), String> {
+        let path = |name: &str| self.0.join(name);
+        let now = self.now()?;
+        if now.governor != own.governor {
+            write(&path("scaling_governor"), &own.governor)?;
+        }
+        // A minimum above the maximum is clamped in silence and comes back later: never ask for one.
+        let limits = [("scaling_max_freq", own.max_khz), ("scaling_min_freq", own.min_khz)];
+        let order = if own.max_khz >= now.min_khz { limits } else { [limits[1], limits[0]] };
+        for (name, khz) in order {
+            if self.khz(name)? != khz {
+                write(&path(name), &khz.to_string())?;
+            }
+        }
+        if let Some(khz) = own.set_khz
+            && (now.set_khz != Some(khz) || self.khz("scaling_setspeed")? != khz)
+        {
+            write(&path("scaling_setspeed"), &khz.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn shows_what_was_asked(&self) -> bool {
+        let driver = self.text("scaling_driver").unwrap_or_default();
+        !MEASURED.contains(&driver.as_str()) && self.0.join("scaling_cur_freq").is_file()
+    }
+
+    /// What became of `own`; an error says what it is instead.
+    fn check(&self, own: &Own) -> Result<String, String> {
+        let now = self.now()?;
+        let name = self.0.file_name().unwrap_or_default().to_string_lossy();
+        if now != *own {
+            return Err(format!("{name}: it became {}, not {}", words(&now), words(own)));
+        }
+        let expected = match own.governor.as_str() {
+            "userspace" => own.set_khz,
+            "performance" => Some(own.max_khz),
+            "powersave" => Some(own.min_khz),
+            _ => None,
+        };
+        let Some(expected) = expected.filter(|_| self.shows_what_was_asked()) else {
+            return Ok(format!("{name}: {}", words(&now)));
+        };
+        let reached = || self.khz("scaling_cur_freq").ok().filter(|khz| *khz == expected);
+        match wait_for(SETTLED_WITHIN_S, reached) {
+            Some(khz) => Ok(format!("{name}: {}, running at {khz} kHz", words(&now))),
+            None => Err(format!(
+                "{name}: the kernel took {expected} kHz and runs at {} kHz all the same",
+                self.text("scaling_cur_freq").unwrap_or_default()
+            )),
+        }
+    }
+}
+
+fn words(own: &Own) -> String {
+    let set = own.set_khz.map_or(String::new(), |khz| format!(" at {khz}"));
+    format!("governor {}{set}, {} to {} kHz", own.governor, own.min_khz, own.max_khz)
+}
+
+impl Frequency {
+    /// The policies of our cores.
+    fn policies(&self) -> Result<Vec<(String, Policy)>, String> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let policy = Policy(entry.path());
+            if !name.starts_with("policy") {
+                continue;
+            }
+            let cores =
+                parse_list(&policy.text("affected_cpus").unwrap_or_default().replace(' ', ",")).unwrap_or_default();
+            // A policy without cores that are online takes no writes.
+            if !cores.is_empty() && (self.cpus.is_empty() || cores.iter().any(|core| self.cpus.contains(core))) {
+                found.push((name, policy));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        if found.is_empty() {
+            return Err(format!(
+                "{} has no policy of our cores: this kernel has no cpufreq driver for this machine, as in most VMs \
+                 (`cpu.share` is what there is)",
+                self.folder.display()
+            ));
+        }
+        Ok(found)
+    }
+
+    fn policy(&self, name: &str) -> Policy {
+        Policy(self.folder.join(Path::new(name)))
+    }
+}
+
+impl Knob for Frequency {
+    fn door(&self) -> &'static str {
+        "cpu.frequency"
+    }
+
+    fn read(&self) -> Result<Reading, String> {
+        let (mut value, mut how) = (None, Vec::new());
+        for (name, policy) in self.policies()? {
+            let now = policy.now()?;
+            how.push(format!("{name}: {}", words(&now)));
+            value.get_or_insert(match now.set_khz {
+                Some(khz) => Value::Integer(khz.try_into().unwrap_or(i64::MAX)),
+                None => Value::Word(now.governor),
+            });
+        }
+        Ok(Reading { value: value.ok_or("no policy")?, how: how.join("; ") })
+    }
+
+    fn baseline(&self) -> Result<Json, String> {
+        let policies = self.policies()?;
+        let own = policies.iter().map(|(name, policy)| Ok((name.clone(), policy.now()?)));
+        Ok(to_json(&own.collect::<Result<Policies, String>>()?))
+    }
+
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+        let baseline: Policies = from_json(baseline)?;
+        let (mut ours, mut reached, mut notes) = (Policies::new(), None, Vec::new());
+        for (name, theirs) in &baseline {
+            let (own, effective, note) = self.policy(name).plan(theirs, wanted)?;
+            ours.insert(name.clone(), own);
+            reached.get_or_insert(effective);
+            if !note.is_empty() && !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        let effective = reached.ok_or("no policy")?;
+        Ok(Plan { effective, note: notes.join("; "), ours: to_json(&ours) })
+    }
+
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+        let known: Vec<Policies> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
+        for (name, policy) in self.policies()? {
+            let now = policy.now()?;
+            let of_this = || known.iter().filter_map(|policies| policies.get(&name));
+            let fits = of_this().any(|own| own.governor == now.governor)
+                && of_this().any(|own| (own.min_khz, own.max_khz) == (now.min_khz, now.max_khz))
+                && of_this().any(|own| own.set_khz == now.set_khz);
+            if !fits && of_this().next().is_some() {
+                return Ok(Some(format!("somebody else set {name} to {}", words(&now))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn apply(&self, ours: &Json) -> Result<(), String> {
+        let ours: Policies = from_json(ours)?;
+        ours.iter().try_for_each(|(name, own)| self.policy(name).set(own))
+    }
+
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+        let baseline: Policies = from_json(baseline)?;
+        let ours: Vec<Policies> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let mut left = Vec::new();
+        for (name, theirs) in &baseline {
+            let policy = self.policy(name);
+            let now = match policy.now() {
+                Ok(now) => now,
+                // An offline core has no policy; the kernel gives it the governor's defaults when it comes back.
+                Err(said) => {
+                    left.push(said);
+                    continue;
+                }
+            };
+            let mine = || ours.iter().filter_map(|policies| policies.get(name));
+            let governor = now.governor == theirs.governor || mine().any(|own| own.governor == now.governor);
+            let (limits, wanted) = ((now.min_khz, now.max_khz), (theirs.min_khz, theirs.max_khz));
+            let limits_are_ours = limits == wanted || mine().any(|own| (own.min_khz, own.max_khz) == limits);
+            let mut back = theirs.clone();
+            if !governor {
+                left.push(format!("{name}: governor {} is somebody else's", now.governor));
+                (back.governor, back.set_khz) = (now.governor.clone(), now.set_khz);
+            }
+            if !limits_are_ours {
+                left.push(format!("{name}: {} to {} kHz is somebody else's", limits.0, limits.1));
+                (back.min_khz, back.max_khz) = limits;
+            }
+            policy.set(&back)?;
+            let after = policy.now()?;
+            if (&after.governor, after.min_khz, after.max_khz) != (&back.governor, back.min_khz, back.max_khz) {
+                return Err(format!("{name}: it became {}, not {}", words(&after), words(&back)));
+            }
+        }
+        Ok(left)
+    }
+
+    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+        let ours: Policies = from_json(ours)?;
+        let how: Vec<String> =
+            ours.iter().map(|(name, own)| self.policy(name).check(own)).collect::<Result<_, String>>()?;
+        Ok(Reading { how: how.join("; "), ..self.read()? })
+    }
+}
+
+#[cfg(test)]
+#[path = "cpu_frequency_tests.rs"]
+mod tests;

@@ -1,0 +1,206 @@
+//! `cpu.share`: the web server's share of CPU time, in percent of what it had: its cgroup's weight, and its quota if it
+//! has one. What a VM has when it has no cpufreq.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use slackwater_messages::Value;
+
+use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
+use crate::cgroup::{self, CpuFiles};
+
+/// Kept beside what was written: the share that it is of the baseline.
+const PERCENT: &str = "percent";
+
+/// Makes the knob.
+pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
+    Box::new(CpuShare {
+        root: parts.world.cgroup.clone(),
+        name: parts.settings.cpu.cgroup.clone(),
+        cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64),
+    })
+}
+
+struct CpuShare {
+    root: PathBuf,
+    name: String,
+    /// More than these a quota cannot give.
+    cores: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Own {
+    weight: i64,
+    quota_us: Option<i64>,
+    period_us: i64,
+}
+
+impl CpuShare {
+    fn files(&self) -> Result<CpuFiles, String> {
+        if self.name.is_empty() {
+            return Err("cpu.cgroup is empty: without the web server's cgroup it has no share".to_owned());
+        }
+        cgroup::cpu(&self.root, &self.name)
+    }
+
+    fn now(&self) -> Result<Own, String> {
+        let share = self.files()?.read()?;
+        Ok(Own { weight: share.weight, quota_us: share.quota_us, period_us: share.period_us })
+    }
+}
+
+fn words(own: &Own) -> String {
+    let quota = own.quota_us.map_or("no quota".to_owned(), |us| format!("quota {us} of {} us", own.period_us));
+    format!("weight {}, {quota}", own.weight)
+}
+
+impl Knob for CpuShare {
+    fn door(&self) -> &'static str {
+        "cpu.share"
+    }
+
+    /// Without a baseline what stands there is 100%.
+    fn read(&self) -> Result<Reading, String> {
+        Ok(Reading { value: Value::Integer(100), how: words(&self.now()?) })
+    }
+
+    fn baseline(&self) -> Result<Json, String> {
+        self.now().map(|own| to_json(&own))
+    }
+
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+        let baseline: Own = from_json(baseline)?;
+        let percent = number(wanted)?;
+        if percent < 1 {
+            return Err(format!("a share must be at least 1%, got {percent}"));
+        }
+        let weights = self.files()?.weights();
+        let weight = (baseline.weight.saturating_mul(percent) / 100).clamp(*weights.start(), *weights.end());
+        // The kernel takes no quota below 1 ms.
+        let quota_us = baseline
+            .quota_us
+            .map(|us| (us.saturating_mul(percent) / 100).clamp(1000, (self.cores * baseline.period_us).max(us)));
+        let ours = Own { weight, quota_us, period_us: baseline.period_us };
+        let reached = |now: i64, before: i64| now * 100 / before.max(1);
+        let effective = reached(ours.weight, baseline.weight);
+        let by_quota = ours.quota_us.zip(baseline.quota_us).map(|(now, before)| reached(now, before));
+        let note = match by_quota {
+            Some(share) if share != percent => format!("the quota becomes {share}%, within {} cores", self.cores),
+            _ => String::new(),
+        };
+        let effective = by_quota.unwrap_or(effective);
+        let mut ours = to_json(&ours);
+        ours[PERCENT] = Json::from(effective);
+        Ok(Plan { effective: Value::Integer(effective), note, ours })
+    }
+
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+        let now = self.now()?;
+        let known = [baseline].into_iter().chain(ours).filter_map(|own| from_json::<Own>(own).ok());
+        let (weights, quotas): (Vec<_>, Vec<_>) = known.map(|own| (own.weight, (own.quota_us, own.period_us))).unzip();
+        let is_known = weights.contains(&now.weight) && quotas.contains(&(now.quota_us, now.period_us));
+        Ok((!is_known).then(|| format!("somebody else set {}", words(&now))))
+    }
+
+    fn apply(&self, ours: &Json) -> Result<(), String> {
+        let (ours, files): (Own, _) = (from_json(ours)?, self.files()?);
+        files.write_weight(ours.weight)?;
+        if ours.quota_us != self.now()?.quota_us {
+            files.write_quota(ours.quota_us, ours.period_us)?;
+        }
+        Ok(())
+    }
+
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+        let (files, now) = (self.files()?, self.now()?);
+        let baseline: Own = from_json(baseline)?;
+        let ours: Vec<Own> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let mut left = Vec::new();
+        if ours.iter().any(|own| own.weight == now.weight) {
+            files.write_weight(baseline.weight)?;
+        } else if now.weight != baseline.weight {
+            left.push(format!("weight {} is somebody else's", now.weight));
+        }
+        if ours.iter().any(|own| (own.quota_us, own.period_us) == (now.quota_us, now.period_us)) {
+            files.write_quota(baseline.quota_us, baseline.period_us)?;
+        } else if (now.quota_us, now.period_us) != (baseline.quota_us, baseline.period_us) {
+            left.push(format!("{} is somebody else's", words(&now)));
+        }
+        Ok(left)
+    }
+
+    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+        let (own, now): (Own, _) = (from_json(ours)?, self.now()?);
+        if now == own {
+            let percent = ours[PERCENT].as_i64().unwrap_or(100);
+            Ok(Reading { value: Value::Integer(percent), how: words(&now) })
+        } else {
+            Err(format!("it became {}, not {}", words(&now), words(&own)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::fixture::Fixture;
+
+    fn knob(fixture: &Fixture, name: &str) -> CpuShare {
+        CpuShare { root: fixture.path("cgroup"), name: name.to_owned(), cores: 2 }
+    }
+
+    #[test]
+    fn version_2_weight_and_quota_are_scaled_and_put_back() {
+        let fixture = Fixture::new(&[("cgroup/w/cpu.weight", "100\n"), ("cgroup/w/cpu.max", "40000 100000\n")]);
+        let knob = knob(&fixture, "w");
+        let baseline = knob.baseline().expect("there");
+        let plan = knob.plan(&baseline, &Value::Integer(200)).expect("fine");
+        assert_eq!((plan.effective.clone(), plan.note.as_str()), (Value::Integer(200), ""));
+        knob.apply(&plan.ours).expect("written");
+        assert_eq!(
+            (fixture.read("cgroup/w/cpu.weight"), fixture.read("cgroup/w/cpu.max")),
+            ("200".into(), "80000 100000".into())
+        );
+        assert_eq!(knob.verify(&plan.ours).expect("as wanted").how, "weight 200, quota 80000 of 100000 us");
+        assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.ours)), Ok(vec![]));
+        assert_eq!(
+            (fixture.read("cgroup/w/cpu.weight"), fixture.read("cgroup/w/cpu.max")),
+            ("100".into(), "40000 100000".into())
+        );
+        let capped = knob.plan(&baseline, &Value::Integer(900)).expect("fine");
+        assert_eq!(
+            (capped.effective, capped.note),
+            (Value::Integer(500), "the quota becomes 500%, within 2 cores".to_owned())
+        );
+    }
+
+    #[test]
+    fn version_1_without_a_quota_scales_the_shares() {
+        let fixture = Fixture::new(&[
+            ("cgroup/cpu/w/cpu.shares", "1024\n"),
+            ("cgroup/cpu/w/cpu.cfs_quota_us", "-1\n"),
+            ("cgroup/cpu/w/cpu.cfs_period_us", "100000\n"),
+        ]);
+        let knob = knob(&fixture, "w");
+        let baseline = knob.baseline().expect("there");
+        let plan = knob.plan(&baseline, &Value::Integer(50)).expect("fine");
+        knob.apply(&plan.ours).expect("written");
+        assert_eq!(fixture.read("cgroup/cpu/w/cpu.shares"), "512");
+        assert_eq!(fixture.read("cgroup/cpu/w/cpu.cfs_quota_us"), "-1");
+        fixture.write("cgroup/cpu/w/cpu.shares", "300\n");
+        assert_eq!(
+            knob.drift(&baseline, std::slice::from_ref(&plan.ours)),
+            Ok(Some("somebody else set weight 300, no quota".into()))
+        );
+        assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec!["weight 300 is somebody else's".to_owned()]));
+        assert_eq!(fixture.read("cgroup/cpu/w/cpu.shares"), "300");
+    }
+
+    #[test]
+    fn without_a_cgroup_it_is_not_here_and_says_why() {
+        let fixture = Fixture::new(&[]);
+        assert!(knob(&fixture, "").read().unwrap_err().starts_with("cpu.cgroup is empty"));
+        assert!(knob(&fixture, "w").read().unwrap_err().starts_with("cgroup w: neither cpu.weight"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The knobs: one file each, one line each in [`KNOBS`].
+
+use std::rc::Rc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+use slackwater_messages::Value;
+
+use crate::apache::Apache;
+use crate::config::{Allowed, Settings};
+use crate::world::World;
+
+mod apache_keepalive;
+mod apache_keepalive_timeout;
+mod apache_max_request_workers;
+mod cpu_cores;
+mod cpu_frequency;
+mod cpu_share;
+mod php_fpm_max_children;
+mod streaming_num_threads;
+
+/// A value and how it is known.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reading {
+    /// The value.
+    pub value: Value,
+    /// Where it was read, or what it was computed from.
+    pub how: String,
+}
+
+/// What an Order would come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The value that it would really be.
+    pub effective: Value,
+    /// Why that is not the one asked for; empty when it is.
+    pub note: String,
+    /// What would stand there, in the knob's own form.
+    pub ours: Json,
+}
+
+/// Something of a web server that can be turned and put back.
+///
+/// `baseline` and `ours` are the knob's own forms of what stands there, kept on disk by the engine. All errors are
+/// sentences. Nothing of an error is left half done except where it says so.
+pub trait Knob {
+    /// Knobs of one door share their `commit`, and so a reload.
+    fn door(&self) -> &'static str;
+
+    /// Shortest time between two commits that an Order causes.
+    fn min_interval_s(&self) -> f64 {
+        0.0
+    }
+
+    /// The value in effect.
+    ///
+    /// # Errors
+    /// Why it cannot be had here.
+    fn read(&self) -> Result<Reading, String>;
+
+    /// What stands there by others' hand.
+    ///
+    /// # Errors
+    /// Why it cannot be had here.
+    fn baseline(&self) -> Result<Json, String>;
+
+    /// What asking for `wanted` would come to.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String>;
+
+    /// In words, what somebody else changed since: neither the baseline nor one of `ours` is what stands there.
+    ///
+    /// # Errors
+    /// Why it cannot be told.
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String>;
+
+    /// Sets `ours`; takes effect with `commit`.
+    ///
+    /// # Errors
+    /// What went wrong; the engine then restores.
+    fn apply(&self, ours: &Json) -> Result<(), String>;
+
+    /// Puts the baseline back wherever one of `ours` stands; takes effect with `commit`. What somebody else changed is
+    /// left alone, and returned in words.
+    ///
+    /// # Errors
+    /// What went wrong; it will be tried again.
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String>;
+
+    /// Tests and reloads, where there is such a thing; once for all knobs of a door.
+    ///
+    /// # Errors
+    /// What went wrong. When `restoring` is false all is as before `apply`.
+    fn commit(&self, restoring: bool) -> Result<(), String> {
+        let _ = restoring;
+        Ok(())
+    }
+
+    /// Reads back what `apply` and `commit` came to.
+    ///
+    /// # Errors
+    /// What it became instead.
+    fn verify(&self, ours: &Json) -> Result<Reading, String>;
+}
+
+/// What knobs are made of.
+pub struct Parts<'a> {
+    /// The settings.
+    pub settings: &'a Settings,
+    /// Roots and clocks.
+    pub world: &'a World,
+    /// The door of all knobs of Apache.
+    pub apache: Rc<Apache>,
+}
+
+/// One kind of knob.
+#[derive(Debug)]
+pub struct Kind {
+    /// Its name, which is also that of its setting.
+    pub name: &'static str,
+    /// Which values Orders may ask for.
+    pub allowed: fn(&Settings) -> &Allowed,
+    /// Makes it.
+    pub make: fn(&Parts<'_>) -> Box<dyn Knob>,
+}
+
+/// All kinds.
+pub const KNOBS: &[Kind] = &[
+    Kind {
+        name: "apache.max_request_workers",
+        allowed: |s| &s.apache.max_request_workers,
+        make: apache_max_request_workers::make,
+    },
+    Kind {
+        name: "apache.keepalive_timeout",
+        allowed: |s| &s.apache.keepalive_timeout,
+        make: apache_keepalive_timeout::make,
+    },
+    Kind { name: "apache.keepalive", allowed: |s| &s.apache.keepalive, make: apache_keepalive::make },
+    Kind { name: "php_fpm.max_children", allowed: |s| &s.php_fpm.max_children, make: php_fpm_max_children::make },
+    Kind { name: "cpu.frequency", allowed: |s| &s.cpu.frequency, make: cpu_frequency::make },
+    Kind { name: "cpu.cores", allowed: |s| &s.cpu.cores, make: cpu_cores::make },
+    Kind { name: "cpu.share", allowed: |s| &s.cpu.share, make: cpu_share::make },
+    Kind { name: "streaming.num_threads", allowed: |s| &s.streaming.num_threads, make: streaming_num_threads::make },
+];
+
+/// The knobs that the configuration lists, by name.
+pub fn make_all(settings: &Settings, world: &World) -> Vec<(&'static str, Box<dyn Knob>)> {
+    let apache = Rc::new(Apache::new(&settings.apache, world));
+    let parts = Parts { settings, world, apache };
+    KNOBS
+        .iter()
+        .filter(|kind| !(kind.allowed)(settings).is_empty())
+        .map(|kind| (kind.name, (kind.make)(&parts)))
+        .collect()
+}
+
+/// A knob's own form, from what the engine kept.
+fn from_json<T: DeserializeOwned>(kept: &Json) -> Result<T, String> {
+    serde_json::from_value(kept.clone()).map_err(|error| format!("what was kept cannot be read: {error}"))
+}
+
+/// A knob's own form, for the engine to keep.
+fn to_json(own: &impl Serialize) -> Json {
+    serde_json::to_value(own).unwrap_or(Json::Null)
+}
+
+/// The whole number that [`Allowed::check`] made of an Order's value.
+fn number(value: &Value) -> Result<i64, String> {
+    match value {
+        Value::Integer(number) => Ok(*number),
+        other => Err(format!("expected a whole number, got {}", show(other))),
+    }
+}
+
+/// A value as it stands in sentences.
+pub fn show(value: &Value) -> String {
+    match value {
+        Value::Integer(number) => number.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::Word(word) => word.clone(),
+    }
+}

@@ -1,0 +1,186 @@
+//! `streaming.num_threads`: a number of worker threads that stands in a file of any server: a media server, nginx.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use serde_json::Value as Json;
+use slackwater_messages::Value;
+
+use super::{Knob, Parts, Plan, Reading, number};
+use crate::config::StreamingSettings;
+use crate::{command, files};
+
+const PLACE: &str = "{value}";
+
+/// Makes the knob.
+pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
+    Box::new(NumThreads { settings: parts.settings.streaming.clone(), before: RefCell::default() })
+}
+
+struct NumThreads {
+    settings: StreamingSettings,
+    /// What stood in the file before it was written, until the server has reloaded.
+    before: RefCell<Option<String>>,
+}
+
+impl NumThreads {
+    fn file(&self) -> &Path {
+        Path::new(&self.settings.file)
+    }
+
+    fn text(&self) -> Result<String, String> {
+        let bytes = files::contents(self.file())?;
+        let bytes =
+            bytes.ok_or_else(|| format!("{} is not there; write it with its usual number", self.settings.file))?;
+        String::from_utf8(bytes).map_err(|_| format!("{} is no text", self.settings.file))
+    }
+
+    /// The number in a text that follows the template.
+    fn number_in(&self, text: &str) -> Option<i64> {
+        let (head, tail) = self.settings.template.trim_end().split_once(PLACE)?;
+        text.trim_end().strip_prefix(head)?.strip_suffix(tail)?.trim().parse().ok()
+    }
+
+    /// Replaces the file, which must pass the server's own test; else it is as it was.
+    fn write(&self, text: &str) -> Result<(), String> {
+        let before = self.text()?;
+        files::replace(self.file(), text.as_bytes(), 0o644)?;
+        let tested = command::run(&self.settings.test);
+        if tested.is_ok() {
+            *self.before.borrow_mut() = Some(before.clone());
+        }
+        tested.map(|_| ()).map_err(|said| {
+            let said = format!("the configuration does not pass its test: {said}");
+            match files::replace(self.file(), before.as_bytes(), 0o644) {
+                Ok(()) => said,
+                Err(more) => format!("{said}; and then {more}"),
+            }
+        })
+    }
+}
+
+impl Knob for NumThreads {
+    fn door(&self) -> &'static str {
+        "streaming"
+    }
+
+    fn min_interval_s(&self) -> f64 {
+        self.settings.reload_min_interval_s
+    }
+
+    fn read(&self) -> Result<Reading, String> {
+        if self.settings.read.is_empty() {
+            let text = self.text()?;
+            let number =
+                self.number_in(&text).ok_or_else(|| format!("{} does not follow the template", self.settings.file))?;
+            return Ok(Reading { value: Value::Integer(number), how: format!("from {}", self.settings.file) });
+        }
+        let printed = command::run(&self.settings.read)?.stdout;
+        let number =
+            printed.trim().parse().map_err(|_| format!("streaming.read printed {:?}, no number", printed.trim()))?;
+        Ok(Reading { value: Value::Integer(number), how: "printed by streaming.read".to_owned() })
+    }
+
+    /// The whole file.
+    fn baseline(&self) -> Result<Json, String> {
+        self.text().map(Json::from)
+    }
+
+    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+        let number = number(wanted)?;
+        let text = self.settings.template.trim_end().replace(PLACE, &number.to_string()) + "\n";
+        Ok(Plan { effective: Value::Integer(number), note: String::new(), ours: Json::from(text) })
+    }
+
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+        let now = Json::from(self.text()?);
+        let known = now == *baseline || ours.contains(&now);
+        Ok((!known).then(|| format!("{} was changed by somebody else", self.settings.file)))
+    }
+
+    fn apply(&self, ours: &Json) -> Result<(), String> {
+        self.write(ours.as_str().ok_or("what was kept is no text")?)
+    }
+
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+        if let Some(said) = self.drift(baseline, ours)? {
+            return Ok(vec![said]);
+        }
+        let text = baseline.as_str().ok_or("what was kept is no text")?;
+        // What the server read before passes its test, unless something else of it is broken by now.
+        files::replace(self.file(), text.as_bytes(), 0o644)?;
+        command::run(&self.settings.test)
+            .map(|_| Vec::new())
+            .map_err(|said| format!("put back on disk, but the server is not reloaded: {said}"))
+    }
+
+    fn commit(&self, restoring: bool) -> Result<(), String> {
+        let reload = || command::run(&self.settings.reload).map(|_| ());
+        let before = self.before.borrow_mut().take();
+        reload().map_err(|said| {
+            let said = format!("the server does not reload: {said}");
+            let Some(before) = before.filter(|_| !restoring) else { return said };
+            match files::replace(self.file(), before.as_bytes(), 0o644).and_then(|()| reload()) {
+                Ok(()) => said,
+                Err(more) => format!("{said}; and then {more}"),
+            }
+        })
+    }
+
+    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+        let text = self.text()?;
+        let wanted = self.number_in(&text).filter(|_| ours.as_str() == Some(text.as_str()));
+        let wanted = wanted.ok_or_else(|| format!("{} does not say what was written", self.settings.file))?;
+        let as_wanted = || self.read().ok().filter(|reading| reading.value == Value::Integer(wanted));
+        crate::world::wait_for(5.0, as_wanted).ok_or_else(|| match self.read() {
+            Ok(reading) => format!("it is {} after the reload ({})", super::show(&reading.value), reading.how),
+            Err(said) => said,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::fixture::Fixture;
+
+    fn knob(fixture: &Fixture, test: &str) -> NumThreads {
+        NumThreads {
+            before: RefCell::default(),
+            settings: StreamingSettings {
+                file: fixture.path("threads.conf").display().to_string(),
+                template: "worker_processes {value};".to_owned(),
+                test: vec![test.to_owned()],
+                reload: vec!["true".to_owned()],
+                ..StreamingSettings::default()
+            },
+        }
+    }
+
+    #[test]
+    fn the_number_is_written_read_and_put_back() {
+        let fixture = Fixture::new(&[("threads.conf", "# two\nworker_processes 2;\n")]);
+        let knob = knob(&fixture, "true");
+        assert!(knob.read().unwrap_err().ends_with("does not follow the template"));
+        let baseline = knob.baseline().expect("there");
+        let plan = knob.plan(&baseline, &Value::Integer(6)).expect("fine");
+        knob.apply(&plan.ours).expect("written");
+        knob.commit(false).expect("reloaded");
+        assert_eq!(knob.verify(&plan.ours).expect("as wanted").value, Value::Integer(6));
+        assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+        assert_eq!(fixture.read("threads.conf"), "# two\nworker_processes 2;");
+    }
+
+    #[test]
+    fn a_failed_test_leaves_the_file_and_somebody_elses_text_is_left_alone() {
+        let fixture = Fixture::new(&[("threads.conf", "worker_processes 2;\n")]);
+        let broken = knob(&fixture, "false");
+        let (baseline, ours) = (broken.baseline().expect("there"), Json::from("worker_processes 6;\n"));
+        assert!(broken.apply(&ours).unwrap_err().starts_with("the configuration does not pass its test"));
+        assert_eq!(fixture.read("threads.conf"), "worker_processes 2;");
+        fixture.write("threads.conf", "worker_processes 3;\n");
+        let left = knob(&fixture, "true").restore(&baseline, &[ours]).expect("nothing to do");
+        assert!(left[0].ends_with("threads.conf was changed by somebody else"), "{left:?}");
+        assert_eq!(fixture.read("threads.conf"), "worker_processes 3;");
+    }
+}

@@ -1,0 +1,30 @@
+//! Retunes a web server for a while, by signed Orders, and puts everything back. The binary is `slackwater-wsengine`.
+//!
+//! # Layout
+//! - [`config`]: the settings, declared once; among them which knobs Orders may turn, and how far
+//! - [`identity`]: whose Orders count: the controller's public key
+//! - [`order`]: is an Order accepted, or why not (decides without touching anything)
+//! - [`engine`]: leases: one for each knob that is turned; applying, renewing, expiring, restoring
+//! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
+//! - [`knobs`]: the trait and the table; one file for each knob
+//! - [`apache`], [`apache_config`], [`php_fpm`], [`fastcgi`], [`cgroup`]: doors to what the knobs turn
+//! - [`files`], [`command`], [`world`]: durable writing, programs without a shell, roots and clocks
+//! - [`run`]: bus, signals and the engine together
+//! - [`cli`]: the command line
+
+pub mod apache;
+pub mod apache_config;
+pub mod cgroup;
+pub mod cli;
+pub mod command;
+pub mod config;
+pub mod engine;
+pub mod fastcgi;
+pub mod files;
+pub mod identity;
+pub mod knobs;
+pub mod order;
+pub mod php_fpm;
+pub mod run;
+pub mod state;
+pub mod world;

@@ -1,0 +1,216 @@
+//! Is an Order accepted, or why not? Decides without touching anything.
+
+use slackwater_messages::{Order, VERSION, Value, decode};
+use slackwater_node::settings::nearest;
+
+use crate::config::Settings;
+use crate::identity::Identity;
+use crate::knobs::{KNOBS, Kind};
+
+/// An Order is a few hundred bytes.
+const LONGEST: usize = 16 * 1024;
+/// Room for an Order's id.
+const LONGEST_ID: usize = 64;
+
+/// An Order that may be carried out.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The Order.
+    pub order: Order,
+    /// Its knob.
+    pub knob: &'static Kind,
+    /// The value as the knob takes it.
+    pub value: Value,
+    /// What is left of its lease, by its own time.
+    pub left_s: f64,
+}
+
+/// An Order that is not carried out.
+#[derive(Debug)]
+pub struct Refused {
+    /// The knob that it named; `order` when it could not be believed.
+    pub what: String,
+    /// What it asked for.
+    pub value: Option<Value>,
+    /// Why it is refused.
+    pub why: String,
+    /// A signed Order's id: seen, also when refused.
+    pub id: Option<String>,
+}
+
+/// What is known when an Order arrives.
+pub struct Circumstances<'a> {
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The controller's key.
+    pub identity: &'a Identity,
+    /// Whether an Order of this id was here before.
+    pub seen: &'a dyn Fn(&str) -> bool,
+    /// Wall time.
+    pub now_unix_s: f64,
+}
+
+/// Judges the bytes of an Order with their signature.
+///
+/// # Errors
+/// Why it is refused.
+pub fn judge(payload: &[u8], signature: Option<&str>, now: &Circumstances<'_>) -> Result<Accepted, Refused> {
+    let unbelieved = |why: String| Refused { what: "order".to_owned(), value: None, why, id: None };
+    if payload.len() > LONGEST {
+        return Err(unbelieved(format!("it is longer than {LONGEST} bytes")));
+    }
+    now.identity.verify(payload, signature).map_err(|why| unbelieved(why.to_owned()))?;
+    let order: Order = decode(payload).map_err(|error| unbelieved(format!("it is no Order: {error}")))?;
+    if order.id.is_empty() || order.id.len() > LONGEST_ID || !slackwater_messages::is_name(&order.id) {
+        return Err(unbelieved(format!("its id {:?} is no name", shortened(&order.id))));
+    }
+    match admit(&order, now) {
+        Ok((knob, value, left_s)) => Ok(Accepted { knob, value, left_s, order }),
+        Err(why) => Err(Refused {
+            what: if slackwater_messages::is_name(&order.knob) { order.knob.clone() } else { "order".to_owned() },
+            value: Some(match order.value {
+                Value::Word(word) => Value::Word(shortened(&word)),
+                number => number,
+            }),
+            why,
+            id: Some(order.id),
+        }),
+    }
+}
+
+fn admit(order: &Order, now: &Circumstances<'_>) -> Result<(&'static Kind, Value, f64), String> {
+    let settings = now.settings;
+    if order.v != VERSION {
+        return Err(format!("its version is {}, this program reads version {VERSION}", order.v));
+    }
+    if (&order.node, &order.pool) != (&settings.node, &settings.pool) {
+        let whose = shortened(&format!("{} in pool {}", order.node, order.pool));
+        return Err(format!("it is for {whose}, this is {} in pool {}", settings.node, settings.pool));
+    }
+    if (now.seen)(&order.id) {
+        return Err(format!("Order {} was here before", order.id));
+    }
+    let longest_s = settings.orders.max_lease_s;
+    if !(order.lease_s > 0.0 && order.lease_s <= longest_s) {
+        return Err(format!("its lease of {} s is not within 0 and {longest_s} s", order.lease_s));
+    }
+    let age_s = now.now_unix_s - order.time_unix_s;
+    if !age_s.is_finite() || age_s < -settings.orders.clock_skew_s {
+        return Err(format!("it was given {:.1} s from now: is a clock wrong?", -age_s));
+    }
+    let left_s = (order.lease_s - age_s).min(order.lease_s);
+    if left_s <= 0.0 {
+        return Err(format!("it had expired when it came: a lease of {} s, given {age_s:.1} s ago", order.lease_s));
+    }
+    let Some(knob) = KNOBS.iter().find(|knob| knob.name == order.knob) else {
+        let names: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
+        let hint = nearest(&order.knob, &names).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return Err(format!("there is no knob {:?}{hint}", shortened(&order.knob)));
+    };
+    let allowed = (knob.allowed)(settings);
+    if allowed.is_empty() {
+        return Err(format!("`{}` is not configured on this node: Orders may not turn it", knob.name));
+    }
+    Ok((knob, allowed.check(&order.value)?, left_s))
+}
+
+/// As it may stand in a line of a log.
+fn shortened(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::fixture::Controller;
+
+    const NOW: f64 = 1_795_000_030.0;
+
+    fn settings() -> Settings {
+        crate::config::parse("[php_fpm]\nmax_children = [1, 32]\n", "w.toml", "web1").expect("fine")
+    }
+
+    fn order() -> Order {
+        Order {
+            v: 1,
+            id: "o1".to_owned(),
+            node: "web1".to_owned(),
+            pool: "web".to_owned(),
+            time_unix_s: NOW - 1.0,
+            knob: "php_fpm.max_children".to_owned(),
+            value: Value::Integer(8),
+            lease_s: 30.0,
+            reason: "test".to_owned(),
+            by: "controller".to_owned(),
+        }
+    }
+
+    fn judged(order: &Order, seen: bool) -> Result<Accepted, Refused> {
+        let controller = Controller::new(1);
+        let payload = slackwater_messages::encode(order);
+        let signature = controller.sign(&payload);
+        let now =
+            Circumstances { settings: &settings(), identity: &controller.identity(), seen: &|_| seen, now_unix_s: NOW };
+        judge(&payload, Some(&signature), &now)
+    }
+
+    #[test]
+    fn an_order_within_its_bounds_is_accepted_for_what_is_left_of_its_lease() {
+        let accepted = judged(&order(), false).expect("accepted");
+        assert_eq!((accepted.knob.name, accepted.value), ("php_fpm.max_children", Value::Integer(8)));
+        assert!((accepted.left_s - 29.0).abs() < 1e-6);
+        let ahead = Order { time_unix_s: NOW + 4.0, ..order() };
+        assert!((judged(&ahead, false).expect("a clock may be a little ahead").left_s - 30.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_order_is_said() {
+        let word = |text: &str| Value::Word(text.to_owned());
+        for (order, said) in [
+            (Order { v: 2, ..order() }, "its version is 2"),
+            (Order { node: "web2".to_owned(), ..order() }, "it is for web2 in pool web, this is web1 in pool web"),
+            (Order { pool: "api".to_owned(), ..order() }, "it is for web1 in pool api"),
+            (Order { lease_s: 0.0, ..order() }, "its lease of 0 s is not within 0 and 600 s"),
+            (Order { lease_s: 601.0, ..order() }, "its lease of 601 s"),
+            (
+                Order { time_unix_s: NOW - 30.0, ..order() },
+                "it had expired when it came: a lease of 30 s, given 30.0 s",
+            ),
+            (Order { time_unix_s: NOW + 10.0, ..order() }, "it was given 10.0 s from now: is a clock wrong?"),
+            (Order { knob: "php_fpm.max_childs".to_owned(), ..order() }, "did you mean `php_fpm.max_children`?"),
+            (Order { knob: "cpu.share".to_owned(), ..order() }, "`cpu.share` is not configured on this node"),
+            (Order { value: Value::Integer(33), ..order() }, "33 is not allowed here; allowed is 1 to 32"),
+            (Order { value: word("8; reboot"), ..order() }, "has characters that no value has"),
+            (Order { value: word("8"), ..order() }, "`8` is not allowed here"),
+        ] {
+            let refused = judged(&order, false).expect_err("refused");
+            assert!(refused.why.contains(said), "{}", refused.why);
+            assert_eq!(refused.id.as_deref(), Some("o1"));
+        }
+        let refused = judged(&order(), true).expect_err("refused");
+        assert_eq!((refused.what.as_str(), refused.why.as_str()), ("php_fpm.max_children", "Order o1 was here before"));
+    }
+
+    #[test]
+    fn bytes_that_the_controller_did_not_sign_are_not_even_read() {
+        let controller = Controller::new(1);
+        let now = Circumstances {
+            settings: &settings(),
+            identity: &controller.identity(),
+            seen: &|_| false,
+            now_unix_s: NOW,
+        };
+        let payload = slackwater_messages::encode(&order());
+        let by_another = Controller::new(2).sign(&payload);
+        for (payload, signature, said) in [
+            (payload.as_slice(), None, "it is not signed"),
+            (payload.as_slice(), Some(by_another.as_str()), "it is not signed by the controller"),
+            (b"{}".as_slice(), Some(&*controller.sign(b"{}")), "it is no Order: "),
+            ([b'x'; 20_000].as_slice(), None, "it is longer than 16384 bytes"),
+        ] {
+            let refused = judge(payload, signature, &now).expect_err("refused");
+            assert!(refused.why.starts_with(said), "{}", refused.why);
+            assert_eq!((refused.what.as_str(), refused.id), ("order", None));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The bus, the signals and the engine together. The engine has a thread of its own, since tests and reloads take time.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::connection::State;
+use slackwater_messages::{Change, Order, VERSION, Value, encode};
+use slackwater_node::bus::Access;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_stream::StreamExt;
+
+use crate::config::{BusSettings, PROGRAM, Settings};
+use crate::engine::Engine;
+use crate::identity::{HEADER, Identity};
+use crate::knobs;
+use crate::state::Store;
+use crate::world::World;
+
+/// Commands that wait for the connection's task.
+const WAITING: usize = 64;
+/// A restore at the end that takes longer than this is left to the next start.
+const END_WITHIN_S: f64 = 60.0;
+/// Changes that wait are offered to the bus again after this time.
+const OFFER_EVERY: Duration = Duration::from_secs(1);
+
+/// What the engine is told.
+enum Told {
+    Order {
+        payload: Vec<u8>,
+        signature: Option<String>,
+    },
+    /// Put everything back and go on.
+    Restore,
+    /// Put everything back and end.
+    End,
+}
+
+/// Carries out Orders until SIGTERM or SIGINT; SIGUSR1 puts everything back.
+///
+/// # Errors
+/// What keeps it from starting, or from putting everything back at its end.
+pub fn run(settings: &Settings) -> Result<(), String> {
+    let identity = Identity::load(Path::new(&settings.orders.public_key))?;
+    let store = Store::open(Path::new(&settings.state_dir))?;
+    let _lock = lock(settings, &store)?;
+    // Unreadable state ends the start before anything is heard.
+    store.load()?;
+    let (tell, told) = channel();
+    let (publish, published) = unbounded_channel();
+    let for_engine = settings.clone();
+    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish));
+    event_loop()?.block_on(hear(settings, &tell, published))?;
+    engine.join().map_err(|_| "the engine failed".to_owned())?
+}
+
+/// Turns a knob by hand for `lease_s` seconds, or until a signal, and shows each Change. Returns whether it was done.
+///
+/// # Errors
+/// What keeps it from starting, or from putting everything back.
+pub fn try_by_hand(
+    settings: &Settings,
+    knob: &str,
+    value: Value,
+    lease_s: f64,
+    mut show: impl FnMut(&Change),
+) -> Result<bool, String> {
+    let store = Store::open(Path::new(&settings.state_dir))?;
+    let _lock = lock(settings, &store)?;
+    let now_unix_s = (World::machine().unix_s)();
+    let order = Order {
+        v: VERSION,
+        id: format!("by-hand-{}-{:.0}", std::process::id(), now_unix_s * 1e6),
+        node: settings.node.clone(),
+        pool: settings.pool.clone(),
+        time_unix_s: now_unix_s,
+        knob: knob.to_owned(),
+        value,
+        lease_s,
+        reason: "tried by hand".to_owned(),
+        by: "hand".to_owned(),
+    };
+    let payload = encode(&order);
+    let (identity, signature) = Identity::of_this_process(&payload)?;
+    let (tell, told) = channel();
+    let (publish, mut published) = unbounded_channel::<Change>();
+    let for_engine = settings.clone();
+    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish));
+    let _ = tell.send(Told::Order { payload, signature: Some(signature) });
+    let mut done = false;
+    event_loop()?.block_on(async {
+        let mut signals = Signals::new()?;
+        loop {
+            tokio::select! {
+                change = published.recv() => {
+                    // The sender lives in the engine: when it is gone, the engine has ended.
+                    let Some(change) = change else { return Ok::<(), String>(()) };
+                    show(&change);
+                    let of_this = change.what == knob || change.what == "order";
+                    let is_back = change.after.is_some() && change.why.starts_with("put back");
+                    done |= of_this && change.applied && !is_back;
+                    if of_this && (is_back && done || !change.applied) {
+                        let _ = tell.send(Told::End);
+                    }
+                }
+                what = signals.next() => { let _ = tell.send(what); }
+            }
+        }
+    })?;
+    engine.join().map_err(|_| "the engine failed".to_owned())??;
+    Ok(done)
+}
+
+fn lock(settings: &Settings, store: &Store) -> Result<File, String> {
+    store.lock().map_err(|pid| match pid {
+        Some(pid) => format!("{}: process {pid} runs on this state already", settings.state_dir),
+        None => format!("{}: the state cannot be locked", settings.state_dir),
+    })
+}
+
+fn event_loop() -> Result<Runtime, String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no event loop: {error}"))
+}
+
+/// What signals mean.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    put_back: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, String> {
+        let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            put_back: listen(SignalKind::user_defined1())?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.terminate.recv() => Told::End,
+            _ = self.interrupt.recv() => Told::End,
+            _ = self.put_back.recv() => Told::Restore,
+        }
+    }
+}
+
+/// The engine's thread: what it is told, and what is due.
+fn turn(
+    settings: Settings,
+    identity: Identity,
+    store: Store,
+    told: &Receiver<Told>,
+    publish: UnboundedSender<Change>,
+) -> Result<(), String> {
+    let world = World::machine();
+    let knobs = knobs::make_all(&settings, &world);
+    let send = Box::new(move |change| {
+        // Whoever listens has ended only when all ends; the Change is on disk too.
+        let _ = publish.send(change);
+    });
+    let now_s = world.monotonic_s.clone();
+    let mut engine = Engine::open(settings, identity, world, knobs, store, send)?;
+    let mut end_s = None;
+    loop {
+        let wait_s = engine.turn();
+        if let Some(end_s) = end_s {
+            if engine.is_idle() {
+                return Ok(());
+            }
+            if now_s() >= end_s {
+                return Err("not everything could be put back; the next start tries again".to_owned());
+            }
+        }
+        match told.recv_timeout(Duration::from_secs_f64(wait_s)) {
+            Ok(Told::Order { payload, signature }) if end_s.is_none() => engine.order(&payload, signature.as_deref()),
+            Ok(Told::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Told::Restore) => engine.end_all("put back by hand"),
+            Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => {
+                engine.end_all("wsengine ends");
+                end_s.get_or_insert(now_s() + END_WITHIN_S);
+            }
+        }
+    }
+}
+
+/// Signals and the bus, until the engine has ended.
+async fn hear(
+    settings: &Settings,
+    tell: &Sender<Told>,
+    mut published: UnboundedReceiver<Change>,
+) -> Result<(), String> {
+    let mut signals = Signals::new()?;
+    let BusSettings { url, user, password_file, tls_ca } = &settings.bus;
+    let access = Access { url, user, password_file, tls_ca };
+    let client = slackwater_node::bus::connect(&access, PROGRAM, &settings.node, WAITING).await?;
+    let subject = format!("slackwater.order.{}.{}", settings.pool, settings.node);
+    let mut orders = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
+    let outbox = Store::open(Path::new(&settings.state_dir))?;
+    let mut offer = tokio::time::interval(OFFER_EVERY);
+    eprintln!("{PROGRAM}: listening on {subject}");
+    loop {
+        tokio::select! {
+            Some(message) = orders.next() => {
+                let signature = message.headers.as_ref().and_then(|headers| headers.get(HEADER)).map(ToString::to_string);
+                let _ = tell.send(Told::Order { payload: message.payload.to_vec(), signature });
+            }
+            // The sender lives in the engine: when it is gone, the engine has ended.
+            change = published.recv() => match change {
+                Some(_) => deliver(&client, settings, &outbox).await,
+                None => break,
+            },
+            _ = offer.tick() => deliver(&client, settings, &outbox).await,
+            what = signals.next() => { let _ = tell.send(what); }
+        }
+    }
+    deliver(&client, settings, &outbox).await;
+    eprintln!("{PROGRAM}: ended by a signal");
+    Ok(())
+}
+
+/// Sends the Changes that wait; those that the server has taken wait no longer.
+async fn deliver(client: &Client, settings: &Settings, outbox: &Store) {
+    if client.connection_state() != State::Connected {
+        return;
+    }
+    let waiting = outbox.waiting();
+    let subject = format!("slackwater.change.{}", settings.pool);
+    for (_, change) in &waiting {
+        if client.publish(subject.clone(), encode(change).into()).await.is_err() {
+            return;
+        }
+    }
+    let flushed = tokio::time::timeout(Duration::from_secs(2), client.flush()).await;
+    if !waiting.is_empty() && matches!(flushed, Ok(Ok(()))) && client.connection_state() == State::Connected {
+        for (path, _) in &waiting {
+            outbox.received(path);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The outside world: roots of the kernel's trees, and the clocks. Tests point the roots at trees of files.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where to look, and what time it is.
+#[derive(Clone)]
+pub struct World {
+    /// Usually `/proc`.
+    pub proc: PathBuf,
+    /// Usually `/sys`.
+    pub sys: PathBuf,
+    /// Usually `/sys/fs/cgroup`.
+    pub cgroup: PathBuf,
+    /// Seconds that only go forward, from an arbitrary start.
+    pub monotonic_s: Rc<dyn Fn() -> f64>,
+    /// Seconds since 1970: to judge an Order's age, and as a label.
+    pub unix_s: Rc<dyn Fn() -> f64>,
+}
+
+impl World {
+    /// This machine.
+    pub fn machine() -> World {
+        let start = Instant::now();
+        World {
+            proc: PathBuf::from("/proc"),
+            sys: PathBuf::from("/sys"),
+            cgroup: PathBuf::from("/sys/fs/cgroup"),
+            monotonic_s: Rc::new(move || start.elapsed().as_secs_f64()),
+            unix_s: Rc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()),
+        }
+    }
+}
+
+/// A small file's text without the white space around it.
+///
+/// # Errors
+/// The file and what the system said.
+pub fn text(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|error| crate::files::why(path, "cannot be read", &error))
+}
+
+/// Asks every 20 ms until there is an answer; `None` when there was none within `seconds`.
+pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds);
+    loop {
+        if let Some(found) = answer() {
+            return Some(found);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Numbers of a list as the kernel writes them: `0-3,6`.
+pub fn parse_list(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last > 65_535 {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+/// The processes whose command name is one of `names` (of 15 characters, as the kernel keeps them).
+pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
+    let mut found: Vec<u32> = std::fs::read_dir(proc)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            let name = text(&proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+            names.iter().any(|wanted| wanted.chars().take(15).eq(name.chars()))
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// Children of a process with the time of their start, in ticks since boot.
+pub fn children(proc: &Path, parent: u32) -> Vec<(u32, u64)> {
+    let child = |pid: u32| {
+        let stat = text(&proc.join(pid.to_string()).join("stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+        let alive = *fields.first()? != "Z";
+        let is_child = alive && fields.get(1)?.parse() == Ok(parent);
+        is_child.then_some((pid, fields.get(19)?.parse().ok()?))
+    };
+    std::fs::read_dir(proc)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| child(entry.file_name().to_str()?.parse().ok()?))
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! A tree of files and a clock that a test moves.
+
+    use std::cell::Cell;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::rc::Rc;
+
+    use super::World;
+
+    pub(crate) struct Fixture {
+        pub(crate) root: tempfile::TempDir,
+        now_s: Rc<Cell<f64>>,
+    }
+
+    impl Fixture {
+        pub(crate) fn new(files: &[(&str, &str)]) -> Fixture {
+            let root = tempfile::tempdir().expect("a temporary directory");
+            let fixture = Fixture { root, now_s: Rc::new(Cell::new(100.0)) };
+            for (path, text) in files {
+                fixture.write(path, text);
+            }
+            fixture
+        }
+
+        pub(crate) fn path(&self, path: &str) -> PathBuf {
+            self.root.path().join(path)
+        }
+
+        pub(crate) fn write(&self, path: &str, text: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+            fs::write(path, text).expect("a file");
+        }
+
+        pub(crate) fn read(&self, path: &str) -> String {
+            fs::read_to_string(self.path(path)).expect("a file").trim().to_owned()
+        }
+
+        pub(crate) fn advance_s(&self, seconds: f64) {
+            self.now_s.set(self.now_s.get() + seconds);
+        }
+
+        pub(crate) fn world(&self) -> World {
+            let (monotonic, wall) = (self.now_s.clone(), self.now_s.clone());
+            World {
+                proc: self.path("proc"),
+                sys: self.path("sys"),
+                cgroup: self.path("cgroup"),
+                monotonic_s: Rc::new(move || monotonic.get()),
+                unix_s: Rc::new(move || wall.get() + 1_795_000_000.0),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_list("0-2,6\n"), Some(vec![0, 1, 2, 6]));
+        assert_eq!(parse_list("\n"), Some(vec![]));
+        for bad in ["a", "0-x", "1-99999999", "-1"] {
+            assert_eq!(parse_list(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn children_are_found_with_their_start_and_zombies_are_not() {
+        let stat = |comm: &str, state: &str, ppid: u32, start: u64| {
+            let zeros = "0 ".repeat(17);
+            format!("9 ({comm}) {state} {ppid} {zeros}{start} 0 0\n")
+        };
+        let fixture = fixture::Fixture::new(&[
+            ("proc/10/stat", &stat("apache2", "S", 1, 5)),
+            ("proc/11/stat", &stat("a) (b", "S", 10, 77)),
+            ("proc/12/stat", &stat("apache2", "Z", 10, 78)),
+            ("proc/11/comm", "apache2\n"),
+            ("proc/self/comm", "apache2\n"),
+        ]);
+        assert_eq!(children(&fixture.path("proc"), 10), [(11, 77)]);
+        assert_eq!(processes_named(&fixture.path("proc"), &["apache2".to_owned()]), [11]);
+    }
+}
