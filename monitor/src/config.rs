@@ -2,6 +2,7 @@
 //!
 //! `slackwater-monitor config --list` prints the declarations; the documentation is made from them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -96,6 +97,26 @@ settings! {
         max_cpu_share: f64 = 0.002;
         /// Memory of which it walks over one line a page; 0: four times the L2 cache, but 2048 to 4096 KiB.
         working_set_kib: u32 = 0;
+    }
+    /// Hardware counters through libpfm4 and perf_event.
+    [pmu] struct PmuSettings {
+        /// false leaves hardware counters alone.
+        enabled: bool = true;
+        /// What is counted: system (all CPUs), cgroup (the one that cpu.cgroup names), pid (the web server's processes).
+        scopes: Vec<String> = vec!["system".to_owned(), "cgroup".to_owned()];
+        /// Other libpfm4 names for cycles, instructions, cache_references, cache_misses, llc_load_misses and stalled_cycles, as { cycles = "NAME" }; an empty name leaves the event out.
+        events: BTreeMap<String, String> = BTreeMap::new();
+        /// true leaves out what the kernel does for the web server; then less permission is needed.
+        user_only: bool = false;
+        /// Events that are open at a time, one on each CPU or thread, shared by the scopes.
+        max_files: u32 = 384;
+    }
+    /// What the monitor may do once it has started.
+    [privileges] struct PrivilegeSettings {
+        /// User that it changes to when it was started as root; empty: it stays root, without root's capabilities.
+        user: String = "nobody".to_owned();
+        /// Other system calls than the monitor's own: deny (they fail), log (the kernel logs them), off.
+        seccomp: String = "deny".to_owned();
     }
     /// Response times from the packets on the wire.
     [sniffer] struct SnifferSettings {
@@ -280,6 +301,26 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         kib == 0 || WORKING_SET_KIB.contains(&kib),
         format!("must be 0 or {} to {}, got {kib}", WORKING_SET_KIB.start(), WORKING_SET_KIB.end()),
     );
+    let pmu = &settings.pmu;
+    expect(
+        "pmu.scopes",
+        pmu.scopes.iter().all(|scope| crate::pmu::SCOPES.contains(&scope.as_str())),
+        format!("must be of {}, got {:?}", crate::pmu::SCOPES.join(", "), pmu.scopes),
+    );
+    let keys = crate::pmu::events::EVENTS.map(|(_, key, _)| key);
+    let strange = pmu.events.keys().find(|key| !keys.contains(&key.as_str()));
+    expect(
+        "pmu.events",
+        strange.is_none(),
+        format!("must be a table with keys of {}, got {:?}", keys.join(", "), strange.cloned().unwrap_or_default()),
+    );
+    let files = pmu.max_files;
+    expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
+    expect(
+        "privileges.seccomp",
+        crate::seccomp::MODES.contains(&settings.privileges.seccomp.as_str()),
+        format!("must be {}, got {:?}", crate::seccomp::MODES.join(" or "), settings.privileges.seccomp),
+    );
     let ports = &settings.sniffer.ports;
     expect(
         "sniffer.ports",
@@ -378,6 +419,10 @@ mod tests {
             ("[cpu]\ncgroup = \"../x\"", "cpu.cgroup"),
             ("[canary]\nmax_cpu_share = 0.5", "canary.max_cpu_share"),
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
+            ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
+            ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),
+            ("[pmu]\nmax_files = 1", "pmu.max_files"),
+            ("[privileges]\nseccomp = \"maybe\"", "privileges.seccomp"),
             ("[sniffer]\nports = []", "sniffer.ports"),
             ("[sniffer]\nports = [0]", "sniffer.ports"),
             ("[sniffer]\nbuffer_mib = 0", "sniffer.buffer_mib"),

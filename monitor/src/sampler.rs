@@ -99,7 +99,7 @@ mod tests {
         let mut sampler = Sampler::open(&settings(), &fixture.inputs()).expect("open");
         let sample = sampler.take();
         let names: Vec<&str> = sample.absent.keys().map(String::as_str).collect();
-        assert_eq!(names, ["counters", "cpu", "pressure", "sched", "traffic"]);
+        assert_eq!(names, ["counters", "cpu", "pmu", "pressure", "sched", "traffic"]);
         let mut sections: Vec<&str> = COLLECTORS.iter().map(|(section, _)| *section).collect();
         sections.sort_unstable();
         assert_eq!(names, sections);

@@ -33,7 +33,7 @@ pub use capture::{CaptureError, Live, LiveSettings, read_file};
 pub use figures::{Counts, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
 pub use merge::{MergeError, merge};
 pub use method::Method;
-pub use privileges::{PrivilegeError, drop_privileges};
+pub use privileges::{PrivilegeError, drop_privileges, keep_privileges, user_exists};
 pub use protocol::{PROTOCOLS, Protocol};
 pub use routes::{MOST_ROUTES, Route};
 pub use segment::Packet;

@@ -49,9 +49,15 @@ struct Canary {
 impl Collector for Canary {
     fn collect(&mut self, sample: &mut Sample) {
         let Some(probe) = &mut self.probe else {
+            if sample.counters.is_some() {
+                return;
+            }
             return absent(sample, "counters", "the canary is switched off in the configuration");
         };
         let run = probe.run(self.budget_ns);
+        if sample.counters.is_some() {
+            return;
+        }
         if let Some(reason) = probe.why_no_slow_share() {
             absent(sample, "counters.cache_miss_rate", reason);
         }

@@ -7,6 +7,7 @@ use crate::inputs::Inputs;
 
 pub mod canary;
 pub mod cpu;
+pub mod pmu;
 pub mod pressure;
 pub mod sched;
 pub mod traffic;
@@ -30,12 +31,13 @@ pub trait Collector {
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
 /// All collectors in the order in which they are asked. The canary takes longest and may lose its core: it is last, so
-/// that the others read at the same moment.
+/// that the others read at the same moment, and fills `counters` where no hardware does.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
     ("pressure", pressure::open),
     ("traffic", traffic::open),
+    ("pmu", pmu::open),
     ("counters", canary::open),
 ];
 
