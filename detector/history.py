@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints, number
+from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints, number, wall_cpu_ratio
 from slackwater.messages import Sample
 
 _RATIO, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(5)
@@ -95,7 +95,7 @@ class History:
 
 def _row(sample: Sample) -> tuple[float, float, float, float, float]:
     period = number(sample.period_s)
-    ratio = number(sample.counters.wall_cpu_ratio if sample.counters else None)
+    ratio = number(wall_cpu_ratio(sample))
     utilisation = number(sample.cpu.utilisation if sample.cpu else None)
     cpu_s_per_s = number(sample.sched.cpu_s_per_s if sample.sched else None)
     if np.isnan(cpu_s_per_s) and sample.cpu is not None:

@@ -56,8 +56,11 @@ def _run_delay(sample: Sample) -> float | None:
     return sample.sched.run_delay_s_per_s if sample.sched else None
 
 
-def _wall_cpu_ratio(sample: Sample) -> float | None:
-    return sample.counters.wall_cpu_ratio if sample.counters else None
+def wall_cpu_ratio(sample: Sample) -> float | None:
+    """The probe's, which is in `counters` only where no hardware counter is."""
+    if sample.canary and sample.canary.wall_cpu_ratio is not None:
+        return sample.canary.wall_cpu_ratio
+    return sample.counters.wall_cpu_ratio if sample.counters else None  # of monitors that know no `canary`
 
 
 def _cpi(sample: Sample) -> float | None:
@@ -101,7 +104,7 @@ def _period_ms(sample: Sample) -> float | None:
 # neighbour is not always on the core when the probe is), so its maximum over a second is a signal of its own. Without
 # traffic the run delay has nothing to count; what is left are the probe and the monitor's own late wake-ups (80 ms late
 # in about one tick of eight), which show as a long period.
-_CANARY_RATIO = ("counters.wall_cpu_ratio", "counters")
+_CANARY_RATIO = ("canary.wall_cpu_ratio", "canary", "counters.wall_cpu_ratio", "counters")
 _COST = ("traffic.rps", "traffic", "sched.cpu_s_per_s", "sched", "cpu.utilisation", "cpu")
 _RUN_DELAY = ("sched.run_delay_per_cpu_s", "sched")
 _PRESSURE = ("pressure.cpu_some", "pressure")
@@ -115,7 +118,7 @@ _HIGHEST = f"highest canary wall/CPU ratio of {WINDOW} ticks"
 SIGNALS: tuple[Signal, ...] = (
     Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", True, _run_delay_per_cpu, _RUN_DELAY),
     Signal("run_delay", "run delay per second", "", 0.02, "run queue", True, _run_delay, _RUN_DELAY, False),
-    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", False, _wall_cpu_ratio, _CANARY_RATIO),
+    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", False, wall_cpu_ratio, _CANARY_RATIO),
     Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", False, None, _CANARY_RATIO),
     Signal("period", "time since the sample before", " ms", 1.0, "core", False, _period_ms, ("period_s",)),
     Signal("steal", "steal", "", 0.02, "run queue", False, _steal, ("cpu.steal", "cpu")),

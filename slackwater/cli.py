@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("slackwater.commands:resume", "Take up the work again after `pause`."),
     "restore": ("slackwater.commands:restore", "Set the baseline weights by hand, without a running controller."),
     "config": ("slackwater.commands:config", "Check a controller's configuration."),
+    "bus": ("slackwater.bus_commands:bus", "Write the configuration of a nats-server of your own, with users."),
     "train": ("detector.commands:train", "Build the detector's model from labelled recordings."),
     "detector": ("detector.commands:detector", "Look into the detector: its model, drawn as text."),
     "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),

@@ -43,7 +43,8 @@ def settings(*scopes: str, events: str = "") -> str:
 
 SAMPLE = "slackwater-monitor once --json --config node.toml"
 # A shell that runs what it reads within the cgroup.
-CGROUP = "mkdir /sys/fs/cgroup/web\n"
+# Version 2 counts cgroups apart once a controller was enabled above them, as init systems do.
+CGROUP = "echo +cpu > /sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/web\n"
 WITHIN = "sh -c 'echo 0 > /sys/fs/cgroup/web/cgroup.procs; exec "
 
 
