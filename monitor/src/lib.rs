@@ -16,6 +16,9 @@
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
 //! - [`metrics`]: the page for Prometheus
+//! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
+//! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
+//! - [`check`]: what works on this machine, and what the rest would take
 //! - [`run`]: the loop; [`timer`]: when what is due
 //! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
 //! - [`check`]: what works on this machine, and what the rest would take
