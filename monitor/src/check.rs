@@ -269,7 +269,7 @@ mod tests {
         assert!(is_enough(&[fine.clone(), absent.clone()]));
         let missing = item("traffic", true, Err("no capture: CAP_NET_RAW is missing".to_owned()));
         assert!(missing.remedy.as_deref().expect("a remedy").contains("setcap cap_perfmon,cap_net_raw+ep /"));
-        assert!(!is_enough(&[missing.clone()]));
+        assert!(!is_enough(std::slice::from_ref(&missing)));
         let text = table(&[fine, absent, missing]);
         assert!(text.starts_with("ok       cpu           all of it\nabsent   pmu "), "{text}");
         assert!(
