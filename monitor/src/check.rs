@@ -201,7 +201,7 @@ fn user(settings: &Settings) -> Result<String, String> {
     let user = settings.privileges.user.as_str();
     match (rustix::process::geteuid().is_root(), user) {
         (false, _) => Ok(format!("stays {}", rustix::process::geteuid().as_raw())),
-        (true, "") => Ok("stays root, without its capabilities".to_owned()),
+        (true, "") => Ok("stays root, without its capabilities; privileges.user names a lesser one".to_owned()),
         (true, user) => user_exists(user)
             .map(|()| format!("changes to {user}"))
             .map_err(|error| format!("privileges.user: {error}")),

@@ -133,8 +133,8 @@ settings! {
     }
     /// What the monitor may do once it has started.
     [privileges] struct PrivilegeSettings {
-        /// User that it changes to when it was started as root; empty: it stays root, without root's capabilities.
-        user: String = "nobody".to_owned();
+        /// User that it changes to when it was started as root, and who must be able to read the bus's key files and to open status sockets; empty: it stays root, without root's capabilities.
+        user: String = String::new();
         /// Other system calls than the monitor's own: deny (they fail), log (the kernel logs them), off.
         seccomp: String = "deny".to_owned();
     }
