@@ -1,5 +1,5 @@
-"""An emulated arm64 machine that has hardware counters, for hosts that have none: Debian's kernel in QEMU, with the real
-`slackwater-monitor` cross-built for it.
+"""An emulated arm64 machine that has hardware counters, for hosts that have none: Debian's kernel in QEMU, with the
+real `slackwater-monitor` cross-built for it.
 
 QEMU's PMU counts cycles and instructions. With `-icount shift=N` each instruction takes 2^N cycles: arithmetic can be
 checked to the digit, contention can't be seen. Everything is made below `.build/`; the packages come from apt with a
@@ -24,12 +24,23 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / ".build"
 GUEST = BUILD / "arm64"
 PACKAGES = GUEST / "root"
-PROGRAMS = ("qemu-system-aarch64", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar", "cpio")
+PROGRAMS = ("qemu-system-aarch64", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar", "aarch64-linux-gnu-strip", "cpio")
 TARGET = "aarch64-unknown-linux-gnu"
-DEBIAN_PACKAGES = (
-    "busybox-static libc6 libcap2 libdbus-1-3 libgcc-s1 libgcrypt20 libgpg-error0 liblz4-1 liblzma5 libpcap0.8 libpfm4"
-    " libsystemd0 libzstd1"
-).split()
+DEBIAN_PACKAGES = [
+    "busybox-static",
+    "libc6",
+    "libcap2",
+    "libdbus-1-3",
+    "libgcc-s1",
+    "libgcrypt20",
+    "libgpg-error0",
+    "liblz4-1",
+    "liblzma5",
+    "libpcap0.8",
+    "libpfm4",
+    "libsystemd0",
+    "libzstd1",
+]
 INIT = """#!/bin/sh
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -154,8 +165,8 @@ def prepare() -> Guest:
         shutil.rmtree(files, ignore_errors=True)
         for folder in ("bin", "dev", "etc", "lib", "proc", "sys", "tmp"):
             (files / folder).mkdir(parents=True)
-        for folder in (PACKAGES / "lib/aarch64-linux-gnu", PACKAGES / "usr/lib/aarch64-linux-gnu"):
-            for library in folder.glob("lib*.so.*"):
+        for libraries in (PACKAGES / "lib/aarch64-linux-gnu", PACKAGES / "usr/lib/aarch64-linux-gnu"):
+            for library in libraries.glob("lib*.so.*"):
                 if library.name not in ("libc_malloc_debug.so.0", "libmemusage.so"):
                     shutil.copy(library, files / "lib" / library.name)
         shutil.copy(PACKAGES / "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1", files / "lib")
@@ -163,7 +174,7 @@ def prepare() -> Guest:
         (files / "bin/sh").symlink_to("busybox")
         _run(["aarch64-linux-gnu-gcc", "-O1", "-Wall", "-o", files / "bin/load", ROOT / "tests/pmu_guest_load.c"])
         shutil.copy(monitor, files / "bin/slackwater-monitor")
-        _run([BUILD / "debian/usr/bin/aarch64-linux-gnu-strip", "-g", files / "bin/slackwater-monitor"], env=_libraries())
+        _run(["aarch64-linux-gnu-strip", "-g", files / "bin/slackwater-monitor"])
         (files / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
         (files / "init").write_text(INIT)
         (files / "init").chmod(0o755)
@@ -171,10 +182,6 @@ def prepare() -> Guest:
         if kernel is None:
             raise NoGuest(f"no kernel below {PACKAGES / 'boot'}")
     return Guest(kernel, files)
-
-
-def _libraries() -> dict[str, str]:
-    return {"LD_LIBRARY_PATH": str(BUILD / "debian/usr/lib" / f"{os.uname().machine}-linux-gnu")}
 
 
 @contextmanager

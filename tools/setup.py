@@ -36,9 +36,13 @@ MULTIARCH = f"{platform.machine()}-linux-gnu"
 LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
+    "aarch64-linux-gnu-ar": "usr/bin/aarch64-linux-gnu-ar",
+    "aarch64-linux-gnu-gcc": "usr/bin/aarch64-linux-gnu-gcc",
+    "aarch64-linux-gnu-strip": "usr/bin/aarch64-linux-gnu-strip",
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
     "collectd": "usr/sbin/collectd",
+    "cpio": "bin/cpio",
     "haproxy": "usr/sbin/haproxy",
     "iasl": "usr/bin/iasl",
     "memcached": "usr/bin/memcached",
@@ -50,11 +54,14 @@ PROGRAMS = {
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
     "php8.2": "usr/bin/php8.2",
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
+    "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
 }
+# Words that a program is always called with: the cross compiler's headers and libraries are where it was unpacked.
+ALWAYS = {"aarch64-linux-gnu-gcc": f"--sysroot={DEBIAN}"}
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
@@ -172,7 +179,8 @@ def write_wrappers() -> None:
     path = ":".join(map(str, LIBRARY_PATH))
     for name, inside in PROGRAMS.items():
         wrapper = BIN / name
-        wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={path} exec {DEBIAN / inside} "$@"\n')
+        words = " ".join(filter(None, (str(DEBIAN / inside), ALWAYS.get(name))))
+        wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={path} exec {words} "$@"\n')
         wrapper.chmod(0o755)
 
 

@@ -201,7 +201,7 @@ fn user(settings: &Settings) -> Result<String, String> {
     let user = settings.privileges.user.as_str();
     match (rustix::process::geteuid().is_root(), user) {
         (false, _) => Ok(format!("stays {}", rustix::process::geteuid().as_raw())),
-        (true, "") => Ok("stays root, without its capabilities".to_owned()),
+        (true, "") => Ok("stays root, without its capabilities; privileges.user names a lesser one".to_owned()),
         (true, user) => user_exists(user)
             .map(|()| format!("changes to {user}"))
             .map_err(|error| format!("privileges.user: {error}")),
@@ -269,7 +269,7 @@ mod tests {
         assert!(is_enough(&[fine.clone(), absent.clone()]));
         let missing = item("traffic", true, Err("no capture: CAP_NET_RAW is missing".to_owned()));
         assert!(missing.remedy.as_deref().expect("a remedy").contains("setcap cap_perfmon,cap_net_raw+ep /"));
-        assert!(!is_enough(&[missing.clone()]));
+        assert!(!is_enough(std::slice::from_ref(&missing)));
         let text = table(&[fine, absent, missing]);
         assert!(text.starts_with("ok       cpu           all of it\nabsent   pmu "), "{text}");
         assert!(

@@ -133,8 +133,8 @@ settings! {
     }
     /// What the monitor may do once it has started.
     [privileges] struct PrivilegeSettings {
-        /// User that it changes to when it was started as root; empty: it stays root, without root's capabilities.
-        user: String = "nobody".to_owned();
+        /// User that it changes to when it was started as root, and who must be able to read the bus's key files and to open status sockets; empty: it stays root, without root's capabilities.
+        user: String = String::new();
         /// Other system calls than the monitor's own: deny (they fail), log (the kernel logs them), off.
         seccomp: String = "deny".to_owned();
     }
@@ -348,6 +348,26 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         kib == 0 || WORKING_SET_KIB.contains(&kib),
         format!("must be 0 or {} to {}, got {kib}", WORKING_SET_KIB.start(), WORKING_SET_KIB.end()),
     );
+    let pmu = &settings.pmu;
+    expect(
+        "pmu.scopes",
+        pmu.scopes.iter().all(|scope| crate::pmu::SCOPES.contains(&scope.as_str())),
+        format!("must be of {}, got {:?}", crate::pmu::SCOPES.join(", "), pmu.scopes),
+    );
+    let keys = crate::pmu::events::EVENTS.map(|(_, key, _)| key);
+    let strange = pmu.events.keys().find(|key| !keys.contains(&key.as_str()));
+    expect(
+        "pmu.events",
+        strange.is_none(),
+        format!("must be a table with keys of {}, got {:?}", keys.join(", "), strange.cloned().unwrap_or_default()),
+    );
+    let files = pmu.max_files;
+    expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
+    expect(
+        "privileges.seccomp",
+        crate::seccomp::MODES.contains(&settings.privileges.seccomp.as_str()),
+        format!("must be {}, got {:?}", crate::seccomp::MODES.join(" or "), settings.privileges.seccomp),
+    );
     expect("sniffer.ports", !settings.sniffer.ports.is_empty(), "must be at least one port".to_owned());
     let routes = settings.sniffer.routes.len();
     expect("sniffer.routes", routes <= MOST_ROUTES, format!("must be at most {MOST_ROUTES} classes, got {routes}"));
@@ -481,6 +501,10 @@ mod tests {
             ("[cpu]\ncgroup = \"../x\"", "cpu.cgroup"),
             ("[canary]\nmax_cpu_share = 0.5", "canary.max_cpu_share"),
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
+            ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
+            ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),
+            ("[pmu]\nmax_files = 1", "pmu.max_files"),
+            ("[privileges]\nseccomp = \"maybe\"", "privileges.seccomp"),
             ("[bus]\nuser = \"a\"", "bus.password_file"),
             ("[bus]\ntls_cert = \"a\"", "bus.tls_key"),
             ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),

@@ -7,6 +7,7 @@
 //! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
 //! - [`processes`]: which processes are the web server's
 //! - [`growth`]: how much the kernel's counters grew
+//! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
 //! - [`status`]: the web server's status pages
 //! - [`switches`]: which turns on a core ended voluntarily

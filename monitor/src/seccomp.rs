@@ -148,7 +148,7 @@ mod tests {
             apply("deny").expect("a filter");
             assert!(std::fs::read_to_string("/proc/self/stat").is_ok());
             std::thread::spawn(|| ()).join().expect("a thread");
-            let error = std::process::Command::new("/bin/true").spawn().err().expect("no programs");
+            let error = std::process::Command::new("/bin/true").spawn().expect_err("no programs");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
             let error = std::fs::remove_file(file).expect_err("nothing is removed");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");

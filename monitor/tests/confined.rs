@@ -103,7 +103,7 @@ fn said_until(running: &mut Running, words: &str) -> String {
 }
 
 #[test]
-fn started_as_root_it_goes_on_as_nobody_with_two_capabilities_and_still_publishes_traffic() {
+fn started_as_root_it_goes_on_as_another_user_with_two_capabilities_and_still_publishes_traffic() {
     if !is_root() {
         return;
     }
@@ -113,7 +113,7 @@ fn started_as_root_it_goes_on_as_nobody_with_two_capabilities_and_still_publishe
     let web = listener.local_addr().expect("an address").port();
     let stop = Arc::new(AtomicBool::new(false));
     let client = traffic(listener, stop.clone());
-    let mut monitor = start(&config(folder.path(), bus, web, ""));
+    let mut monitor = start(&config(folder.path(), bus, web, "[privileges]\nuser = \"nobody\""));
     let said = said_until(&mut monitor, ": connected");
     assert!(said.contains("goes on with user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{said}");
 
@@ -156,7 +156,7 @@ fn what_is_not_configured_keeps_no_capability() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = config(folder.path(), 9, 80, "[pmu]\nenabled = false\n[privileges]\nuser = \"\"\nseccomp = \"off\"");
+    let file = config(folder.path(), 9, 80, "[pmu]\nenabled = false\n[privileges]\nseccomp = \"off\"");
     let text = fs::read_to_string(&file).expect("node.toml").replace("interface = \"lo\"", "interface = \"\"");
     fs::write(&file, text).expect("node.toml");
     let mut monitor = start(&file);
@@ -171,7 +171,7 @@ fn what_is_not_configured_keeps_no_capability() {
 fn each_command_finds_the_same_with_and_without_its_filter() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let run = |mode: &str, command: &str| {
-        let file = config(folder.path(), 9, 80, &format!("[privileges]\nseccomp = \"{mode}\""));
+        let file = config(folder.path(), 9, 80, &format!("[privileges]\nuser = \"nobody\"\nseccomp = \"{mode}\""));
         let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
         let output = monitor.args([command, "--json", "--config"]).arg(file).output().expect("run");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -51,8 +51,8 @@ pub trait Collector {
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and fills
-/// `counters` where no hardware does.
+/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and
+/// stands in where there are no hardware counters.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),

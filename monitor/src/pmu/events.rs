@@ -120,7 +120,7 @@ mod tests {
         let wanted = wanted(&configured.into(), &libpfm);
         assert_eq!(wanted.len(), COUNT - 1);
         assert_eq!((wanted[0].name.as_str(), wanted[0].encoding.is_ok()), ("cpu-clock", true));
-        let error = wanted[1].encoding.as_ref().err().expect("no encoding");
+        let error = wanted[1].encoding.as_ref().expect_err("no encoding");
         assert_eq!(error, "libpfm4 knows no event \"no-such-event\" here: event not found");
         assert!(wanted.iter().all(|wanted| wanted.event != Event::CacheMisses));
     }

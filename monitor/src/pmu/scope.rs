@@ -171,7 +171,7 @@ impl Scope {
         for event in left_out {
             self.seen[*event as usize].refused = Some("left out: pmu.max_files is too small".to_owned());
         }
-        for target in targets {
+        for target in targets.iter().copied() {
             match self.open_target(&events, target) {
                 Ok(opened) => {
                     for (event, error) in opened.refused {
@@ -191,10 +191,16 @@ impl Scope {
             }
         }
         if self.opened.is_empty() {
+            let hint = match targets.first() {
+                Some(Target::Cgroup(..)) => {
+                    " (or no controller was ever enabled above the cgroup: cgroup.subtree_control)"
+                }
+                _ => "",
+            };
             let refused = self.seen.iter().find_map(|seen| seen.refused.clone());
             return Err(refused.map_or_else(
                 || "what was to be counted has ended".to_owned(),
-                |reason| format!("no hardware counters: {reason}"),
+                |reason| format!("no hardware counters: {reason}{hint}"),
             ));
         }
         self.source.opened(self.options.inherit);
