@@ -50,7 +50,6 @@ PROGRAMS = {
     "php8.2": "usr/bin/php8.2",
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
     "tcpdump": "usr/bin/tcpdump",
-    "tcpreplay": "usr/bin/tcpreplay",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
 }

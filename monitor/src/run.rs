@@ -12,6 +12,7 @@ use tokio::time::sleep_until;
 
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
+use crate::confine::confine;
 use crate::inputs::Inputs;
 use crate::memory;
 use crate::metrics::{Metrics, http};
@@ -36,21 +37,24 @@ pub fn drain_every(period: Duration) -> Duration {
 /// # Errors
 /// What keeps the monitor from starting.
 pub fn run(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+    // While there is no other thread: privileges are each thread's own.
+    let sampler = Sampler::open(settings, inputs)?;
+    let left = confine(settings, inputs)?;
+    eprintln!("slackwater-monitor: goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| format!("no event loop: {error}"))?;
-    runtime.block_on(publish(settings, inputs))
+    runtime.block_on(publish(settings, sampler))
 }
 
-async fn publish(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+async fn publish(settings: &Settings, mut sampler: Sampler) -> Result<(), String> {
     let cannot_listen = |error: std::io::Error| format!("cannot listen for signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
     let subject = subject(&settings.pool, &settings.node);
     let name = format!("slackwater-monitor {}", settings.node);
     let mut bus = Bus::open(&settings.bus, &name, subject.clone()).await?;
-    let mut sampler = Sampler::open(settings, inputs)?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);

@@ -11,8 +11,15 @@ use crate::inputs::Inputs;
 
 pub mod canary;
 pub mod cpu;
+pub mod disk;
+pub mod frequency;
+pub mod memory;
+pub mod network;
+pub mod pmu;
 pub mod pressure;
 pub mod sched;
+pub mod server;
+pub mod slow;
 pub mod traffic;
 
 /// Measures one section of the Sample.
@@ -44,18 +51,33 @@ pub trait Collector {
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found.
+/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and fills
+/// `counters` where no hardware does.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
     ("pressure", pressure::open),
+    ("memory", memory::open),
+    ("disk", disk::open),
+    ("network", network::open),
+    ("frequency", frequency::open),
+    ("server", server::open),
     ("traffic", traffic::open),
+    ("pmu", pmu::open),
     ("canary", canary::open),
 ];
 
 /// Notes that a value or a section is not there, and why.
 pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<String>) {
     sample.absent.insert(name.to_owned(), reason.into());
+}
+
+/// Puts a value into its place, or notes why it is not there.
+pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, value: Result<T, impl Into<String>>) {
+    match value {
+        Ok(value) => *place = Some(value),
+        Err(reason) => absent(sample, name, reason),
+    }
 }
 
 /// The time between two readings.

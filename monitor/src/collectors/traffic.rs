@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use slackwater_messages::{Sample, Traffic};
-use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, Tracker, TrackerSettings};
+use slackwater_messages::{RouteTraffic, Sample, Traffic};
+use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
 use super::{Collector, NO_TIME, absent, seconds_between};
 use crate::config::{Settings, SnifferSettings};
 use crate::inputs::Inputs;
+use crate::watched::tracker_settings;
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
 const RETRY_NS: u64 = 5_000_000_000;
@@ -61,13 +62,13 @@ impl Wire {
         self.capture = if self.settings.interface.is_empty() {
             Err(("no capture: no interface is configured".to_owned(), u64::MAX))
         } else {
+            let tracker = tracker_settings(&self.settings.ports, &self.settings.routes);
             let live = LiveSettings {
                 interface: self.settings.interface.clone(),
-                ports: self.settings.ports.clone(),
+                ports: tracker.ports.clone(),
                 buffer_mib: self.settings.buffer_mib,
                 ..LiveSettings::default()
             };
-            let tracker = TrackerSettings { ports: self.settings.ports.clone(), ..TrackerSettings::default() };
             Capture::open(&live, tracker)
                 .map_err(|error| (format!("no capture: {error}"), now_ns.saturating_add(RETRY_NS)))
         };
@@ -127,7 +128,15 @@ impl Collector for Wire {
 
 /// The section of the Sample; what is not there goes to `sample.absent`.
 fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, elapsed_s: f64) -> Traffic {
-    let mut traffic = Traffic { in_flight: Some(period.in_flight), ..Traffic::default() };
+    let counts = &period.counts;
+    let mut traffic = Traffic {
+        in_flight: Some(period.in_flight),
+        // Requests that ask for no answer are not missing one.
+        unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
+        holes: Some(counts.holes),
+        routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
+        ..Traffic::default()
+    };
     match drops {
         Ok(drops) => traffic.drops = Some(drops),
         Err(reason) => absent(sample, "traffic.drops", reason),
@@ -154,6 +163,18 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, ela
     traffic
 }
 
+/// Figures of one route class. Without exchanges it has no response time, which its rate of zero explains.
+fn of_route(route: &RouteFigures, elapsed_s: f64) -> RouteTraffic {
+    let per_s = |count: u64| (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    RouteTraffic {
+        route: route.name.clone(),
+        rps: per_s(route.exchanges),
+        rt_mean_ms: route.last_byte_ms.mean,
+        rt_p95_ms: route.last_byte_ms.p95,
+        errors_per_s: per_s(route.status.server_error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +193,35 @@ mod tests {
         let traffic = section(&mut sample, &period, Ok(7), 0.2);
         assert_eq!((traffic.rps, traffic.errors_per_s), (Some(250.0), Some(10.0)));
         assert_eq!((traffic.in_flight, traffic.drops, traffic.rt_mean_ms), (Some(3), Some(7), Some(2.5)));
+    }
+
+    #[test]
+    fn route_classes_and_what_was_lost_are_told() {
+        let mut period = Period { exchanges: 3, ..Period::default() };
+        period.counts.unmatched_requests = 5;
+        period.counts.quiet_requests = 3;
+        period.counts.holes = 1;
+        let mut search = RouteFigures { name: "search".to_owned(), exchanges: 3, ..RouteFigures::default() };
+        search.last_byte_ms.mean = Some(9.0);
+        search.last_byte_ms.p95 = Some(14.0);
+        search.status.server_error = 1;
+        period.details.routes = vec![search, RouteFigures { name: "other".to_owned(), ..RouteFigures::default() }];
+        let traffic = section(&mut Sample::default(), &period, Ok(0), 0.5);
+        assert_eq!((traffic.unmatched, traffic.holes), (Some(2), Some(1)));
+        let expected = RouteTraffic {
+            route: "search".to_owned(),
+            rps: Some(6.0),
+            rt_mean_ms: Some(9.0),
+            rt_p95_ms: Some(14.0),
+            errors_per_s: Some(2.0),
+        };
+        let other = RouteTraffic {
+            route: "other".to_owned(),
+            rps: Some(0.0),
+            errors_per_s: Some(0.0),
+            ..RouteTraffic::default()
+        };
+        assert_eq!(traffic.routes, [expected, other]);
     }
 
     #[test]
