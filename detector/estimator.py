@@ -47,6 +47,8 @@ class Estimates:
     """Requests per second at which the CPU is full, now."""
     severity: Floats
     """Share of the calm capacity that is lost; 0 for nodes in no episode."""
+    capacity_stderr: Floats
+    """Standard error of `capacity` in requests per second; NaN where it is not this node's own or not known yet."""
 
 
 class Estimator:
@@ -61,7 +63,11 @@ class Estimator:
         self._old_cpu: Floats = np.full(0, np.nan)
         self.calm_capacity: Floats = np.full(0, np.nan)
         self._ticks: Ints = np.zeros(0, dtype=np.int64)
+        self._capacity_variance: Floats = np.zeros(0)
+        """Of single calm ticks' capacities about their mean."""
         self._severity: Floats = np.zeros(0)
+        self._severity_variance: Floats = np.zeros(0)
+        """Of an episode's single ticks about the severity that follows them."""
         self.history: list[Floats] | None = None
         """Set to a list to keep each tick's terms and CPU, (M, 5) (training)."""
 
@@ -76,7 +82,9 @@ class Estimator:
         self._old_cpu = np.concatenate([self._old_cpu, np.full(more, np.nan)])
         self.calm_capacity = np.concatenate([self.calm_capacity, np.full(more, np.nan)])
         self._ticks = np.concatenate([self._ticks, np.zeros(more, dtype=np.int64)])
+        self._capacity_variance = np.concatenate([self._capacity_variance, np.zeros(more)])
         self._severity = np.concatenate([self._severity, np.zeros(more)])
+        self._severity_variance = np.concatenate([self._severity_variance, np.zeros(more)])
 
     def forget(self, slot: int) -> None:
         """Empties a slot for a new node."""
@@ -84,7 +92,8 @@ class Estimator:
         self._covariance[slot] = START_VARIANCE * np.eye(len(TERMS))
         self._old_cpu[slot] = self.calm_capacity[slot] = np.nan
         self._ticks[slot] = 0
-        self._severity[slot] = 0.0
+        self._capacity_variance[slot] = 0.0
+        self._severity[slot] = self._severity_variance[slot] = 0.0
 
     def update(self, frame: Frame, calm: Bools, episode: Bools) -> Estimates:
         """Takes a tick in. `calm` (M,) marks rows fit to learn from, `episode` those in an episode."""
@@ -106,8 +115,23 @@ class Estimator:
         with np.errstate(divide="ignore", invalid="ignore"):
             severity = np.where(episode, np.nan_to_num(1.0 - left / capacity, nan=0.0), 0.0)
         return Estimates(
-            predicted=np.clip(predicted, 0.0, 2.0), capacity=left, severity=np.clip(severity, 0.0, MAX_SEVERITY)
+            predicted=np.clip(predicted, 0.0, 2.0),
+            capacity=left,
+            severity=np.clip(severity, 0.0, MAX_SEVERITY),
+            capacity_stderr=self._stderr(slots, capacity, severity, episode),
         )
+
+    def _stderr(self, slots: Ints, capacity: Floats, severity: Floats, episode: Bools) -> Floats:
+        """Standard error of calm capacity x (1 - severity): both are exponentially weighted means of their ticks.
+
+        Such a mean of independent ticks has the variance of one tick times w/(2 - w) (S. W. Roberts, "Control chart
+        tests based on geometric moving averages", Technometrics 1(3), 1959).
+        """
+        weight = np.maximum(1.0 / np.maximum(self._ticks[slots], 1), SLOWEST_WEIGHT)
+        calm_variance = self._capacity_variance[slots] * weight / (2.0 - weight)
+        lost_variance = self._severity_variance[slots] * SEVERITY_WEIGHT / (2.0 - SEVERITY_WEIGHT)
+        variance = (1.0 - severity) ** 2 * calm_variance + np.where(episode, capacity**2 * lost_variance, 0.0)
+        return np.where(self._ticks[slots] >= MIN_TICKS, np.sqrt(variance), np.nan)
 
     def _learn_capacity(self, frame: Frame, calm: Bools) -> None:
         utilisation = np.where(np.isnan(frame.utilisation), frame.load, frame.utilisation)
@@ -119,7 +143,10 @@ class Estimator:
         weight = np.maximum(1.0 / np.maximum(self._ticks[slots], 1), SLOWEST_WEIGHT)
         old = np.where(np.isnan(self.calm_capacity[slots]), now, self.calm_capacity[slots])
         # A tick may pull by a third at most: one odd second (a deploy, a backup) must not move the weights.
-        self.calm_capacity[slots] = old + weight * np.clip(now - old, -old / 3, old / 3)
+        off = np.clip(now - old, -old / 3, old / 3)
+        self.calm_capacity[slots] = old + weight * off
+        # As West (Communications of the ACM 22(9), 1979) updates a weighted variance.
+        self._capacity_variance[slots] = (1.0 - weight) * (self._capacity_variance[slots] + weight * off**2)
 
     def _calm_capacity(self, slots: Ints) -> Floats:
         own = np.where(self._ticks >= MIN_TICKS, self.calm_capacity, np.nan)
@@ -128,8 +155,12 @@ class Estimator:
         return np.where(np.isnan(own[slots]), peers, own[slots])
 
     def _terms(self, frame: Frame, capacity: Floats) -> Floats:
-        """(M, 4) the regression's inputs; an unknown CPI counts as the calm one, since it is relative to it."""
-        cpi = np.nan_to_num(frame.own[:, INDEX["cpi"]], nan=1.0) - 1.0
+        """(M, 4) the regression's inputs; an unknown CPI counts as the calm one, since it is relative to it.
+
+        Without hardware counters the probe's cycles per load stand in: both are over their own calm ones.
+        """
+        hardware, probe = frame.own[:, INDEX["cpi"]], frame.own[:, INDEX["probe_cycles"]]
+        cpi = np.nan_to_num(np.where(np.isnan(hardware), probe, hardware), nan=1.0) - 1.0
         old = self._old_cpu[frame.slots]
         return np.stack([old, frame.rps / capacity, np.clip(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
 
@@ -181,6 +212,10 @@ class Estimator:
         heard = ~np.isnan(by_queue) | rises
         followed = np.where(old == 0.0, now, old + SEVERITY_WEIGHT * (now - old))
         self._severity[slots] = np.where(episode, np.where(heard, followed, old), 0.0)
+        spread = self._severity_variance[slots]
+        off = np.where(old == 0.0, 0.0, now - old)
+        followed = (1.0 - SEVERITY_WEIGHT) * (spread + SEVERITY_WEIGHT * off**2)
+        self._severity_variance[slots] = np.where(episode, np.where(heard, followed, spread), 0.0)
         return self._severity[slots]
 
 

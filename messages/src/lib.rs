@@ -49,6 +49,8 @@ pub struct Verdict {
     pub path: Vec<String>,
     /// Which model said so.
     pub model: String,
+    /// `cpu`, `cache`, `memory bandwidth`, `network`, `disk` or `unclear`: what the neighbour takes away.
+    pub resource: Option<String>,
     /// The Sample that it is about.
     pub sample_seq: Option<u64>,
     /// CPU utilisation.
@@ -57,6 +59,8 @@ pub struct Verdict {
     pub cpu_predicted: Option<f64>,
     /// Requests per second at which the CPU would be full, now.
     pub capacity_rps: Option<f64>,
+    /// Standard error of `capacity_rps`.
+    pub capacity_stderr_rps: Option<f64>,
     /// Requests per second.
     pub rps: Option<f64>,
     /// Mean response time.
