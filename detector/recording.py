@@ -76,10 +76,22 @@ class Recording:
 
     def truth(self, node: str, time_unix_s: float) -> str:
         """The state that is right for a node at a time."""
-        for label in self.labels:
-            if label.node in (node, "*") and label.start_unix_s <= time_unix_s < label.end_unix_s:
-                return label.state
-        return "calm"
+        label = self._label(node, time_unix_s)
+        return label.state if label else "calm"
+
+    def kind(self, node: str, time_unix_s: float) -> str:
+        """The kind of the label that a node has at a time; empty without one."""
+        label = self._label(node, time_unix_s)
+        return label.kind if label else ""
+
+    def _label(self, node: str, time_unix_s: float) -> Label | None:
+        """The one that says most: a noise over a label of the whole pool."""
+        found = [
+            label
+            for label in self.labels
+            if label.node in (node, "*") and label.start_unix_s <= time_unix_s < label.end_unix_s
+        ]
+        return max(found, key=lambda label: (label.state == "interference", label.state != "calm"), default=None)
 
 
 def write(path: str | Path, samples: Sequence[Sample], labels: Sequence[Label], description: str) -> None:
