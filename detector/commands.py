@@ -105,6 +105,33 @@ def evaluate(data: tuple[Path, ...], which: str, as_json: bool) -> None:
     click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
 
 
+@detector.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print scores and learning curves as JSON.")
+def tail(data: tuple[Path, ...], as_json: bool) -> None:
+    """Compare the estimators of p95 response time (forest, SVM, reinforcement learning) on recordings.
+
+    Each is trained on 70% of the seconds and tested on the others. PAAE is the mean of |predicted - measured| over
+    measured.
+
+    Example: slackwater detector tail recordings/ --json
+    """
+    from detector.tail.curves import TooFewRows, compare
+    from detector.tail.data import rows_of
+
+    try:
+        found = compare(rows_of([read(file) for file in _files(data)]))
+    except (RecordingError, TooFewRows) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, one in found.items():
+        click.echo(f"{name}: PAAE {one['paae']:g}, R2 {one['r2']:g} on {one['rows']} seconds not trained on")
+        curve = ", ".join(f"{share:.0%} {error:g}" for share, error, _ in one["learning_curve"])
+        click.echo(f"  PAAE by share of the data trained on: {curve}")
+
+
 def _evaluated(result: dict[str, Any]) -> str:
     lines = _judged(result["model"], result)
     felt = result["felt"]
