@@ -59,10 +59,20 @@ _SECTIONS: dict[str, tuple[Callable[[Sequence[Sample]], list[Any]], Any, tuple[s
     "network": (_section("network"), Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),
 }
 """Section of a column's name -> where it is, what stands in for an absent one (all fields absent), fields needed."""
+NOT_A_SECTION = ("pmu", "probe")
+"""Columns that are `counters` by source."""
 _GETTERS = {name: attrgetter(*fields) for name, (_, _, fields) in _SECTIONS.items()}
 
 Columns = dict[str, Floats]
 """Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,)."""
+
+
+def fields_read() -> dict[str, set[str]]:
+    """Section of a Sample -> its fields that the detector reads."""
+    found: dict[str, set[str]] = {"counters": {"source"}, "traffic": {"routes"}}
+    for name, (_, _, fields) in _SECTIONS.items():
+        found.setdefault("counters" if name in NOT_A_SECTION else name, set()).update(fields)
+    return found
 
 
 def columns_of(samples: Sequence[Sample]) -> Columns:

@@ -231,15 +231,19 @@ def describe(feature: str, frame: Frame, row: int) -> str:
 
 def describe_all(feature: str, frame: Frame, rows: Ints) -> list[str]:
     """`describe` of many rows: (K,)."""
-    key, _, against = feature.partition(":")
-    if feature == DEMAND or frame.borrowed[rows].any():
+    if feature == DEMAND:
         return [describe(feature, frame, int(row)) for row in rows]
+    key, _, against = feature.partition(":")
     column = INDEX[key]
     signal = SIGNALS[column]
     values = frame.values[rows, column].tolist()
     ratios = {"own": frame.own, "peers": frame.peers}[against][rows, column].tolist()
-    name, unit, whose = signal.words, signal.unit, AGAINST[against]
-    return [f"{name} {value:.3g}{unit} is {times(ratio)} {whose}" for value, ratio in zip(values, ratios, strict=True)]
+    name, unit, own, peers = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
+    lent = (frame.borrowed[rows] & (against != "peers")).tolist()
+    return [
+        f"{name} {value:.3g}{unit} is {times(ratio)} {peers if other else own}"
+        for value, ratio, other in zip(values, ratios, lent, strict=True)
+    ]
 
 
 def times(value: float) -> str:
