@@ -3,7 +3,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine web lab tools tests
 
-.PHONY: help setup demo test test-full lint bench-sniffer bench-detector docs clean
+.PHONY: help setup demo test test-full lint bench-sniffer bench-detector recordings docs clean
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python tools/bench_detector.py --write docs/bench-detector.md
+
+recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 90 minutes, quiet)
+	python tools/lab_recordings.py
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
 	python tools/schema.py
