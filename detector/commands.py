@@ -32,7 +32,7 @@ def _files(data: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _progress() -> Progress:
+def progress() -> Progress:
     """A progress line on stderr, on a terminal only."""
 
     def say(what: str, done: int, of: int) -> None:
@@ -59,7 +59,7 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
     """
     try:
         recordings: list[Recording] = []
-        say = _progress()
+        say = progress()
         files = _files(data)
         for number, file in enumerate(files):
             say("reading", number, len(files))
@@ -68,13 +68,14 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
         today = time.strftime("%Y-%m-%d", time.gmtime())
         model = train_model(recordings, out, name or out.stem, today, Options(), say)
         if report is not None:
-            _write_report(report, model)
+            write_report(report, model)
     except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(model.metadata, indent=2) if as_json else f"{describe(model)}\n\nwritten: {out}")
 
 
-def _write_report(path: Path, model: tree.Model) -> None:
+def write_report(path: Path, model: tree.Model) -> None:
+    """Writes a model's report as HTML. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(model, describe(model)), encoding="utf-8")
 
@@ -99,7 +100,7 @@ def evaluate(data: tuple[Path, ...], which: str, as_json: bool) -> None:
 
     try:
         model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
-        result = evaluating.evaluate([read(file) for file in _files(data)], model, Options(), _progress())
+        result = evaluating.evaluate([read(file) for file in _files(data)], model, Options(), progress())
     except (RecordingError, TrainingError, tree.ModelError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
@@ -165,7 +166,7 @@ def explain(path: Path | None, report: Path | None, as_json: bool) -> None:
     try:
         model = tree.load(path or tree.SHIPPED)
         if report is not None:
-            _write_report(report, model)
+            write_report(report, model)
     except tree.ModelError as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(model.metadata, indent=2) if as_json else describe(model))
