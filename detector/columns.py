@@ -80,11 +80,14 @@ def columns_of(samples: Sequence[Sample]) -> Columns:
     found: Columns = {"period_s": _finite([sample.period_s for sample in samples])}
     for name, (get, stand_in, fields) in _SECTIONS.items():
         parts = get(samples)
-        if parts.count(None) == len(parts):
+        absent = parts.count(None)
+        if absent == len(parts):
             nothing = np.full(len(parts), np.nan)
             found.update({f"{name}.{field}": nothing for field in fields})
             continue
-        values = _finite([_GETTERS[name](stand_in if part is None else part) for part in parts])
+        if absent:
+            parts = [stand_in if part is None else part for part in parts]
+        values = _finite(list(map(_GETTERS[name], parts)))
         values = values.reshape(len(parts), len(fields))
         found.update({f"{name}.{field}": values[:, number] for number, field in enumerate(fields)})
     return found

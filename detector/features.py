@@ -241,7 +241,8 @@ def describe_all(feature: str, frame: Frame, rows: Ints) -> list[str]:
     name, unit, own, peers = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
     lent = (frame.borrowed[rows] & (against != "peers")).tolist()
     return [
-        f"{name} {value:.3g}{unit} is {times(ratio)} {peers if other else own}"
+        # `times` written out where it is nearly always: a call for each node and tick would show.
+        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {peers if other else own}"
         for value, ratio, other in zip(values, ratios, lent, strict=True)
     ]
 

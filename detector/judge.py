@@ -348,7 +348,9 @@ class Judge:
 
 def _or_none(values: Floats) -> list[list[float | None]]:
     """(M, K) as Python's numbers, None for NaN and infinities."""
-    found: list[list[float | None]] = np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]
+    found: list[list[float | None]] = values.tolist()
+    for row, column in zip(*(places.tolist() for places in np.nonzero(~np.isfinite(values))), strict=True):
+        found[row][column] = None
     return found
 
 

@@ -46,16 +46,24 @@ class RouteTimes:
         """Requests per second and mean response time (ms) by route, each (M, routes), NaN without; None: no routes."""
         if not any(sample.traffic is not None and sample.traffic.routes for sample in samples):
             return None
-        rps = np.full((len(samples), MAX_ROUTES), np.nan)
-        rt_ms = np.full((len(samples), MAX_ROUTES), np.nan)
+        rows: list[int] = []
+        columns: list[int] = []
+        found: list[tuple[float, float]] = []
         for row, sample in enumerate(samples):
             for route in sample.traffic.routes if sample.traffic else ():
-                column = self._names.setdefault(route.route, len(self._names))
-                if column >= MAX_ROUTES:
-                    del self._names[route.route]
-                elif route.rps and route.rt_mean_ms is not None:
-                    rps[row, column], rt_ms[row, column] = route.rps, route.rt_mean_ms
-        return rps, rt_ms
+                if route.rps and route.rt_mean_ms is not None:
+                    rows.append(row)
+                    columns.append(self._column(route.route))
+                    found.append((route.rps, route.rt_mean_ms))
+        both = np.full((2, len(samples), MAX_ROUTES + 1), np.nan)
+        both[:, rows, columns] = np.array(found).reshape(len(found), 2).T
+        return both[0, :, :MAX_ROUTES], both[1, :, :MAX_ROUTES]
+
+    def _column(self, route: str) -> int:
+        """Number of a route; `MAX_ROUTES` for one too many."""
+        if route not in self._names and len(self._names) < MAX_ROUTES:
+            self._names[route] = len(self._names)
+        return self._names.get(route, MAX_ROUTES)
 
     def ratio(self, slots: Ints, rps: Floats, rt_ms: Floats) -> Floats:
         """(M,) response time over the calm one, mean over the requests of the routes that are known; else NaN."""
@@ -91,11 +99,9 @@ class RouteTimes:
             for name, calm_ms in routes.items():
                 if not 0 < float(calm_ms) < np.inf:
                     raise ValueError(f"route {name}: expected a response time, got {calm_ms}")
-                column = self._names.setdefault(name, len(self._names))
-                if column >= MAX_ROUTES:
-                    del self._names[name]
-                    continue
-                self._calm_ms[slot, column], self._ticks[slot, column] = float(calm_ms), FIRST
+                column = self._column(name)
+                if column < MAX_ROUTES:
+                    self._calm_ms[slot, column], self._ticks[slot, column] = float(calm_ms), FIRST
         except (ValueError, TypeError, AttributeError) as error:
             self.forget(slot)
             raise ValueError(f"no calm response times of routes: {error}") from None
