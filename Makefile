@@ -3,7 +3,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine web lab tools tests
 
-.PHONY: help setup demo test test-full lint bench-sniffer bench-detector recordings docs clean
+.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-detector recordings docs clean
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes o
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 90 minutes, quiet)
 	python tools/lab_recordings.py
+
+bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)
+	python tools/bench_monitor.py --write docs/bench-monitor.md
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
 	python tools/schema.py

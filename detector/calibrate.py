@@ -19,6 +19,7 @@ from pathlib import Path
 
 from detector.recording import Label, write
 from slackwater.bus import Bus
+from slackwater.config import BusSettings
 from slackwater.messages import Cycle, Sample
 
 IN_A_ROW = 2
@@ -197,7 +198,7 @@ async def calm(plan: Plan, watch: Watch) -> None:
 
 
 async def calibrate(
-    url: str, pool: str, plan: Plan, limits: Limits, folder: Path, say: Callable[[str], None]
+    where: BusSettings, pool: str, plan: Plan, limits: Limits, folder: Path, say: Callable[[str], None]
 ) -> list[Path]:
     """Makes the recordings of a plan, one a round, in a folder. Raises CalibrationError, BusError, RecordingError.
 
@@ -206,7 +207,7 @@ async def calibrate(
     for command in (plan.noise_command, *([plan.stop_command] if plan.stop_command else [])):
         argv_of(command, "node", 1.0, plan.noise_s)
     watch = Watch(limits)
-    bus = await Bus.connect(url, "slackwater-calibrate")
+    bus = await Bus.connect(where, "slackwater-calibrate")
     made: list[Path] = []
     labels: list[Label] = []
     try:

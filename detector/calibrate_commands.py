@@ -110,7 +110,7 @@ def calibrate(
 async def _interruptible(settings: ControllerSettings, pool: str, plan: Plan, limits: Limits, out: Path) -> list[Path]:
     """The calibration; SIGINT and SIGTERM end it as a limit does."""
     work = asyncio.ensure_future(
-        calibrating.calibrate(settings.bus.address, pool, plan, limits, out, lambda text: click.echo(text, err=True))
+        calibrating.calibrate(settings.bus, pool, plan, limits, out, lambda text: click.echo(text, err=True))
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):

@@ -87,6 +87,11 @@ class Judge:
         """
         for sample in samples:
             self.inbox.offer(sample, now_s)
+        for loss in self.inbox.losses(now_s):
+            log.warning(
+                "%s/%s: %d Samples never came (its monitor dropped %d of them while the bus was away)",
+                *(self.pool, loss.node, loss.lost, loss.dropped),
+            )
         verdicts: list[Verdict] = []
         while batch := self.inbox.take():
             self._welcome(now_s, batch)

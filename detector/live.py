@@ -9,6 +9,7 @@ from pathlib import Path
 from detector import marks
 from detector.recording import Recording, RecordingError, read, write
 from slackwater.bus import Bus
+from slackwater.config import BusSettings
 from slackwater.messages import Sample
 
 MAX_SAMPLES = 2_000_000
@@ -17,7 +18,7 @@ SAY_EVERY_S = 10.0
 
 
 async def collect(
-    url: str, pool: str, seconds: float | None, stop: asyncio.Event, say: Callable[[str], None]
+    where: BusSettings, pool: str, seconds: float | None, stop: asyncio.Event, say: Callable[[str], None]
 ) -> list[Sample]:
     """The Samples of a pool until `stop` is set, the seconds are over, or there are `MAX_SAMPLES`. Raises BusError."""
     heard: list[Sample] = []
@@ -27,7 +28,7 @@ async def collect(
         if len(heard) >= MAX_SAMPLES:
             stop.set()
 
-    bus = await Bus.connect(url, "slackwater-record")
+    bus = await Bus.connect(where, "slackwater-record")
     loop = asyncio.get_running_loop()
     end_s = None if seconds is None else loop.time() + seconds
     try:

@@ -45,7 +45,7 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        return await live.collect(settings.bus.address, pool, seconds, stop, lambda text: click.echo(text, err=True))
+        return await live.collect(settings.bus, pool, seconds, stop, lambda text: click.echo(text, err=True))
 
     click.echo(f"recording pool {pool}; Ctrl-C ends it and writes {out}", err=True)
     heard = asyncio.run(main())

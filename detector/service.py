@@ -24,7 +24,7 @@ BASELINES = "detector-baselines.json"
 async def run(settings: ControllerSettings) -> None:
     """Judges until SIGTERM or SIGINT. Raises `detector.tree.ModelError` for an unusable model, BusError."""
     model = choose_model(settings.detector)
-    bus = await Bus.connect(settings.bus.address, "slackwater-detector")
+    bus = await Bus.connect(settings.bus, "slackwater-detector")
     try:
         await Detector(settings, bus, model).run()
     finally:

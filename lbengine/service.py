@@ -20,7 +20,7 @@ from lbengine.engine import Engine
 from lbengine.haproxy import BalancerError
 from lbengine.pause import PauseError
 from slackwater.bus import Bus, BusError
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.config import BusSettings, ControllerSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import Verdict
 
@@ -43,7 +43,7 @@ async def run(settings: ControllerSettings) -> None:
     # Short: lowering a weight may not wait long for another writer of the journal.
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         drivers = _drivers(settings, journal)
-        connecting = asyncio.create_task(_connect(settings.bus.address, drivers))
+        connecting = asyncio.create_task(_connect(settings.bus, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
             # A driver ends when it is told to; one that fails takes the process along, to be started afresh.
@@ -76,12 +76,12 @@ def _drivers(settings: ControllerSettings, journal: Journal) -> list[Driver]:
     return drivers
 
 
-async def _connect(address: str, drivers: list[Driver]) -> Bus:
+async def _connect(settings: BusSettings, drivers: list[Driver]) -> Bus:
     """Waits for the bus as long as it takes: the engines turn without it, and go back to the baseline."""
     complained = False
     while True:
         try:
-            bus = await Bus.connect(address, "slackwater-lbengine", wait_s=2.0)
+            bus = await Bus.connect(settings, "slackwater-lbengine", wait_s=2.0)
             break
         except BusError as error:
             (log.debug if complained else log.warning)("%s; waiting for it", error)

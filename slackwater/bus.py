@@ -10,8 +10,10 @@ import asyncio
 import json
 import logging
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import nats.errors
@@ -19,6 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from slackwater import messages
+from slackwater.config import BusSettings
 from slackwater.messages import KINDS, Change, Message, MessageError
 
 log = logging.getLogger("slackwater.bus")
@@ -48,6 +51,28 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//***@", url)
 
 
+def _access(settings: BusSettings) -> dict[str, Any]:
+    """User, password and TLS for nats-py. Raises BusError for a file that is not there or open to others."""
+    access: dict[str, Any] = {}
+    if settings.user:
+        path = Path(settings.password_file)
+        try:
+            mode = path.stat().st_mode & 0o777
+            if mode & 0o007:
+                raise BusError(
+                    f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
+                )
+            access |= {"user": settings.user, "password": path.read_text(encoding="utf-8").strip()}
+        except OSError as error:
+            raise BusError(f"bus.password_file: {path}: {error.strerror}") from None
+    if settings.tls_ca:
+        try:
+            access["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise BusError(f"bus.tls_ca: {settings.tls_ca}: {error.strerror or error}") from None
+    return access
+
+
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
@@ -61,9 +86,12 @@ class Bus:
         self.url = without_password(url)
 
     @classmethod
-    async def connect(cls, url: str, name: str, *, wait_s: float = 10.0) -> Bus:
-        """Connects as `name`; raises BusError when there is no NATS at `url` within `wait_s`."""
+    async def connect(cls, where: str | BusSettings, name: str, *, wait_s: float = 10.0) -> Bus:
+        """Connects as `name`; raises BusError when there is no NATS there within `wait_s`, or we cannot log in."""
+        settings = BusSettings(url=where) if isinstance(where, str) else where
+        url = settings.address
         client = Client()
+        access = _access(settings)
         shown = without_password(url)
         trouble = ""
 
@@ -95,6 +123,7 @@ class Bus:
                     error_cb=on_error,
                     disconnected_cb=on_disconnect,
                     reconnected_cb=on_reconnect,
+                    **access,
                 )
         except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
             if client.is_connecting or client.is_connected:

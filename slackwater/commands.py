@@ -243,7 +243,7 @@ def _ask_lbengine(action: str, config_path: Path, pool_name: str | None, why: st
     pool = settings.the_pool(pool_name)
 
     async def ask() -> dict[str, Any]:
-        bus = await Bus.connect(settings.bus.address, f"slackwater-{action}", wait_s=2.0)
+        bus = await Bus.connect(settings.bus, f"slackwater-{action}", wait_s=2.0)
         try:
             question = {"action": action, "by": login_name(), "why": why}
             return await bus.ask(f"slackwater.control.{pool.name}", question)

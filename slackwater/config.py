@@ -56,6 +56,11 @@ class BusSettings(Settings, frozen=True):
     listen: Annotated[Address, Meta(description="HOST:PORT on which the private nats-server listens")] = (
         "127.0.0.1:14222"
     )
+    user: Annotated[str, Meta(description="user name at `url`, with password_file; empty: none")] = ""
+    password_file: Annotated[str, Meta(description="file with the user's password, closed to others")] = ""
+    tls_ca: Annotated[
+        str, Meta(description="certificate authority (PEM) that a tls:// server must be of; empty: the machine's")
+    ] = ""
 
     @property
     def address(self) -> str:
@@ -186,6 +191,11 @@ def parse(text: str, where: str) -> ControllerSettings:
         settings = msgspec.convert(raw, ControllerSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(_located(str(error), where, lines)) from None
+    if bool(settings.bus.user) != bool(settings.bus.password_file):
+        given = "user" if settings.bus.user else "password_file"
+        raise ConfigError(
+            f"{where}:{_line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
+        )
     twice = {
         "name": [f"pool `{pool.name}`" for pool in settings.pool],
         "backend": [f"backend `{pool.backend}` of {pool.socket}" for pool in settings.pool],

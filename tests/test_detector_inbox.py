@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.inbox import FORGET_AFTER_S, OLD_IN_A_ROW, QUEUE, Inbox
+from detector.inbox import FORGET_AFTER_S, OLD_IN_A_ROW, QUEUE, Inbox, Loss
+from detector.lateness import AT_ITS_OWN_PACE
 from slackwater.messages import Sample
 
 
@@ -107,3 +108,64 @@ def test_a_backlog_is_bounded_and_keeps_the_newest() -> None:
 def test_a_sample_of_another_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="pool api was handed to the inbox of pool web"):
         Inbox("web", 1.0).offer(sample(0, pool="api"), 0.0)
+
+
+def arrivals(inbox: Inbox, *offered: tuple[float, Sample]) -> list[str]:
+    return [inbox.offer(one, now_s) for now_s, one in offered]
+
+
+def test_what_waited_while_the_bus_was_away_is_not_taken_for_now() -> None:
+    """A minute without a bus, 25 Samples kept: the old ones come in a bunch, then those of now."""
+    inbox = Inbox("web", stale_after_s=1.0)
+    assert arrivals(inbox, *((seq * 0.2, sample(seq)) for seq in range(10))) == ["new"] * 10
+    taken(inbox)
+    back_s = 61.8
+    kept = [sample(seq) for seq in range(285, 310)]
+    kept[0].samples_dropped = 275
+    said = arrivals(inbox, *((back_s, one) for one in kept))
+    assert said[:19] == ["late"] * 19, "from 5 s to 1 s old"
+    assert set(said[21:]) == {"new"}, "the last second's"
+    judged = [batch[0] for batch in taken(inbox)]
+    assert judged[0][2], "nothing of before the gap counts in the windows"
+    assert not any(first for _, _, first in judged[1:])
+    assert arrivals(inbox, (back_s + 0.2, sample(310))) == ["new"]
+
+
+def test_a_node_of_which_only_late_samples_come_stays_stale() -> None:
+    inbox = Inbox("web", stale_after_s=1.0)
+    arrivals(inbox, (0.0, sample(0)), (0.2, sample(1)))
+    assert arrivals(inbox, (20.0, sample(2)), (20.0, sample(3))) == ["late"] * 2
+    assert [stale.node for stale in inbox.stale(20.0)] == ["host1"]
+
+
+def test_a_node_that_was_suspended_is_heard_again_within_some_samples() -> None:
+    """Its clock stood still meanwhile, so all it says looks late, and comes at its own pace."""
+    inbox = Inbox("web", stale_after_s=1.0)
+    arrivals(inbox, *((seq * 0.2, sample(seq)) for seq in range(10)))
+    said = arrivals(inbox, *((600.0 + seq * 0.2, sample(seq)) for seq in range(10, 20)))
+    assert said == ["late"] * AT_ITS_OWN_PACE + ["new"] * (10 - AT_ITS_OWN_PACE)
+
+
+def test_clocks_that_drift_apart_make_nothing_late() -> None:
+    inbox = Inbox("web", stale_after_s=1.0)
+    said = arrivals(inbox, *((seq * 0.2 * (1 + 2e-4), sample(seq)) for seq in range(100_000)))
+    assert set(said) == {"new"}
+
+
+def test_loss_is_noticed_told_once_a_minute_and_does_not_reach_into_the_windows() -> None:
+    inbox = Inbox("web", stale_after_s=1.0)
+    dropped = sample(40)
+    dropped.samples_dropped = 30
+    assert arrivals(inbox, (0.8, sample(4)), (1.2, sample(6)), (8.0, dropped)) == ["new"] * 3
+    assert [batch[0][2] for batch in taken(inbox)] == [True, False, True]
+    assert inbox.losses(10.0) == [Loss("host1", 34, 30)]
+    assert inbox.losses(80.0) == []
+    arrivals(inbox, (8.4, sample(42)))
+    assert inbox.losses(20.0) == []
+    assert inbox.losses(71.0) == [Loss("host1", 1, 0)]
+
+
+def test_a_restart_loses_nothing() -> None:
+    inbox, said = inbox_with(sample(90), sample(0, 2000.0), sample(3, 3000.0, boot="b"))
+    assert said == ["new", "restart", "restart"]
+    assert inbox.losses(0.0) == []

@@ -14,8 +14,8 @@ from synthetic_cluster import Cluster
 from detector.baseline import KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of, load, save
 from detector.features import DEMAND, FEATURES, Features, Frame, _median_of_others, describe, missing, words
 from detector.history import History
-from detector.signals import INDEX, SIGNALS
-from slackwater.messages import Counters, Sample
+from detector.signals import INDEX, SIGNALS, reason
+from slackwater.messages import Canary, Counters, Sample
 
 
 def one_signal(baselines: Baselines, key: str, values: list[float], load_bin: int = 3) -> None:
@@ -105,6 +105,24 @@ def test_a_restarted_monitor_starts_its_windows_anew() -> None:
     sample.counters = Counters(source="canary", wall_cpu_ratio=1.5)
     rows = history.add(np.array([0]), [sample], np.array([True]))
     assert rows.values[0, INDEX["canary_ratio_max"]] == 1.5
+
+
+def test_the_probe_is_read_beside_hardware_counters() -> None:
+    """Hardware counters take the place of the probe in `counters`; its ratio of wall to CPU time is still needed."""
+    history = History()
+    history.resize(1)
+    sample = Cluster(names=("host1",)).sample("host1", 3.0)
+    sample.counters = Counters(source="pmu", cpi=1.4)
+    sample.canary = Canary(wall_cpu_ratio=7.0)
+    rows = history.add(np.array([0]), [sample], np.array([True]))
+    assert rows.values[0, INDEX["canary_ratio"]] == 7.0
+    assert rows.values[0, INDEX["canary_ratio_max"]] == 7.0
+    assert rows.values[0, INDEX["cpi"]] == 1.4
+    sample.canary = None
+    sample.absent["canary"] = "the canary is switched off in the configuration"
+    rows = history.add(np.array([0]), [sample], np.array([True]))
+    assert np.isnan(rows.values[0, INDEX["canary_ratio"]])
+    assert reason(SIGNALS[INDEX["canary_ratio"]], sample) == "the canary is switched off in the configuration"
 
 
 def test_the_baseline_is_the_median_and_ignores_a_few_wild_values() -> None:

@@ -1,44 +1,64 @@
-//! Publishing to NATS: a connection that comes back by itself for ever. While it is away Samples are dropped.
+//! Publishing to NATS: a connection that comes back by itself for ever. While it is away the newest Samples wait in a
+//! bounded buffer.
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use slackwater_messages::Sample;
+
+use crate::backlog::Backlog;
+use crate::config::BusSettings;
+use crate::secrets;
 
 /// A connection that is silent for about two of these counts as lost.
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// Messages that wait for the connection's task: those of one moment, never a backlog.
 const WAITING: usize = 4;
+/// How long the connection's task may take for what was handed to it.
+const HANDED_WITHIN: Duration = Duration::from_millis(20);
 /// Time between two attempts to connect, from the first to the later ones.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// What the server says again and again is said once in this time.
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The subject of a node's Samples.
 pub fn subject(pool: &str, node: &str) -> String {
     format!("slackwater.sample.{pool}.{node}")
 }
 
+/// How many Samples went where, since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Handed to a connection.
+    pub published: u64,
+    /// Dropped because the bus was away.
+    pub dropped: u64,
+}
+
 /// The door to NATS.
 pub struct Bus {
     client: Client,
     subject: String,
-    dropped: u64,
+    backlog: Backlog,
+    published: u64,
+    dropped_before: u64,
 }
 
 impl Bus {
     /// Starts connecting as `name` and returns at once, whether the server is there or not.
     ///
     /// # Errors
-    /// When `url` is no address.
-    pub async fn open(url: &str, name: &str, subject: String) -> Result<Bus, String> {
-        let address: ServerAddr = url.parse().map_err(|error| format!("bus.url: {error}"))?;
+    /// When the address is none, or a file of the credentials cannot be used.
+    pub async fn open(settings: &BusSettings, name: &str, subject: String) -> Result<Bus, String> {
+        let address: ServerAddr = settings.url.parse().map_err(|error| format!("bus.url: {error}"))?;
         let shown = format!("{}:{}", address.host(), address.port());
-        let said_away = Arc::new(AtomicBool::new(false));
-        let client = ConnectOptions::new()
+        let said = Mutex::new(Said::default());
+        let options = with_access(settings, ConnectOptions::new())?;
+        let client = options
             .name(name)
             .retry_on_initial_connect()
             .max_reconnects(None)
@@ -47,25 +67,46 @@ impl Bus {
             .client_capacity(WAITING)
             .read_buffer_capacity(4096)
             .event_callback(move |event| {
-                report(&shown, &event, &said_away);
+                let line = said.lock().unwrap_or_else(PoisonError::into_inner).say(&shown, &event, Instant::now());
+                if let Some(line) = line {
+                    eprintln!("slackwater-monitor: {line}");
+                }
                 std::future::ready(())
             })
             .connect(address)
             .await
             .map_err(|error| format!("bus.url: {error}"))?;
-        Ok(Bus { client, subject, dropped: 0 })
+        let backlog = Backlog::new(settings.buffer_samples as usize);
+        Ok(Bus { client, subject, backlog, published: 0, dropped_before: 0 })
     }
 
-    /// Hands a message to the connection, or drops it when there is none.
-    pub fn publish(&mut self, message: Vec<u8>) {
-        let handed = self.client.connection_state() == State::Connected
-            && matches!(poll_once(self.client.publish(self.subject.clone(), message.into())), Poll::Ready(Ok(())));
-        if !handed {
-            self.dropped += 1;
-        } else if self.dropped > 0 {
-            eprintln!("slackwater-monitor: {} Samples were dropped while the bus was away", self.dropped);
-            self.dropped = 0;
+    /// Hands a Sample to the connection after those that wait. While there is none it waits, and the oldest of too many
+    /// is dropped.
+    pub async fn publish(&mut self, sample: Sample) {
+        self.backlog.push(sample);
+        let end = tokio::time::Instant::now() + HANDED_WITHIN;
+        while self.client.connection_state() == State::Connected
+            && let Some(next) = self.backlog.oldest()
+        {
+            let message = slackwater_messages::encode(next).into();
+            match tokio::time::timeout_at(end, self.client.publish(self.subject.clone(), message)).await {
+                Ok(Ok(())) => {
+                    self.backlog.sent();
+                    self.published += 1;
+                }
+                _ => return,
+            }
         }
+        let dropped = self.backlog.dropped();
+        if self.backlog.is_empty() && dropped > self.dropped_before {
+            let lost = dropped - std::mem::replace(&mut self.dropped_before, dropped);
+            eprintln!("slackwater-monitor: {lost} Samples were dropped while the bus was away");
+        }
+    }
+
+    /// How many Samples went where.
+    pub fn sent(&self) -> Sent {
+        Sent { published: self.published, dropped: self.backlog.dropped() }
     }
 
     /// Sends what was handed over, if that goes quickly.
@@ -76,34 +117,80 @@ impl Bus {
     }
 }
 
+/// Names and keys that the settings give, into the options.
+fn with_access(settings: &BusSettings, mut options: ConnectOptions) -> Result<ConnectOptions, String> {
+    if !settings.credentials.is_empty() {
+        let text = secrets::read("bus.credentials", Path::new(&settings.credentials))?;
+        options = options
+            .credentials(&text)
+            .map_err(|error| format!("bus.credentials: {}: {error}", settings.credentials))?;
+    }
+    if !settings.nkey_file.is_empty() {
+        let seed = secrets::read("bus.nkey_file", Path::new(&settings.nkey_file))?;
+        options = options.nkey(seed.trim().to_owned());
+    }
+    if !settings.user.is_empty() {
+        let password = secrets::read("bus.password_file", Path::new(&settings.password_file))?;
+        options = options.user_and_password(settings.user.clone(), password.trim_end_matches('\n').to_owned());
+    }
+    if !settings.tls_ca.is_empty() {
+        secrets::exists("bus.tls_ca", Path::new(&settings.tls_ca))?;
+        // Who names a certificate authority never wants to speak in the clear.
+        options = options.add_root_certificates(settings.tls_ca.clone().into()).require_tls(true);
+    }
+    if !settings.tls_cert.is_empty() {
+        secrets::exists("bus.tls_cert", Path::new(&settings.tls_cert))?;
+        secrets::read("bus.tls_key", Path::new(&settings.tls_key))?;
+        options = options.add_client_certificate(settings.tls_cert.clone().into(), settings.tls_key.clone().into());
+    }
+    Ok(options)
+}
+
 fn retry_delay(attempts: usize) -> Duration {
     let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
     RETRY_LONGEST.min(RETRY_FIRST * 2_u32.pow(doublings))
 }
 
-/// One line when the bus comes or goes; attempts that fail after that are not news.
-fn report(address: &str, event: &Event, said_away: &AtomicBool) {
-    match event {
-        Event::Connected => {
-            said_away.store(false, Ordering::Relaxed);
-            eprintln!("slackwater-monitor: bus {address}: connected");
-        }
-        Event::Disconnected | Event::ClientError(_) if !said_away.swap(true, Ordering::Relaxed) => {
-            eprintln!("slackwater-monitor: bus {address}: {event}; trying again for as long as it takes");
-        }
-        Event::ServerError(error) => eprintln!("slackwater-monitor: bus {address}: {error}"),
-        _ => {}
-    }
+/// What was said of the connection, so that nothing is said over and over.
+#[derive(Default)]
+struct Said {
+    away: bool,
+    server: Option<(String, Instant)>,
 }
 
-/// One look at a future that must not be waited for.
-fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+impl Said {
+    /// One line when the bus comes or goes; attempts that fail after that are not news, and what the server refuses is
+    /// said once in a while.
+    fn say(&mut self, address: &str, event: &Event, now: Instant) -> Option<String> {
+        match event {
+            Event::Connected => {
+                self.away = false;
+                Some(format!("bus {address}: connected"))
+            }
+            Event::Disconnected | Event::ClientError(_) if !std::mem::replace(&mut self.away, true) => {
+                Some(format!("bus {address}: {event}; trying again for as long as it takes"))
+            }
+            Event::ServerError(error) => {
+                let text = error.to_string();
+                let again = self
+                    .server
+                    .as_ref()
+                    .is_some_and(|(said, at)| *said == text && now.saturating_duration_since(*at) < SAY_AGAIN_AFTER);
+                if again {
+                    return None;
+                }
+                self.server = Some((text.clone(), now));
+                Some(format!("bus {address}: the server says: {text}"))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use async_nats::ServerError;
 
     #[test]
     fn attempts_to_connect_become_rarer_up_to_a_bound() {
@@ -112,22 +199,45 @@ mod tests {
     }
 
     #[test]
-    fn a_bus_that_is_not_there_takes_no_messages_and_no_time() {
+    fn a_bus_that_is_not_there_takes_no_time_and_the_newest_samples_wait() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let mut bus = Bus::open("nats://127.0.0.1:9", "test", subject("p", "n")).await.expect("open");
-            for _ in 0..100 {
-                bus.publish(vec![b'x'; 100]);
+            let settings =
+                BusSettings { url: "nats://127.0.0.1:9".to_owned(), buffer_samples: 10, ..BusSettings::default() };
+            let mut bus = Bus::open(&settings, "test", subject("p", "n")).await.expect("open");
+            for seq in 0..100 {
+                bus.publish(Sample { seq, ..Sample::default() }).await;
             }
-            assert_eq!(bus.dropped, 100);
+            assert_eq!(bus.sent(), Sent { published: 0, dropped: 90 });
+            let oldest = bus.backlog.oldest().expect("ten wait");
+            assert_eq!((oldest.seq, oldest.samples_dropped), (90, 90));
             bus.close().await;
         });
     }
 
     #[test]
-    fn an_address_that_is_none_is_refused() {
+    fn what_cannot_be_used_is_refused_before_anything_is_sent() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let opened = runtime.block_on(Bus::open("nats://127.0.0.1:x", "test", subject("p", "n")));
-        assert!(opened.err().expect("refused").starts_with("bus.url: "));
+        let refused = |settings: BusSettings| {
+            runtime.block_on(Bus::open(&settings, "test", subject("p", "n"))).err().expect("refused")
+        };
+        let bad = BusSettings { url: "nats://127.0.0.1:x".to_owned(), ..BusSettings::default() };
+        assert!(refused(bad).starts_with("bus.url: "));
+        let bad = BusSettings { credentials: "/nowhere/n1.creds".to_owned(), ..BusSettings::default() };
+        assert_eq!(refused(bad), "bus.credentials: /nowhere/n1.creds: is not there");
+        let bad = BusSettings { tls_ca: "/nowhere/ca.pem".to_owned(), ..BusSettings::default() };
+        assert_eq!(refused(bad), "bus.tls_ca: /nowhere/ca.pem: is not there");
+    }
+
+    #[test]
+    fn what_is_said_of_the_connection_is_said_once() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        let mut say = |event: Event, after_s| said.say("a:1", &event, now + Duration::from_secs(after_s));
+        let refused = || Event::ServerError(ServerError::Other("Permissions Violation".to_owned()));
+        assert_eq!(say(Event::Connected, 0).as_deref(), Some("bus a:1: connected"));
+        assert!(say(Event::Disconnected, 1).is_some() && say(Event::Disconnected, 2).is_none());
+        assert!(say(refused(), 3).is_some_and(|line| line.contains("Permissions Violation")));
+        assert!(say(refused(), 62).is_none() && say(refused(), 64).is_some());
+        assert!(say(Event::ServerError(ServerError::AuthorizationViolation), 65).is_some());
     }
 }

@@ -117,12 +117,13 @@ fn cores(quota_us: f64, period_us: f64) -> Option<Quota> {
     (cores.is_finite() && cores > 0.0).then_some(Quota(Some(cores)))
 }
 
-/// The tightest quota, in cores, of those directories; one without a quota file sets none.
+/// The tightest quota, in cores, of those directories, and which of them sets it (the nearest of equals); one without a
+/// quota file sets none.
 ///
 /// # Errors
 /// The file that is not in the expected form.
-pub fn tightest_quota(files: &CpuFiles) -> Result<Option<f64>, String> {
-    let mut tightest: Option<f64> = None;
+pub fn tightest_quota(files: &CpuFiles) -> Result<Option<(f64, &Path)>, String> {
+    let mut tightest: Option<(f64, &Path)> = None;
     for directory in &files.quotas {
         let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
         let quota = match files.version {
@@ -134,10 +135,26 @@ pub fn tightest_quota(files: &CpuFiles) -> Result<Option<f64>, String> {
         match quota {
             None => {}
             Some(None) => return Err(format!("{}: the CPU quota is not in the expected form", directory.display())),
-            Some(Some(Quota(cores))) => tightest = [tightest, cores].into_iter().flatten().reduce(f64::min),
+            Some(Some(Quota(Some(cores)))) if tightest.is_none_or(|(least, _)| cores < least) => {
+                tightest = Some((cores, directory));
+            }
+            Some(Some(_)) => {}
         }
     }
     Ok(tightest)
+}
+
+/// Periods of the quota, those in which the cgroup was throttled, and the nanoseconds that it was throttled (summed over
+/// its cores), from `cpu.stat`: version 1 has `throttled_time` in nanoseconds, version 2 `throttled_usec`.
+pub fn parse_throttling(text: &str) -> Option<[Option<u64>; 3]> {
+    let value = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.trim().parse().ok()
+    };
+    let throttled_ns = match value("throttled_time") {
+        Some(ns) => ns,
+        None => value("throttled_usec")?.checked_mul(1000)?,
+    };
+    Some([Some(value("nr_periods")?), Some(value("nr_throttled")?), Some(throttled_ns)])
 }
 
 #[cfg(test)]
@@ -166,6 +183,15 @@ mod tests {
     }
 
     #[test]
+    fn throttling_of_both_versions_is_in_nanoseconds() {
+        let v1 = "nr_periods 10\nnr_throttled 4\nthrottled_time 5000\nnr_bursts 0\nburst_time 0\n";
+        assert_eq!(parse_throttling(v1), Some([Some(10), Some(4), Some(5000)]));
+        let v2 = "usage_usec 9\nuser_usec 8\nsystem_usec 1\nnr_periods 10\nnr_throttled 4\nthrottled_usec 5\n";
+        assert_eq!(parse_throttling(v2), Some([Some(10), Some(4), Some(5000)]));
+        assert_eq!(parse_throttling("usage_usec 9\nuser_usec 8\nsystem_usec 1\n"), None);
+    }
+
+    #[test]
     fn the_tightest_quota_above_a_nested_cgroup_counts_in_version_2() {
         let fixture = Fixture::new(&[
             ("cgroup/cgroup.controllers", "cpu io memory\n"),
@@ -177,7 +203,7 @@ mod tests {
         let files = find_cpu(&fixture.path("cgroup"), "/a/b/c").expect("found");
         assert_eq!(files.version, Version::V2);
         assert_eq!(files.quotas.len(), 4);
-        assert_eq!(tightest_quota(&files), Ok(Some(0.5)));
+        assert_eq!(tightest_quota(&files), Ok(Some((0.5, fixture.path("cgroup/a").as_path()))));
     }
 
     #[test]
@@ -192,7 +218,9 @@ mod tests {
             ("cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n"),
         ]);
         let files = find_cpu(&fixture.path("cgroup"), "a/b").expect("found");
-        assert_eq!((files.version, tightest_quota(&files)), (Version::V1, Ok(Some(0.4))));
+        let quota = Some((0.4, fixture.path("cgroup/cpu/a/b")));
+        let found = tightest_quota(&files).map(|found| found.map(|(cores, place)| (cores, place.to_owned())));
+        assert_eq!((files.version, found), (Version::V1, Ok(quota)));
         let joined = Fixture::new(&[
             ("cgroup/cpu,cpuacct/a/cpuacct.usage", "5\n"),
             ("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n"),

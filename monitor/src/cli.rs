@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use crate::config::{self, Settings};
+use crate::confine::confine;
 use crate::inputs::Inputs;
 use crate::sampler::Sampler;
-use crate::{run, table};
+use crate::{check, counters, run, table};
 
 #[derive(Parser)]
 #[command(
@@ -42,6 +43,27 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List each hardware event: can it be encoded, opened, does it count, or why not
+    #[command(after_help = "Example:\n  slackwater-monitor counters --config /etc/slackwater/node.toml")]
+    Counters {
+        /// The node's configuration; without it the defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say line by line what works on this machine and what each missing thing would take
+    #[command(after_help = "Example:\n  slackwater-monitor check --config /etc/slackwater/node.toml\n\n\
+                      Exit status 1 when something that is needed is missing.")]
+    Check {
+        /// The node's configuration; without it the defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Check a configuration, or list all settings
     #[command(
         after_help = "Examples:\n  slackwater-monitor config /etc/slackwater/node.toml\n  slackwater-monitor config --list"
@@ -64,6 +86,8 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { config } => run(&config),
         Command::Once { config, json } => once(config, json),
+        Command::Counters { config, json } => counters(config, json),
+        Command::Check { config, json } => check_machine(config, json),
         Command::Config { list: true, json, .. } => print(&list(json)),
         Command::Config { file, json, .. } => check(&file.unwrap_or_default(), json),
     };
@@ -96,6 +120,7 @@ fn once(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
     let inputs = Inputs::machine();
     let settings = settings(&inputs, config)?;
     let mut sampler = Sampler::open(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    confine(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
     let period = Duration::from_secs_f64(settings.period_s);
     let end = Instant::now() + period;
     while Instant::now() < end {
@@ -109,6 +134,25 @@ fn once(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
     } else {
         print(&table::table(&sample))
     }
+}
+
+fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
+    let inputs = Inputs::machine();
+    let settings = settings(&inputs, config)?;
+    let rows = counters::list(&settings, &inputs).map_err(|reason| format!("slackwater-monitor: {reason}"))?;
+    print(&if json { json_text(&rows) } else { counters::table(&rows) })
+}
+
+fn check_machine(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
+    let inputs = Inputs::machine();
+    let settings = settings(&inputs, config)?;
+    let items = check::check(&settings, &inputs);
+    print(&if json { json_text(&items) } else { check::table(&items) })?;
+    Ok(if check::is_enough(&items) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn json_text(rows: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(rows).unwrap_or_default() + "\n"
 }
 
 fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, String> {
@@ -125,7 +169,7 @@ fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, String> {
 fn list(json: bool) -> String {
     let settings = config::list();
     if json {
-        return serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n";
+        return json_text(&settings);
     }
     settings.iter().map(|setting| format!("{} = {}\n    {}\n", setting.name, setting.default, setting.help)).collect()
 }

@@ -2,13 +2,18 @@
 //!
 //! `slackwater-monitor config --list` prints the declarations; the documentation is made from them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use slackwater_messages::is_name;
+use slackwater_sniffer::MOST_ROUTES;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use crate::status::Page;
+use crate::watched::{Port, RouteClass};
 
 /// One setting, as declared.
 #[derive(Debug, Clone, Serialize)]
@@ -75,6 +80,22 @@ settings! {
     [bus] struct BusSettings {
         /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
         url: String = "nats://127.0.0.1:14222".to_owned();
+        /// While the bus is away the newest Samples wait for it, this many; older ones are dropped and counted.
+        buffer_samples: u32 = 25;
+        /// Credentials file of NATS (.creds); empty: none.
+        credentials: String = String::new();
+        /// File with the seed of an NKey; empty: none.
+        nkey_file: String = String::new();
+        /// User name, with bus.password_file; empty: none.
+        user: String = String::new();
+        /// File with the user's password.
+        password_file: String = String::new();
+        /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
+        tls_ca: String = String::new();
+        /// File with our own certificate (PEM), with bus.tls_key; empty: none.
+        tls_cert: String = String::new();
+        /// File with the key of our own certificate (PEM).
+        tls_key: String = String::new();
     }
     /// What CPU and pressure are measured of.
     [cpu] struct CpuSettings {
@@ -88,23 +109,57 @@ settings! {
         /// When set: all processes of this cgroup and of those below it, whatever their names.
         cgroup: String = String::new();
     }
-    /// The probe that feels for neighbours: a short pointer chase through the last-level cache.
+    /// The probe that feels for neighbours: arithmetic and chases of pointers through the caches.
     [canary] struct CanarySettings {
         /// false switches the probe off.
         enabled: bool = true;
         /// Largest share of one core that the probe takes.
         max_cpu_share: f64 = 0.002;
-        /// Memory of which it walks over one line a page; 0: four times the L2 cache, but 2048 to 4096 KiB.
+        /// Memory of which it walks over one line a page; 0: twice the L2 cache, but 1024 to 4096 KiB.
         working_set_kib: u32 = 0;
+    }
+    /// Hardware counters through libpfm4 and perf_event.
+    [pmu] struct PmuSettings {
+        /// false leaves hardware counters alone.
+        enabled: bool = true;
+        /// What is counted: system (all CPUs), cgroup (the one that cpu.cgroup names), pid (the web server's processes).
+        scopes: Vec<String> = vec!["system".to_owned(), "cgroup".to_owned()];
+        /// Other libpfm4 names for cycles, instructions, cache_references, cache_misses, llc_load_misses and stalled_cycles, as { cycles = "NAME" }; an empty name leaves the event out.
+        events: BTreeMap<String, String> = BTreeMap::new();
+        /// true leaves out what the kernel does for the web server; then less permission is needed.
+        user_only: bool = false;
+        /// Events that are open at a time, one on each CPU or thread, shared by the scopes.
+        max_files: u32 = 384;
+    }
+    /// What the monitor may do once it has started.
+    [privileges] struct PrivilegeSettings {
+        /// User that it changes to when it was started as root; empty: it stays root, without root's capabilities.
+        user: String = "nobody".to_owned();
+        /// Other system calls than the monitor's own: deny (they fail), log (the kernel logs them), off.
+        seccomp: String = "deny".to_owned();
     }
     /// Response times from the packets on the wire.
     [sniffer] struct SnifferSettings {
         /// Network interface that requests come in by; empty: no capture.
         interface: String = "eth0".to_owned();
-        /// TCP ports of the web server.
-        ports: Vec<u16> = vec![80];
+        /// TCP ports of the web server; one that doesn't speak what is usual there with what it speaks: "11211:memcached".
+        ports: Vec<Port> = vec![Port { number: 80, protocol: None }];
+        /// Classes of requests with figures of their own, as in "search=/search*"; the first that matches the path counts.
+        routes: Vec<RouteClass> = vec![];
         /// Packets that wait to be read take this much memory.
-        buffer_mib: u32 = 4;
+        buffer_mib: u32 = 2;
+    }
+    /// Figures for Prometheus, on a page of our own.
+    [metrics] struct MetricsSettings {
+        /// ADDRESS:PORT of /metrics and /orca; empty: no page.
+        listen: String = "127.0.0.1:9465".to_owned();
+    }
+    /// The web server's own status pages, asked once a second.
+    [server] struct ServerSettings {
+        /// Apache's mod_status page on loopback, as in http://127.0.0.1/server-status?auto; empty: not asked.
+        apache_status_url: String = String::new();
+        /// php-fpm's status page: unix:/SOCKET, unix:/SOCKET:/PATH or http://127.0.0.1/PATH?json; empty: not asked.
+        php_status: String = String::new();
     }
 }
 
@@ -264,6 +319,19 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/')),
         "must be nats://HOST:PORT or tls://HOST:PORT".to_owned(),
     );
+    let bus = &settings.bus;
+    let given = |text: &String| !text.is_empty();
+    let ways = [&bus.credentials, &bus.nkey_file, &bus.user].into_iter().filter(|way| given(way)).count();
+    expect("bus.user", ways <= 1, "must be the only one of bus.credentials, bus.nkey_file and bus.user".to_owned());
+    let paired = |one, other| given(one) == given(other);
+    let needs = |other: &str| format!("must be set together with {other}");
+    expect("bus.password_file", paired(&bus.user, &bus.password_file), needs("bus.user"));
+    expect("bus.tls_key", paired(&bus.tls_cert, &bus.tls_key), needs("bus.tls_cert"));
+    let buffer = bus.buffer_samples;
+    expect("bus.buffer_samples", (1..=3000).contains(&buffer), format!("must be 1 to 3000, got {buffer}"));
+    let listen = &settings.metrics.listen;
+    let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
+    expect("metrics.listen", is_address, format!("must be ADDRESS:PORT in digits, or empty, got {listen:?}"));
     for (name, cgroup) in [("cpu.cgroup", &settings.cpu.cgroup), ("processes.cgroup", &settings.processes.cgroup)] {
         let safe = !cgroup.split('/').any(|part| part == "..");
         expect(name, safe, format!("must be a path below the controller's root, without `..`, got {cgroup:?}"));
@@ -280,11 +348,42 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         kib == 0 || WORKING_SET_KIB.contains(&kib),
         format!("must be 0 or {} to {}, got {kib}", WORKING_SET_KIB.start(), WORKING_SET_KIB.end()),
     );
-    let ports = &settings.sniffer.ports;
+    expect("sniffer.ports", !settings.sniffer.ports.is_empty(), "must be at least one port".to_owned());
+    let routes = settings.sniffer.routes.len();
+    expect("sniffer.routes", routes <= MOST_ROUTES, format!("must be at most {MOST_ROUTES} classes, got {routes}"));
+    let server = &settings.server;
+    for (name, page) in
+        [("server.apache_status_url", &server.apache_status_url), ("server.php_status", &server.php_status)]
+    {
+        let fault = match Page::parse(page) {
+            _ if page.is_empty() => None,
+            Ok(Page::FastCgi(..)) if name == "server.apache_status_url" => {
+                Some("must be http://127.0.0.1/PATH?auto: Apache speaks no FastCGI".to_owned())
+            }
+            Ok(_) => None,
+            Err(fault) => Some(fault),
+        };
+        expect(name, fault.is_none(), fault.unwrap_or_default());
+    }
+    let pmu = &settings.pmu;
     expect(
-        "sniffer.ports",
-        !ports.is_empty() && !ports.contains(&0),
-        format!("must be at least one port from 1 to 65535, got {ports:?}"),
+        "pmu.scopes",
+        pmu.scopes.iter().all(|scope| crate::pmu::SCOPES.contains(&scope.as_str())),
+        format!("must be of {}, got {:?}", crate::pmu::SCOPES.join(", "), pmu.scopes),
+    );
+    let keys = crate::pmu::events::EVENTS.map(|(_, key, _)| key);
+    let strange = pmu.events.keys().find(|key| !keys.contains(&key.as_str()));
+    expect(
+        "pmu.events",
+        strange.is_none(),
+        format!("must be a table with keys of {}, got {:?}", keys.join(", "), strange.cloned().unwrap_or_default()),
+    );
+    let files = pmu.max_files;
+    expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
+    expect(
+        "privileges.seccomp",
+        crate::seccomp::MODES.contains(&settings.privileges.seccomp.as_str()),
+        format!("must be {}, got {:?}", crate::seccomp::MODES.join(" or "), settings.privileges.seccomp),
     );
     let mib = settings.sniffer.buffer_mib;
     expect("sniffer.buffer_mib", (1..=256).contains(&mib), format!("must be 1 to 256, got {mib}"));
@@ -350,6 +449,10 @@ mod tests {
     fn a_wrong_type_is_named_with_its_line() {
         let text = fault("node = \"a\"\n\n[sniffer]\nports = \"80\"\n");
         assert!(text.starts_with("node.toml:4: `sniffer.ports`: invalid type: string \"80\""), "{text}");
+        let text = fault("[sniffer]\nports = [80, \"8080:smtp\"]\n");
+        assert!(text.starts_with("node.toml:2: `sniffer.ports`: \"smtp\" is no protocol known here"), "{text}");
+        let text = fault("[sniffer]\nroutes = [\"/search*\"]\n");
+        assert!(text.starts_with("node.toml:2: `sniffer.routes`: \"/search*\" is not NAME=PATTERN"), "{text}");
         let text = fault("period_s = true\n");
         assert!(text.starts_with("node.toml:1: `period_s`: invalid type: boolean"), "{text}");
     }
@@ -378,8 +481,24 @@ mod tests {
             ("[cpu]\ncgroup = \"../x\"", "cpu.cgroup"),
             ("[canary]\nmax_cpu_share = 0.5", "canary.max_cpu_share"),
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
+            ("[bus]\nuser = \"a\"", "bus.password_file"),
+            ("[bus]\ntls_cert = \"a\"", "bus.tls_key"),
+            ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
+            ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
+            ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
+            ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
+            ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),
+            ("[pmu]\nmax_files = 1", "pmu.max_files"),
+            ("[privileges]\nseccomp = \"maybe\"", "privileges.seccomp"),
             ("[sniffer]\nports = []", "sniffer.ports"),
-            ("[sniffer]\nports = [0]", "sniffer.ports"),
+            (
+                "[sniffer]\nroutes = [\"a=/\",\"b=/\",\"c=/\",\"d=/\",\"e=/\",\"f=/\",\"g=/\",\"h=/\",\"i=/\",\"j=/\",\
+              \"k=/\",\"l=/\",\"m=/\",\"n=/\",\"o=/\",\"p=/\",\"q=/\"]",
+                "sniffer.routes",
+            ),
+            ("[server]\napache_status_url = \"http://192.0.2.1/server-status?auto\"", "server.apache_status_url"),
+            ("[server]\napache_status_url = \"unix:/run/a.sock\"", "server.apache_status_url"),
+            ("[server]\nphp_status = \"/run/php.sock\"", "server.php_status"),
             ("[sniffer]\nbuffer_mib = 0", "sniffer.buffer_mib"),
         ] {
             let said = fault(text);

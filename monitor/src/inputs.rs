@@ -68,11 +68,23 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The whole file from its start; what is not UTF-8 ends the text.
+    /// The whole file from its start, if it is one record of the kernel's; what is not UTF-8 ends the text.
     ///
     /// # Errors
     /// As of `pread`.
     pub fn read(&mut self, file: &File) -> io::Result<&str> {
+        self.read_until(file, |more, room| more < room)
+    }
+
+    /// The whole file from its start, if it is a list of records: of these the kernel gives a page at a time.
+    ///
+    /// # Errors
+    /// As of `pread`.
+    pub fn read_list(&mut self, file: &File) -> io::Result<&str> {
+        self.read_until(file, |more, _| more == 0)
+    }
+
+    fn read_until(&mut self, file: &File, ends: impl Fn(usize, usize) -> bool) -> io::Result<&str> {
         let mut length = 0;
         loop {
             if self.buffer.len() < length + 1024 {
@@ -81,8 +93,8 @@ impl Reader {
             let room = self.buffer.len() - length;
             let more = file.read_at(&mut self.buffer[length..], length as u64)?;
             length += more;
-            // The kernel's files of one record, which are all that is read here, come whole or fill the room.
-            if more < room {
+            // A file of one record comes whole or fills the room.
+            if ends(more, room) {
                 break;
             }
         }
@@ -96,12 +108,18 @@ impl Reader {
 pub struct KeptFile {
     path: PathBuf,
     file: Option<File>,
+    is_list: bool,
 }
 
 impl KeptFile {
     /// Nothing is opened before the first read.
     pub fn new(path: impl Into<PathBuf>) -> KeptFile {
-        KeptFile { path: path.into(), file: None }
+        KeptFile { path: path.into(), file: None, is_list: false }
+    }
+
+    /// As `new`, for a file in which the kernel lists records (`Reader::read_list`).
+    pub fn list(path: impl Into<PathBuf>) -> KeptFile {
+        KeptFile { is_list: true, ..KeptFile::new(path) }
     }
 
     /// Where it is.
@@ -113,15 +131,16 @@ impl KeptFile {
     ///
     /// # Errors
     /// What [`why`] says of the file.
-    pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+    pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, String> {
+        let read = if self.is_list { Reader::read_list } else { Reader::read };
         if let Some(file) = &self.file {
-            match reader.read(file) {
+            match read(reader, file) {
                 Ok(text) => return parse(text).ok_or_else(|| self.unexpected()),
                 Err(_) => self.file = None,
             }
         }
         let file = File::open(&self.path).map_err(|error| why(&self.path, &error))?;
-        let parsed = match reader.read(&file) {
+        let parsed = match read(reader, &file) {
             Ok(text) => parse(text),
             Err(error) => return Err(why(&self.path, &error)),
         };
@@ -229,5 +248,16 @@ mod tests {
         let fixture = Fixture::new(&[("long", &long)]);
         let file = File::open(fixture.path("long")).expect("the file");
         assert_eq!(Reader::default().read(&file).expect("text").len(), 100_000);
+        assert_eq!(Reader::default().read_list(&file).expect("text").len(), 100_000);
+    }
+
+    #[test]
+    fn a_list_of_the_kernel_that_is_longer_than_a_page_comes_whole() {
+        let path = Path::new("/proc/self/maps");
+        let whole = std::fs::read_to_string(path).expect("text");
+        let file = File::open(path).expect("the file");
+        let read = Reader::default().read_list(&file).expect("text").lines().count();
+        // The stack and the heap of other tests come and go meanwhile.
+        assert!(whole.len() > 4096 && read.abs_diff(whole.lines().count()) < 20, "{read} lines");
     }
 }

@@ -6,21 +6,44 @@
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
 //! - [`processes`]: which processes are the web server's
-//! - [`probe`]: the canary's pointer chase and its calibration
+//! - [`growth`]: how much the kernel's counters grew
+//! - [`probe`]: the canary's known code: arithmetic and chases of pointers
+//! - [`status`]: the web server's status pages
+//! - [`switches`]: which turns on a core ended voluntarily
+//! - [`ticks`]: CPU time by kind
+//! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample
-//! - [`bus`]: publishing to NATS
-//! - [`run`]: the loop
+//! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
+//! - [`metrics`]: the page for Prometheus
+//! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
+//! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
+//! - [`check`]: what works on this machine, and what the rest would take
+//! - [`run`]: the loop; [`timer`]: when what is due
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
+pub mod backlog;
 pub mod bus;
 pub mod cgroup;
+pub mod check;
 pub mod cli;
 pub mod collectors;
 pub mod config;
+pub mod confine;
+pub mod counters;
+pub mod growth;
 pub mod inputs;
+pub mod metrics;
+pub mod pmu;
 pub mod probe;
 pub mod processes;
 pub mod run;
 pub mod sampler;
+pub mod seccomp;
+pub mod secrets;
+pub mod status;
+pub mod switches;
 pub mod table;
+pub mod ticks;
+pub mod timer;
+pub mod watched;

@@ -1,20 +1,30 @@
 //! The loop: one Sample a period to the bus, until a signal ends it.
 
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
+use slackwater_messages::Sample;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::sleep_until;
 
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
+use crate::confine::confine;
 use crate::inputs::Inputs;
+use crate::metrics::{Metrics, http};
 use crate::sampler::Sampler;
+use crate::timer::{Alarm, Jitter, Schedule};
 
 /// Overruns are reported at most once in this time.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// Time between two drains of the sniffer's ring at least, so that a flood of packets does not become one of wake-ups.
+const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The time between two drains of the sniffer's ring: several a period, and often enough for the ring however long the
-/// period is. A ring of 4 MiB has 16 blocks, and the kernel takes a new one each 40 ms also when little comes in.
+/// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
+/// long the period is.
 pub fn drain_every(period: Duration) -> Duration {
     (period / 4).min(Duration::from_millis(100))
 }
@@ -24,37 +34,56 @@ pub fn drain_every(period: Duration) -> Duration {
 /// # Errors
 /// What keeps the monitor from starting.
 pub fn run(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+    // While there is no other thread: privileges are each thread's own.
+    let sampler = Sampler::open(settings, inputs)?;
+    let left = confine(settings, inputs)?;
+    eprintln!("slackwater-monitor: goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| format!("no event loop: {error}"))?;
-    runtime.block_on(publish(settings, inputs))
+    runtime.block_on(publish(settings, sampler))
 }
 
-async fn publish(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+async fn publish(settings: &Settings, mut sampler: Sampler) -> Result<(), String> {
     let cannot_listen = |error: std::io::Error| format!("cannot listen for signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
     let subject = subject(&settings.pool, &settings.node);
     let name = format!("slackwater-monitor {}", settings.node);
-    let mut bus = Bus::open(&settings.bus.url, &name, subject.clone()).await?;
-    let mut sampler = Sampler::open(settings, inputs)?;
+    let mut bus = Bus::open(&settings.bus, &name, subject.clone()).await?;
+    let metrics = Metrics::new(&settings.node, &settings.pool);
+    open_page(settings, &metrics).await;
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);
 
     let period = Duration::from_secs_f64(settings.period_s);
-    let mut periods = ticks(period);
-    let mut drains = ticks(drain_every(period));
-    let mut overruns = Overruns::new(Instant::now(), period);
+    let start = Instant::now();
+    let mut schedule = Schedule::new(start, period);
+    let mut overruns = Overruns::new(start);
+    let mut jitter = Jitter::new(period);
+    let (mut period_ends, mut probe_is_due) = (Alarm::new()?, Alarm::new()?);
+    period_ends.set(schedule.due());
+    probe_is_due.set(start + jitter.draw());
+    let mut ring = Ring::default();
     loop {
+        ring.watch(sampler.wakes_on());
         tokio::select! {
-            due = periods.tick() => {
-                let sample = sampler.take();
-                bus.publish(slackwater_messages::encode(&sample));
-                if let Some(sentence) = overruns.count(due) {
+            due = period_ends.rings() => {
+                let missed = schedule.next(Instant::now());
+                period_ends.set(schedule.due());
+                probe_is_due.set(schedule.begin() + jitter.draw());
+                let sample = Sample { periods_missed: missed, ..sampler.take() };
+                metrics.take(&sample, sampler.response_times());
+                bus.publish(sample).await;
+                metrics.sent(bus.sent());
+                if let Some(sentence) = overruns.count(missed, due) {
                     eprintln!("slackwater-monitor: {sentence}");
                 }
             }
-            _ = drains.tick(), if sampler.must_drain() => sampler.drain(),
+            due = probe_is_due.rings() => {
+                sampler.probe(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            }
+            () = ring.readable() => sampler.drain(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -64,37 +93,73 @@ async fn publish(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
     Ok(())
 }
 
-/// Ticks that are left out, not made up for, when one comes late.
-fn ticks(every: Duration) -> Interval {
-    let mut ticks = interval_at(Instant::now() + every, every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    ticks
+/// The page is no reason not to start: somebody else may have its port.
+async fn open_page(settings: &Settings, metrics: &Metrics) {
+    if settings.metrics.listen.is_empty() {
+        return;
+    }
+    match http::listen(&settings.metrics.listen).await {
+        Ok(listener) => {
+            tokio::spawn(http::serve(listener, metrics.clone()));
+        }
+        Err(error) => eprintln!("slackwater-monitor: no page for Prometheus: {error}"),
+    }
 }
 
-/// Counts the periods that were left out because one took too long.
+/// Waits for the sniffer's ring, which may be opened anew at any time.
+#[derive(Default)]
+struct Ring {
+    watched: Option<AsyncFd<Rc<OwnedFd>>>,
+    drained: Option<Instant>,
+}
+
+impl Ring {
+    fn watch(&mut self, ring: Option<Rc<OwnedFd>>) {
+        let is_same = match (&self.watched, &ring) {
+            (Some(watched), Some(ring)) => Rc::ptr_eq(watched.get_ref(), ring),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            // Where it cannot be watched it is drained at each period's end.
+            self.watched = ring.and_then(|ring| {
+                // SAFETY: an `Rc<OwnedFd>` names one descriptor, which stays open as long as the `AsyncFd` holds it.
+                unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }.ok()
+            });
+        }
+    }
+
+    async fn readable(&mut self) {
+        let Some(watched) = &self.watched else { return std::future::pending().await };
+        let Ok(mut ready) = watched.readable().await else { return std::future::pending().await };
+        if let Some(drained) = self.drained {
+            sleep_until((drained + DRAIN_AGAIN_AFTER).into()).await;
+        }
+        // What comes from here on makes it readable again.
+        ready.clear_ready();
+        self.drained = Some(Instant::now());
+    }
+}
+
+/// Says now and then how many periods were left out because one took too long.
 struct Overruns {
-    period: Duration,
-    last_due: Instant,
-    missed: u128,
+    unreported: u64,
     reported: Instant,
 }
 
 impl Overruns {
-    fn new(start: Instant, period: Duration) -> Overruns {
-        Overruns { period, last_due: start, missed: 0, reported: start }
+    fn new(start: Instant) -> Overruns {
+        Overruns { unreported: 0, reported: start }
     }
 
-    /// Takes the time at which a tick was due; now and then it gives a sentence for the log.
-    fn count(&mut self, due: Instant) -> Option<String> {
-        let since_last = due.saturating_duration_since(std::mem::replace(&mut self.last_due, due));
-        // Half a period more, since a tick may be due a little early or late.
-        let periods = (since_last + self.period / 2).as_nanos() / self.period.as_nanos();
-        self.missed += periods.saturating_sub(1);
-        if self.missed == 0 || due.saturating_duration_since(self.reported) < REPORT_EVERY {
+    /// Takes in how many were left out; now and then it gives a sentence for the log.
+    fn count(&mut self, missed: u64, now: Instant) -> Option<String> {
+        self.unreported += missed;
+        if self.unreported == 0 || now.saturating_duration_since(self.reported) < REPORT_EVERY {
             return None;
         }
-        self.reported = due;
-        let missed = std::mem::take(&mut self.missed);
+        self.reported = now;
+        let missed = std::mem::take(&mut self.unreported);
         Some(format!("{missed} periods were left out, since the one before took too long"))
     }
 }
@@ -104,25 +169,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_periods_are_drained_as_often_as_the_ring_needs() {
+    fn who_cannot_wait_for_the_ring_drains_it_as_often_as_it_needs() {
         let every_ms = |period_s| drain_every(Duration::from_secs_f64(period_s)).as_millis();
         assert_eq!([0.2, 1.0, 60.0].map(every_ms), [50, 100, 100]);
     }
 
     #[test]
-    fn periods_that_were_left_out_are_counted_and_reported_once_in_a_while() {
+    fn overruns_are_reported_once_in_a_while() {
         let start = Instant::now();
-        let mut overruns = Overruns::new(start, Duration::from_millis(200));
-        let mut at = |ms: u64| overruns.count(start + Duration::from_millis(ms));
-        assert_eq!(at(200), None);
-        assert_eq!(at(400), None);
-        assert_eq!(at(1000), None); // two left out
-        assert_eq!(at(1200), None);
-        assert_eq!(
-            at(61_400).as_deref(),
-            Some("302 periods were left out, since the one before took too long") // and 300 more
-        );
-        assert_eq!(at(61_600), None);
-        assert_eq!(at(200_000), Some("691 periods were left out, since the one before took too long".to_owned()));
+        let mut overruns = Overruns::new(start);
+        let mut at = |s: u64, missed| overruns.count(missed, start + Duration::from_secs(s));
+        let sentence = |missed| Some(format!("{missed} periods were left out, since the one before took too long"));
+        assert_eq!((at(1, 0), at(2, 2), at(61, 300), at(62, 0)), (None, None, sentence(302), None));
+        assert_eq!((at(63, 4), at(200, 0), at(300, 0)), (None, sentence(4), None));
     }
 }

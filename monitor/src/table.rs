@@ -11,9 +11,17 @@ pub fn table(sample: &Sample) -> String {
         format!("{} in pool {}, Sample {} over {:.3} s\n", sample.node, sample.pool, sample.seq, sample.period_s);
     let sections = serde_json::to_value(sample).unwrap_or_default();
     for (section, values) in sections.as_object().into_iter().flatten() {
-        let Some(values) = values.as_object().filter(|_| section != "absent") else { continue };
-        for (name, value) in values {
+        if section == "absent" {
+            continue;
+        }
+        for (name, value) in values.as_object().into_iter().flatten() {
             line(&mut text, &format!("{section}.{name}"), &short(value));
+        }
+        for scope in values.as_array().into_iter().flatten() {
+            let of = scope["scope"].as_str().unwrap_or_default();
+            for (name, value) in scope.as_object().into_iter().flatten().filter(|(name, _)| *name != "scope") {
+                line(&mut text, &format!("{section}.{of}.{name}"), &short(value));
+            }
         }
     }
     if !sample.absent.is_empty() {

@@ -12,9 +12,25 @@ use slackwater_messages::{Sample, decode};
 
 /// Each value that a Sample can carry.
 const VALUES: &[(&str, &[&str])] = &[
-    ("cpu", &["utilisation", "steal", "cores"]),
-    ("sched", &["processes", "threads", "cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s"]),
-    ("pressure", &["cpu_some", "memory_some", "io_some"]),
+    ("cpu", &["utilisation", "steal", "cores", "user", "system", "irq", "iowait", "throttled", "throttled_s_per_s"]),
+    (
+        "sched",
+        &[
+            "processes",
+            "threads",
+            "cpu_s_per_s",
+            "run_delay_s_per_s",
+            "run_delay_per_cpu_s",
+            "voluntary_switches_per_s",
+            "involuntary_switches_per_s",
+        ],
+    ),
+    ("pressure", &["cpu_some", "memory_some", "memory_full", "io_some", "io_full", "cgroup_cpu_some"]),
+    ("memory", &["available", "minor_faults_per_s", "major_faults_per_s", "swapped_pages_per_s", "oom_kills"]),
+    ("disk", &["busy", "queue", "read_bytes_per_s", "written_bytes_per_s", "wait_ms"]),
+    ("network", &["received_bytes_per_s", "packets_per_s", "saturation", "drops_per_s", "retransmits_per_s"]),
+    ("frequency", &["mean_mhz", "lowest_mhz", "throttles_per_s"]),
+    ("server", &["apache_busy_workers", "php_listen_queue"]),
     ("counters", &["cpi", "cache_miss_rate", "wall_cpu_ratio", "instructions_per_s"]),
     ("traffic", &["rps", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "in_flight", "errors_per_s", "drops"]),
 ];
@@ -120,7 +136,8 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || serve(listener));
     let folder = folder(&format!(
-        "node = \"n1\"\nperiod_s = 1.0\n[sniffer]\ninterface = \"lo\"\nports = [{}]\n",
+        "node = \"n1\"\nperiod_s = 1.0\n[sniffer]\ninterface = \"lo\"\nports = [9, \"{}:http1\"]\n\
+         routes = [\"start=/\", \"search=/search*\"]\n",
         address.port()
     ));
     let mut command = monitor();
@@ -141,6 +158,10 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
     };
     assert!(traffic.rps.is_some_and(|rps| rps > 1.0), "{traffic:?}");
     assert!(traffic.errors_per_s == Some(0.0) && traffic.drops.is_some(), "{traffic:?}");
+    assert!(traffic.unmatched.is_some() && traffic.holes.is_some(), "{traffic:?}");
+    let routes: Vec<(&str, bool)> =
+        traffic.routes.iter().map(|route| (route.route.as_str(), route.rps > Some(0.0))).collect();
+    assert_eq!(routes, [("start", true), ("search", false), ("other", false)]);
     let (p50, p99) = (traffic.rt_p50_ms.expect("p50"), traffic.rt_p99_ms.expect("p99"));
     assert!(p50 > 0.0 && p50 <= p99, "{traffic:?}");
 }

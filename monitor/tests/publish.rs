@@ -1,9 +1,10 @@
 //! The real command against a real nats-server.
 
-use std::net::TcpListener;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,11 +32,19 @@ fn nats_server(program: &Path, port: u16) -> Running {
     Running(child.expect("nats-server"))
 }
 
-fn monitor(folder: &Path, port: u16) -> Running {
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+/// Samples that wait for the bus.
+const BUFFER: u64 = 5;
+
+fn monitor(folder: &Path, port: u16, page_port: u16) -> Running {
     let config = folder.join("node.toml");
     let text = format!(
         "node = \"web-1.example\"\npool = \"web\"\nperiod_s = 0.1\n\
-         [bus]\nurl = \"nats://127.0.0.1:{port}\"\n[sniffer]\ninterface = \"\"\n"
+         [bus]\nurl = \"nats://127.0.0.1:{port}\"\nbuffer_samples = {BUFFER}\n[sniffer]\ninterface = \"\"\n\
+         [metrics]\nlisten = \"127.0.0.1:{page_port}\"\n"
     );
     std::fs::write(&config, text).expect("node.toml");
     let child = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"))
@@ -61,8 +70,22 @@ async fn next(samples: &mut Subscriber) -> Sample {
     decode(&message.expect("a Sample in time").expect("a subscription").payload).expect("a Sample")
 }
 
-fn wall_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_secs_f64()
+/// A figure of the monitor's page.
+fn figure(page_port: u16, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", page_port)).expect("the page");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    let page = std::io::read_to_string(stream).expect("a page");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is missing: {page}")).parse().expect("a number")
+}
+
+/// Waits until a figure of the page has grown to that.
+async fn grown(page_port: u16, name: &str, to: f64) {
+    let deadline = Instant::now() + DEADLINE;
+    while figure(page_port, name) < to {
+        assert!(Instant::now() < deadline, "{name} stays below {to}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Waits for the end of a process; its exit code and what it said.
@@ -77,44 +100,74 @@ fn ended(running: &mut Running) -> (Option<i32>, String) {
 }
 
 #[test]
-fn samples_count_up_survive_a_restart_of_the_bus_and_end_with_a_signal() {
+fn while_the_bus_is_away_the_newest_samples_wait_and_the_others_are_counted() {
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
     if !program.exists() {
         println!("skipped: {} is not there (make setup)", program.display());
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+    let (port, page_port) = (free_port(), free_port());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         // The monitor comes first: it waits for the bus.
-        let mut monitor = monitor(folder.path(), port);
+        let mut monitor = monitor(folder.path(), port, page_port);
         let client = client(port).await;
         let mut samples = client.subscribe("slackwater.sample.web.web-1.example").await.expect("a subscription");
         let server = nats_server(&program, port);
 
         let first = next(&mut samples).await;
         let second = next(&mut samples).await;
+        assert_eq!(second.samples_dropped, 0);
         assert_eq!((first.node.as_str(), first.pool.as_str()), ("web-1.example", "web"));
         assert!(second.seq > first.seq && second.time_unix_s > first.time_unix_s, "{} {}", first.seq, second.seq);
         assert_eq!(first.boot_id, second.boot_id);
 
         drop(server);
-        let away_from_s = wall_s();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let back_at_s = wall_s();
+        let before = figure(page_port, "slackwater_samples_dropped_total");
+        grown(page_port, "slackwater_samples_dropped_total", before + 20.0).await;
         let server = nats_server(&program, port);
 
-        let mut after = next(&mut samples).await;
-        // What was sent while the connection broke may still come.
-        while after.time_unix_s < away_from_s + 0.2 {
+        // What was sent before the connection broke may still come.
+        let (mut last, mut after) = (second.seq, next(&mut samples).await);
+        while after.samples_dropped == 0 {
+            assert!(after.seq > last, "{} after {last}", after.seq);
+            last = after.seq;
             after = next(&mut samples).await;
         }
-        assert!(after.time_unix_s >= back_at_s, "a Sample of the time without a bus was kept");
-        assert!(after.seq > second.seq + 5, "{} after {}", after.seq, second.seq);
-        assert!(next(&mut samples).await.seq > after.seq);
+        // What was on its way when the connection broke is lost besides.
+        let missing = after.seq - last - 1;
+        assert!(after.samples_dropped >= 20 && after.samples_dropped <= missing, "{missing}, {after:?}");
+        assert!(missing - after.samples_dropped <= 25, "{missing} are missing, {} dropped", after.samples_dropped);
+        for seq in 1..BUFFER {
+            let kept = next(&mut samples).await;
+            assert_eq!((kept.seq, kept.samples_dropped), (after.seq + seq, 0), "the newest were kept, in order");
+        }
+        let dropped = figure(page_port, "slackwater_samples_dropped_total");
+        assert!(
+            (dropped - before - after.samples_dropped as f64).abs() < 0.5,
+            "{dropped} and {before}, {} at {}, after {last}",
+            after.samples_dropped,
+            after.seq
+        );
+        grown(page_port, "slackwater_samples_published_total", 4.0).await;
 
+        // Stopped for a while, it leaves the missed periods out, says how many, and makes up for none.
         let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
+        let mut last = next(&mut samples).await;
+        kill_process(pid, Signal::STOP).expect("a signal");
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        kill_process(pid, Signal::CONT).expect("a signal");
+        let late = loop {
+            let sample = next(&mut samples).await;
+            assert_eq!(sample.seq, last.seq + 1);
+            if sample.periods_missed >= 4 {
+                break sample;
+            }
+            last = sample;
+        };
+        assert!(late.period_s > 0.5, "{late:?}");
+
         kill_process(pid, Signal::TERM).expect("a signal");
         let (code, said) = ended(&mut monitor);
         assert_eq!(code, Some(0), "{said}");
@@ -128,7 +181,7 @@ fn samples_count_up_survive_a_restart_of_the_bus_and_end_with_a_signal() {
 #[test]
 fn an_interrupt_ends_it_also_without_a_bus() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let mut monitor = monitor(folder.path(), 9);
+    let mut monitor = monitor(folder.path(), 9, free_port());
     // It listens for signals before it says so.
     let mut line = String::new();
     let mut said = std::io::BufReader::new(monitor.0.stderr.take().expect("stderr"));

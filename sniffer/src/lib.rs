@@ -7,12 +7,14 @@
 //! - `tracker`: the table of connections, bounded in entries and bytes;
 //! - `stream`: order, retransmissions and holes of one connection;
 //! - `protocol`: the table of protocols, and what each gets to see;
-//! - `http1`, `memcached`: where messages start and end, and which response answers which request; `unknown`: turns;
+//! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
+//!   have of a connection); `unknown`: turns;
 //! - `routes`: which requests belong together;
-//! - `delay`: counts and histograms; `figures`: what comes out of them; `merge`: histograms of several places.
+//! - `delay`: counts and histograms; `buckets`: the coarse ones of monitoring systems; `figures`: what comes out of them; `merge`: histograms of several places.
 //!
 //! Nothing here reads a clock or trusts a byte: packets bring their time, and damaged ones are counted.
 
+mod buckets;
 mod capture;
 mod delay;
 mod figures;
@@ -22,6 +24,7 @@ mod merge;
 mod method;
 mod privileges;
 mod protocol;
+mod reader;
 mod recorder;
 mod routes;
 mod segment;
@@ -29,11 +32,12 @@ mod stream;
 mod tracker;
 mod unknown;
 
+pub use buckets::{BUCKET_BOUNDS_S, Buckets};
 pub use capture::{CaptureError, Live, LiveSettings, read_file};
-pub use figures::{Counts, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
+pub use figures::{Counts, Details, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
 pub use merge::{MergeError, merge};
 pub use method::Method;
-pub use privileges::{PrivilegeError, drop_privileges};
+pub use privileges::{PrivilegeError, drop_privileges, keep_privileges, user_exists};
 pub use protocol::{PROTOCOLS, Protocol};
 pub use routes::{MOST_ROUTES, Route};
 pub use segment::Packet;

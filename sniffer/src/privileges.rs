@@ -1,4 +1,4 @@
-//! Gives up every privilege once the capture is open: what reads hostile bytes can then do no more than its user.
+//! Gives up privileges once the capture is open: what reads hostile bytes can then do no more than its user.
 //!
 //! The order matters, since each step takes the right to do one of the next: bounding set, groups, user, no new
 //! privileges, capability sets. See capabilities(7).
@@ -6,6 +6,7 @@
 use std::fmt;
 
 use rustix::io::Errno;
+use rustix::process;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
 /// A privilege that could not be given up.
@@ -23,20 +24,39 @@ impl std::error::Error for PrivilegeError {}
 /// Drops all capabilities for good, and changes to `user` (a name of /etc/passwd, or a number) if there is one. Acts on
 /// the calling thread, as the kernel does: call it while there is no other.
 pub fn drop_privileges(user: Option<&str>) -> Result<(), PrivilegeError> {
+    keep_privileges(user, CapabilitySet::empty())
+}
+
+/// As `drop_privileges`, but for the capabilities in `keep`, as far as they are there.
+pub fn keep_privileges(user: Option<&str>, keep: CapabilitySet) -> Result<(), PrivilegeError> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let identity = user.map(|user| identity(user, &users)).transpose()?;
     let failed = |what: &str, error: Errno| PrivilegeError(format!("{what}: {error}"));
     empty_bounding_set().map_err(|error| failed("capability bounding set", error))?;
     if let Some((uid, gid)) = identity {
+        // A change of user would take the capabilities along, and the signal that ends us with our parent.
+        thread::set_keep_capabilities(true).map_err(|error| failed("capabilities across users", error))?;
+        let last_signal = process::parent_process_death_signal().unwrap_or_default();
         let (uid, gid) = (thread::Uid::from_raw(uid), thread::Gid::from_raw(gid));
         thread::set_thread_groups(&[]).map_err(|error| failed("no other groups", error))?;
         thread::set_thread_res_gid(gid, gid, gid).map_err(|error| failed("change of group", error))?;
         thread::set_thread_res_uid(uid, uid, uid).map_err(|error| failed("change of user", error))?;
+        process::set_parent_process_death_signal(last_signal)
+            .map_err(|error| failed("parent's death signal", error))?;
     }
     thread::set_no_new_privs(true).map_err(|error| failed("no new privileges", error))?;
-    let none = CapabilitySet::empty();
-    thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-        .map_err(|error| failed("no capabilities", error))
+    let there = thread::capabilities(None).map_err(|error| failed("capabilities", error))?.permitted;
+    let (kept, none) = (keep & there, CapabilitySet::empty());
+    thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
+        .map_err(|error| failed("fewer capabilities", error))
+}
+
+/// Says whether `drop_privileges` could change to this user.
+///
+/// # Errors
+/// What was expected.
+pub fn user_exists(user: &str) -> Result<(), PrivilegeError> {
+    identity(user, &std::fs::read_to_string("/etc/passwd").unwrap_or_default()).map(|_| ())
 }
 
 fn empty_bounding_set() -> Result<(), Errno> {
@@ -79,6 +99,19 @@ mod tests {
         for user in ["", "broken", "nobod", "-1", "4294967295"] {
             assert!(identity(user, users).is_err(), "{user:?}");
         }
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_kept_as_far_as_it_was_there() {
+        std::thread::spawn(|| {
+            let before = thread::capabilities(None).expect("it may be asked");
+            let keep = CapabilitySet::NET_RAW;
+            keep_privileges(None, keep).expect("dropping is always allowed");
+            let left = thread::capabilities(None).expect("it may be asked");
+            assert_eq!((left.effective, left.permitted), (keep & before.permitted, keep & before.permitted));
+        })
+        .join()
+        .expect("the others are gone");
     }
 
     #[test]

@@ -1,17 +1,24 @@
 //! The canary: what a probe of our own feels of the neighbours, where no hardware counter tells.
+//!
+//! It runs at a random moment of each period, so that neither the monitors of a fleet beat in step nor one of them
+//! always meets a quota's period at the same place; `collect` reports that run.
 
 use std::fs;
 use std::path::Path;
 
-use slackwater_messages::{Counters, Sample};
+use slackwater_messages::{Canary as Section, Counters, Sample};
 
 use super::{Collector, absent};
 use crate::config::Settings;
 use crate::inputs::Inputs;
-use crate::probe::Probe;
+use crate::probe::{Length, Probe, Run};
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
-const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 2048..=4096;
+const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
+/// From this CPU utilisation on the VM counts as busy.
+const BUSY: f64 = 0.9;
+/// From this ratio of wall to CPU time on the probe counts as interrupted.
+const INTERRUPTED: f64 = 2.0;
 
 /// Calibrates the probe, unless it is switched off.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
@@ -21,12 +28,13 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
             kib => kib,
         })
     });
-    Box::new(Canary { probe, budget_ns: (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64 })
+    let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
+    Box::new(Canary { probe, budget_ns, length: Length::Whole, last: None })
 }
 
-/// Four times the L2 cache: more than it has places for, and little of a last-level cache.
+/// Twice the L2 cache: more than it has places for, and little of a last-level cache.
 fn working_set_kib(l2_kib: Option<u32>) -> u32 {
-    l2_kib.map_or(*CHOSEN_KIB.start(), |l2| (4 * l2).clamp(*CHOSEN_KIB.start(), *CHOSEN_KIB.end()))
+    l2_kib.map_or(*CHOSEN_KIB.start(), |l2| (2 * l2).clamp(*CHOSEN_KIB.start(), *CHOSEN_KIB.end()))
 }
 
 /// The first CPU's L2 cache, from /sys/devices/system/cpu/cpu0/cache.
@@ -41,35 +49,104 @@ fn l2_kib(sys: &Path) -> Option<u32> {
     size.trim().strip_suffix('K')?.parse().ok()
 }
 
+/// How much the next run does. A machine that is full, or that takes the core away from us, needs its caches itself: the
+/// chases become short. The runs themselves stay, since their ratio of wall to CPU time is told each period.
+fn next_length(utilisation: Option<f64>, run: &Run) -> Length {
+    let is_busy = utilisation.is_some_and(|share| share >= BUSY) || run.wall_cpu_ratio >= INTERRUPTED;
+    if is_busy { Length::Short } else { Length::Whole }
+}
+
 struct Canary {
     probe: Option<Probe>,
     budget_ns: u64,
+    length: Length,
+    /// This period's run, and how late it was.
+    last: Option<(Run, u64)>,
 }
 
 impl Collector for Canary {
+    fn probe(&mut self, late_ns: u64) {
+        if let Some(probe) = &mut self.probe {
+            self.last = Some((probe.run(self.budget_ns, self.length), late_ns));
+        }
+    }
+
     fn collect(&mut self, sample: &mut Sample) {
         let Some(probe) = &mut self.probe else {
-            return absent(sample, "counters", "the canary is switched off in the configuration");
+            let reason = "the canary is switched off in the configuration";
+            absent(sample, "canary", reason);
+            if sample.counters.is_none() {
+                absent(sample, "counters", reason);
+            }
+            return;
         };
-        let run = probe.run(self.budget_ns);
+        let (run, late_ms) = match self.last.take() {
+            Some((run, late_ns)) => (run, Some(late_ns as f64 / 1e6)),
+            None => {
+                absent(sample, "canary.late_ms", "the probe ran with the Sample, not at a moment of its own");
+                (probe.run(self.budget_ns, self.length), None)
+            }
+        };
         if let Some(reason) = probe.why_no_slow_share() {
-            absent(sample, "counters.cache_miss_rate", reason);
+            absent(sample, "canary.slow_share", reason);
         }
-        absent(sample, "counters.instructions_per_s", "only hardware counters tell it");
-        sample.counters = Some(Counters {
-            source: "canary".to_owned(),
-            cpi: Some(run.cycles_per_load),
-            cache_miss_rate: run.slow_share,
+        self.length = next_length(sample.cpu.as_ref().and_then(|cpu| cpu.utilisation), &run);
+        let cpu_share = (sample.period_s > 0.0).then(|| run.cpu_ns as f64 / 1e9 / sample.period_s);
+        if cpu_share.is_none() {
+            absent(sample, "canary.cpu_share", super::NO_TIME);
+        }
+        sample.canary = Some(Section {
+            l2_cycles_per_load: Some(run.l2_cycles_per_load),
+            llc_cycles_per_load: Some(run.llc_cycles_per_load),
+            alu_cycles_per_op: Some(run.alu_cycles_per_op),
+            slow_share: run.slow_share,
             wall_cpu_ratio: Some(run.wall_cpu_ratio),
-            instructions_per_s: None,
+            cpu_share,
+            late_ms,
         });
+        if sample.counters.is_none() {
+            stand_in(sample, &run);
+        }
     }
+}
+
+/// Where no hardware counter tells, the probe's figures stand in its place.
+fn stand_in(sample: &mut Sample, run: &Run) {
+    sample.absent.remove("counters");
+    if let Some(reason) = sample.absent.get("canary.slow_share").cloned() {
+        absent(sample, "counters.cache_miss_rate", reason);
+    }
+    absent(sample, "counters.instructions_per_s", "only hardware counters tell it");
+    sample.counters = Some(Counters {
+        source: "canary".to_owned(),
+        cpi: Some(run.llc_cycles_per_load),
+        cache_miss_rate: run.slow_share,
+        wall_cpu_ratio: Some(run.wall_cpu_ratio),
+        instructions_per_s: None,
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::inputs::fixture::Fixture;
+    use slackwater_messages::Cpu;
+
+    fn sample() -> Sample {
+        Sample { period_s: 0.2, ..Sample::default() }
+    }
+
+    fn run(wall_cpu_ratio: f64) -> Run {
+        Run {
+            alu_cycles_per_op: 0.5,
+            l2_cycles_per_load: 14.0,
+            llc_cycles_per_load: 60.0,
+            slow_share: Some(0.1),
+            wall_cpu_ratio,
+            cpu_ns: 100_000,
+            loads: 2048,
+        }
+    }
 
     #[test]
     fn the_working_set_follows_the_l2_cache_within_bounds() {
@@ -83,27 +160,86 @@ mod tests {
         ]);
         assert_eq!(l2_kib(&fixture.path("sys")), Some(768));
         assert_eq!(l2_kib(&fixture.path("nowhere")), None);
-        assert_eq!([None, Some(256), Some(768), Some(2048)].map(working_set_kib), [2048, 2048, 3072, 4096]);
+        assert_eq!([None, Some(256), Some(768), Some(4096)].map(working_set_kib), [1024, 1024, 1536, 4096]);
     }
 
     #[test]
-    fn a_canary_that_is_switched_off_says_so() {
+    fn a_canary_that_is_switched_off_says_so_and_leaves_hardware_counters_alone() {
         let mut settings = Settings::default();
         settings.canary.enabled = false;
-        let mut sample = Sample::default();
-        open(&settings, &Inputs::machine()).collect(&mut sample);
-        assert!(sample.counters.is_none());
-        assert_eq!(sample.absent["counters"], "the canary is switched off in the configuration");
+        let mut canary = open(&settings, &Inputs::machine());
+        let mut alone = sample();
+        canary.probe(0);
+        canary.collect(&mut alone);
+        assert!(alone.counters.is_none() && alone.canary.is_none());
+        for name in ["canary", "counters"] {
+            assert_eq!(alone.absent[name], "the canary is switched off in the configuration");
+        }
+        let pmu = Counters { source: "pmu".to_owned(), ..Counters::default() };
+        let mut with_pmu = Sample { counters: Some(pmu), ..sample() };
+        canary.collect(&mut with_pmu);
+        assert!(!with_pmu.absent.contains_key("counters"));
     }
 
     #[test]
     fn each_value_of_the_canary_is_there_or_has_a_reason() {
-        let mut sample = Sample::default();
+        let mut canary = open(&Settings::default(), &Inputs::machine());
+        for at_its_moment in [false, true] {
+            let mut sample = sample();
+            if at_its_moment {
+                canary.probe(3_000_000);
+            }
+            canary.collect(&mut sample);
+            let section = sample.canary.as_ref().expect("there");
+            assert_eq!(section.late_ms, at_its_moment.then_some(3.0));
+            assert!(section.cpu_share.is_some_and(|share| share > 0.0) && section.alu_cycles_per_op.is_some());
+            assert_eq!(section.slow_share.is_none(), sample.absent.contains_key("canary.slow_share"));
+            assert_eq!(section.late_ms.is_none(), sample.absent.contains_key("canary.late_ms"));
+            let counters = sample.counters.as_ref().expect("there");
+            assert_eq!((counters.source.as_str(), counters.cpi), ("canary", section.llc_cycles_per_load));
+            assert_eq!((counters.wall_cpu_ratio, section.wall_cpu_ratio.is_some()), (section.wall_cpu_ratio, true));
+            assert_eq!(counters.cache_miss_rate, section.slow_share);
+            assert!(sample.absent.contains_key("counters.instructions_per_s"));
+        }
+    }
+
+    #[test]
+    fn hardware_counters_stay_and_the_ratio_is_told_beside_them() {
+        let counters = Counters { source: "pmu".to_owned(), cpi: Some(1.5), ..Counters::default() };
+        let mut sample = Sample { counters: Some(counters.clone()), ..sample() };
         open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
-        let counters = sample.counters.expect("there");
-        assert_eq!(counters.source, "canary");
-        assert!(counters.cpi.is_some() && counters.wall_cpu_ratio.is_some());
-        assert_eq!(counters.cache_miss_rate.is_none(), sample.absent.contains_key("counters.cache_miss_rate"));
-        assert!(sample.absent.contains_key("counters.instructions_per_s"));
+        assert_eq!(sample.counters, Some(counters));
+        assert!(sample.canary.is_some_and(|canary| canary.wall_cpu_ratio.is_some()));
+    }
+
+    #[test]
+    fn it_backs_off_while_the_machine_is_busy_or_takes_its_core_away() {
+        assert_eq!(next_length(Some(0.5), &run(1.0)), Length::Whole);
+        assert_eq!(next_length(None, &run(1.2)), Length::Whole);
+        assert_eq!(next_length(Some(0.95), &run(1.0)), Length::Short);
+        assert_eq!(next_length(Some(0.1), &run(7.0)), Length::Short);
+        let mut canary =
+            Canary { probe: Some(Probe::new(1024)), budget_ns: 1 << 40, length: Length::Whole, last: None };
+        let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
+        canary.collect(&mut Sample { cpu: Some(full), ..sample() });
+        assert_eq!(canary.length, Length::Short);
+        canary.probe(0);
+        assert_eq!(canary.last.expect("it ran all the same").0.loads, 256);
+    }
+
+    #[test]
+    fn by_default_the_probe_stays_within_its_share_of_a_core() {
+        let settings = Settings::default();
+        let mut canary = open(&settings, &Inputs::machine());
+        let mut shares: Vec<f64> = (0..21)
+            .map(|_| {
+                let mut sample = sample();
+                canary.collect(&mut sample);
+                sample.canary.and_then(|canary| canary.cpu_share).expect("a share")
+            })
+            .collect();
+        shares.sort_unstable_by(f64::total_cmp);
+        // The median: what interrupts serve meanwhile is charged to whoever runs.
+        assert!(shares[10] <= settings.canary.max_cpu_share, "{shares:?}");
     }
 }

@@ -1,127 +1,164 @@
-//! CPU use and steal of the whole VM (/proc/stat), or of a cgroup against its tightest quota.
+//! CPU time by kind of the whole VM (/proc/stat), and of a cgroup against its tightest quota, with its throttling.
 //!
-//! The whole VM's clock ticks are 10 ms: at a period of 0.2 s utilisation has steps of 5% of one core.
+//! The whole VM's clock ticks are 10 ms: at a period of 0.2 s its shares have steps of 5% of one core.
+
+use std::path::PathBuf;
 
 use slackwater_messages::{Cpu, Sample};
 
-use super::{Collector, NO_TIME, absent, seconds_between};
+use super::{Collector, absent, put};
 use crate::cgroup::{self, CpuFiles, Version};
 use crate::config::Settings;
+use crate::growth::Growth;
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::ticks::{self, Kinds, Ticks};
 
-/// Quotas and the number of CPUs change seldom: they are read again after this time.
-const CORES_FRESH_NS: u64 = 1_000_000_000;
+/// Quotas change seldom: they are read again after this time.
+const QUOTA_FRESH_NS: u64 = 1_000_000_000;
 
 /// Opens the collector for the scope of the settings.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let stat = KeptFile::new(inputs.proc.join("stat"));
-    if settings.cpu.cgroup.is_empty() {
-        let mut collector = System { stat, reader: Reader::default(), last: None };
-        collector.collect(&mut Sample::default());
-        Box::new(collector)
-    } else {
-        let cgroup = settings.cpu.cgroup.clone();
-        let mut collector = Group {
-            inputs: inputs.clone(),
-            cgroup,
-            stat,
-            reader: Reader::default(),
-            files: None,
-            last: None,
-            cores: None,
-        };
-        collector.collect(&mut Sample::default());
-        Box::new(collector)
-    }
+    let mut collector = Use {
+        stat: KeptFile::new(inputs.proc.join("stat")),
+        inputs: inputs.clone(),
+        reader: Reader::default(),
+        last: None,
+        group: (!settings.cpu.cgroup.is_empty()).then(|| Group::new(&settings.cpu.cgroup)),
+    };
+    collector.collect(&mut Sample::default());
+    Box::new(collector)
 }
 
-/// Clock ticks of all CPUs since boot, from the first line of /proc/stat.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Ticks {
-    idle: u64,
-    steal: u64,
-    total: u64,
-    cores: u32,
-}
-
-/// Reads /proc/stat. Guest time stands within user time and is not counted again.
-pub fn parse_stat(text: &str) -> Option<Ticks> {
-    let mut fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map(str::parse::<u64>);
-    let mut ticks = Ticks::default();
-    for place in 0..8 {
-        let value = fields.next()?.ok()?;
-        ticks.total += value;
-        match place {
-            3 | 4 => ticks.idle += value, // idle, iowait
-            7 => ticks.steal = value,
-            _ => {}
-        }
-    }
-    let cores = text.lines().skip(1).take_while(|line| line.starts_with("cpu")).count();
-    ticks.cores = u32::try_from(cores).ok().filter(|cores| *cores > 0)?;
-    Some(ticks)
-}
-
-/// The whole VM. Stolen time counts as used, since the VM could not have used it: so full is 1.0 also beside a thief.
-struct System {
+struct Use {
+    inputs: Inputs,
     stat: KeptFile,
     reader: Reader,
     last: Option<Ticks>,
+    /// Whose utilisation is measured, instead of the VM's.
+    group: Option<Group>,
 }
 
-impl Collector for System {
-    fn collect(&mut self, sample: &mut Sample) {
-        let now = match self.stat.parse(&mut self.reader, parse_stat) {
+/// What /proc/stat says: the shares of this period, and the cores that are online.
+struct Vm {
+    kinds: Result<Kinds, &'static str>,
+    cores: f64,
+}
+
+impl Use {
+    fn vm(&mut self) -> Result<Vm, String> {
+        let now = match self.stat.parse(&mut self.reader, ticks::parse_stat) {
             Ok(now) => now,
             Err(reason) => {
                 self.last = None;
-                return absent(sample, "cpu", reason);
+                return Err(reason);
             }
         };
-        let mut cpu = Cpu { scope: "system".to_owned(), cores: Some(f64::from(now.cores)), ..Cpu::default() };
-        match self.last.replace(now).map(|last| shares(last, now)) {
-            None => {
-                absent(sample, "cpu.utilisation", "there was no earlier reading");
-                absent(sample, "cpu.steal", "there was no earlier reading");
-            }
-            Some(None) => {
-                absent(sample, "cpu.utilisation", NO_TIME);
-                absent(sample, "cpu.steal", NO_TIME);
-            }
-            Some(Some((utilisation, steal))) => {
-                cpu.utilisation = Some(utilisation);
-                cpu.steal = Some(steal);
-            }
-        }
+        let last = self.last.replace(now).ok_or("there was no earlier reading");
+        Ok(Vm { kinds: last.and_then(|last| ticks::kinds(&last, &now)), cores: f64::from(now.cores) })
+    }
+}
+
+impl Collector for Use {
+    fn collect(&mut self, sample: &mut Sample) {
+        let now_ns = (self.inputs.monotonic_ns)();
+        let vm = self.vm();
+        let section = match &mut self.group {
+            Some(group) => group.section(sample, &self.inputs, &mut self.reader, now_ns, &vm),
+            None => vm.as_ref().map(|vm| whole(sample, vm)).map_err(String::clone),
+        };
+        let mut cpu = match section {
+            Ok(cpu) => cpu,
+            Err(reason) => return absent(sample, "cpu", reason),
+        };
+        let kinds = vm.and_then(|vm| vm.kinds.map_err(str::to_owned));
+        let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(String::as_str);
+        put(sample, "cpu.user", &mut cpu.user, share(|kinds| kinds.user));
+        put(sample, "cpu.system", &mut cpu.system, share(|kinds| kinds.system));
+        put(sample, "cpu.irq", &mut cpu.irq, share(|kinds| kinds.irq));
+        put(sample, "cpu.iowait", &mut cpu.iowait, share(|kinds| kinds.iowait));
         sample.cpu = Some(cpu);
     }
 }
 
-/// Shares of time that was not idle, and that was stolen. The kernel's idle and iowait can go back by a tick.
-fn shares(last: Ticks, now: Ticks) -> Option<(f64, f64)> {
-    let total = now.total.checked_sub(last.total).filter(|total| *total > 0)? as f64;
-    let idle = now.idle.saturating_sub(last.idle) as f64;
-    let steal = now.steal.saturating_sub(last.steal) as f64;
-    Some(((1.0 - idle / total).clamp(0.0, 1.0), (steal / total).min(1.0)))
+/// The section of the whole VM, but for the kinds.
+fn whole(sample: &mut Sample, vm: &Vm) -> Cpu {
+    let mut cpu = Cpu { scope: "system".to_owned(), cores: Some(vm.cores), ..Cpu::default() };
+    put(sample, "cpu.utilisation", &mut cpu.utilisation, vm.kinds.map(|kinds| kinds.used));
+    put(sample, "cpu.steal", &mut cpu.steal, vm.kinds.map(|kinds| kinds.steal));
+    for name in ["cpu.throttled", "cpu.throttled_s_per_s"] {
+        absent(sample, name, "`cpu.cgroup` names no cgroup");
+    }
+    cpu
 }
 
 /// A cgroup.
 struct Group {
-    inputs: Inputs,
     cgroup: String,
-    stat: KeptFile,
-    reader: Reader,
     files: Option<(CpuFiles, KeptFile)>,
-    last: Option<(u64, u64)>,
-    cores: Option<(u64, f64)>,
+    usage: Growth<1>,
+    limit: Option<Limit>,
+}
+
+/// What the cgroup may use.
+struct Limit {
+    read_ns: u64,
+    /// The tightest quota, or the VM's cores where that is less.
+    cores: f64,
+    /// The counts of the directory that sets the quota.
+    throttling: Option<Throttling>,
+}
+
+struct Throttling {
+    directory: PathBuf,
+    stat: KeptFile,
+    growth: Growth<3>,
 }
 
 impl Group {
-    fn usage_ns(&mut self) -> Result<u64, String> {
+    fn new(cgroup: &str) -> Group {
+        Group { cgroup: cgroup.to_owned(), files: None, usage: Growth::default(), limit: None }
+    }
+
+    /// The cgroup's section, but for the kinds.
+    fn section(
+        &mut self,
+        sample: &mut Sample,
+        inputs: &Inputs,
+        reader: &mut Reader,
+        now_ns: u64,
+        vm: &Result<Vm, String>,
+    ) -> Result<Cpu, String> {
+        let usage_ns = match self.usage_ns(inputs, reader) {
+            Ok(usage_ns) => usage_ns,
+            Err(reason) => {
+                // It may come back somewhere else.
+                *self = Group::new(&self.cgroup);
+                return Err(reason);
+            }
+        };
+        let mut cpu = Cpu { scope: "cgroup".to_owned(), ..Cpu::default() };
+        absent(sample, "cpu.steal", "a cgroup has no steal time; it is the whole VM's");
+        let used = self.usage.advance(now_ns, [Some(usage_ns)]).per_s(0).map(|ns_per_s| ns_per_s / 1e9);
+        match self.limit(now_ns, vm) {
+            Ok(limit) => {
+                cpu.cores = Some(limit.cores);
+                put(sample, "cpu.utilisation", &mut cpu.utilisation, used.map(|used| used / limit.cores));
+                limit.throttling(sample, &mut cpu, reader, now_ns);
+            }
+            Err(reason) => {
+                for name in ["cpu.utilisation", "cpu.cores", "cpu.throttled", "cpu.throttled_s_per_s"] {
+                    absent(sample, name, reason.clone());
+                }
+            }
+        }
+        Ok(cpu)
+    }
+
+    fn usage_ns(&mut self, inputs: &Inputs, reader: &mut Reader) -> Result<u64, String> {
         let (files, usage) = match &mut self.files {
             Some(found) => found,
             empty => {
-                let files = cgroup::find_cpu(&self.inputs.cgroup, &self.cgroup)?;
+                let files = cgroup::find_cpu(&inputs.cgroup, &self.cgroup)?;
                 let usage = KeptFile::new(&files.usage);
                 empty.insert((files, usage))
             }
@@ -130,61 +167,55 @@ impl Group {
             Version::V1 => cgroup::parse_usage_v1,
             Version::V2 => cgroup::parse_usage_v2,
         };
-        usage.parse(&mut self.reader, parse)
+        usage.parse(reader, parse)
     }
 
-    /// The tightest quota, or the VM's cores where that is less.
-    fn cores(&mut self, now_ns: u64) -> Result<f64, String> {
-        if let Some((read_ns, cores)) = self.cores
-            && now_ns.saturating_sub(read_ns) < CORES_FRESH_NS
-        {
-            return Ok(cores);
-        }
-        let online = f64::from(self.stat.parse(&mut self.reader, parse_stat)?.cores);
-        let quota = self.files.as_ref().map_or(Ok(None), |(files, _)| cgroup::tightest_quota(files))?;
-        let cores = quota.map_or(online, |quota| quota.min(online));
-        self.cores = Some((now_ns, cores));
-        Ok(cores)
+    fn limit(&mut self, now_ns: u64, vm: &Result<Vm, String>) -> Result<&mut Limit, String> {
+        let limit = match self.limit.take() {
+            Some(limit) if now_ns.saturating_sub(limit.read_ns) < QUOTA_FRESH_NS => limit,
+            stale => {
+                let online = vm.as_ref().map_err(String::clone)?.cores;
+                let quota = self.files.as_ref().map_or(Ok(None), |(files, _)| cgroup::tightest_quota(files))?;
+                let counted = stale.and_then(|limit| limit.throttling);
+                Limit {
+                    read_ns: now_ns,
+                    cores: quota.map_or(online, |(cores, _)| cores.min(online)),
+                    throttling: quota.map(|(_, directory)| {
+                        counted.filter(|counted| counted.directory == directory).unwrap_or_else(|| Throttling {
+                            directory: directory.to_owned(),
+                            stat: KeptFile::new(directory.join("cpu.stat")),
+                            growth: Growth::default(),
+                        })
+                    }),
+                }
+            }
+        };
+        Ok(self.limit.insert(limit))
     }
 }
 
-impl Collector for Group {
-    fn collect(&mut self, sample: &mut Sample) {
-        let now_ns = (self.inputs.monotonic_ns)();
-        let usage_ns = match self.usage_ns() {
-            Ok(usage_ns) => usage_ns,
-            Err(reason) => {
-                // It may come back somewhere else.
-                self.files = None;
-                self.last = None;
-                self.cores = None;
-                return absent(sample, "cpu", reason);
-            }
+impl Limit {
+    fn throttling(&mut self, sample: &mut Sample, cpu: &mut Cpu, reader: &mut Reader, now_ns: u64) {
+        let grown = match &mut self.throttling {
+            None => Err("neither the cgroup nor one above it has a quota".to_owned()),
+            Some(Throttling { stat, growth, .. }) => stat
+                .parse(reader, cgroup::parse_throttling)
+                .inspect_err(|_| growth.forget())
+                .map(|counters| growth.advance(now_ns, counters)),
         };
-        let mut cpu = Cpu { scope: "cgroup".to_owned(), ..Cpu::default() };
-        absent(sample, "cpu.steal", "a cgroup has no steal time; it is the whole VM's");
-        let used = match self.last.replace((now_ns, usage_ns)) {
-            None => Err("there was no earlier reading".to_owned()),
-            Some((last_ns, last)) => match usage_ns.checked_sub(last) {
-                None => Err(format!("the CPU time of cgroup {} went back: it was made anew", self.cgroup)),
-                Some(_) if now_ns <= last_ns => Err(NO_TIME.to_owned()),
-                Some(used_ns) => Ok(used_ns as f64 / 1e9 / seconds_between(last_ns, now_ns)),
-            },
+        let (share, s_per_s) = match grown {
+            Ok(grown) => {
+                let share = match (grown.by[0], grown.by[1]) {
+                    (Ok(0), Ok(0)) => Err("no period of the quota ended: the cgroup was idle".to_owned()),
+                    (Ok(periods), Ok(throttled)) => Ok((throttled as f64 / periods as f64).min(1.0)),
+                    (Err(reason), _) | (_, Err(reason)) => Err(reason.to_owned()),
+                };
+                (share, grown.per_s(2).map(|ns_per_s| ns_per_s / 1e9).map_err(str::to_owned))
+            }
+            Err(reason) => (Err(reason.clone()), Err(reason)),
         };
-        match self.cores(now_ns) {
-            Ok(cores) => {
-                cpu.cores = Some(cores);
-                match used {
-                    Ok(used) => cpu.utilisation = Some(used / cores),
-                    Err(reason) => absent(sample, "cpu.utilisation", reason),
-                }
-            }
-            Err(reason) => {
-                absent(sample, "cpu.utilisation", reason.clone());
-                absent(sample, "cpu.cores", reason);
-            }
-        }
-        sample.cpu = Some(cpu);
+        put(sample, "cpu.throttled", &mut cpu.throttled, share);
+        put(sample, "cpu.throttled_s_per_s", &mut cpu.throttled_s_per_s, s_per_s);
     }
 }
 
@@ -209,22 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_read_with_steal_and_without_counting_guests_twice() {
-        let ticks = parse_stat(STAT).expect("read");
-        assert_eq!(ticks, Ticks { idle: 1020, steal: 10, total: 1190, cores: 2 });
-        for bad in ["", "cpu  1 2 3\ncpu0 1\n", "cpu  a b c d e f g h\ncpu0 1\n", "intr 5\n", "cpu  1 1 1 1 1 1 1 1\n"]
-        {
-            assert_eq!(parse_stat(bad), None, "{bad:?}");
-        }
-    }
-
-    #[test]
     fn the_vm_is_full_when_nothing_is_idle_also_beside_a_thief() {
         let fixture = Fixture::new(&[("proc/stat", STAT)]);
         let mut collector = open(&Settings::default(), &fixture.inputs());
         fixture.write("proc/stat", &STAT.replace("cpu  100 5 50 1000 20 3 2 10", "cpu  120 5 60 1000 20 3 2 20"));
         let cpu = collect(collector.as_mut()).cpu.expect("there");
         assert_eq!((cpu.utilisation, cpu.steal, cpu.cores), (Some(1.0), Some(0.25), Some(2.0)));
+        assert_eq!((cpu.user, cpu.system, cpu.irq, cpu.iowait), (Some(0.5), Some(0.25), Some(0.0), Some(0.0)));
     }
 
     #[test]
@@ -251,15 +273,48 @@ mod tests {
             ("cgroup/cpuacct/web/h1/cpuacct.usage", "1000000000\n"),
             ("cgroup/cpu/web/h1/cpu.cfs_quota_us", "40000\n"),
             ("cgroup/cpu/web/h1/cpu.cfs_period_us", "100000\n"),
+            ("cgroup/cpu/web/h1/cpu.stat", "nr_periods 10\nnr_throttled 2\nthrottled_time 1000000\n"),
         ]);
         let mut collector = group(&fixture);
         fixture.advance_s(0.25);
+        fixture.write("proc/stat", &STAT.replace("cpu  100 5 50", "cpu  110 5 80"));
+        fixture.write("cgroup/cpu/web/h1/cpu.stat", "nr_periods 14\nnr_throttled 3\nthrottled_time 51000000\n");
         fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "1050000000\n");
         let sample = collect(collector.as_mut());
         let cpu = sample.cpu.expect("there");
         assert_eq!((cpu.scope.as_str(), cpu.cores, cpu.steal), ("cgroup", Some(0.4), None));
         assert!((cpu.utilisation.expect("there") - 0.5).abs() < 1e-9);
         assert!(sample.absent.contains_key("cpu.steal"));
+        assert_eq!((cpu.throttled, cpu.throttled_s_per_s), (Some(0.25), Some(0.2)));
+        assert_eq!((cpu.user, cpu.system), (Some(0.25), Some(0.75)));
+    }
+
+    #[test]
+    fn throttling_is_that_of_the_cgroup_above_which_sets_the_tightest_quota() {
+        let stat = |throttled: u64| {
+            format!("usage_usec 9\nnr_periods {}\nnr_throttled {throttled}\nthrottled_usec 50000\n", throttled + 2)
+        };
+        let fixture = Fixture::new(&[
+            ("proc/stat", STAT),
+            ("cgroup/cgroup.controllers", "cpu\n"),
+            ("cgroup/web/cpu.max", "40000 100000\n"),
+            ("cgroup/web/cpu.stat", &stat(5)),
+            ("cgroup/web/h1/cpu.max", "max 100000\n"),
+            ("cgroup/web/h1/cpu.stat", &stat(0)),
+        ]);
+        let mut collector = group(&fixture);
+        fixture.advance_s(0.5);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.absent["cpu.throttled"], "no period of the quota ended: the cgroup was idle");
+        assert_eq!(sample.cpu.expect("there").throttled_s_per_s, Some(0.0));
+        fixture.advance_s(1.5);
+        fixture.write("cgroup/web/cpu.stat", &stat(9));
+        assert_eq!(collect(collector.as_mut()).cpu.expect("there").throttled, Some(1.0));
+        fixture.advance_s(1.5);
+        fixture.write("cgroup/web/cpu.stat", &stat(3));
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.cpu.expect("there").throttled, None);
+        assert!(sample.absent["cpu.throttled"].starts_with("the counter went back"));
     }
 
     #[test]
@@ -274,7 +329,7 @@ mod tests {
         fixture.advance_s(1.0);
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 1500000\n");
         let cpu = collect(collector.as_mut()).cpu.expect("there");
-        assert_eq!((cpu.cores, cpu.utilisation), (Some(2.0), Some(0.25)));
+        assert_eq!((cpu.cores, cpu.utilisation, cpu.throttled), (Some(2.0), Some(0.25), None));
     }
 
     #[test]
@@ -289,7 +344,7 @@ mod tests {
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 10\n");
         let sample = collect(collector.as_mut());
         assert_eq!(sample.cpu.expect("there").utilisation, None);
-        assert_eq!(sample.absent["cpu.utilisation"], "the CPU time of cgroup web/h1 went back: it was made anew");
+        assert_eq!(sample.absent["cpu.utilisation"], "the counter went back: it wrapped or began anew");
         fixture.advance_s(1.0);
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 200010\n");
         assert_eq!(collect(collector.as_mut()).cpu.expect("there").utilisation, Some(0.1));

@@ -1,14 +1,25 @@
 //! One collector, one file, one line in the table.
 
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
 use slackwater_messages::Sample;
+use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
 use crate::inputs::Inputs;
 
 pub mod canary;
 pub mod cpu;
+pub mod disk;
+pub mod frequency;
+pub mod memory;
+pub mod network;
+pub mod pmu;
 pub mod pressure;
 pub mod sched;
+pub mod server;
+pub mod slow;
 pub mod traffic;
 
 /// Measures one section of the Sample.
@@ -17,31 +28,53 @@ pub trait Collector {
     /// had goes to `sample.absent` with the reason.
     fn collect(&mut self, sample: &mut Sample);
 
-    /// True while something would overflow if it waited for the end of the period.
-    fn must_drain(&self) -> bool {
-        false
+    /// Becomes readable when something would overflow if it waited for the end of the period.
+    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
+        None
     }
 
-    /// Called several times a period while `must_drain`.
+    /// Called when `wakes_on` is readable.
     fn drain(&mut self) {}
+
+    /// Response times since the collector was opened.
+    fn response_times(&self) -> Option<Buckets> {
+        None
+    }
+
+    /// Called once a period at a random moment, `late_ns` after that moment.
+    fn probe(&mut self, _late_ns: u64) {}
 }
 
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary takes longest and may lose its core: it is last, so
-/// that the others read at the same moment.
+/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and fills
+/// `counters` where no hardware does.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
     ("sched", sched::open),
     ("pressure", pressure::open),
+    ("memory", memory::open),
+    ("disk", disk::open),
+    ("network", network::open),
+    ("frequency", frequency::open),
+    ("server", server::open),
     ("traffic", traffic::open),
-    ("counters", canary::open),
+    ("pmu", pmu::open),
+    ("canary", canary::open),
 ];
 
 /// Notes that a value or a section is not there, and why.
 pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<String>) {
     sample.absent.insert(name.to_owned(), reason.into());
+}
+
+/// Puts a value into its place, or notes why it is not there.
+pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, value: Result<T, impl Into<String>>) {
+    match value {
+        Ok(value) => *place = Some(value),
+        Err(reason) => absent(sample, name, reason),
+    }
 }
 
 /// The time between two readings.

@@ -1,71 +1,127 @@
-//! Pressure stall information: the share of the period in which some task waited for CPU, memory or disk.
+//! Pressure stall information: the share of the period in which some task (`some`) or every task that had work (`full`)
+//! waited for CPU, memory or disk; of the VM (/proc/pressure), and of a cgroup where version 2 keeps it.
 //!
-//! Form: the kernel's Documentation/accounting/psi.rst; `total` is in microseconds.
+//! Form: the kernel's Documentation/accounting/psi.rst; `total` is in microseconds. `full` of the CPU is there since 5.13, and
+//! says nothing of a whole VM.
 
 use slackwater_messages::{Pressure, Sample};
 
-use super::{Collector, NO_TIME, absent, seconds_between};
+use super::{Collector, absent, put};
 use crate::cgroup;
 use crate::config::Settings;
+use crate::growth::{Grown, Growth};
 use crate::inputs::{Inputs, KeptFile, Reader};
 
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
-/// Opens the cgroup's pressure files if it has them, else the VM's.
+/// Opens the VM's pressure files; a cgroup's are looked for while there are none.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let of_cgroup = Some(&settings.cpu.cgroup).filter(|name| !name.is_empty());
-    let files = match of_cgroup.and_then(|name| cgroup::find_pressure(&inputs.cgroup, name)) {
-        Some(directory) => RESOURCES.map(|resource| KeptFile::new(directory.join(format!("{resource}.pressure")))),
-        None => RESOURCES.map(|resource| KeptFile::new(inputs.proc.join("pressure").join(resource))),
+    let vm = RESOURCES.map(|resource| Stall::new(KeptFile::new(inputs.proc.join("pressure").join(resource))));
+    let mut collector = Stalls {
+        inputs: inputs.clone(),
+        cgroup: settings.cpu.cgroup.clone(),
+        vm,
+        of_cgroup: None,
+        reader: Reader::default(),
     };
-    let mut collector = Stalls { inputs: inputs.clone(), files, reader: Reader::default(), last: [None; 3] };
     collector.collect(&mut Sample::default());
     Box::new(collector)
 }
 
-/// Total microseconds in which some task waited.
-pub fn parse_some_us(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("some "))?.rsplit_once("total=")?.1.trim().parse().ok()
+/// Total microseconds in which some task waited, and in which all did.
+pub fn parse_totals_us(text: &str) -> Option<[Option<u64>; 2]> {
+    let total = |word: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(word))?.rsplit_once("total=")?.1.trim().parse().ok()
+    };
+    Some([Some(total("some ")?), total("full ")])
+}
+
+/// One resource's file.
+struct Stall {
+    file: KeptFile,
+    growth: Growth<2>,
+}
+
+/// Shares of the period with `some` and with `full`.
+type Shares = [Result<f64, String>; 2];
+
+impl Stall {
+    fn new(file: KeptFile) -> Stall {
+        Stall { file, growth: Growth::default() }
+    }
+
+    fn shares(&mut self, reader: &mut Reader, now_ns: u64) -> Shares {
+        let totals = match self.file.parse(reader, parse_totals_us) {
+            Ok(totals) => totals,
+            Err(reason) => {
+                self.growth.forget();
+                let reason = format!("{reason}: no PSI here");
+                return [Err(reason.clone()), Err(reason)];
+            }
+        };
+        let grown: Grown<2> = self.growth.advance(now_ns, totals);
+        // The kernel's clock and ours are read a moment apart: a full stall can seem longer than the period.
+        [0, 1].map(|place| Ok((grown.per_s(place)? / 1e6).min(1.0)))
+    }
 }
 
 struct Stalls {
     inputs: Inputs,
-    files: [KeptFile; 3],
+    cgroup: String,
+    vm: [Stall; 3],
+    of_cgroup: Option<[Stall; 3]>,
     reader: Reader,
-    last: [Option<(u64, u64)>; 3],
 }
 
 impl Stalls {
-    fn share(&mut self, resource: usize) -> Result<f64, String> {
-        let now_ns = (self.inputs.monotonic_ns)();
-        let total_us = self.files[resource].parse(&mut self.reader, parse_some_us).map_err(|reason| {
-            self.last[resource] = None;
-            format!("{reason}: no PSI here")
-        })?;
-        let (last_ns, last_us) =
-            self.last[resource].replace((now_ns, total_us)).ok_or("there was no earlier reading")?;
-        let stalled_us = total_us.checked_sub(last_us).ok_or("the total went back")?;
-        if now_ns <= last_ns {
-            return Err(NO_TIME.to_owned());
+    /// The cgroup's CPU, memory and disk.
+    fn of_cgroup(&mut self, now_ns: u64) -> Result<[Shares; 3], String> {
+        if self.cgroup.is_empty() {
+            return Err("`cpu.cgroup` names no cgroup".to_owned());
         }
-        // The kernel's clock and ours are read a moment apart: a full stall can seem longer than the period.
-        Ok((stalled_us as f64 / 1e6 / seconds_between(last_ns, now_ns)).min(1.0))
+        let mut stalls = match self.of_cgroup.take() {
+            Some(stalls) => stalls,
+            None => {
+                let directory = cgroup::find_pressure(&self.inputs.cgroup, &self.cgroup)
+                    .ok_or_else(|| format!("cgroup {} has no pressure files (version 2 with PSI has)", self.cgroup))?;
+                RESOURCES.map(|name| Stall::new(KeptFile::new(directory.join(format!("{name}.pressure")))))
+            }
+        };
+        let shares = stalls.each_mut().map(|stall| stall.shares(&mut self.reader, now_ns));
+        // Not one can be read: the cgroup is gone, and may come back somewhere else.
+        if shares.iter().any(|[some, _]| some.is_ok()) || stalls.iter().any(|stall| stall.growth.has_reading()) {
+            self.of_cgroup = Some(stalls);
+        }
+        Ok(shares)
     }
 }
 
 impl Collector for Stalls {
     fn collect(&mut self, sample: &mut Sample) {
-        let shares = [0, 1, 2].map(|resource| self.share(resource));
-        if let [Err(reason), Err(_), Err(_)] = &shares {
+        let now_ns = (self.inputs.monotonic_ns)();
+        let vm = self.vm.each_mut().map(|stall| stall.shares(&mut self.reader, now_ns));
+        let group = self.of_cgroup(now_ns);
+        let is_there = |shares: &[Shares; 3]| shares.iter().any(|[some, _]| some.is_ok());
+        if !is_there(&vm) && !group.as_ref().is_ok_and(is_there) {
+            let [[Err(reason), _], ..] = &vm else { return };
             return absent(sample, "pressure", reason);
         }
-        for (resource, share) in RESOURCES.iter().zip(&shares) {
-            if let Err(reason) = share {
-                absent(sample, &format!("pressure.{resource}_some"), reason);
-            }
-        }
-        let [cpu_some, memory_some, io_some] = shares.map(Result::ok);
-        sample.pressure = Some(Pressure { cpu_some, memory_some, io_some, ..Pressure::default() });
+        let mut pressure = Pressure::default();
+        let [[cpu_some, _], [memory_some, memory_full], [io_some, io_full]] = vm;
+        put(sample, "pressure.cpu_some", &mut pressure.cpu_some, cpu_some);
+        put(sample, "pressure.memory_some", &mut pressure.memory_some, memory_some);
+        put(sample, "pressure.memory_full", &mut pressure.memory_full, memory_full);
+        put(sample, "pressure.io_some", &mut pressure.io_some, io_some);
+        put(sample, "pressure.io_full", &mut pressure.io_full, io_full);
+        let [cpu_some, cpu_full, memory_some, io_some] = match group {
+            Ok([[cpu_some, cpu_full], [memory_some, _], [io_some, _]]) => [cpu_some, cpu_full, memory_some, io_some],
+            Err(reason) => [(); 4].map(|()| Err(reason.clone())),
+        };
+        put(sample, "pressure.cgroup_cpu_some", &mut pressure.cgroup_cpu_some, cpu_some);
+        put(sample, "pressure.cgroup_cpu_full", &mut pressure.cgroup_cpu_full, cpu_full);
+        put(sample, "pressure.cgroup_memory_some", &mut pressure.cgroup_memory_some, memory_some);
+        put(sample, "pressure.cgroup_io_some", &mut pressure.cgroup_io_some, io_some);
+        sample.pressure = Some(pressure);
     }
 }
 
@@ -74,9 +130,9 @@ mod tests {
     use super::*;
     use crate::inputs::fixture::Fixture;
 
-    fn psi(some_us: u64) -> String {
+    fn psi(some_us: u64, full_us: u64) -> String {
         format!(
-            "some avg10=0.10 avg60=0.00 avg300=0.00 total={some_us}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+            "some avg10=0.10 avg60=0.00 avg300=0.00 total={some_us}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full_us}\n"
         )
     }
 
@@ -87,38 +143,43 @@ mod tests {
     }
 
     #[test]
-    fn the_total_of_some_is_read() {
-        assert_eq!(parse_some_us(&psi(123)), Some(123));
+    fn the_totals_are_read_and_full_may_be_missing() {
+        assert_eq!(parse_totals_us(&psi(123, 7)), Some([Some(123), Some(7)]));
+        assert_eq!(parse_totals_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"), Some([Some(5), None]));
         for bad in ["", "full avg10=0.00 total=5\n", "some avg10=0.00\n", "some total=x\n"] {
-            assert_eq!(parse_some_us(bad), None, "{bad:?}");
+            assert_eq!(parse_totals_us(bad), None, "{bad:?}");
         }
     }
 
     #[test]
     fn shares_are_of_the_period_and_never_above_one() {
         let fixture = Fixture::new(&[
-            ("proc/pressure/cpu", &psi(1000)),
-            ("proc/pressure/memory", &psi(0)),
-            ("proc/pressure/io", &psi(500)),
+            ("proc/pressure/cpu", &psi(1000, 0)),
+            ("proc/pressure/memory", &psi(0, 0)),
+            ("proc/pressure/io", &psi(500, 100)),
         ]);
         let mut collector = open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
-        fixture.write("proc/pressure/cpu", &psi(51_000));
-        fixture.write("proc/pressure/io", &psi(200_600));
-        let pressure = collect(collector.as_mut()).pressure.expect("there");
+        fixture.write("proc/pressure/cpu", &psi(51_000, 0));
+        fixture.write("proc/pressure/io", &psi(200_600, 20_100));
+        let sample = collect(collector.as_mut());
+        let pressure = sample.pressure.expect("there");
         assert!((pressure.cpu_some.expect("there") - 0.25).abs() < 1e-9);
-        assert_eq!((pressure.memory_some, pressure.io_some), (Some(0.0), Some(1.0)));
+        assert_eq!((pressure.memory_some, pressure.memory_full, pressure.io_some), (Some(0.0), Some(0.0), Some(1.0)));
+        assert!((pressure.io_full.expect("there") - 0.1).abs() < 1e-9);
+        assert_eq!(pressure.cgroup_cpu_some, None);
+        assert_eq!(sample.absent["pressure.cgroup_cpu_some"], "`cpu.cgroup` names no cgroup");
     }
 
     #[test]
     fn what_is_not_there_or_went_back_has_a_reason() {
-        let fixture = Fixture::new(&[("proc/pressure/cpu", &psi(1000)), ("proc/pressure/memory", &psi(1000))]);
+        let fixture = Fixture::new(&[("proc/pressure/cpu", &psi(1000, 0)), ("proc/pressure/memory", &psi(1000, 0))]);
         let mut collector = open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
-        fixture.write("proc/pressure/memory", &psi(10));
+        fixture.write("proc/pressure/memory", &psi(10, 0));
         let sample = collect(collector.as_mut());
         assert_eq!(sample.pressure.expect("there").cpu_some, Some(0.0));
-        assert_eq!(sample.absent["pressure.memory_some"], "the total went back");
+        assert!(sample.absent["pressure.memory_some"].starts_with("the counter went back"));
         assert!(sample.absent["pressure.io_some"].ends_with("pressure/io: is not there: no PSI here"));
 
         let mut bare = open(&Settings::default(), &Fixture::new(&[]).inputs());
@@ -127,18 +188,38 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_with_pressure_files_is_asked_itself() {
+    fn a_cgroup_with_pressure_files_is_asked_too_also_when_it_is_made_again() {
         let fixture = Fixture::new(&[
-            ("proc/pressure/cpu", &psi(0)),
-            ("cgroup/web/cpu.pressure", &psi(0)),
-            ("cgroup/web/memory.pressure", &psi(0)),
-            ("cgroup/web/io.pressure", &psi(0)),
+            ("proc/pressure/cpu", &psi(0, 0)),
+            ("cgroup/unified/web/cpu.pressure", &psi(0, 0)),
+            ("cgroup/unified/web/memory.pressure", &psi(0, 0)),
+            ("cgroup/unified/web/io.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"),
         ]);
         let mut settings = Settings::default();
         settings.cpu.cgroup = "/web".to_owned();
         let mut collector = open(&settings, &fixture.inputs());
         fixture.advance_s(1.0);
-        fixture.write("cgroup/web/cpu.pressure", &psi(300_000));
-        assert_eq!(collect(collector.as_mut()).pressure.expect("there").cpu_some, Some(0.3));
+        fixture.write("cgroup/unified/web/cpu.pressure", &psi(300_000, 100_000));
+        let pressure = collect(collector.as_mut()).pressure.expect("there");
+        assert_eq!(
+            (pressure.cpu_some, pressure.cgroup_cpu_some, pressure.cgroup_cpu_full),
+            (Some(0.0), Some(0.3), Some(0.1))
+        );
+        assert_eq!((pressure.cgroup_memory_some, pressure.cgroup_io_some), (Some(0.0), Some(0.0)));
+
+        fixture.remove("cgroup/unified/web");
+        // An open file of a fixture lives on, unlike one of a removed cgroup.
+        let mut collector = open(&settings, &fixture.inputs());
+        fixture.advance_s(1.0);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.pressure.expect("there").cgroup_cpu_some, None);
+        assert!(sample.absent["pressure.cgroup_cpu_some"].starts_with("cgroup /web has no pressure files"));
+        for resource in RESOURCES {
+            fixture.write(&format!("cgroup/web/{resource}.pressure"), &psi(0, 0));
+        }
+        fixture.advance_s(1.0);
+        assert!(collect(collector.as_mut()).absent.contains_key("pressure.cgroup_cpu_some"));
+        fixture.advance_s(1.0);
+        assert_eq!(collect(collector.as_mut()).pressure.expect("there").cgroup_cpu_some, Some(0.0));
     }
 }

@@ -1,6 +1,8 @@
-//! Run delay: how long the web server's threads were ready to run and did not, from /proc/PID/task/TID/schedstat.
+//! Run delay: how long the web server's threads were ready to run and did not, and how often they gave up their core or
+//! lost it, from /proc/PID/task/TID/schedstat.
 //!
-//! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns.
+//! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns. Each
+//! turn ends with a switch; which kind it was is told by `switches`.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -8,10 +10,11 @@ use std::path::PathBuf;
 
 use slackwater_messages::{Sample, Sched};
 
-use super::{Collector, NO_TIME, absent, seconds_between};
+use super::{Collector, NO_TIME, absent, put, seconds_between};
 use crate::config::Settings;
 use crate::inputs::{Inputs, Reader};
 use crate::processes::Finder;
+use crate::switches::{self, Split, Switches};
 
 /// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
@@ -22,6 +25,9 @@ const KEPT_FILES: usize = 512;
 /// Run delay per CPU second means nothing while the web server uses less than this share of a core.
 const LEAST_CPU_S_PER_S: f64 = 0.001;
 
+/// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
+const LONGEST_WAIT_NS: u64 = 60_000_000_000;
+
 /// Opens the collector.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let mut collector = RunDelay {
@@ -29,6 +35,9 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         finder: Finder::new(&settings.processes, inputs),
         reader: Reader::default(),
         threads: HashMap::new(),
+        had_turns: Vec::new(),
+        had_turns_new: Vec::new(),
+        split: Split::default(),
         processes: Ok(0),
         scan_at_ns: 0,
         last_ns: 0,
@@ -37,26 +46,27 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     Box::new(collector)
 }
 
-/// What a thread has had since it began, in nanoseconds.
+/// What a thread has had since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Times {
     cpu_ns: u64,
     run_delay_ns: u64,
+    turns: u64,
 }
 
 /// Reads a schedstat file.
 pub fn parse_schedstat(text: &str) -> Option<Times> {
-    let mut fields = text.split_ascii_whitespace().map(str::parse::<u64>);
-    let times = Times { cpu_ns: fields.next()?.ok()?, run_delay_ns: fields.next()?.ok()? };
-    fields.next()?.ok().map(|_turns| times)
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
+    Some(Times { cpu_ns: fields.next()?, run_delay_ns: fields.next()?, turns: fields.next()? })
 }
 
-/// The two numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
+/// The numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
 /// has another one.
 struct Thread {
     path: PathBuf,
     file: Option<File>,
     last: Option<Times>,
+    switches: Option<Switches>,
     scan_ns: u64,
 }
 
@@ -73,7 +83,9 @@ impl Thread {
         Ok(last.and_then(|last| {
             let cpu_ns = now.cpu_ns.checked_sub(last.cpu_ns)?;
             let run_delay_ns = now.run_delay_ns.checked_sub(last.run_delay_ns)?;
-            (cpu_ns <= longest_ns).then_some(Times { cpu_ns, run_delay_ns })
+            let turns = now.turns.checked_sub(last.turns)?;
+            let plausible = cpu_ns <= longest_ns && run_delay_ns <= longest_ns + LONGEST_WAIT_NS;
+            plausible.then_some(Times { cpu_ns, run_delay_ns, turns })
         }))
     }
 }
@@ -83,6 +95,11 @@ struct RunDelay {
     finder: Finder,
     reader: Reader,
     threads: HashMap<(u32, u32), Thread>,
+    /// Threads that had a turn in this period, whose switches were looked at before.
+    had_turns: Vec<(u32, u32)>,
+    /// The others that had a turn.
+    had_turns_new: Vec<(u32, u32)>,
+    split: Split,
     processes: Result<u64, String>,
     scan_at_ns: u64,
     last_ns: u64,
@@ -93,6 +110,7 @@ impl RunDelay {
     fn scan(&mut self, now_ns: u64) {
         let found = self.finder.find();
         let mut alive = 0;
+        let mut first_looks = switches::MOST_FIRST_LOOKS;
         for pid in found.as_deref().unwrap_or_default() {
             let tasks = self.inputs.proc.join(pid.to_string()).join("task");
             // A process that ended since it was listed has no threads.
@@ -104,7 +122,9 @@ impl RunDelay {
                 let thread = self.threads.entry((*pid, tid)).or_insert_with(|| {
                     let path = entry.path().join("schedstat");
                     let file = if kept { File::open(&path).ok() } else { None };
-                    Thread { path, file, last: None, scan_ns: now_ns }
+                    let switches = if first_looks > 0 { switches::read(&mut self.reader, &path) } else { None };
+                    first_looks = first_looks.saturating_sub(1);
+                    Thread { path, file, last: None, switches, scan_ns: now_ns }
                 });
                 thread.scan_ns = now_ns;
             }
@@ -113,6 +133,17 @@ impl RunDelay {
         self.processes = found.map(|_| alive);
         let took_ns = (self.inputs.monotonic_ns)().saturating_sub(now_ns);
         self.scan_at_ns = now_ns + SCAN_EVERY_NS.max(took_ns.saturating_mul(SCAN_SHARE));
+    }
+
+    /// Of so many turns: those that ended voluntarily, and those that did not.
+    fn switches(&mut self, turns: u64) -> Result<(f64, f64), &'static str> {
+        for id in self.split.choose(&self.had_turns, &self.had_turns_new) {
+            let Some(thread) = self.threads.get_mut(&id) else { continue };
+            let now = switches::read(&mut self.reader, &thread.path);
+            let last = std::mem::replace(&mut thread.switches, now);
+            self.split.add(last, now);
+        }
+        self.split.take(turns)
     }
 }
 
@@ -128,13 +159,20 @@ impl Collector for RunDelay {
         let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
         let (mut sum, mut measured, mut kept_times) = (Times::default(), 0, false);
         let reader = &mut self.reader;
-        self.threads.retain(|_, thread| {
+        self.had_turns.clear();
+        self.had_turns_new.clear();
+        self.threads.retain(|id, thread| {
             let Ok(advance) = thread.advance(reader, longest_ns) else { return false };
             kept_times |= thread.last != Some(Times::default());
             if let Some(times) = advance {
                 sum.cpu_ns += times.cpu_ns;
                 sum.run_delay_ns += times.run_delay_ns;
+                sum.turns += times.turns;
                 measured += 1;
+                if times.turns > 0 {
+                    let list = if thread.switches.is_some() { &mut self.had_turns } else { &mut self.had_turns_new };
+                    list.push(*id);
+                }
             }
             true
         });
@@ -158,11 +196,21 @@ impl Collector for RunDelay {
             None
         };
         if let Some(reason) = reason {
-            for name in ["cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s"] {
+            for name in [
+                "cpu_s_per_s",
+                "run_delay_s_per_s",
+                "run_delay_per_cpu_s",
+                "voluntary_switches_per_s",
+                "involuntary_switches_per_s",
+            ] {
                 absent(sample, &format!("sched.{name}"), reason);
             }
         } else {
             let elapsed_s = seconds_between(last_ns, read_ns);
+            let switches = self.switches(sum.turns).map(|(voluntary, lost)| (voluntary / elapsed_s, lost / elapsed_s));
+            let (voluntary, lost) = (switches.map(|(voluntary, _)| voluntary), switches.map(|(_, lost)| lost));
+            put(sample, "sched.voluntary_switches_per_s", &mut sched.voluntary_switches_per_s, voluntary);
+            put(sample, "sched.involuntary_switches_per_s", &mut sched.involuntary_switches_per_s, lost);
             let cpu_s_per_s = sum.cpu_ns as f64 / 1e9 / elapsed_s;
             sched.cpu_s_per_s = Some(cpu_s_per_s);
             sched.run_delay_s_per_s = Some(sum.run_delay_ns as f64 / 1e9 / elapsed_s);
@@ -201,7 +249,7 @@ mod tests {
 
     #[test]
     fn schedstat_is_three_numbers() {
-        assert_eq!(parse_schedstat("5 7 2\n"), Some(Times { cpu_ns: 5, run_delay_ns: 7 }));
+        assert_eq!(parse_schedstat("5 7 2\n"), Some(Times { cpu_ns: 5, run_delay_ns: 7, turns: 2 }));
         for bad in ["", "5", "5 7", "-5 7 2", "a b c"] {
             assert_eq!(parse_schedstat(bad), None, "{bad:?}");
         }
@@ -221,6 +269,38 @@ mod tests {
         assert_eq!((sched.processes, sched.threads), (Some(2), Some(3)));
         assert!(close(sched.cpu_s_per_s, 0.2), "{sched:?}");
         assert!(close(sched.run_delay_s_per_s, 0.6) && close(sched.run_delay_per_cpu_s, 3.0), "{sched:?}");
+    }
+
+    #[test]
+    fn turns_divide_into_voluntary_and_involuntary_switches() {
+        let fixture = Fixture::new(&[]);
+        let turns = |turns: u64, voluntary: u64, involuntary: u64| {
+            thread(&fixture, 10, 10, 100, 1000);
+            fixture.write("proc/10/task/10/schedstat", &format!("{} 7 {turns}\n", turns * MS));
+            let status = format!("voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{involuntary}\n");
+            fixture.write("proc/10/task/10/status", &status);
+        };
+        turns(100, 60, 40);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.5);
+        turns(110, 68, 42);
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert!(
+            close(sched.voluntary_switches_per_s, 16.0) && close(sched.involuntary_switches_per_s, 4.0),
+            "{sched:?}"
+        );
+        fixture.advance_s(0.5);
+        let sched = collect(collector.as_mut()).sched.expect("there");
+        assert!(
+            close(sched.voluntary_switches_per_s, 0.0) && close(sched.involuntary_switches_per_s, 0.0),
+            "{sched:?}"
+        );
+        fixture.remove("proc/10/task/10/status");
+        fixture.advance_s(0.5);
+        fixture.write("proc/10/task/10/schedstat", &format!("{} 7 120\n", 120 * MS));
+        let sample = collect(collector.as_mut());
+        assert!(sample.sched.expect("there").cpu_s_per_s.is_some());
+        assert!(sample.absent["sched.involuntary_switches_per_s"].contains("status"), "{:?}", sample.absent);
     }
 
     #[test]
@@ -296,6 +376,7 @@ mod tests {
     fn a_kernel_that_keeps_no_schedstat_is_named() {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 0, 0);
+        fixture.write("proc/10/task/10/schedstat", "0 0 0\n");
         let mut collector = open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         let sample = collect(collector.as_mut());

@@ -1,11 +1,16 @@
 //! Requests and response times, from the packets that the sniffer sees on the node's interface.
 
-use slackwater_messages::{Sample, Traffic};
-use slackwater_sniffer::{Live, LiveSettings, Period, Tracker, TrackerSettings};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use slackwater_messages::{RouteTraffic, Sample, Traffic};
+use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
 use super::{Collector, NO_TIME, absent, seconds_between};
 use crate::config::{Settings, SnifferSettings};
 use crate::inputs::Inputs;
+use crate::watched::tracker_settings;
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
 const RETRY_NS: u64 = 5_000_000_000;
@@ -17,6 +22,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         inputs: inputs.clone(),
         capture: Err((String::new(), 0)),
         last_ns: 0,
+        times: Buckets::default(),
     };
     wire.reopen();
     Box::new(wire)
@@ -26,6 +32,18 @@ struct Capture {
     live: Live,
     tracker: Tracker,
     drops: u64,
+    /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
+    readable: Rc<OwnedFd>,
+}
+
+impl Capture {
+    fn open(settings: &LiveSettings, tracker: TrackerSettings) -> Result<Capture, String> {
+        let live = Live::open(settings).map_err(|error| error.to_string())?;
+        // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
+        let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
+        let readable = readable.map_err(|error: io::Error| error.to_string())?;
+        Ok(Capture { live, tracker: Tracker::new(tracker), drops: 0, readable: Rc::new(readable) })
+    }
 }
 
 struct Wire {
@@ -34,6 +52,7 @@ struct Wire {
     /// The reason why there is none, and when to try again.
     capture: Result<Capture, (String, u64)>,
     last_ns: u64,
+    times: Buckets,
 }
 
 impl Wire {
@@ -43,15 +62,14 @@ impl Wire {
         self.capture = if self.settings.interface.is_empty() {
             Err(("no capture: no interface is configured".to_owned(), u64::MAX))
         } else {
+            let tracker = tracker_settings(&self.settings.ports, &self.settings.routes);
             let live = LiveSettings {
                 interface: self.settings.interface.clone(),
-                ports: self.settings.ports.clone(),
+                ports: tracker.ports.clone(),
                 buffer_mib: self.settings.buffer_mib,
                 ..LiveSettings::default()
             };
-            let tracker = TrackerSettings { ports: self.settings.ports.clone(), ..TrackerSettings::default() };
-            Live::open(&live)
-                .map(|live| Capture { live, tracker: Tracker::new(tracker), drops: 0 })
+            Capture::open(&live, tracker)
                 .map_err(|error| (format!("no capture: {error}"), now_ns.saturating_add(RETRY_NS)))
         };
     }
@@ -67,6 +85,7 @@ impl Wire {
         let now_ns = (self.inputs.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let period = capture.tracker.take_period((self.inputs.wall_ns)());
+        self.times += period.buckets;
         let drops = capture.live.drops().map_err(|error| error.to_string()).map(|total| {
             let before = std::mem::replace(&mut capture.drops, total);
             total.saturating_sub(before)
@@ -90,8 +109,12 @@ impl Collector for Wire {
         sample.traffic = Some(section(sample, &period, drops, elapsed_s));
     }
 
-    fn must_drain(&self) -> bool {
-        self.capture.is_ok()
+    fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
+        self.capture.as_ref().ok().map(|capture| Rc::clone(&capture.readable))
+    }
+
+    fn response_times(&self) -> Option<Buckets> {
+        self.capture.is_ok().then_some(self.times)
     }
 
     fn drain(&mut self) {
@@ -105,7 +128,15 @@ impl Collector for Wire {
 
 /// The section of the Sample; what is not there goes to `sample.absent`.
 fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, elapsed_s: f64) -> Traffic {
-    let mut traffic = Traffic { in_flight: Some(period.in_flight), ..Traffic::default() };
+    let counts = &period.counts;
+    let mut traffic = Traffic {
+        in_flight: Some(period.in_flight),
+        // Requests that ask for no answer are not missing one.
+        unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
+        holes: Some(counts.holes),
+        routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
+        ..Traffic::default()
+    };
     match drops {
         Ok(drops) => traffic.drops = Some(drops),
         Err(reason) => absent(sample, "traffic.drops", reason),
@@ -132,6 +163,18 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, ela
     traffic
 }
 
+/// Figures of one route class. Without exchanges it has no response time, which its rate of zero explains.
+fn of_route(route: &RouteFigures, elapsed_s: f64) -> RouteTraffic {
+    let per_s = |count: u64| (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    RouteTraffic {
+        route: route.name.clone(),
+        rps: per_s(route.exchanges),
+        rt_mean_ms: route.last_byte_ms.mean,
+        rt_p95_ms: route.last_byte_ms.p95,
+        errors_per_s: per_s(route.status.server_error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +193,35 @@ mod tests {
         let traffic = section(&mut sample, &period, Ok(7), 0.2);
         assert_eq!((traffic.rps, traffic.errors_per_s), (Some(250.0), Some(10.0)));
         assert_eq!((traffic.in_flight, traffic.drops, traffic.rt_mean_ms), (Some(3), Some(7), Some(2.5)));
+    }
+
+    #[test]
+    fn route_classes_and_what_was_lost_are_told() {
+        let mut period = Period { exchanges: 3, ..Period::default() };
+        period.counts.unmatched_requests = 5;
+        period.counts.quiet_requests = 3;
+        period.counts.holes = 1;
+        let mut search = RouteFigures { name: "search".to_owned(), exchanges: 3, ..RouteFigures::default() };
+        search.last_byte_ms.mean = Some(9.0);
+        search.last_byte_ms.p95 = Some(14.0);
+        search.status.server_error = 1;
+        period.details.routes = vec![search, RouteFigures { name: "other".to_owned(), ..RouteFigures::default() }];
+        let traffic = section(&mut Sample::default(), &period, Ok(0), 0.5);
+        assert_eq!((traffic.unmatched, traffic.holes), (Some(2), Some(1)));
+        let expected = RouteTraffic {
+            route: "search".to_owned(),
+            rps: Some(6.0),
+            rt_mean_ms: Some(9.0),
+            rt_p95_ms: Some(14.0),
+            errors_per_s: Some(2.0),
+        };
+        let other = RouteTraffic {
+            route: "other".to_owned(),
+            rps: Some(0.0),
+            errors_per_s: Some(0.0),
+            ..RouteTraffic::default()
+        };
+        assert_eq!(traffic.routes, [expected, other]);
     }
 
     #[test]
@@ -172,7 +244,7 @@ mod tests {
             let mut collector = open(&settings, &Inputs::machine());
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
-            assert!(!collector.must_drain());
+            assert!(collector.wakes_on().is_none() && collector.response_times().is_none());
         }
     }
 }

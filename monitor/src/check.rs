@@ -1,0 +1,309 @@
+//! `slackwater-monitor check`: what works on this machine, and what each missing thing would take.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use slackwater_messages::Sample;
+use slackwater_sniffer::user_exists;
+
+use crate::cgroup;
+use crate::collectors::COLLECTORS;
+use crate::config::Settings;
+use crate::confine;
+use crate::inputs::Inputs;
+use crate::pmu::libpfm::Libpfm;
+use crate::pmu::permission::{Permission, program};
+use crate::run::drain_every;
+use crate::sampler::Sampler;
+use crate::seccomp;
+
+/// How long the bus may take to answer.
+const BUS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Item {
+    /// What.
+    pub what: String,
+    /// It works.
+    pub works: bool,
+    /// Without it the node is of no use to the cluster.
+    pub needed: bool,
+    /// What was found, or why it does not work.
+    pub detail: String,
+    /// What it would take.
+    pub remedy: Option<String>,
+}
+
+/// Sections of the Sample without which the detector can't judge, and when.
+fn is_needed(section: &str, settings: &Settings) -> bool {
+    match section {
+        "cpu" => true,
+        "traffic" => !settings.sniffer.interface.is_empty(),
+        _ => false,
+    }
+}
+
+/// Words of a reason and what to do about it: the first that fits.
+const REMEDIES: &[(&str, &str)] = &[
+    ("setcap ", ""), // the reason says it
+    ("CAP_NET_RAW", "start it as root, or once: setcap cap_perfmon,cap_net_raw+ep PROGRAM"),
+    ("switched off in the configuration", "set it to true in the configuration if it is wanted"),
+    ("no interface is configured", "name the interface that requests come in by: sniffer.interface"),
+    ("no capture:", "name the interface that requests come in by: sniffer.interface (`ip link` lists them)"),
+    ("libpfm4 cannot be loaded", "apt-get install libpfm4, then start the monitor again"),
+    (
+        "no hardware counters",
+        "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary tells",
+    ),
+    ("no perf_event", "a kernel with CONFIG_PERF_EVENTS"),
+    ("no process is named", "start the web server, or name its processes: processes.names, or processes.cgroup"),
+    ("PSI", "a kernel with CONFIG_PSI, started with psi=1"),
+    ("cgroup ", "make the cgroup, or name another one: cpu.cgroup, processes.cgroup"),
+    ("permission denied", "start it as root: it gives up what it does not need"),
+];
+
+fn remedy(reason: &str) -> Option<String> {
+    let (_, text) = REMEDIES.iter().find(|(words, _)| reason.contains(words))?;
+    (!text.is_empty()).then(|| text.replace("PROGRAM", &program().display().to_string()))
+}
+
+fn item(what: impl Into<String>, needed: bool, found: Result<String, String>) -> Item {
+    let (works, detail) = match found {
+        Ok(detail) => (true, detail),
+        Err(detail) => (false, detail),
+    };
+    let remedy = if works { None } else { remedy(&detail) };
+    Item { what: what.into(), works, needed, detail, remedy }
+}
+
+/// Looks at everything; takes a period, and as long as the bus takes to answer.
+pub fn check(settings: &Settings, inputs: &Inputs) -> Vec<Item> {
+    let mut items = vec![
+        item("settings", true, Ok(format!("node {}, pool {}", settings.node, settings.pool))),
+        item("bus", true, bus(&settings.bus.url)),
+        item("libpfm4", false, Libpfm::load().map(|libpfm| described(&libpfm))),
+        item("perf_event", false, perf_event(inputs)),
+        item("cgroups", !settings.cpu.cgroup.is_empty(), cgroups(settings, inputs)),
+        item("user", true, user(settings)),
+        item("capabilities", false, capabilities(settings, inputs)),
+        item("seccomp", false, filter(settings)),
+    ];
+    match Sampler::open(settings, inputs) {
+        Ok(mut sampler) => {
+            let end = Instant::now() + Duration::from_secs_f64(settings.period_s);
+            while Instant::now() < end {
+                std::thread::sleep(drain_every(Duration::from_secs_f64(settings.period_s)));
+                sampler.drain();
+            }
+            items.extend(sections(&sampler.take(), settings));
+        }
+        Err(reason) => items.push(item("sample", true, Err(reason))),
+    }
+    items
+}
+
+/// Each collector's section, then each scope of the hardware counters.
+fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
+    let written = serde_json::to_value(sample).unwrap_or_default();
+    let mut items = Vec::new();
+    for (section, _) in COLLECTORS {
+        let found = match (written.get(section), sample.absent.get(*section)) {
+            (None, Some(reason)) => Err(reason.clone()),
+            (None, None) => Err(reasons_below(sample, section)),
+            (Some(_), _) => Ok(match reasons_below(sample, section) {
+                missing if missing.is_empty() => "all of it".to_owned(),
+                missing => format!("without {missing}"),
+            }),
+        };
+        items.push(item(*section, is_needed(section, settings), found));
+    }
+    items
+}
+
+/// "field, field (reason), ..." of what is absent below a section.
+fn reasons_below(sample: &Sample, section: &str) -> String {
+    let mut fields_of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, reason) in &sample.absent {
+        if let Some(field) = name.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) {
+            fields_of.entry(reason).or_default().push(field);
+        }
+    }
+    let told = fields_of.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+fn bus(url: &str) -> Result<String, String> {
+    let address = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let address = address.rsplit_once('@').map_or(address, |(_, rest)| rest);
+    let with_port = if address.contains(':') { address.to_owned() } else { format!("{address}:4222") };
+    let fault =
+        |error: std::io::Error| format!("{with_port}: {error}; is nats-server there, and does bus.url name it?");
+    let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for place in with_port.to_socket_addrs().map_err(fault)? {
+        match TcpStream::connect_timeout(&place, BUS_TIMEOUT).and_then(greeting) {
+            Ok(true) => return Ok(format!("{with_port} answers as NATS")),
+            Ok(false) => return Err(format!("{with_port} answers, but not as NATS")),
+            Err(error) => last = error,
+        }
+    }
+    Err(fault(last))
+}
+
+/// True when the server says hello as NATS does.
+fn greeting(stream: TcpStream) -> std::io::Result<bool> {
+    stream.set_read_timeout(Some(BUS_TIMEOUT))?;
+    let mut line = Vec::new();
+    BufReader::new(std::io::Read::take(stream, 65_536)).read_until(b'\n', &mut line)?;
+    Ok(line.starts_with(b"INFO {"))
+}
+
+fn described(libpfm: &Libpfm) -> String {
+    let models = libpfm.models();
+    let models = if models.is_empty() { "an unknown CPU".to_owned() } else { models.join(", ") };
+    format!("version {}, this is {models}", libpfm.version())
+}
+
+fn perf_event(inputs: &Inputs) -> Result<String, String> {
+    let permission = Permission::now(inputs);
+    match permission {
+        Permission { paranoid: None, .. } => Err(permission.denied(0)),
+        Permission { is_capable: true, paranoid: Some(_) } => Ok("allowed by capability".to_owned()),
+        Permission { paranoid: Some(paranoid), .. } if paranoid <= 0 => {
+            Ok(format!("allowed by kernel.perf_event_paranoid = {paranoid}"))
+        }
+        _ => Err(permission.denied(0)),
+    }
+}
+
+fn cgroups(settings: &Settings, inputs: &Inputs) -> Result<String, String> {
+    let is_there = |path: &str| inputs.cgroup.join(path).exists();
+    let version = match (is_there("cgroup.controllers"), is_there("unified/cgroup.controllers")) {
+        (true, _) => "version 2",
+        (_, true) => "version 1, with version 2 beside it",
+        _ if is_there("cpu") || is_there("cpu,cpuacct") => "version 1",
+        _ => return Err(format!("no cgroups below {}", inputs.cgroup.display())),
+    };
+    if !settings.cpu.cgroup.is_empty() {
+        cgroup::find_cpu(&inputs.cgroup, &settings.cpu.cgroup)?;
+    }
+    if !settings.processes.cgroup.is_empty() {
+        cgroup::find_processes(&inputs.cgroup, &settings.processes.cgroup)?;
+    }
+    Ok(version.to_owned())
+}
+
+fn user(settings: &Settings) -> Result<String, String> {
+    let user = settings.privileges.user.as_str();
+    match (rustix::process::geteuid().is_root(), user) {
+        (false, _) => Ok(format!("stays {}", rustix::process::geteuid().as_raw())),
+        (true, "") => Ok("stays root, without its capabilities".to_owned()),
+        (true, user) => user_exists(user)
+            .map(|()| format!("changes to {user}"))
+            .map_err(|error| format!("privileges.user: {error}")),
+    }
+}
+
+fn capabilities(settings: &Settings, inputs: &Inputs) -> Result<String, String> {
+    let there = rustix::thread::capabilities(None).map_err(|error| error.to_string())?.permitted;
+    let (have, lack): (Vec<_>, Vec<_>) =
+        confine::needed(settings, inputs).into_iter().partition(|kept| there.contains(kept.set));
+    let names = |kept: &[confine::Kept]| kept.iter().map(|kept| kept.name).collect::<Vec<_>>().join(", ");
+    match (have.is_empty(), lack.is_empty()) {
+        (true, true) => Ok("none are needed".to_owned()),
+        (false, true) => Ok(format!("keeps {} and no others", names(&have))),
+        _ => Err(format!("{} missing (CAP_NET_RAW and CAP_PERFMON are what it can need)", names(&lack))),
+    }
+}
+
+fn filter(settings: &Settings) -> Result<String, String> {
+    match settings.privileges.seccomp.as_str() {
+        "off" => Err("switched off in the configuration (privileges.seccomp)".to_owned()),
+        _ if !seccomp::is_available() => Err("this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned()),
+        mode => Ok(format!("available, mode {mode}")),
+    }
+}
+
+/// True when everything that is needed works.
+pub fn is_enough(items: &[Item]) -> bool {
+    items.iter().all(|item| item.works || !item.needed)
+}
+
+/// The items for people: one line each, below it what a missing one takes.
+pub fn table(items: &[Item]) -> String {
+    let mut text = String::new();
+    for item in items {
+        let mark = match (item.works, item.needed) {
+            (true, _) => "ok",
+            (false, true) => "MISSING",
+            (false, false) => "absent",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{mark:<8} {:<13} {}", item.what, item.detail);
+        if let Some(remedy) = &item.remedy {
+            let _ = writeln!(text, "{:<22} -> {remedy}", "");
+        }
+    }
+    text.push_str(if is_enough(items) {
+        "everything that is needed works\n"
+    } else {
+        "something that is needed is missing\n"
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn what_is_absent_has_a_remedy_and_what_is_needed_decides() {
+        let fine = item("cpu", true, Ok("all of it".to_owned()));
+        let absent = item("pmu", false, Err("no hardware counters: none".to_owned()));
+        assert!(absent.remedy.as_deref().expect("a remedy").contains("virtual PMU"));
+        assert!(is_enough(&[fine.clone(), absent.clone()]));
+        let missing = item("traffic", true, Err("no capture: CAP_NET_RAW is missing".to_owned()));
+        assert!(missing.remedy.as_deref().expect("a remedy").contains("setcap cap_perfmon,cap_net_raw+ep /"));
+        assert!(!is_enough(&[missing.clone()]));
+        let text = table(&[fine, absent, missing]);
+        assert!(text.starts_with("ok       cpu           all of it\nabsent   pmu "), "{text}");
+        assert!(
+            text.contains("MISSING  traffic ") && text.ends_with("something that is needed is missing\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_bus_is_known_by_its_greeting() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("nats://user:word@{}", listener.local_addr().expect("an address"));
+        let server = std::thread::spawn(move || {
+            for hello in ["INFO {\"server_id\":\"x\"} \r\n", "220 mail.example ESMTP\r\n"] {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.write_all(hello.as_bytes()).expect("sent");
+            }
+        });
+        assert!(bus(&url).expect("a bus").ends_with(" answers as NATS"));
+        assert!(bus(&url).unwrap_err().ends_with(" answers, but not as NATS"));
+        server.join().expect("it ends");
+        assert!(bus(&url).unwrap_err().contains("is nats-server there"));
+        assert!(!bus("nats://127.0.0.1:1").unwrap_err().contains("word"));
+    }
+
+    #[test]
+    fn a_section_that_is_there_names_what_it_lacks() {
+        let mut sample = Sample { cpu: Some(slackwater_messages::Cpu::default()), ..Sample::default() };
+        sample.absent.insert("cpu.steal".to_owned(), "none here".to_owned());
+        sample.absent.insert("sched".to_owned(), "no process is named httpd".to_owned());
+        let items = sections(&sample, &Settings::default());
+        let of = |what: &str| items.iter().find(|item| item.what == what).expect("an item").clone();
+        assert_eq!((of("cpu").works, of("cpu").detail.as_str()), (true, "without steal (none here)"));
+        assert!(!of("sched").works && of("sched").remedy.expect("a remedy").contains("processes.names"));
+        assert!(of("traffic").needed && !of("pressure").needed);
+    }
+}

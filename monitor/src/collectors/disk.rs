@@ -1,0 +1,215 @@
+//! The busiest disk, from /proc/diskstats, once a second.
+//!
+//! Form: the kernel's Documentation/admin-guide/iostats.rst: 14 fields, 18 since 4.18 (discards), 20 since 5.5 (flushes);
+//! times are in milliseconds of 32 bits, sectors have 512 bytes. What counts as a disk has a device behind it
+//! (/sys/block/NAME/device): partitions, loops, RAM disks and the layers of LVM and RAID, which repeat their disks'
+//! work, do not.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use slackwater_messages::{Disk, Sample};
+
+use super::slow::Slow;
+use super::{Collector, absent, put};
+use crate::config::Settings;
+use crate::growth::{Grown, Growth};
+use crate::inputs::{Inputs, KeptFile, Reader};
+
+const SECTOR_BYTES: u64 = 512;
+
+/// Opens the collector.
+pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let collector = Disks {
+        stats: KeptFile::list(inputs.proc.join("diskstats")),
+        inputs: inputs.clone(),
+        reader: Reader::default(),
+        known: HashMap::new(),
+    };
+    Slow::open(collector, inputs, |from, to, _| to.disk.clone_from(&from.disk))
+}
+
+/// Since boot: requests ended, milliseconds that they took, bytes read, bytes written, milliseconds with a request,
+/// and the same times the number of requests.
+type Counters = [Option<u64>; 6];
+
+/// Name and counters of one line of /proc/diskstats.
+pub fn parse_line(line: &str) -> Option<(&str, Counters)> {
+    let mut fields = line.split_ascii_whitespace().skip(2);
+    let name = fields.next()?;
+    let mut values = [0_u64; 11];
+    for value in &mut values {
+        *value = fields.next()?.parse().ok()?;
+    }
+    let [reads, _, sectors_read, read_ms, writes, _, sectors_written, write_ms, _, busy_ms, queue_ms] = values;
+    Some((
+        name,
+        [
+            reads.checked_add(writes),
+            read_ms.checked_add(write_ms),
+            sectors_read.checked_mul(SECTOR_BYTES),
+            sectors_written.checked_mul(SECTOR_BYTES),
+            Some(busy_ms),
+            Some(queue_ms),
+        ],
+    ))
+}
+
+/// True for a disk with a device behind it; optical drives are none that a web server waits for.
+fn is_disk(sys: &Path, name: &str) -> bool {
+    !name.starts_with("sr") && sys.join("block").join(name.replace('/', "!")).join("device").exists()
+}
+
+struct Known {
+    is_disk: bool,
+    seen_ns: u64,
+    growth: Growth<6>,
+}
+
+struct Disks {
+    inputs: Inputs,
+    stats: KeptFile,
+    reader: Reader,
+    known: HashMap<String, Known>,
+}
+
+impl Disks {
+    /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first.
+    fn busiest(&mut self) -> Result<(String, Grown<6>), String> {
+        let now_ns = (self.inputs.monotonic_ns)();
+        let (known, sys) = (&mut self.known, &self.inputs.sys);
+        let busiest = self.stats.parse(&mut self.reader, |text| {
+            let mut busiest: Option<((u64, u64), &str, Grown<6>)> = None;
+            for line in text.lines() {
+                let (name, counters) = parse_line(line)?;
+                if !known.contains_key(name) {
+                    let new = Known { is_disk: is_disk(sys, name), seen_ns: now_ns, growth: Growth::default() };
+                    known.insert(name.to_owned(), new);
+                }
+                let Some(disk) = known.get_mut(name) else { continue };
+                disk.seen_ns = now_ns;
+                if !disk.is_disk {
+                    continue;
+                }
+                let grown = disk.growth.advance(now_ns, counters);
+                let bytes = grown.by[2].unwrap_or_default().saturating_add(grown.by[3].unwrap_or_default());
+                let rank = (grown.by[4].unwrap_or_default(), bytes);
+                if busiest.as_ref().is_none_or(|(highest, ..)| rank > *highest) {
+                    busiest = Some((rank, name, grown));
+                }
+            }
+            Some(busiest.map(|(_, name, grown)| (name.to_owned(), grown)))
+        });
+        // One that was unplugged may come back as another.
+        self.known.retain(|_, disk| disk.seen_ns == now_ns);
+        busiest?.ok_or_else(|| format!("{}: no disk with a device behind it", self.stats.path().display()))
+    }
+}
+
+impl Collector for Disks {
+    fn collect(&mut self, sample: &mut Sample) {
+        let (device, grown) = match self.busiest() {
+            Ok(busiest) => busiest,
+            Err(reason) => {
+                self.known.clear();
+                return absent(sample, "disk", reason);
+            }
+        };
+        let mut disk = Disk { device, ..Disk::default() };
+        // The kernel's clock and ours are read a moment apart: a full period can seem longer than itself.
+        put(sample, "disk.busy", &mut disk.busy, grown.ms_share(4).map(|share| share.min(1.0)));
+        put(sample, "disk.queue", &mut disk.queue, grown.ms_share(5));
+        put(sample, "disk.read_bytes_per_s", &mut disk.read_bytes_per_s, grown.per_s(2));
+        put(sample, "disk.written_bytes_per_s", &mut disk.written_bytes_per_s, grown.per_s(3));
+        let wait_ms = match (grown.by[0], grown.by[1]) {
+            (Ok(0), _) => Err("no request ended in this period"),
+            (Ok(requests), Ok(ms)) => Ok(ms as f64 / requests as f64),
+            (Err(reason), _) | (_, Err(reason)) => Err(reason),
+        };
+        put(sample, "disk.wait_ms", &mut disk.wait_ms, wait_ms);
+        sample.disk = Some(disk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    fn stats(vda: [u64; 6], sdb: [u64; 6]) -> String {
+        let line = |name: &str, [requests, ms, read, written, busy_ms, queue_ms]: [u64; 6], rest: &str| {
+            format!(" 8 0 {name} {requests} 0 {read} {ms} 0 0 {written} 0 0 {busy_ms} {queue_ms}{rest}\n")
+        };
+        let busy = line("loop0", [9_000_000; 6], "");
+        busy.clone()
+            + &line("vda", vda, " 0 0 0 0 0 0")
+            + &line("vda1", [8_000_000; 6], " 0 0 0 0")
+            + &line("sdb", sdb, " 0 0 0 0")
+    }
+
+    fn fixture(text: &str) -> Fixture {
+        let fixture = Fixture::new(&[("proc/diskstats", text)]);
+        for file in ["vda/device/type", "sdb/device/type", "loop0/size", "sr0/device/type"] {
+            fixture.write(&format!("sys/block/{file}"), "0\n");
+        }
+        fixture
+    }
+
+    fn collect(collector: &mut dyn Collector) -> Sample {
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        sample
+    }
+
+    #[test]
+    fn the_busiest_disk_is_named_and_partitions_and_loops_are_none() {
+        let fixture = fixture(&stats([100, 1000, 0, 8, 500, 600], [10, 10, 10, 10, 10, 10]));
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.5);
+        fixture.write("proc/diskstats", &stats([110, 1020, 0, 1032, 600, 800], [11, 10, 10, 10, 40, 40]));
+        let sample = collect(collector.as_mut());
+        let expected = Disk {
+            device: "vda".to_owned(),
+            busy: Some(0.2),
+            queue: Some(0.4),
+            read_bytes_per_s: Some(0.0),
+            written_bytes_per_s: Some(1_048_576.0),
+            wait_ms: Some(2.0),
+        };
+        assert_eq!((sample.disk, sample.absent.len()), (Some(expected), 0));
+    }
+
+    #[test]
+    fn a_disk_at_rest_waits_for_nothing() {
+        let fixture = fixture(&stats([1; 6], [1; 6]));
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        let sample = collect(collector.as_mut());
+        let disk = sample.disk.expect("there");
+        assert_eq!((disk.device.as_str(), disk.busy, disk.wait_ms), ("vda", Some(0.0), None));
+        assert_eq!(sample.absent["disk.wait_ms"], "no request ended in this period");
+    }
+
+    #[test]
+    fn times_that_wrap_and_a_disk_that_is_plugged_in_again_give_reasons() {
+        let fixture = fixture(&stats([1, 1, 1, 1, 4_294_967_290, 4_294_967_290], [1; 6]));
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        fixture.write("proc/diskstats", &stats([2, 2, 2, 2, 4, 4], [1; 6]));
+        let sample = collect(collector.as_mut());
+        let disk = sample.disk.expect("there");
+        assert_eq!((disk.device.as_str(), disk.busy, disk.queue), ("vda", None, None));
+        assert!(sample.absent["disk.busy"].starts_with("the counter went back"));
+        assert_eq!(disk.wait_ms, Some(1.0));
+    }
+
+    #[test]
+    fn without_a_disk_there_is_a_reason() {
+        let bare = Fixture::new(&[("proc/diskstats", " 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n")]);
+        let sample = collect(open(&Settings::default(), &bare.inputs()).as_mut());
+        assert!(sample.absent["disk"].ends_with("diskstats: no disk with a device behind it"), "{:?}", sample.absent);
+        let odd = fixture(" 8 0 vda 1 2 3\n");
+        let sample = collect(open(&Settings::default(), &odd.inputs()).as_mut());
+        assert!(sample.absent["disk"].ends_with("diskstats: not in the expected form"));
+    }
+}

@@ -1,0 +1,179 @@
+//! The cores' clock and their thermal throttling, from /sys/devices/system/cpu.
+//!
+//! Forms: the kernel's Documentation/admin-guide/pm/cpufreq.rst (`scaling_cur_freq` in kHz) and
+//! Documentation/ABI/testing/sysfs-devices-system-cpu (`thermal_throttle/core_throttle_count`). Virtual machines mostly have
+//! neither. Kernels before 5.18 wait 10 ms for a core whose clock was last asked for more than a second ago: so it is
+//! asked for each period.
+
+use std::path::Path;
+
+use slackwater_messages::{Frequency, Sample};
+
+use super::{Collector, absent, put};
+use crate::config::Settings;
+use crate::growth::Growth;
+use crate::inputs::{Inputs, KeptFile, Reader};
+
+/// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
+const MOST_CORES: usize = 16;
+
+/// Looks which cores show what.
+pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let cpus = inputs.sys.join("devices/system/cpu");
+    let found = |inside: &str| spread(files(&cpus, inside)).into_iter().map(KeptFile::new).collect();
+    let mut collector = Clock {
+        clocks: found("cpufreq/scaling_cur_freq"),
+        throttles: found("thermal_throttle/core_throttle_count"),
+        cpus: cpus.display().to_string(),
+        inputs: inputs.clone(),
+        reader: Reader::default(),
+        growth: Growth::default(),
+    };
+    collector.collect(&mut Sample::default());
+    Box::new(collector)
+}
+
+/// The files of this name of all cores, in the cores' order.
+fn files(cpus: &Path, inside: &str) -> Vec<std::path::PathBuf> {
+    let mut found: Vec<_> = std::fs::read_dir(cpus)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let number: u32 = entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok()?;
+            let file = entry.path().join(inside);
+            file.is_file().then_some((number, file))
+        })
+        .collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, file)| file).collect()
+}
+
+fn spread<T>(all: Vec<T>) -> Vec<T> {
+    let step = all.len().div_ceil(MOST_CORES).max(1);
+    all.into_iter().step_by(step).collect()
+}
+
+struct Clock {
+    clocks: Vec<KeptFile>,
+    throttles: Vec<KeptFile>,
+    cpus: String,
+    inputs: Inputs,
+    reader: Reader,
+    growth: Growth<1>,
+}
+
+impl Clock {
+    /// Mean and lowest in MHz; cores that were taken offline do not count.
+    fn mhz(&mut self) -> Result<(f64, f64), String> {
+        let (mut sum, mut lowest, mut cores) = (0.0, f64::INFINITY, 0);
+        let mut failed = None;
+        for file in &mut self.clocks {
+            match file.parse(&mut self.reader, |text| text.trim().parse::<u64>().ok().filter(|khz| *khz > 0)) {
+                Ok(khz) => {
+                    sum += khz as f64 / 1e3;
+                    lowest = lowest.min(khz as f64 / 1e3);
+                    cores += 1;
+                }
+                Err(reason) => failed = Some(reason),
+            }
+        }
+        if cores == 0 {
+            return Err(failed
+                .unwrap_or_else(|| format!("{}: no cpufreq; the kernel or the hypervisor shows no clock", self.cpus)));
+        }
+        Ok((sum / f64::from(cores), lowest))
+    }
+
+    fn throttles(&mut self) -> Result<Option<u64>, String> {
+        if self.throttles.is_empty() {
+            return Err(format!("{}: no thermal_throttle; the hypervisor or the CPU shows none", self.cpus));
+        }
+        let mut sum = Some(0_u64);
+        for file in &mut self.throttles {
+            let count = file.parse(&mut self.reader, |text| text.trim().parse::<u64>().ok());
+            sum = sum.zip(count.ok()).and_then(|(sum, count)| sum.checked_add(count));
+        }
+        Ok(sum)
+    }
+}
+
+impl Collector for Clock {
+    fn collect(&mut self, sample: &mut Sample) {
+        let (mhz, throttles) = (self.mhz(), self.throttles());
+        if let (Err(reason), Err(_)) = (&mhz, &throttles) {
+            return absent(sample, "frequency", reason);
+        }
+        let mut frequency = Frequency::default();
+        match mhz {
+            Ok((mean, lowest)) => {
+                frequency.mean_mhz = Some(mean);
+                frequency.lowest_mhz = Some(lowest);
+            }
+            Err(reason) => {
+                absent(sample, "frequency.mean_mhz", reason.clone());
+                absent(sample, "frequency.lowest_mhz", reason);
+            }
+        }
+        let now_ns = (self.inputs.monotonic_ns)();
+        let per_s = throttles.and_then(|sum| Ok(self.growth.advance(now_ns, [sum]).per_s(0)?));
+        put(sample, "frequency.throttles_per_s", &mut frequency.throttles_per_s, per_s);
+        sample.frequency = Some(frequency);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    fn collect(collector: &mut dyn Collector) -> Sample {
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        sample
+    }
+
+    #[test]
+    fn mean_lowest_and_throttling_are_of_all_cores() {
+        let fixture = Fixture::new(&[]);
+        let core = |number: u32, khz: u64, throttles: u64| {
+            let cpu = format!("sys/devices/system/cpu/cpu{number}");
+            fixture.write(&format!("{cpu}/cpufreq/scaling_cur_freq"), &format!("{khz}\n"));
+            fixture.write(&format!("{cpu}/thermal_throttle/core_throttle_count"), &format!("{throttles}\n"));
+        };
+        core(0, 3_000_000, 5);
+        core(1, 1_000_000, 0);
+        fixture.write("sys/devices/system/cpu/cpufreq/policy0/scaling_cur_freq", "9\n");
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.5);
+        core(1, 1_500_000, 4);
+        let sample = collect(collector.as_mut());
+        let expected = Frequency { mean_mhz: Some(2250.0), lowest_mhz: Some(1500.0), throttles_per_s: Some(8.0) };
+        assert_eq!((sample.frequency, sample.absent.len()), (Some(expected), 0));
+    }
+
+    #[test]
+    fn a_core_that_is_taken_offline_leaves_the_others() {
+        let fixture = Fixture::new(&[
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "2000000\n"),
+            ("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "<unknown>\n"),
+        ]);
+        let sample = collect(open(&Settings::default(), &fixture.inputs()).as_mut());
+        assert_eq!(sample.frequency.expect("there").mean_mhz, Some(2000.0));
+        assert!(sample.absent["frequency.throttles_per_s"].contains("no thermal_throttle"));
+    }
+
+    #[test]
+    fn a_vm_without_either_says_so() {
+        let sample = collect(open(&Settings::default(), &Fixture::new(&[]).inputs()).as_mut());
+        assert!(sample.frequency.is_none());
+        assert!(sample.absent["frequency"].contains("no cpufreq; the kernel or the hypervisor shows no clock"));
+    }
+
+    #[test]
+    fn of_many_cores_some_are_looked_at() {
+        assert_eq!(spread((0..16).collect::<Vec<_>>()).len(), 16);
+        assert_eq!(spread((0..40).collect::<Vec<_>>()), [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]);
+        assert_eq!(spread(Vec::<u8>::new()), [0; 0]);
+    }
+}

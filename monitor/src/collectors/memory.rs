@@ -1,0 +1,174 @@
+//! Memory pressure and page faults of the whole VM, from /proc/meminfo and /proc/vmstat, once a second.
+//!
+//! Forms: the kernel's Documentation/filesystems/proc.rst, and include/linux/vm_event_item.h for the names: `allocstall`
+//! stands once for each zone since 4.12, `oom_kill` is there since 4.13.
+
+use slackwater_messages::{Memory, Sample};
+
+use super::slow::{Reading, Slow};
+use super::{Collector, absent, put};
+use crate::config::Settings;
+use crate::growth::Growth;
+use crate::inputs::{Inputs, KeptFile, Reader};
+
+/// Opens the collector.
+pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let collector = Pages {
+        meminfo: KeptFile::new(inputs.proc.join("meminfo")),
+        vmstat: KeptFile::list(inputs.proc.join("vmstat")),
+        inputs: inputs.clone(),
+        reader: Reader::default(),
+        growth: Growth::default(),
+    };
+    Slow::open(collector, inputs, |from, to, reading| {
+        to.memory.clone_from(&from.memory);
+        // A count must not be given twice.
+        if let (Some(memory), Reading::Repeated) = (&mut to.memory, reading)
+            && memory.oom_kills.take().is_some()
+        {
+            absent(to, "memory.oom_kills", "counted once a second");
+        }
+    })
+}
+
+/// Share of memory that is available, from /proc/meminfo.
+pub fn parse_available(text: &str) -> Option<f64> {
+    let kib = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
+    };
+    let (total, available) = (kib("MemTotal:")?, kib("MemAvailable:")?);
+    (total > 0).then(|| (available as f64 / total as f64).min(1.0))
+}
+
+/// Minor faults, major faults, pages swapped, direct reclaims, OOM kills since boot, from /proc/vmstat.
+pub fn parse_vmstat(text: &str) -> Option<[Option<u64>; 5]> {
+    let [mut faults, mut major, mut swapped, mut reclaims, mut kills] = [None; 5];
+    for line in text.lines() {
+        let place = match line.split_once(' ').map(|(name, _)| name) {
+            Some("pgfault") => &mut faults,
+            Some("pgmajfault") => &mut major,
+            Some("pswpin" | "pswpout") => &mut swapped,
+            Some("oom_kill") => &mut kills,
+            Some(name) if name.starts_with("allocstall") => &mut reclaims,
+            _ => continue,
+        };
+        let value: u64 = line.rsplit_once(' ')?.1.parse().ok()?;
+        *place = Some(place.unwrap_or(0_u64).checked_add(value)?);
+    }
+    // `pgfault` counts the major ones too.
+    let minor = faults.zip(major).and_then(|(faults, major)| faults.checked_sub(major));
+    faults.map(|_| [minor, major, swapped, reclaims, kills])
+}
+
+struct Pages {
+    inputs: Inputs,
+    meminfo: KeptFile,
+    vmstat: KeptFile,
+    reader: Reader,
+    growth: Growth<5>,
+}
+
+impl Collector for Pages {
+    fn collect(&mut self, sample: &mut Sample) {
+        let available = self.meminfo.parse(&mut self.reader, parse_available);
+        let counters = self.vmstat.parse(&mut self.reader, parse_vmstat);
+        if let (Err(reason), Err(_)) = (&available, &counters) {
+            self.growth.forget();
+            return absent(sample, "memory", reason);
+        }
+        let mut memory = Memory::default();
+        put(sample, "memory.available", &mut memory.available, available);
+        let rates = [
+            ("memory.minor_faults_per_s", &mut memory.minor_faults_per_s),
+            ("memory.major_faults_per_s", &mut memory.major_faults_per_s),
+            ("memory.swapped_pages_per_s", &mut memory.swapped_pages_per_s),
+            ("memory.direct_reclaims_per_s", &mut memory.direct_reclaims_per_s),
+        ];
+        match counters {
+            Ok(counters) => {
+                let grown = self.growth.advance((self.inputs.monotonic_ns)(), counters);
+                for (place, (name, value)) in rates.into_iter().enumerate() {
+                    put(sample, name, value, grown.per_s(place));
+                }
+                put(sample, "memory.oom_kills", &mut memory.oom_kills, grown.by[4]);
+            }
+            Err(reason) => {
+                self.growth.forget();
+                for name in rates.map(|(name, _)| name).into_iter().chain(["memory.oom_kills"]) {
+                    absent(sample, name, reason.clone());
+                }
+            }
+        }
+        sample.memory = Some(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    const MEMINFO: &str = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    250 kB\n";
+    const VMSTAT: &str = "nr_free_pages 992567\npswpin 10\npswpout 20\nallocstall_dma 0\nallocstall_normal 7\n\
+                          pgfault 5000\npgmajfault 40\noom_kill 1\n";
+
+    fn collect(collector: &mut dyn Collector) -> Sample {
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        sample
+    }
+
+    #[test]
+    fn faults_swapping_and_reclaims_are_counted_over_the_period() {
+        let fixture = Fixture::new(&[("proc/meminfo", MEMINFO), ("proc/vmstat", VMSTAT)]);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.5);
+        let later = VMSTAT
+            .replace("pgfault 5000", "pgfault 5105")
+            .replace("pgmajfault 40", "pgmajfault 45")
+            .replace("pswpout 20", "pswpout 22")
+            .replace("allocstall_dma 0", "allocstall_dma 3")
+            .replace("oom_kill 1", "oom_kill 2");
+        fixture.write("proc/vmstat", &later);
+        let sample = collect(collector.as_mut());
+        let expected = Memory {
+            available: Some(0.25),
+            minor_faults_per_s: Some(200.0),
+            major_faults_per_s: Some(10.0),
+            swapped_pages_per_s: Some(4.0),
+            direct_reclaims_per_s: Some(6.0),
+            oom_kills: Some(1),
+        };
+        assert_eq!((sample.memory, sample.absent.len()), (Some(expected.clone()), 0));
+
+        fixture.advance_s(0.2);
+        let sample = collect(collector.as_mut());
+        assert_eq!(sample.memory, Some(Memory { oom_kills: None, ..expected }));
+        assert_eq!(sample.absent["memory.oom_kills"], "counted once a second");
+    }
+
+    #[test]
+    fn what_an_old_kernel_does_not_count_and_what_went_back_has_a_reason() {
+        let old = "pgfault 5000\npgmajfault 40\nallocstall 9\n";
+        let fixture = Fixture::new(&[("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\n"), ("proc/vmstat", old)]);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.2);
+        fixture.write("proc/vmstat", "pgfault 4000\npgmajfault 3\nallocstall 9\n");
+        let sample = collect(collector.as_mut());
+        let memory = sample.memory.expect("there");
+        assert_eq!(memory, Memory { direct_reclaims_per_s: Some(0.0), ..Memory::default() });
+        assert_eq!(sample.absent["memory.oom_kills"], "this kernel does not count it");
+        assert!(sample.absent["memory.minor_faults_per_s"].starts_with("the counter went back"));
+        assert!(sample.absent["memory.available"].ends_with("meminfo: not in the expected form"));
+    }
+
+    #[test]
+    fn strange_text_is_refused() {
+        for bad in ["", "pgfault\n", "pgfault x\n", "pgfault -1\n", "nr_free_pages 1\n"] {
+            assert_eq!(parse_vmstat(bad), None, "{bad:?}");
+        }
+        for bad in ["", "MemTotal: 0 kB\nMemAvailable: 0 kB\n", "MemTotal: kB\nMemAvailable: 1 kB\n"] {
+            assert_eq!(parse_available(bad), None, "{bad:?}");
+        }
+    }
+}

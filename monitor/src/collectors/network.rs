@@ -1,0 +1,232 @@
+//! The interface that requests come in by, and TCP of the VM: /proc/net/dev, softnet_stat, snmp and netstat, once
+//! a second.
+//!
+//! Forms: the kernel's Documentation/networking/snmp_counter.rst and statistics.rst; softnet_stat counts in hexadecimal, one
+//! line a CPU, drops in the second field. The link's speed in Mbit/s is /sys/class/net/NAME/speed, where a driver says it.
+
+use slackwater_messages::{Network, Sample};
+
+use super::slow::Slow;
+use super::{Collector, absent, put};
+use crate::config::Settings;
+use crate::growth::Growth;
+use crate::inputs::{Inputs, KeptFile, Reader};
+
+/// The link's speed changes seldom, and asking a driver may take a while.
+const SPEED_FRESH_NS: u64 = 10_000_000_000;
+
+/// Opens the collector for the sniffer's interface.
+pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let net = inputs.proc.join("net");
+    let interface = settings.sniffer.interface.clone();
+    let collector = Link {
+        dev: KeptFile::list(net.join("dev")),
+        softnet: KeptFile::list(net.join("softnet_stat")),
+        snmp: KeptFile::new(net.join("snmp")),
+        netstat: KeptFile::new(net.join("netstat")),
+        speed: KeptFile::new(inputs.sys.join("class/net").join(&interface).join("speed")),
+        speed_read: None,
+        interface,
+        inputs: inputs.clone(),
+        reader: Reader::default(),
+        growth: Growth::default(),
+    };
+    Slow::open(collector, inputs, |from, to, _| to.network.clone_from(&from.network))
+}
+
+/// Bytes in, bytes out, packets in and out, drops and errors of an interface, from /proc/net/dev; the outer `None` is a
+/// strange form, the inner an interface that is not listed.
+pub fn parse_dev(text: &str, interface: &str) -> Option<Option<[u64; 4]>> {
+    let mut lines = text.lines().skip(2);
+    let Some(line) = lines.find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':')) else {
+        return text.starts_with("Inter-|").then_some(None);
+    };
+    let mut values = [0_u64; 16];
+    let mut fields = line.split_ascii_whitespace();
+    for value in &mut values {
+        *value = fields.next()?.parse().ok()?;
+    }
+    let [bytes_in, packets_in, errors_in, drops_in, ..] = values;
+    let [bytes_out, packets_out, errors_out, drops_out] = [values[8], values[9], values[10], values[11]];
+    let lost = [errors_in, drops_in, errors_out, drops_out].into_iter().try_fold(0_u64, u64::checked_add)?;
+    Some(Some([bytes_in, bytes_out, packets_in.checked_add(packets_out)?, lost]))
+}
+
+/// Packets that the CPUs' receive queues dropped, from /proc/net/softnet_stat.
+pub fn parse_softnet_drops(text: &str) -> Option<u64> {
+    let drops = |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok();
+    text.lines().map(drops).sum::<Option<u64>>().filter(|_| !text.is_empty())
+}
+
+/// A counter from a table of names and values with the same word in front, as in /proc/net/snmp and netstat.
+pub fn parse_table(text: &str, word: &str, name: &str) -> Option<u64> {
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(": "));
+    let column = rows.next()?.split_ascii_whitespace().position(|column| column == name)?;
+    rows.next()?.split_ascii_whitespace().nth(column)?.parse().ok()
+}
+
+struct Link {
+    interface: String,
+    inputs: Inputs,
+    reader: Reader,
+    dev: KeptFile,
+    softnet: KeptFile,
+    snmp: KeptFile,
+    netstat: KeptFile,
+    speed: KeptFile,
+    speed_read: Option<(u64, Result<f64, String>)>,
+    growth: Growth<7>,
+}
+
+impl Link {
+    /// In bytes per second.
+    fn speed(&mut self, now_ns: u64) -> Result<f64, String> {
+        if let Some((read_ns, speed)) = &self.speed_read
+            && now_ns.saturating_sub(*read_ns) < SPEED_FRESH_NS
+        {
+            return speed.clone();
+        }
+        let megabits = self.speed.parse(&mut self.reader, |text| text.trim().parse::<i64>().ok());
+        // -1 is "unknown"; drivers that know of no speed refuse to be read.
+        let speed = match megabits {
+            Ok(megabits) if megabits > 0 => Ok(megabits as f64 * 1e6 / 8.0),
+            _ => Err(format!("the driver of {} names no speed", self.interface)),
+        };
+        self.speed_read = Some((now_ns, speed.clone()));
+        speed
+    }
+}
+
+impl Collector for Link {
+    fn collect(&mut self, sample: &mut Sample) {
+        if matches!(self.interface.as_str(), "" | "any") {
+            return absent(sample, "network", "`sniffer.interface` names no single interface");
+        }
+        let now_ns = (self.inputs.monotonic_ns)();
+        let (reader, interface) = (&mut self.reader, &self.interface);
+        let dev = self
+            .dev
+            .parse(reader, |text| parse_dev(text, interface))
+            .and_then(|found| found.ok_or_else(|| format!("no interface is named {interface}")));
+        let softnet = self.softnet.parse(reader, parse_softnet_drops);
+        let retransmits = self.snmp.parse(reader, |text| parse_table(text, "Tcp", "RetransSegs"));
+        let overflows = self.netstat.parse(reader, |text| parse_table(text, "TcpExt", "ListenOverflows"));
+        let link = match &dev {
+            Ok(link) => link.map(Some),
+            Err(reason) => {
+                self.growth.forget();
+                return absent(sample, "network", reason);
+            }
+        };
+        let [received, sent, packets, lost] = link;
+        let counters = [received, sent, packets, lost, softnet.ok(), retransmits.ok(), overflows.ok()];
+        let grown = self.growth.advance(now_ns, counters);
+        let mut network = Network { interface: self.interface.clone(), ..Network::default() };
+        let busier = grown.per_s(0).and_then(|received| Ok(received.max(grown.per_s(1)?)));
+        let saturation = match self.speed(now_ns) {
+            Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed).map_err(str::to_owned),
+            Err(reason) => Err(reason),
+        };
+        put(sample, "network.saturation", &mut network.saturation, saturation);
+        let drops = grown.per_s(3).and_then(|link| Ok(link + grown.per_s(4)?));
+        put(sample, "network.drops_per_s", &mut network.drops_per_s, drops);
+        for (place, name, value) in [
+            (0, "network.received_bytes_per_s", &mut network.received_bytes_per_s),
+            (1, "network.sent_bytes_per_s", &mut network.sent_bytes_per_s),
+            (2, "network.packets_per_s", &mut network.packets_per_s),
+            (5, "network.retransmits_per_s", &mut network.retransmits_per_s),
+            (6, "network.listen_overflows_per_s", &mut network.listen_overflows_per_s),
+        ] {
+            put(sample, name, value, grown.per_s(place));
+        }
+        sample.network = Some(network);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    fn dev(received: u64, sent: u64, drops: u64) -> String {
+        format!(
+            "Inter-|   Receive                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|\
+             bytes    packets errs drop fifo colls carrier compressed\n    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n  \
+             eth01: 7 7 0 0 0 0 0 0 7 7 0 0 0 0 0 0\n  eth0:{received} {} 1 {drops} 0 0 0 0 {sent} 5 0 0 0 0 0 0\n",
+            received / 100
+        )
+    }
+
+    fn fixture() -> Fixture {
+        Fixture::new(&[
+            ("proc/net/dev", &dev(1000, 1000, 0)),
+            ("proc/net/softnet_stat", "00000db3 00000000 00000000\n00005e93 0000000a 00000000\n"),
+            ("proc/net/snmp", "Ip: A\nIp: 1\nTcp: MaxConn InSegs RetransSegs\nTcp: -1 5 7\n"),
+            ("proc/net/netstat", "TcpExt: A ListenOverflows ListenDrops\nTcpExt: 1 2 3\n"),
+            ("sys/class/net/eth0/speed", "100\n"),
+        ])
+    }
+
+    fn collect(collector: &mut dyn Collector) -> Sample {
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        sample
+    }
+
+    #[test]
+    fn rates_and_saturation_are_of_the_configured_interface() {
+        let fixture = fixture();
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(0.5);
+        fixture.write("proc/net/dev", &dev(1000 + 2_500_000, 2000, 2));
+        fixture.write("proc/net/softnet_stat", "00000db3 00000001 00000000\n00005e93 0000000a 00000000\n");
+        fixture.write("proc/net/snmp", "Ip: A\nIp: 1\nTcp: MaxConn InSegs RetransSegs\nTcp: -1 5 9\n");
+        fixture.write("proc/net/netstat", "TcpExt: A ListenOverflows ListenDrops\nTcpExt: 1 7 8\n");
+        let sample = collect(collector.as_mut());
+        let expected = Network {
+            interface: "eth0".to_owned(),
+            received_bytes_per_s: Some(5_000_000.0),
+            sent_bytes_per_s: Some(2000.0),
+            packets_per_s: Some(50_000.0),
+            saturation: Some(0.4),
+            drops_per_s: Some(6.0),
+            retransmits_per_s: Some(4.0),
+            listen_overflows_per_s: Some(10.0),
+        };
+        assert_eq!((sample.network, sample.absent.len()), (Some(expected), 0));
+    }
+
+    #[test]
+    fn what_is_not_there_or_went_back_has_a_reason() {
+        let fixture = fixture();
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        fixture.advance_s(11.0);
+        fixture.write("proc/net/dev", &dev(10, 3000, 0));
+        fixture.write("sys/class/net/eth0/speed", "-1\n");
+        fixture.write("proc/net/softnet_stat", "");
+        let sample = collect(collector.as_mut());
+        let network = sample.network.expect("there");
+        assert_eq!((network.received_bytes_per_s, network.retransmits_per_s), (None, Some(0.0)));
+        assert!(sample.absent["network.received_bytes_per_s"].starts_with("the counter went back"));
+        assert_eq!(sample.absent["network.saturation"], "the driver of eth0 names no speed");
+        assert_eq!(sample.absent["network.drops_per_s"], "this kernel does not count it");
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_or_not_one_is_said() {
+        let fixture = fixture();
+        let mut settings = Settings::default();
+        for (interface, reason) in [
+            ("eth", "no interface is named eth"),
+            ("any", "`sniffer.interface` names no single interface"),
+            ("", "`sniffer.interface` names no single interface"),
+        ] {
+            settings.sniffer.interface = interface.to_owned();
+            let sample = collect(open(&settings, &fixture.inputs()).as_mut());
+            assert_eq!((sample.network, sample.absent["network"].as_str()), (None, reason));
+        }
+        fixture.write("proc/net/dev", "nonsense\n");
+        let sample = collect(open(&Settings::default(), &fixture.inputs()).as_mut());
+        assert!(sample.absent["network"].ends_with("dev: not in the expected form"));
+    }
+}

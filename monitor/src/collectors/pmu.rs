@@ -1,0 +1,205 @@
+//! Hardware counters of the configured scopes, where the machine has them.
+
+use slackwater_messages::{Counters, Sample};
+
+use super::{Collector, absent, seconds_between};
+use crate::config::Settings;
+use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::pmu::figures::{Context, Tally, figures};
+use crate::pmu::scope::Scope;
+use crate::pmu::{self, events::Event};
+
+/// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is told in clock ticks.
+const LEAST_BUSY_S: f64 = 0.5;
+/// Without a newer one it is forgotten after this time.
+const FREQUENCY_FRESH_NS: u64 = 30_000_000_000;
+
+/// Opens the events; what fails is tried again later.
+pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let mut scopes = pmu::scopes(settings, inputs);
+    for scope in scopes.iter_mut().flatten() {
+        match scope.advance() {
+            Err(reason) if reason.starts_with("denied") => {
+                eprintln!("slackwater-monitor: hardware counters, {}: {reason}", scope.name());
+            }
+            _ => {}
+        }
+    }
+    let clock = Clock::new(KeptFile::new(inputs.proc.join("stat")));
+    let last_ns = (inputs.monotonic_ns)();
+    Box::new(Pmu { scopes, inputs: inputs.clone(), clock, last_ns })
+}
+
+struct Pmu {
+    scopes: Result<Vec<Scope>, String>,
+    inputs: Inputs,
+    clock: Clock,
+    last_ns: u64,
+}
+
+impl Collector for Pmu {
+    fn collect(&mut self, sample: &mut Sample) {
+        let scopes = match &mut self.scopes {
+            Ok(scopes) => scopes,
+            Err(reason) => return absent(sample, "pmu", reason.as_str()),
+        };
+        let now_ns = (self.inputs.monotonic_ns)();
+        let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
+        let mut reasons: Vec<(String, String)> = Vec::new();
+        for scope in scopes {
+            let tally = match scope.advance() {
+                Ok(tally) => tally,
+                Err(reason) => {
+                    reasons.push((format!("pmu.{}", scope.name()), reason));
+                    continue;
+                }
+            };
+            let frequency_mhz = if scope.name() == "system" {
+                self.clock.frequency_mhz(&tally, now_ns)
+            } else {
+                own_frequency_mhz(&tally)
+            };
+            let (mute, partial) = (scope.mute(), scope.partial());
+            let context = Context { elapsed_s, mute: &mute, partial: partial.as_deref(), frequency_mhz };
+            let (section, missing) = figures(scope.name(), &tally, context);
+            reasons.extend(missing.into_iter().map(|(field, why)| (format!("pmu.{}.{field}", scope.name()), why)));
+            sample.pmu.push(section);
+        }
+        match sample.pmu.iter().rev().find(|section| section.cpi.is_some()) {
+            Some(narrowest) => {
+                let counters = Counters {
+                    source: "pmu".to_owned(),
+                    cpi: narrowest.cpi,
+                    cache_miss_rate: narrowest.cache_miss_rate,
+                    wall_cpu_ratio: None,
+                    instructions_per_s: narrowest.instructions_per_s,
+                };
+                let scope = narrowest.scope.clone();
+                for field in ["cache_miss_rate", "instructions_per_s"] {
+                    let from = format!("pmu.{scope}.{field}");
+                    if let Some((_, why)) = reasons.iter().find(|(name, _)| *name == from) {
+                        absent(sample, &format!("counters.{field}"), why.as_str());
+                    }
+                }
+                absent(sample, "counters.wall_cpu_ratio", "only the canary tells it");
+                sample.counters = Some(counters);
+            }
+            // All alike: said once.
+            None if sample.pmu.is_empty() && reasons.windows(2).all(|pair| pair[0].1 == pair[1].1) => {
+                reasons = reasons.into_iter().take(1).map(|(_, reason)| ("pmu".to_owned(), reason)).collect();
+            }
+            None => {}
+        }
+        sample.absent.extend(reasons);
+    }
+}
+
+/// Of a cgroup or threads: their groups are enabled while they are on a CPU.
+fn own_frequency_mhz(tally: &Tally) -> Result<f64, &'static str> {
+    match tally.first_enabled_ns {
+        0 => Err("next to nothing ran in this period"),
+        cpu_ns => Ok(tally.sums[Event::Cycles as usize].count * 1000.0 / cpu_ns as f64),
+    }
+}
+
+/// The clock of a VM's CPUs while they are not idle.
+struct Clock {
+    stat: KeptFile,
+    reader: Reader,
+    last_ticks: Option<u64>,
+    cycles: f64,
+    busy_s: f64,
+    known: Option<(f64, u64)>,
+}
+
+impl Clock {
+    fn new(stat: KeptFile) -> Clock {
+        Clock { stat, reader: Reader::default(), last_ticks: None, cycles: 0.0, busy_s: 0.0, known: None }
+    }
+
+    fn frequency_mhz(&mut self, tally: &Tally, now_ns: u64) -> Result<f64, &'static str> {
+        let ticks = self.stat.parse(&mut self.reader, busy_ticks).map_err(|_| "/proc/stat cannot be read")?;
+        if let Some(last) = self.last_ticks.replace(ticks) {
+            self.busy_s += ticks.saturating_sub(last) as f64 / rustix::param::clock_ticks_per_second() as f64;
+            self.cycles += tally.sums[Event::Cycles as usize].count;
+        }
+        if tally.silent > 0 {
+            (self.cycles, self.busy_s) = (0.0, 0.0);
+        }
+        if self.busy_s >= LEAST_BUSY_S {
+            self.known = Some((self.cycles / self.busy_s / 1e6, now_ns));
+            (self.cycles, self.busy_s) = (0.0, 0.0);
+        }
+        match self.known {
+            Some((mhz, at_ns)) if now_ns.saturating_sub(at_ns) < FREQUENCY_FRESH_NS => Ok(mhz),
+            _ => Err("too little ran to tell"),
+        }
+    }
+}
+
+/// Clock ticks of all CPUs in user and kernel mode and in interrupts, from the first line of /proc/stat (proc(5)).
+fn busy_ticks(text: &str) -> Option<u64> {
+    let mut fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map(str::parse::<u64>);
+    let mut next = || fields.next()?.ok();
+    let (user, nice, system, _idle, _iowait, irq, softirq) =
+        (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
+    Some(user + nice + system + irq + softirq)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+    use crate::pmu::figures::Sum;
+
+    #[test]
+    fn counters_that_are_switched_off_or_have_no_scope_say_so() {
+        let mut settings = Settings::default();
+        let said = |settings: &Settings| {
+            let mut sample = Sample::default();
+            open(settings, &Inputs::machine()).collect(&mut sample);
+            assert!(sample.pmu.is_empty() && sample.counters.is_none());
+            sample.absent["pmu"].clone()
+        };
+        settings.pmu.scopes = vec!["cgroup".to_owned()];
+        let reason = said(&settings);
+        assert!(reason.starts_with("no scope is configured") || reason.starts_with("libpfm4"), "{reason}");
+        settings.pmu.enabled = false;
+        assert_eq!(said(&settings), "hardware counters are switched off in the configuration");
+    }
+
+    #[test]
+    fn each_scope_of_this_machine_has_counters_or_a_reason() {
+        let mut settings = Settings::default();
+        settings.pmu.scopes = ["pid", "system"].map(str::to_owned).to_vec();
+        settings.processes.names = vec!["no-such-name".to_owned()];
+        let mut collector = open(&settings, &Inputs::machine());
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        if let Some(reason) = sample.absent.get("pmu") {
+            assert!(reason.starts_with("libpfm4"), "{reason}");
+            return;
+        }
+        assert_eq!(sample.absent["pmu.pid"], "no process is named no-such-name");
+        assert_ne!(sample.absent.contains_key("pmu.system"), sample.pmu.iter().any(|scope| scope.scope == "system"));
+        assert_eq!(sample.counters.is_some(), sample.pmu.iter().any(|scope| scope.cpi.is_some()));
+    }
+
+    #[test]
+    fn the_frequency_is_that_of_enough_cpu_time() {
+        let fixture = Fixture::new(&[("proc/stat", "cpu  100 0 0 500 0 0 0 9 0 0\ncpu0 1\n")]);
+        let mut clock = Clock::new(KeptFile::new(fixture.path("proc/stat")));
+        let mut tally = Tally::default();
+        tally.sums[Event::Cycles as usize] = Sum { count: 1e9, targets: 1 };
+        assert_eq!(clock.frequency_mhz(&tally, 0), Err("too little ran to tell"));
+        fixture.write("proc/stat", "cpu  110 5 5 500 0 3 2 9 0 0\ncpu0 1\n");
+        assert_eq!(clock.frequency_mhz(&tally, 1), Err("too little ran to tell"));
+        fixture.write("proc/stat", "cpu  135 5 5 500 9 3 2 9 0 0\ncpu0 1\n");
+        // 2e9 cycles in 50 ticks of 10 ms.
+        assert_eq!(clock.frequency_mhz(&tally, 2), Ok(4000.0));
+        assert_eq!(clock.frequency_mhz(&tally, 3), Ok(4000.0));
+        assert!(clock.frequency_mhz(&tally, FREQUENCY_FRESH_NS + 2).is_err());
+        fixture.write("proc/stat", "none\n");
+        assert!(clock.frequency_mhz(&tally, 3).is_err());
+    }
+}

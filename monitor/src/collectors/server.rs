@@ -1,0 +1,188 @@
+//! How many workers of Apache and php-fpm are busy, from their own status pages.
+//!
+//! The pages are asked for once a second by a thread of its own: one that hangs is given up after a second, and never
+//! holds up the other collectors. A Sample carries the last answers.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater_messages::{Sample, WebServer};
+
+use super::{Collector, absent, put};
+use crate::config::Settings;
+use crate::inputs::Inputs;
+use crate::status::{Fpm, Page, parse_apache, parse_fpm};
+
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Both pages may take a second, then comes a pause of up to a second.
+const FRESH_NS: u64 = 4_000_000_000;
+/// Asking goes a few calls deep.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Opens the collector; the thread starts with the first drain or period, when privileges are given up.
+pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    let page = |name: &str, text: &str| match text {
+        "" => Err(format!("`{name}` is not set")),
+        text => Page::parse(text),
+    };
+    let pages = Pages {
+        apache: page("server.apache_status_url", &settings.server.apache_status_url),
+        php: page("server.php_status", &settings.server.php_status),
+    };
+    let asker = if pages.apache.is_err() && pages.php.is_err() {
+        Asker::Failed("no status page is configured".to_owned())
+    } else {
+        Asker::Ready(pages)
+    };
+    Box::new(Status { inputs: inputs.clone(), asker, last: None })
+}
+
+struct Pages {
+    apache: Result<Page, String>,
+    php: Result<Page, String>,
+}
+
+/// What both pages said, or why there is no page.
+struct Answer {
+    apache: Result<(u64, u64), String>,
+    php: Result<Fpm, String>,
+}
+
+enum Asker {
+    Ready(Pages),
+    Running(Receiver<Answer>),
+    Failed(String),
+}
+
+struct Status {
+    inputs: Inputs,
+    asker: Asker,
+    last: Option<(u64, Answer)>,
+}
+
+impl Status {
+    fn start(&mut self) {
+        if !matches!(self.asker, Asker::Ready(_)) {
+            return;
+        }
+        let ended = Asker::Failed("the thread that asks for the pages ended".to_owned());
+        if let Asker::Ready(pages) = std::mem::replace(&mut self.asker, ended) {
+            let (sender, receiver) = sync_channel(1);
+            let thread = thread::Builder::new().name("status".to_owned()).stack_size(STACK_BYTES);
+            self.asker = match thread.spawn(move || ask(&pages, &sender)) {
+                Ok(_) => Asker::Running(receiver),
+                Err(error) => Asker::Failed(format!("no thread to ask for the pages: {error}")),
+            };
+        }
+    }
+}
+
+/// Asks until nobody listens.
+fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let fetch = |page: &Result<Page, String>| page.as_ref().map_err(String::clone)?.fetch(&runtime);
+    loop {
+        let start = Instant::now();
+        let answer = Answer {
+            apache: fetch(&pages.apache).and_then(|page| {
+                parse_apache(&page).ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".to_owned())
+            }),
+            php: fetch(&pages.php).and_then(|page| {
+                parse_fpm(&page)
+                    .ok_or_else(|| "the page is not php-fpm's status as JSON: it must end in ?json".to_owned())
+            }),
+        };
+        if let Err(TrySendError::Disconnected(_)) = answers.try_send(answer) {
+            return;
+        }
+        thread::sleep(ASK_EVERY.saturating_sub(start.elapsed()));
+    }
+}
+
+impl Collector for Status {
+    fn collect(&mut self, sample: &mut Sample) {
+        self.drain();
+        let now_ns = (self.inputs.monotonic_ns)();
+        let receiver = match &self.asker {
+            Asker::Running(receiver) => receiver,
+            Asker::Failed(reason) => return absent(sample, "server", reason),
+            Asker::Ready(_) => return,
+        };
+        if let Some(answer) = receiver.try_iter().last() {
+            self.last = Some((now_ns, answer));
+        }
+        match &self.last {
+            None => absent(sample, "server", "the status pages have not answered yet"),
+            Some((asked_ns, _)) if now_ns.saturating_sub(*asked_ns) > FRESH_NS => {
+                absent(sample, "server", "the last answer is more than 4 s old");
+            }
+            Some((_, answer)) => sample.server = section(sample, answer),
+        }
+    }
+
+    fn drain(&mut self) {
+        self.start();
+    }
+}
+
+/// The section, unless there is no page at all.
+fn section(sample: &mut Sample, answer: &Answer) -> Option<WebServer> {
+    let Answer { apache, php } = answer;
+    if let (Err(apache), Err(php)) = (apache, php) {
+        absent(sample, "server", format!("{apache}; {php}"));
+        return None;
+    }
+    let mut server = WebServer::default();
+    let workers = |of: fn(&(u64, u64)) -> u64| apache.as_ref().map(of).map_err(String::as_str);
+    put(sample, "server.apache_busy_workers", &mut server.apache_busy_workers, workers(|(busy, _)| *busy));
+    put(sample, "server.apache_idle_workers", &mut server.apache_idle_workers, workers(|(_, idle)| *idle));
+    let fpm = |of: fn(&Fpm) -> u64| php.as_ref().map(of).map_err(String::as_str);
+    put(sample, "server.php_active_processes", &mut server.php_active_processes, fpm(|fpm| fpm.active));
+    put(sample, "server.php_idle_processes", &mut server.php_idle_processes, fpm(|fpm| fpm.idle));
+    let queue = php.as_ref().map_err(String::clone).and_then(|fpm| fpm.queue().map_err(str::to_owned));
+    put(sample, "server.php_listen_queue", &mut server.php_listen_queue, queue);
+    let reached = fpm(|fpm| fpm.max_children_reached);
+    put(sample, "server.php_max_children_reached", &mut server.php_max_children_reached, reached);
+    Some(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_pages_no_thread_is_started() {
+        let mut sample = Sample::default();
+        open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
+        assert_eq!((sample.server, sample.absent["server"].as_str()), (None, "no status page is configured"));
+    }
+
+    #[test]
+    fn the_page_that_is_there_is_given_and_the_other_has_its_reason() {
+        let mut sample = Sample::default();
+        let answer = Answer { apache: Ok((3, 61)), php: Err("`server.php_status` is not set".to_owned()) };
+        let server = section(&mut sample, &answer).expect("there");
+        assert_eq!((server.apache_busy_workers, server.apache_idle_workers), (Some(3), Some(61)));
+        assert_eq!(server.php_listen_queue, None);
+        assert_eq!(sample.absent["server.php_listen_queue"], "`server.php_status` is not set");
+        assert_eq!(sample.absent.len(), 4);
+    }
+
+    #[test]
+    fn a_page_that_hangs_holds_up_no_period() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut settings = Settings::default();
+        let address = listener.local_addr().expect("an address");
+        settings.server.apache_status_url = format!("http://{address}/server-status?auto");
+        let mut collector = open(&settings, &Inputs::machine());
+        let mut sample = Sample::default();
+        collector.collect(&mut sample);
+        // The page was asked for, and nobody answers.
+        let _connection = listener.accept().expect("a connection");
+        for _ in 0..3 {
+            collector.collect(&mut sample);
+        }
+        assert_eq!(sample.absent["server"], "the status pages have not answered yet");
+    }
+}

@@ -1,0 +1,94 @@
+//! A section that is read once a second, because its files are dear: its rates are of that time, and stay in the Samples
+//! until the next reading.
+
+use std::rc::Rc;
+
+use slackwater_messages::Sample;
+
+use super::Collector;
+use crate::inputs::Inputs;
+
+/// A little less than a second, since periods end early or late by a little.
+const EVERY_NS: u64 = 950_000_000;
+
+/// Whether a section was read for this Sample, or is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// For this one.
+    Fresh,
+    /// For one before.
+    Repeated,
+}
+
+/// Puts the section of the first Sample into the second.
+pub type Copy = fn(&Sample, &mut Sample, Reading);
+
+/// A collector that is asked once a second.
+pub struct Slow<C> {
+    inner: C,
+    monotonic_ns: Rc<dyn Fn() -> u64>,
+    copy: Copy,
+    /// When it was read last and what came of it; at first nothing.
+    last: Option<(u64, Sample)>,
+}
+
+impl<C: Collector + 'static> Slow<C> {
+    /// Takes the collector's first reading now. The first period is read to its end, whatever its length.
+    pub fn open(mut inner: C, inputs: &Inputs, copy: Copy) -> Box<dyn Collector> {
+        inner.collect(&mut Sample::default());
+        Box::new(Slow { inner, monotonic_ns: inputs.monotonic_ns.clone(), copy, last: None })
+    }
+}
+
+impl<C: Collector> Collector for Slow<C> {
+    fn collect(&mut self, sample: &mut Sample) {
+        let now_ns = (self.monotonic_ns)();
+        let is_due = self.last.as_ref().is_none_or(|(read_ns, _)| now_ns.saturating_sub(*read_ns) >= EVERY_NS);
+        if is_due {
+            let mut read = Sample::default();
+            self.inner.collect(&mut read);
+            self.last = Some((now_ns, read));
+        }
+        let Some((_, read)) = &self.last else { return };
+        sample.absent.extend(read.absent.iter().map(|(name, reason)| (name.clone(), reason.clone())));
+        (self.copy)(read, sample, if is_due { Reading::Fresh } else { Reading::Repeated });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+    use slackwater_messages::Memory;
+
+    /// Counts its readings.
+    struct Count(u64);
+
+    impl Collector for Count {
+        fn collect(&mut self, sample: &mut Sample) {
+            sample.memory = Some(Memory { oom_kills: Some(self.0), ..Memory::default() });
+            sample.absent.insert("memory.available".to_owned(), format!("reading {}", self.0));
+            self.0 += 1;
+        }
+    }
+
+    #[test]
+    fn it_is_read_in_the_first_period_and_then_once_a_second() {
+        let fixture = Fixture::new(&[]);
+        let mut slow = Slow::open(Count(0), &fixture.inputs(), |from, to, reading| {
+            to.memory.clone_from(&from.memory);
+            to.absent.insert("reading".to_owned(), format!("{reading:?}"));
+        });
+        let mut seen = Vec::new();
+        for _ in 0..12 {
+            fixture.advance_s(0.2);
+            let mut sample = Sample::default();
+            slow.collect(&mut sample);
+            let count = sample.memory.expect("there").oom_kills.expect("there");
+            assert_eq!(sample.absent["memory.available"], format!("reading {count}"));
+            seen.push((count, sample.absent["reading"] == "Fresh"));
+        }
+        let fresh: Vec<u64> = seen.iter().filter(|(_, fresh)| *fresh).map(|(count, _)| *count).collect();
+        assert_eq!((fresh, seen[4], seen[5]), (vec![1, 2, 3], (1, false), (2, true)));
+    }
+}

@@ -1,0 +1,245 @@
+//! The page for Prometheus: what the Samples say, as gauges, and summed up since the start, as counters.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use rustix::thread::ClockId;
+use slackwater_messages::Sample;
+use slackwater_sniffer::{BUCKET_BOUNDS_S, Buckets};
+
+use crate::bus::Sent;
+
+pub mod http;
+pub mod orca;
+mod table;
+
+use orca::Report;
+use table::{Kind, Row, TABLE};
+
+/// Everything that the page shows, as of the last Sample. Clones share it.
+#[derive(Clone)]
+pub struct Metrics {
+    figures: Arc<Mutex<Figures>>,
+    registry: Arc<Registry>,
+}
+
+/// One value a row of the table, and what no Sample carries.
+#[derive(Debug)]
+struct Figures {
+    node: String,
+    pool: String,
+    values: Vec<Option<f64>>,
+    samples: u64,
+    sent: Sent,
+    times: Option<Buckets>,
+    report: Report,
+}
+
+impl Metrics {
+    /// Nothing is known yet.
+    pub fn new(node: &str, pool: &str) -> Metrics {
+        let figures = Arc::new(Mutex::new(Figures {
+            node: node.to_owned(),
+            pool: pool.to_owned(),
+            values: vec![None; TABLE.len()],
+            samples: 0,
+            sent: Sent::default(),
+            times: None,
+            report: Report::default(),
+        }));
+        let mut registry = Registry::with_prefix("slackwater");
+        registry.register_collector(Box::new(Page(Arc::clone(&figures))));
+        Metrics { figures, registry: Arc::new(registry) }
+    }
+
+    /// Takes in what a Sample says, and the response times since the start.
+    pub fn take(&self, sample: &Sample, times: Option<Buckets>) {
+        let mut figures = self.lock();
+        for (row, value) in TABLE.iter().zip(&mut figures.values) {
+            *value = next(row, *value, sample);
+        }
+        figures.samples += 1;
+        figures.times = times.or(figures.times);
+        figures.report.take(sample);
+    }
+
+    /// Takes in what became of the Samples.
+    pub fn sent(&self, sent: Sent) {
+        self.lock().sent = sent;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The page in the format of OpenMetrics, which Prometheus reads.
+    ///
+    /// # Errors
+    /// None that can happen: text is written to memory.
+    pub fn page(&self) -> Result<String, fmt::Error> {
+        let mut page = String::with_capacity(16 * 1024);
+        text::encode(&mut page, &self.registry)?;
+        Ok(page)
+    }
+
+    /// The load report as JSON.
+    pub fn orca(&self) -> String {
+        let figures = self.lock();
+        serde_json::to_string(&figures.report.load()).unwrap_or_default()
+    }
+}
+
+/// A counter keeps its sum when the Sample has no value; a gauge that has none is gone.
+fn next(row: &Row, value: Option<f64>, sample: &Sample) -> Option<f64> {
+    let new = (row.read)(sample).filter(|new| new.is_finite());
+    match row.kind {
+        Kind::Gauge => new,
+        Kind::Rate => sum(value, new.map(|rate| rate * sample.period_s)),
+        Kind::Count => sum(value, new),
+    }
+}
+
+fn sum(value: Option<f64>, more: Option<f64>) -> Option<f64> {
+    match (value, more) {
+        (value, None) => value,
+        (value, Some(more)) => Some(value.unwrap_or_default() + more.max(0.0)),
+    }
+}
+
+#[derive(Debug)]
+struct Page(Arc<Mutex<Figures>>);
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let figures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let labels = [("node", figures.node.as_str()), ("pool", &figures.pool), ("version", env!("CARGO_PKG_VERSION"))];
+        let mut info = encoder.encode_descriptor("monitor", "Who says this.", None, MetricType::Info)?;
+        info.encode_info(&labels)?;
+        let rows: Vec<(&Row, f64)> =
+            TABLE.iter().zip(&figures.values).filter_map(|(row, value)| Some((row, (*value)?))).collect();
+        for family in rows.chunk_by(|(one, _), (next, _)| one.name == next.name) {
+            encode_family(&mut encoder, family)?;
+        }
+        for (name, help, value) in [
+            ("samples_taken", "Samples taken.", figures.samples),
+            ("samples_published", "Samples handed to a connection with the bus.", figures.sent.published),
+            ("samples_dropped", "Samples dropped because the bus was away.", figures.sent.dropped),
+        ] {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            metric.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        let help = "CPU time of the monitor itself.";
+        let mut own = encoder.encode_descriptor("monitor_cpu_seconds", help, None, MetricType::Counter)?;
+        own.encode_counter::<NoLabelSet, f64, f64>(&own_cpu_s(), None)?;
+        figures.times.as_ref().map_or(Ok(()), |times| encode_times(&mut encoder, times))
+    }
+}
+
+fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Row, f64)]) -> fmt::Result {
+    let Some((first, _)) = family.first() else { return Ok(()) };
+    // The first row of a name has the help, also when it has no value.
+    let help = TABLE.iter().find(|row| row.name == first.name).map_or("", |row| row.help);
+    let kind = if first.kind == Kind::Gauge { MetricType::Gauge } else { MetricType::Counter };
+    let mut metric = encoder.encode_descriptor(first.name, help, None, kind)?;
+    let encode = |metric: &mut MetricEncoder<'_>, value: f64| match kind {
+        MetricType::Gauge => metric.encode_gauge(&value),
+        _ => metric.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+    };
+    for (row, value) in family {
+        match row.label {
+            Some(label) => encode(&mut metric.encode_family(&[label])?, *value)?,
+            None => encode(&mut metric, *value)?,
+        }
+    }
+    Ok(())
+}
+
+fn encode_times(encoder: &mut DescriptorEncoder<'_>, times: &Buckets) -> fmt::Result {
+    let bounds = BUCKET_BOUNDS_S.iter().copied().chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
+    let help = "Last request byte to last response byte, as seen on the wire.";
+    encoder
+        .encode_descriptor("response_time_seconds", help, None, MetricType::Histogram)?
+        .encode_histogram::<NoLabelSet>(times.sum_ns as f64 / 1e9, times.count(), &buckets, None)
+}
+
+fn own_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackwater_messages::{Cpu, Traffic};
+
+    fn sample(rps: Option<f64>) -> Sample {
+        Sample {
+            period_s: 0.5,
+            cpu: Some(Cpu {
+                scope: "system".to_owned(),
+                utilisation: Some(0.5),
+                cores: Some(2.0),
+                user: Some(0.4),
+                ..Cpu::default()
+            }),
+            traffic: rps.map(|rps| Traffic {
+                rps: Some(rps),
+                drops: Some(3),
+                in_flight: Some(2),
+                ..Traffic::default()
+            }),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_summed_up_and_gauges_show_the_last_sample() {
+        let metrics = Metrics::new("n1", "web");
+        for rps in [Some(10.0), Some(20.0), None] {
+            metrics.take(&sample(rps), None);
+        }
+        metrics.sent(Sent { published: 2, dropped: 1 });
+        let page = metrics.page().expect("text");
+        for line in [
+            "# TYPE slackwater_requests counter",
+            "slackwater_requests_total 15.0",
+            "slackwater_capture_drops_total 6.0",
+            "slackwater_cpu_utilisation_ratio 0.5",
+            "slackwater_cpu_used_seconds_total 1.5",
+            "slackwater_cpu_seconds_total{mode=\"user\"} 1.2",
+            "slackwater_samples_taken_total 3",
+            "slackwater_samples_dropped_total 1",
+            "# EOF",
+        ] {
+            let near = |found: &str| found == line || found.starts_with(&format!("{line}0000"));
+            assert!(page.lines().any(near), "{line} is missing:\n{page}");
+        }
+        for absent in ["requests_in_flight", "response_time_seconds", "steal", "canary"] {
+            assert!(!page.contains(absent), "{absent}:\n{page}");
+        }
+    }
+
+    #[test]
+    fn response_times_are_a_histogram_of_cumulative_buckets() {
+        let metrics = Metrics::new("n1", "web");
+        let mut times = Buckets { sum_ns: 1_500_000_000, ..Buckets::default() };
+        (times.counts[0], times.counts[2], times.counts[15]) = (4, 2, 1);
+        metrics.take(&sample(None), Some(times));
+        let page = metrics.page().expect("text");
+        for line in [
+            "slackwater_response_time_seconds_bucket{le=\"0.00025\"} 4",
+            "slackwater_response_time_seconds_bucket{le=\"0.001\"} 6",
+            "slackwater_response_time_seconds_bucket{le=\"10.0\"} 6",
+            "slackwater_response_time_seconds_bucket{le=\"+Inf\"} 7",
+            "slackwater_response_time_seconds_sum 1.5",
+            "slackwater_response_time_seconds_count 7",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is missing:\n{page}");
+        }
+    }
+}

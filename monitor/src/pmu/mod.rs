@@ -1,0 +1,57 @@
+//! Hardware counters: events by libpfm4's names, counted by the kernel's perf_event, one set of groups for each scope.
+//!
+//! - [`events`]: which events are counted, and what they are called on this CPU model
+//! - [`libpfm`]: names become encodings
+//! - [`group`]: events that are counted and read together
+//! - [`targets`]: what is counted: CPUs, a cgroup on each CPU, threads
+//! - [`scope`]: the groups of one scope, opened again when what they count has changed
+//! - [`figures`]: counts become cycles per instruction and the like
+//! - [`permission`]: why counting is forbidden, and how to allow it
+
+pub mod events;
+pub mod figures;
+pub mod group;
+pub mod libpfm;
+pub mod permission;
+pub mod scope;
+pub mod targets;
+
+use crate::config::Settings;
+use crate::inputs::Inputs;
+use libpfm::Libpfm;
+use scope::Scope;
+use targets::{Cgroup, Cpus, Source, Threads};
+
+/// The names that `pmu.scopes` may hold, from the widest to the narrowest.
+pub const SCOPES: [&str; 3] = ["system", "cgroup", "pid"];
+
+/// The configured scopes, from the widest to the narrowest. `cgroup` is left out while no cgroup is configured; for the
+/// root cgroup, which the kernel counts oddly, there is `system`.
+///
+/// # Errors
+/// Why there are none.
+pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, String> {
+    let pmu = &settings.pmu;
+    if !pmu.enabled {
+        return Err("hardware counters are switched off in the configuration".to_owned());
+    }
+    let wanted = events::wanted(&pmu.events, &Libpfm::load()?);
+    let names: Vec<&'static str> = SCOPES
+        .into_iter()
+        .filter(|name| pmu.scopes.iter().any(|wanted| wanted == name))
+        .filter(|name| *name != "cgroup" || !settings.cpu.cgroup.trim_matches('/').is_empty())
+        .collect();
+    if names.is_empty() {
+        return Err("no scope is configured (pmu.scopes; cgroup needs cpu.cgroup)".to_owned());
+    }
+    let max_files = pmu.max_files as usize / names.len();
+    let open = |name: &'static str| {
+        let source: Box<dyn Source> = match name {
+            "system" => Box::new(Cpus::new(inputs)),
+            "cgroup" => Box::new(Cgroup::new(&settings.cpu.cgroup, inputs)),
+            _ => Box::new(Threads::new(&settings.processes, inputs)),
+        };
+        Scope::new(name, source, wanted.clone(), pmu.user_only, max_files, inputs)
+    };
+    Ok(names.into_iter().map(open).collect())
+}

@@ -1,0 +1,84 @@
+//! Why the kernel forbids counting, and how to allow it.
+
+use std::io;
+use std::path::Path;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::inputs::Inputs;
+
+/// What decides whether this process may count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permission {
+    /// CAP_PERFMON or CAP_SYS_ADMIN is in effect.
+    pub is_capable: bool,
+    /// `kernel.perf_event_paranoid`; absent where the kernel has no perf_event.
+    pub paranoid: Option<i32>,
+}
+
+impl Permission {
+    /// Of this process, now.
+    pub fn now(inputs: &Inputs) -> Permission {
+        let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+        let paranoid = inputs.line(&inputs.proc.join("sys/kernel/perf_event_paranoid"));
+        Permission {
+            is_capable: effective.intersects(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN),
+            paranoid: paranoid.ok().and_then(|text| text.parse().ok()),
+        }
+    }
+
+    /// Why counting was denied, for a scope that needs `kernel.perf_event_paranoid` to be at most `needed`.
+    pub fn denied(&self, needed: i32) -> String {
+        match (self.is_capable, self.paranoid) {
+            (_, None) => "this kernel has no perf_event (no /proc/sys/kernel/perf_event_paranoid)".to_owned(),
+            (true, Some(_)) => {
+                "denied in spite of CAP_PERFMON: a container's seccomp profile must allow perf_event_open".to_owned()
+            }
+            (false, Some(paranoid)) => format!(
+                "denied: CAP_PERFMON is missing and kernel.perf_event_paranoid is {paranoid}; allow it with \
+                 `setcap cap_perfmon,cap_net_raw+ep {}` or `sysctl kernel.perf_event_paranoid={needed}`",
+                program().display()
+            ),
+        }
+    }
+}
+
+/// Where this program is, for advice.
+pub fn program() -> std::path::PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| Path::new("slackwater-monitor").to_owned())
+}
+
+/// Why an event could not be opened, in few words.
+pub fn why_refused(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) => {
+            "this machine's hardware or hypervisor does not offer it".to_owned()
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "too many open files (pmu.max_files bounds them)".to_owned(),
+        Some(libc::EACCES | libc::EPERM) => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_the_command_that_allows_it() {
+        let reason = Permission { is_capable: false, paranoid: Some(2) }.denied(0);
+        assert!(reason.starts_with("denied: CAP_PERFMON is missing and kernel.perf_event_paranoid is 2"), "{reason}");
+        assert!(reason.contains("`setcap cap_perfmon,cap_net_raw+ep /"), "{reason}");
+        assert!(reason.ends_with("or `sysctl kernel.perf_event_paranoid=0`"), "{reason}");
+        assert!(Permission { is_capable: false, paranoid: None }.denied(0).contains("no perf_event"));
+        assert!(Permission { is_capable: true, paranoid: Some(2) }.denied(0).contains("seccomp"));
+    }
+
+    #[test]
+    fn the_kernels_answers_are_told_apart() {
+        let said = |code| why_refused(&io::Error::from_raw_os_error(code));
+        assert_eq!(said(libc::ENOENT), "this machine's hardware or hypervisor does not offer it");
+        assert!(said(libc::EMFILE).contains("pmu.max_files") && said(libc::EACCES) == "permission denied");
+        assert!(said(libc::EIO).contains("error"));
+    }
+}

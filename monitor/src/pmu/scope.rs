@@ -1,0 +1,451 @@
+//! The groups of one scope: opened, read each period, opened anew when what they count has changed.
+
+use std::io;
+
+use super::events::{COUNT, Event, Wanted};
+use super::figures::Tally;
+use super::group::{self, Group, Opened, Options, Target};
+use super::libpfm::Encoding;
+use super::permission::{Permission, why_refused};
+use super::targets::Source;
+use crate::inputs::Inputs;
+
+/// After a failure it is tried again, each time after twice the time.
+const RETRY_FIRST_NS: u64 = 5_000_000_000;
+const RETRY_LONGEST_NS: u64 = 320_000_000_000;
+/// A group that has not been on the hardware for so long is too large for what others leave of it.
+const STARVED_NS: u64 = 2_000_000_000;
+/// Cycles and instructions: with less there is nothing to say.
+const LEAST_EVENTS: usize = 2;
+
+/// The groups of one target, with the time that each has waited for the hardware.
+struct Counted {
+    groups: Vec<(Group, u64)>,
+}
+
+/// What is known of one event in a scope.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Seen {
+    /// Targets on which it is open.
+    pub opened: usize,
+    /// Why it is not open on the others.
+    pub refused: Option<String>,
+    /// What it counted since it was opened, not scaled.
+    pub counted: u64,
+    /// Time that it was on the hardware since then.
+    pub running_ns: u64,
+    /// Time that it should have been.
+    pub enabled_ns: u64,
+}
+
+/// One scope.
+pub struct Scope {
+    name: &'static str,
+    source: Box<dyn Source>,
+    inputs: Inputs,
+    wanted: Vec<Wanted>,
+    options: Options,
+    /// No more files than this.
+    max_files: usize,
+    opened: Vec<Counted>,
+    targets: usize,
+    seen: [Seen; COUNT],
+    /// Why nothing counts, and when to try again.
+    failed: Option<(String, u64)>,
+    retry_ns: u64,
+}
+
+impl Scope {
+    /// Nothing is opened before the first `advance`.
+    pub fn new(
+        name: &'static str,
+        source: Box<dyn Source>,
+        wanted: Vec<Wanted>,
+        user_only: bool,
+        max_files: usize,
+        inputs: &Inputs,
+    ) -> Scope {
+        let options = Options { user_only, inherit: source.inherits(), largest: COUNT };
+        Scope {
+            name,
+            source,
+            inputs: inputs.clone(),
+            wanted,
+            options,
+            max_files,
+            opened: Vec::new(),
+            targets: 0,
+            seen: Default::default(),
+            failed: None,
+            retry_ns: RETRY_FIRST_NS,
+        }
+    }
+
+    /// `system`, `cgroup` or `pid`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What is known of an event.
+    pub fn seen(&self, event: Event) -> &Seen {
+        &self.seen[event as usize]
+    }
+
+    /// The events that it was told to count.
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+
+    /// Targets that count, and all of them.
+    pub fn targets(&self) -> (usize, usize) {
+        (self.opened.len(), self.targets)
+    }
+
+    /// What was counted since the last call. At first, and after a change, it opens the events.
+    ///
+    /// # Errors
+    /// Why nothing was counted.
+    pub fn advance(&mut self) -> Result<Tally, String> {
+        let (tally, is_broken) = self.read();
+        let was_open = !self.opened.is_empty();
+        let now_ns = (self.inputs.monotonic_ns)();
+        if let Some((reason, retry_ns)) = &self.failed
+            && now_ns < *retry_ns
+        {
+            return Err(reason.clone());
+        }
+        match self.source.look(is_broken || !was_open) {
+            Err(reason) => {
+                self.opened.clear();
+                return Err(reason);
+            }
+            Ok(None) => {}
+            Ok(Some(targets)) => self.open(&targets).inspect_err(|reason| {
+                self.opened.clear();
+                self.failed = Some((reason.clone(), now_ns.saturating_add(self.retry_ns)));
+                self.retry_ns = (self.retry_ns * 2).min(RETRY_LONGEST_NS);
+            })?,
+        }
+        if was_open { Ok(tally) } else { Err("counting has just begun".to_owned()) }
+    }
+
+    /// Reads all groups; true when one can't be read any more, or must be opened smaller.
+    fn read(&mut self) -> (Tally, bool) {
+        let mut tally = Tally::default();
+        let mut is_broken = false;
+        for target in &mut self.opened {
+            for (place, (group, starved_ns)) in target.groups.iter_mut().enumerate() {
+                let Ok(change) = group.advance() else {
+                    is_broken = true;
+                    continue;
+                };
+                tally.add(change.as_ref(), place == 0);
+                let Some(change) = change else { continue };
+                for (event, count) in &change.counts {
+                    let seen = &mut self.seen[*event as usize];
+                    seen.counted = seen.counted.saturating_add(*count);
+                    seen.running_ns += change.running_ns;
+                    seen.enabled_ns += change.enabled_ns;
+                }
+                *starved_ns = if change.running_ns > 0 { 0 } else { *starved_ns + change.enabled_ns };
+                if *starved_ns > STARVED_NS && group.len() > 1 {
+                    self.options.largest = smaller(group.len()).min(self.options.largest);
+                    is_broken = true;
+                }
+            }
+        }
+        (tally, is_broken)
+    }
+
+    fn open(&mut self, targets: &[Target]) -> Result<(), String> {
+        self.opened.clear();
+        self.seen = Default::default();
+        self.targets = targets.len();
+        let events: Vec<(Event, Encoding)> =
+            self.wanted.iter().filter_map(|wanted| Some((wanted.event, wanted.encoding.clone().ok()?))).collect();
+        if events.is_empty() {
+            let reason = self.wanted.iter().find_map(|wanted| wanted.encoding.clone().err());
+            return Err(reason.unwrap_or_else(|| "no events are configured".to_owned()));
+        }
+        let (events, left_out, targets) = fitting(&events, targets, self.max_files)?;
+        for event in left_out {
+            self.seen[*event as usize].refused = Some("left out: pmu.max_files is too small".to_owned());
+        }
+        for target in targets {
+            match self.open_target(&events, target) {
+                Ok(opened) => {
+                    for (event, error) in opened.refused {
+                        self.seen[event as usize].refused = Some(why_refused(&error));
+                    }
+                    for event in opened.groups.iter().flat_map(Group::events) {
+                        self.seen[*event as usize].opened += 1;
+                    }
+                    if !opened.groups.is_empty() {
+                        let groups = opened.groups.into_iter().map(|group| (group, 0)).collect();
+                        self.opened.push(Counted { groups });
+                    }
+                }
+                // It ended since it was listed.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.targets -= 1,
+                Err(error) => return Err(self.why_nothing(&error)),
+            }
+        }
+        if self.opened.is_empty() {
+            let refused = self.seen.iter().find_map(|seen| seen.refused.clone());
+            return Err(refused.map_or_else(
+                || "what was to be counted has ended".to_owned(),
+                |reason| format!("no hardware counters: {reason}"),
+            ));
+        }
+        self.source.opened(self.options.inherit);
+        (self.failed, self.retry_ns) = (None, RETRY_FIRST_NS);
+        Ok(())
+    }
+
+    fn open_target(&mut self, events: &[(Event, Encoding)], target: Target) -> io::Result<Opened> {
+        let opened = group::open(events, target, self.options)?;
+        if opened.groups.is_empty() && self.options.inherit {
+            // Before Linux 4.13 groups can't be inherited; the threads are then opened anew when there are new ones.
+            let without = Options { inherit: false, ..self.options };
+            let again = group::open(events, target, without)?;
+            if !again.groups.is_empty() {
+                self.options = without;
+                return Ok(again);
+            }
+        }
+        Ok(opened)
+    }
+
+    fn why_nothing(&self, error: &io::Error) -> String {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => Permission::now(&self.inputs).denied(self.source.paranoid_needed()),
+            Some(libc::ENOSYS) => "this kernel has no perf_event".to_owned(),
+            _ => why_refused(error),
+        }
+    }
+
+    /// Why an event has nothing to say: it can't be encoded or opened, or it never counts.
+    pub fn mute(&self) -> [Option<String>; COUNT] {
+        let mut mute = [const { Some(String::new()) }; COUNT];
+        for (event, key, _) in &super::events::EVENTS {
+            let seen = &self.seen[*event as usize];
+            mute[*event as usize] = match self.wanted.iter().find(|wanted| wanted.event == *event) {
+                None => Some(format!("{key} is left out in the configuration")),
+                Some(Wanted { encoding: Err(reason), .. }) => Some(reason.clone()),
+                Some(_) => why_mute(key, seen, self.opened.len()),
+            };
+        }
+        mute
+    }
+
+    /// Why its counts are those of a part only.
+    pub fn partial(&self) -> Option<String> {
+        (self.opened.len() < self.targets)
+            .then(|| format!("only {} of {} are counted: pmu.max_files", self.opened.len(), self.targets))
+    }
+}
+
+/// The size of groups that stand a better chance; cycles and instructions stay together for as long as possible.
+fn smaller(size: usize) -> usize {
+    if size > 2 { (size / 2).max(2) } else { 1 }
+}
+
+fn why_mute(key: &str, seen: &Seen, targets: usize) -> Option<String> {
+    match &seen.refused {
+        Some(reason) => Some(format!("{key}: {reason}")),
+        None if seen.opened < targets => Some(format!("{key}: open on {} of {targets} only", seen.opened)),
+        None if seen.counted > 0 || seen.running_ns == 0 => None,
+        None => Some(format!("{key} opens but has counted nothing in {:.1} s", seen.running_ns as f64 / 1e9)),
+    }
+}
+
+type Fit<'a> = (Vec<(Event, Encoding)>, Vec<&'a Event>, Vec<Target>);
+
+/// What can be opened with so many files: fewer events on each CPU, or all events of some of the threads.
+fn fitting<'a>(events: &'a [(Event, Encoding)], targets: &[Target], max_files: usize) -> Result<Fit<'a>, String> {
+    if events.len() * targets.len() <= max_files {
+        return Ok((events.to_vec(), Vec::new(), targets.to_vec()));
+    }
+    let too_many = || {
+        let least = LEAST_EVENTS.min(events.len()) * targets.len().min(1);
+        format!("{} targets need more files than pmu.max_files = {max_files} (at least {least})", targets.len())
+    };
+    if let Some(Target::Thread(_)) = targets.first() {
+        let room = max_files / events.len();
+        if room == 0 {
+            return Err(too_many());
+        }
+        // Evenly from all of them, since those of one process follow each other.
+        let some = (0..room).map(|place| targets[place * targets.len() / room]).collect();
+        return Ok((events.to_vec(), Vec::new(), some));
+    }
+    let room = max_files / targets.len();
+    if room < LEAST_EVENTS.min(events.len()) {
+        return Err(too_many());
+    }
+    let left_out = events[room..].iter().map(|(event, _)| event).collect();
+    Ok((events[..room].to_vec(), left_out, targets.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+
+    type Answers = Rc<RefCell<Vec<Result<Option<Vec<Target>>, String>>>>;
+
+    /// Gives prepared answers, then "nothing changed".
+    struct Script(Answers);
+
+    impl Source for Script {
+        fn look(&mut self, _is_closed: bool) -> Result<Option<Vec<Target>>, String> {
+            self.0.borrow_mut().pop().unwrap_or(Ok(None))
+        }
+    }
+
+    fn software(event: Event, name: &str, config: u64) -> Wanted {
+        let encoding = Ok(Encoding { kind: 1, config, config1: 0, config2: 0 });
+        Wanted { event, key: "key", name: name.to_owned(), encoding }
+    }
+
+    fn scope(fixture: &Fixture, wanted: Vec<Wanted>, max_files: usize) -> (Scope, Answers) {
+        let answers = Answers::default();
+        let scope = Scope::new("pid", Box::new(Script(answers.clone())), wanted, false, max_files, &fixture.inputs());
+        (scope, answers)
+    }
+
+    fn clocks() -> Vec<Wanted> {
+        vec![software(Event::Cycles, "cpu-clock", 0), software(Event::Instructions, "task-clock", 1)]
+    }
+
+    /// True unless this process may not even count itself.
+    fn may_count(reason: &str) -> bool {
+        if reason != "counting has just begun" {
+            println!("skipped: {reason}");
+        }
+        reason == "counting has just begun"
+    }
+
+    fn work() {
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 20 {
+            std::hint::black_box(0);
+        }
+    }
+
+    #[test]
+    fn a_scope_counts_what_its_source_names_and_goes_on_without_what_is_not_there() {
+        let fixture = Fixture::new(&[]);
+        let mut wanted = clocks();
+        wanted.push(software(Event::CacheMisses, "no-such", 9999));
+        let (mut scope, answers) = scope(&fixture, wanted, 100);
+        answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
+        if !may_count(&scope.advance().unwrap_err()) {
+            return;
+        }
+        work();
+        let tally = scope.advance().expect("counted");
+        assert!(tally.sums[Event::Cycles as usize].count > 0.0 && tally.running_ns > 0, "{tally:?}");
+        let mute = scope.mute();
+        assert_eq!(mute[Event::Cycles as usize], None);
+        let no_such = mute[Event::CacheMisses as usize].as_deref().expect("a reason");
+        assert_eq!(no_such, "cache_misses: this machine's hardware or hypervisor does not offer it");
+        assert!(mute[Event::CacheReferences as usize].as_deref().expect("a reason").contains("configuration"));
+    }
+
+    #[test]
+    fn what_opens_but_never_counts_is_said() {
+        let fixture = Fixture::new(&[]);
+        let mut wanted = clocks();
+        // Alignment faults do not happen here.
+        wanted.push(software(Event::CacheMisses, "alignment-faults", 7));
+        let (mut scope, answers) = scope(&fixture, wanted, 100);
+        answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
+        if !may_count(&scope.advance().unwrap_err()) {
+            return;
+        }
+        work();
+        scope.advance().expect("counted");
+        let reason = scope.mute()[Event::CacheMisses as usize].clone().expect("a reason");
+        assert!(reason.starts_with("cache_misses opens but has counted nothing in 0.0"), "{reason}");
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_after_ever_longer_times() {
+        let fixture = Fixture::new(&[]);
+        let wanted = vec![software(Event::Cycles, "no-such", 9999)];
+        let (mut scope, answers) = scope(&fixture, wanted, 100);
+        let mut tries = 0;
+        for _ in 0..40 {
+            answers.borrow_mut().clear();
+            answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
+            let reason = scope.advance().unwrap_err();
+            assert!(reason.starts_with("no hardware counters: ") || reason.starts_with("denied"), "{reason}");
+            tries += usize::from(answers.borrow().is_empty());
+            fixture.advance_s(1.0);
+        }
+        // At 0, 5, 15 and 35 seconds.
+        assert_eq!(tries, 4);
+    }
+
+    #[test]
+    fn a_source_without_targets_gives_its_reason_and_closes_what_was_open() {
+        let fixture = Fixture::new(&[]);
+        let (mut scope, answers) = scope(&fixture, clocks(), 100);
+        answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
+        if !may_count(&scope.advance().unwrap_err()) {
+            return;
+        }
+        answers.borrow_mut().push(Err("all gone".to_owned()));
+        assert_eq!(scope.advance(), Err("all gone".to_owned()));
+        assert_eq!(scope.targets().0, 0);
+        answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
+        assert_eq!(scope.advance(), Err("counting has just begun".to_owned()));
+        assert!(scope.advance().is_ok());
+    }
+
+    #[test]
+    fn few_files_mean_fewer_events_on_cpus_and_fewer_threads() {
+        let events: Vec<(Event, Encoding)> =
+            clocks().into_iter().map(|wanted| (wanted.event, wanted.encoding.expect("an encoding"))).collect();
+        let three = [events.clone(), vec![(Event::CacheMisses, events[0].1)]].concat();
+        let cpus: Vec<Target> = (0..4).map(Target::Cpu).collect();
+        let (kept, left_out, targets) = fitting(&three, &cpus, 11).expect("room for two");
+        assert_eq!((kept.len(), left_out, targets.len()), (2, vec![&Event::CacheMisses], 4));
+        assert!(fitting(&three, &cpus, 7).unwrap_err().contains("pmu.max_files = 7"));
+        let threads: Vec<Target> = (0..100).map(Target::Thread).collect();
+        let (kept, _, targets) = fitting(&three, &threads, 12).expect("room for some");
+        assert_eq!((kept.len(), targets), (3, [0, 25, 50, 75].map(Target::Thread).to_vec()));
+        assert!(fitting(&three, &threads, 2).is_err());
+    }
+
+    #[test]
+    fn groups_that_starve_become_smaller_down_to_single_events() {
+        assert_eq!([6, 4, 3, 2, 1].map(smaller), [3, 2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_part_of_the_threads_is_said_to_be_one() {
+        let fixture = Fixture::new(&[]);
+        let (mut scope, answers) = scope(&fixture, clocks(), 2);
+        answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0); 3])));
+        if may_count(&scope.advance().unwrap_err()) {
+            assert_eq!(scope.partial().as_deref(), Some("only 1 of 3 are counted: pmu.max_files"));
+        }
+    }
+
+    #[test]
+    fn without_an_encoding_the_reason_is_libpfms() {
+        let fixture = Fixture::new(&[]);
+        let mut wanted = clocks();
+        for event in &mut wanted {
+            event.encoding = Err("libpfm4 is not there".to_owned());
+        }
+        let (mut scope, answers) = scope(&fixture, wanted, 100);
+        answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
+        assert_eq!(scope.advance(), Err("libpfm4 is not there".to_owned()));
+    }
+}

@@ -1,0 +1,155 @@
+//! The canary's probe: known code in three parts, each of which feels something else of the neighbours.
+//!
+//! [`arithmetic`] moves with the clock and a sibling thread, the L2 chase with who shares the core's own caches, the
+//! last-level chase with who shares the socket's. The ratio of wall to CPU time of all three together says whether the
+//! core was taken away meanwhile.
+
+use rustix::thread::ClockId;
+
+mod arithmetic;
+mod chase;
+mod cycles;
+
+pub use chase::KIB_PER_LOAD;
+use chase::{Chase, Loads};
+use cycles::{Rate, clock_ns};
+
+/// Turns of the arithmetic and of the L2 chase; the median counts, so that a turn which was interrupted, and the first
+/// one, which warms the cache, change nothing.
+const TURNS: usize = 5;
+/// A whole run goes round the last-level chase this many times, unless its budget ends first. The first pass finds what
+/// the neighbours left of the run before, the others what they push out within microseconds.
+const PASSES: u32 = 4;
+
+/// How much a run does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// All passes.
+    Whole,
+    /// One pass: while the machine needs its caches and its time itself.
+    Short,
+}
+
+/// What one run of the probe found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Run {
+    /// Cycles (TSC; where there is none: nanoseconds) per operation of the arithmetic.
+    pub alu_cycles_per_op: f64,
+    /// Cycles per load that the L2 cache answers.
+    pub l2_cycles_per_load: f64,
+    /// Cycles of CPU time per load that the last-level cache answers, without the cost of timing it.
+    pub llc_cycles_per_load: f64,
+    /// Share of the last-level chase's loads that took longer than a cache hit.
+    pub slow_share: Option<f64>,
+    /// Wall time over CPU time.
+    pub wall_cpu_ratio: f64,
+    /// CPU time of the run.
+    pub cpu_ns: u64,
+    /// Loads of the last-level chase; fewer than the whole when the budget ended first.
+    pub loads: u32,
+}
+
+/// The working set and what was learnt about this machine.
+pub struct Probe {
+    chase: Chase,
+    rate: Rate,
+}
+
+impl Probe {
+    /// Lays out the working set and learns the time of a cache hit; takes some milliseconds.
+    pub fn new(working_set_kib: u32) -> Probe {
+        let rate = Rate::start();
+        Probe { chase: Chase::new(working_set_kib), rate }
+    }
+
+    /// Why slow loads cannot be told from fast ones here.
+    pub fn why_no_slow_share(&self) -> Option<&str> {
+        self.chase.why_no_slow_share()
+    }
+
+    /// Runs for at most about `budget_ns` of wall time: when the core is taken away meanwhile, the run ends as soon as
+    /// it comes back. Some turns and loads are always made.
+    ///
+    /// The clocks are read between the parts too: to ask for CPU time is a system call, and the way back from it is
+    /// where a kernel takes the core from a cgroup that has used up its quota.
+    pub fn run(&mut self, budget_ns: u64, length: Length) -> Run {
+        let cycles_per_ns = self.rate.cycles_per_ns();
+        let wall_start_ns = clock_ns(ClockId::Monotonic);
+        let cpu_start_ns = clock_ns(ClockId::ThreadCPUTime);
+        let end_cycles = cycles::now() + (budget_ns as f64 * cycles_per_ns) as u64;
+        let alu_cycles_per_op = median_turn(end_cycles, arithmetic::turn);
+        let l2_cycles_per_load = median_turn(end_cycles, || self.chase.l2_turn());
+
+        let chase_start_ns = clock_ns(ClockId::ThreadCPUTime);
+        let whole = self.chase.round() * if length == Length::Whole { PASSES } else { 1 };
+        let mut made = Loads::default();
+        while made.loads == 0 || (made.loads < whole && cycles::now() < end_cycles) {
+            let chunk = self.chase.last_level_chunk();
+            made = Loads { loads: made.loads + chunk.loads, slow: made.slow + chunk.slow };
+        }
+        let end_ns = clock_ns(ClockId::ThreadCPUTime);
+        let wall_ns = clock_ns(ClockId::Monotonic).saturating_sub(wall_start_ns);
+        let cpu_ns = end_ns.saturating_sub(cpu_start_ns).max(1);
+        let chase_cycles = end_ns.saturating_sub(chase_start_ns) as f64 * cycles_per_ns;
+        let llc_cycles_per_load = chase_cycles / f64::from(made.loads) - self.chase.overhead_cycles() as f64;
+        Run {
+            alu_cycles_per_op,
+            l2_cycles_per_load,
+            llc_cycles_per_load: llc_cycles_per_load.max(0.0),
+            slow_share: self.why_no_slow_share().is_none().then(|| f64::from(made.slow) / f64::from(made.loads)),
+            wall_cpu_ratio: wall_ns as f64 / cpu_ns as f64,
+            cpu_ns,
+            loads: made.loads,
+        }
+    }
+}
+
+/// The median of the turns until the end, at least of one.
+fn median_turn(end_cycles: u64, mut turn: impl FnMut() -> f64) -> f64 {
+    let mut turns = [0.0; TURNS];
+    let mut made = 0;
+    while made == 0 || (made < TURNS && cycles::now() < end_cycles) {
+        turns[made] = turn();
+        made += 1;
+    }
+    turns[..made].sort_unstable_by(f64::total_cmp);
+    turns[made / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_gives_values_within_their_bounds() {
+        let mut probe = Probe::new(1024);
+        for length in [Length::Whole, Length::Short] {
+            for _ in 0..10 {
+                let run = probe.run(400_000, length);
+                assert!(run.llc_cycles_per_load >= 0.0 && run.wall_cpu_ratio > 0.9 && run.cpu_ns > 0, "{run:?}");
+                assert!(run.alu_cycles_per_op > 0.0 && run.l2_cycles_per_load > 0.0, "{run:?}");
+                let whole = if length == Length::Whole { PASSES * 256 } else { 256 };
+                assert!(run.loads >= chase::CHUNK && run.loads <= whole, "{run:?}");
+                assert_eq!(run.slow_share.is_none(), probe.why_no_slow_share().is_some());
+                assert!(run.slow_share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{run:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_ends_with_its_budget() {
+        assert_eq!(Probe::new(4096).run(0, Length::Whole).loads, chase::CHUNK);
+        let mut turns = 0;
+        median_turn(0, || {
+            turns += 1;
+            1.0
+        });
+        assert_eq!(turns, 1);
+    }
+
+    #[test]
+    fn one_turn_that_was_interrupted_changes_nothing() {
+        let mut times = [90.0, 2.0, 1.0, 3.0, 1000.0].into_iter();
+        assert!((median_turn(u64::MAX, || times.next().expect("five turns")) - 3.0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,56 @@
+//! Files with passwords and keys: read whole, and refused when others could read them too.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::inputs::why;
+
+/// The text of a secret file; `setting` stands in front of what is wrong.
+///
+/// # Errors
+/// When it cannot be read, or when others than its owner and its group can.
+pub fn read(setting: &str, path: &Path) -> Result<String, String> {
+    let named = |error: &std::io::Error| format!("{setting}: {}", why(path, error));
+    let mode = fs::metadata(path).map_err(|error| named(&error))?.permissions().mode() & 0o777;
+    if mode & 0o007 != 0 {
+        return Err(format!(
+            "{setting}: {} can be used by everybody on this machine (mode {mode:04o}); \
+             give it to the monitor's user alone: chmod 0600, or 0640 with its group",
+            path.display()
+        ));
+    }
+    fs::read_to_string(path).map_err(|error| named(&error))
+}
+
+/// A file that is no secret, and must be readable.
+///
+/// # Errors
+/// When it is not.
+pub fn exists(setting: &str, path: &Path) -> Result<(), String> {
+    fs::File::open(path).map(|_| ()).map_err(|error| format!("{setting}: {}", why(path, &error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused_with_its_mode_and_the_way_out() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let file = folder.path().join("password");
+        fs::write(&file, "secret\n").expect("a file");
+        for (mode, fine) in [(0o600, true), (0o640, true), (0o644, false), (0o602, false)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("permissions");
+            match read("bus.password_file", &file) {
+                Ok(text) => assert!(fine && text == "secret\n", "{mode:o}"),
+                Err(error) => {
+                    assert!(!fine && error.starts_with("bus.password_file: /"), "{error}");
+                    assert!(error.contains(&format!("(mode {mode:04o})")) && error.contains("chmod 0600"), "{error}");
+                }
+            }
+        }
+        assert_eq!(exists("bus.tls_ca", &file), Ok(()));
+        assert!(read("x", &folder.path().join("y")).is_err_and(|error| error.ends_with("y: is not there")));
+    }
+}

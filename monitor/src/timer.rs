@@ -1,0 +1,199 @@
+//! When what is due, and how the monitor is woken for it.
+//!
+//! The kernel's timers wake it once for each moment, within microseconds; the event loop's own ones wake it again and
+//! again on the way, and are a millisecond late.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A timer that rings once for each time that it is set.
+pub struct Alarm {
+    timer: AsyncFd<OwnedFd>,
+    at: Option<Instant>,
+}
+
+impl Alarm {
+    /// Not set yet.
+    ///
+    /// # Errors
+    /// When the kernel has none left.
+    pub fn new() -> Result<Alarm, String> {
+        let cannot = |error: io::Error| format!("no timer: {error}");
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|error| cannot(error.into()))?;
+        // SAFETY: an `OwnedFd` names one descriptor, which stays open as long as the `AsyncFd` holds it.
+        let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
+        let timer = timer.map_err(|error| cannot(error.into()))?;
+        Ok(Alarm { timer, at: None })
+    }
+
+    /// Rings at that time, or at once when it is past, instead of at the time that was set before.
+    pub fn set(&mut self, at: Instant) {
+        // Zero would switch it off.
+        let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let no_repeat = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        let value = Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() };
+        let time = Itimerspec { it_interval: no_repeat, it_value: value };
+        // Only a time that is none could be refused.
+        let _ = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &time);
+        self.at = Some(at);
+    }
+
+    /// Waits until it rings and says for when it was set; for ever while it is not set.
+    pub async fn rings(&mut self) -> Instant {
+        loop {
+            let Ok(mut ready) = self.timer.readable().await else { return std::future::pending().await };
+            let rang = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0; 8])?)).is_ok();
+            if rang && let Some(at) = self.at.take() {
+                return at;
+            }
+        }
+    }
+}
+
+/// The ends of the periods. One that is past when the one before is done with is left out, never made up for.
+pub struct Schedule {
+    period: Duration,
+    due: Instant,
+}
+
+impl Schedule {
+    /// The first period begins now.
+    pub fn new(now: Instant, period: Duration) -> Schedule {
+        Schedule { period, due: now + period }
+    }
+
+    /// When the running period began.
+    pub fn begin(&self) -> Instant {
+        self.due - self.period
+    }
+
+    /// When the running period ends.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Begins the next period; returns how many that were due before now are left out.
+    pub fn next(&mut self, now: Instant) -> u64 {
+        let late = now.saturating_duration_since(self.due);
+        let missed = late.as_nanos() / self.period.as_nanos().max(1);
+        let skipped = self.period.saturating_mul(u32::try_from(missed).unwrap_or(u32::MAX));
+        self.due += skipped + self.period;
+        u64::try_from(missed).unwrap_or(u64::MAX)
+    }
+}
+
+/// Draws the moment of each period at which the probe runs, differently in each process.
+pub struct Jitter {
+    period: Duration,
+    random: fastrand::Rng,
+}
+
+/// The part of a period in which the probe may start.
+const PROBE_WITHIN: std::ops::Range<f64> = 0.05..0.85;
+
+impl Jitter {
+    /// For periods of this length.
+    pub fn new(period: Duration) -> Jitter {
+        Jitter { period, random: fastrand::Rng::new() }
+    }
+
+    /// How long after the period's begin.
+    pub fn draw(&mut self) -> Duration {
+        let share = PROBE_WITHIN.start + self.random.f64() * (PROBE_WITHIN.end - PROBE_WITHIN.start);
+        self.period.mul_f64(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_that_a_collector_overran_are_counted_and_never_made_up_for() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut schedule = Schedule::new(start, Duration::from_millis(200));
+        let seen: Vec<_> = [200, 401, 590, 1650, 1801, 200_000]
+            .map(|ms| (schedule.due() - start, schedule.next(at(ms)), ms))
+            .map(|(due, missed, ms)| (due.as_millis(), missed, ms))
+            .into();
+        assert_eq!(
+            seen,
+            [
+                (200, 0, 200),
+                (400, 0, 401),
+                (600, 0, 590),
+                (800, 4, 1650), // those of 1000, 1200, 1400 and 1600 are left out
+                (1800, 0, 1801),
+                (2000, 990, 200_000),
+            ]
+        );
+        assert_eq!(schedule.due(), at(200_200), "on the same beat as ever");
+    }
+
+    #[test]
+    fn a_loop_that_blocks_meets_each_of_its_periods_once_or_counts_it_as_missed() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (period, start) = (Duration::from_millis(20), Instant::now());
+            let (mut schedule, mut alarm) = (Schedule::new(start, period), Alarm::new().expect("a timer"));
+            let (mut taken, mut missed) = (0, 0);
+            while taken < 6 {
+                alarm.set(schedule.due());
+                let due = alarm.rings().await;
+                assert_eq!(due, schedule.due());
+                assert!(due <= Instant::now(), "none before it is due");
+                if taken == 2 {
+                    std::thread::sleep(period * 5); // a collector that blocks
+                }
+                taken += 1;
+                missed += schedule.next(Instant::now());
+            }
+            assert!(missed >= 4, "{missed}");
+            assert_eq!(schedule.due() - start, period * (taken + 1 + u32::try_from(missed).expect("few")));
+        });
+    }
+
+    #[test]
+    fn an_alarm_that_is_set_anew_rings_for_the_new_time_only() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut alarm = Alarm::new().expect("a timer");
+            let (soon, now) = (Duration::from_millis(1), Instant::now());
+            alarm.set(now);
+            assert_eq!(alarm.rings().await, now);
+            alarm.set(now + Duration::from_secs(3600));
+            alarm.set(now + soon);
+            assert_eq!(alarm.rings().await, now + soon);
+            let again = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
+            assert!(again.is_err(), "it rang without being set");
+        });
+    }
+
+    #[test]
+    fn the_probe_runs_at_moments_of_its_own_within_the_period() {
+        let period = Duration::from_millis(200);
+        let offsets = || {
+            let mut jitter = Jitter::new(period);
+            (0..200).map(|_| jitter.draw()).collect::<Vec<_>>()
+        };
+        let (one, other) = (offsets(), offsets());
+        for offset in one.iter().chain(&other) {
+            assert!(*offset >= period.mul_f64(0.05) && *offset < period, "{offset:?}");
+        }
+        assert!(one.iter().filter(|offset| one[0] == **offset).count() == 1, "it is drawn anew each period");
+        let together = one.iter().zip(&other).filter(|(a, b)| a.abs_diff(**b) < Duration::from_millis(1)).count();
+        assert!(together < 20, "two monitors share {together} of 200 moments");
+        let early = one.iter().filter(|offset| **offset < period.mul_f64(0.45)).count();
+        assert!((50..150).contains(&early), "{early} of 200 lie in the first half");
+    }
+}

@@ -1,0 +1,132 @@
+//! What the sniffer is to watch, as it stands in the configuration: ports with what they speak, and route classes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use slackwater_sniffer::{PROTOCOLS, Protocol, Route, TrackerSettings};
+
+/// A TCP port of the web server: `80`, or `"8443:unknown"` with what it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Port {
+    /// From 1.
+    pub number: u16,
+    /// A name of the sniffer's table; `None`: what this port usually speaks.
+    pub protocol: Option<&'static str>,
+}
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Port, String> {
+        let (number, protocol) = match text.split_once(':') {
+            Some((number, protocol)) => (number, Some(protocol)),
+            None => (text, None),
+        };
+        let number = number
+            .parse()
+            .ok()
+            .filter(|number| *number > 0)
+            .ok_or_else(|| format!("{text:?} is no port: 1 to 65535, as in 80 or \"11211:memcached\""))?;
+        let protocol = protocol.map(|name| {
+            let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
+            let found = Protocol::named(name).map(|protocol| protocol.name);
+            found.ok_or_else(|| format!("{name:?} is no protocol known here: {}", known.join(", ")))
+        });
+        Ok(Port { number, protocol: protocol.transpose()? })
+    }
+}
+
+impl<'de> Deserialize<'de> for Port {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Port, D::Error> {
+        struct NumberOrWord;
+        impl Visitor<'_> for NumberOrWord {
+            type Value = Port;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a port, as in 80 or \"11211:memcached\"")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Port, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Port, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Port, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(NumberOrWord)
+    }
+}
+
+impl Serialize for Port {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.protocol {
+            None => serializer.serialize_u16(self.number),
+            Some(protocol) => serializer.serialize_str(&format!("{}:{protocol}", self.number)),
+        }
+    }
+}
+
+/// A route class: `"search=/search*"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteClass(pub Route);
+
+impl<'de> Deserialize<'de> for RouteClass {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RouteClass, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(RouteClass).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for RouteClass {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{}={}", self.0.name, self.0.pattern))
+    }
+}
+
+/// What the tracker is told.
+pub fn tracker_settings(ports: &[Port], routes: &[RouteClass]) -> TrackerSettings {
+    TrackerSettings {
+        ports: ports.iter().map(|port| port.number).collect(),
+        protocols: ports.iter().filter_map(|port| Some((port.number, port.protocol?))).collect(),
+        routes: routes.iter().map(|RouteClass(route)| route.clone()).collect(),
+        ..TrackerSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_numbers_or_words_and_keep_their_form() {
+        let ports: Vec<Port> = serde_json::from_str("[80, \"8080\", \"11211:memcached\"]").expect("ports");
+        let expected = [(80, None), (8080, None), (11211, Some("memcached"))];
+        assert_eq!(ports, expected.map(|(number, protocol)| Port { number, protocol }));
+        assert_eq!(serde_json::to_string(&ports).expect("JSON"), "[80,8080,\"11211:memcached\"]");
+        let settings = tracker_settings(&ports, &[RouteClass("search=/search*".parse().expect("a route"))]);
+        assert_eq!((settings.ports, settings.protocols), (vec![80, 8080, 11211], vec![(11211, "memcached")]));
+        assert_eq!(settings.routes[0].name, "search");
+    }
+
+    #[test]
+    fn what_is_no_port_is_refused_in_words() {
+        for (text, said) in [
+            ("0", "\"0\" is no port: 1 to 65535"),
+            ("-1", "\"-1\" is no port"),
+            ("65536", "\"65536\" is no port"),
+            ("\"http\"", "\"http\" is no port"),
+            ("\"80:smtp\"", "\"smtp\" is no protocol known here: http1, memcached, unknown"),
+            ("true", "expected a port, as in 80"),
+        ] {
+            let error = serde_json::from_str::<Port>(text).expect_err("refused").to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

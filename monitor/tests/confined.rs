@@ -1,0 +1,213 @@
+//! What the real command may still do once it has started: user, capabilities, system calls. Root starts it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use slackwater_messages::{Sample, decode};
+use slackwater_monitor::seccomp;
+use tokio_stream::StreamExt as _;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const NOBODY: &str = "65534";
+const CAP_NET_RAW: u64 = 1 << 13;
+const CAP_PERFMON: u64 = 1 << 38;
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("skipped: only root has privileges to give up");
+    }
+    is_root
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+fn nats_server() -> Option<(Running, u16)> {
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
+    if !program.exists() {
+        println!("skipped: {} is not there (make setup)", program.display());
+        return None;
+    }
+    let port = free_port();
+    let mut command = Command::new(program);
+    command.args(["--addr", "127.0.0.1", "--port", &port.to_string()]);
+    Some((Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nats-server")), port))
+}
+
+/// The fields of /proc/PID/status.
+fn status(pid: u32) -> HashMap<String, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    text.lines().filter_map(field).collect()
+}
+
+fn config(folder: &Path, bus: u16, web: u16, more: &str) -> PathBuf {
+    let file = folder.join("node.toml");
+    let text = format!(
+        "node = \"n1\"\nperiod_s = 0.1\n[bus]\nurl = \"nats://localhost:{bus}\"\n\
+         [sniffer]\ninterface = \"lo\"\nports = [{web}]\n{more}\n"
+    );
+    fs::write(&file, text).expect("node.toml");
+    file
+}
+
+/// Asks and answers over loopback until it is told to stop.
+fn traffic(listener: TcpListener, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let mut client = TcpStream::connect(address).expect("a connection");
+        let (mut server, _) = listener.accept().expect("a connection");
+        let mut room = [0; 200];
+        while !stop.load(Ordering::Relaxed) {
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+            let _ = server.read(&mut room).expect("a request");
+            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").expect("sent");
+            let _ = client.read(&mut room).expect("a response");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    })
+}
+
+fn start(config: &Path) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    Running(command.args(["run", "--config"]).arg(config).stderr(Stdio::piped()).spawn().expect("slackwater-monitor"))
+}
+
+/// What it says until a line holds `words`.
+fn said_until(running: &mut Running, words: &str) -> String {
+    let mut said = BufReader::new(running.0.stderr.take().expect("stderr"));
+    let mut text = String::new();
+    while !text.contains(words) {
+        assert!(said.read_line(&mut text).expect("text") > 0, "it ended: {text}");
+    }
+    running.0.stderr = Some(said.into_inner());
+    text
+}
+
+#[test]
+fn started_as_root_it_goes_on_as_nobody_with_two_capabilities_and_still_publishes_traffic() {
+    if !is_root() {
+        return;
+    }
+    let Some((_server, bus)) = nats_server() else { return };
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let web = listener.local_addr().expect("an address").port();
+    let stop = Arc::new(AtomicBool::new(false));
+    let client = traffic(listener, stop.clone());
+    let mut monitor = start(&config(folder.path(), bus, web, ""));
+    let said = said_until(&mut monitor, ": connected");
+    assert!(said.contains("goes on with user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{said}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let sample: Sample = runtime.block_on(async {
+        let client = async_nats::connect(format!("127.0.0.1:{bus}")).await.expect("a bus");
+        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
+        let with_traffic = async {
+            loop {
+                let sample: Sample = decode(&samples.next().await.expect("a message").payload).expect("a Sample");
+                if sample.traffic.as_ref().is_some_and(|traffic| traffic.rps > Some(0.0)) {
+                    return sample;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, with_traffic).await.expect("traffic in time")
+    });
+    assert!(sample.cpu.is_some() && sample.traffic.expect("traffic").rt_p95_ms.is_some());
+    assert!(sample.absent.values().all(|reason| !reason.contains("ermi")), "{:?}", sample.absent);
+
+    let tasks = fs::read_dir(format!("/proc/{}/task", monitor.0.id())).expect("threads").flatten();
+    let threads: Vec<u32> = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
+    for thread in threads {
+        let status = status(thread);
+        let number = |name: &str| u64::from_str_radix(&status[name], 16).expect("a number");
+        let allowed = CAP_NET_RAW | CAP_PERFMON;
+        assert_eq!((number("CapEff"), number("CapPrm"), number("CapInh")), (allowed, allowed, 0));
+        assert_eq!((number("CapBnd"), status["NoNewPrivs"].as_str()), (0, "1"));
+        assert!(status["Uid"].split('\t').chain(status["Gid"].split('\t')).all(|id| id == NOBODY), "{status:?}");
+        assert_eq!(status["Groups"], "");
+        assert!(!seccomp::is_available() || status["Seccomp"] == "2", "{status:?}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    client.join().expect("it ends");
+}
+
+#[test]
+fn what_is_not_configured_keeps_no_capability() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = config(folder.path(), 9, 80, "[pmu]\nenabled = false\n[privileges]\nuser = \"\"\nseccomp = \"off\"");
+    let text = fs::read_to_string(&file).expect("node.toml").replace("interface = \"lo\"", "interface = \"\"");
+    fs::write(&file, text).expect("node.toml");
+    let mut monitor = start(&file);
+    let said = said_until(&mut monitor, "goes on with");
+    assert!(said.contains("user 0, capabilities none, seccomp off"), "{said}");
+    let status = status(monitor.0.id());
+    assert_eq!((status["CapEff"].as_str(), status["Seccomp"].as_str()), ("0000000000000000", "0"));
+    assert_eq!((&status["NoNewPrivs"][..], status["Uid"].split('\t').next()), ("1", Some("0")));
+}
+
+#[test]
+fn each_command_finds_the_same_with_and_without_its_filter() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let run = |mode: &str, command: &str| {
+        let file = config(folder.path(), 9, 80, &format!("[privileges]\nseccomp = \"{mode}\""));
+        let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+        let output = monitor.args([command, "--json", "--config"]).arg(file).output().expect("run");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.code().is_some(), "{command} with {mode} was killed: {output:?}");
+        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    let absent = |mode: &str| {
+        let sample = run(mode, "once");
+        let sections = sample["absent"].as_object().expect("absent").clone();
+        sections.into_iter().filter(|(name, _)| !name.contains('.')).collect::<Vec<_>>()
+    };
+    assert_eq!(absent("deny"), absent("off"));
+    assert_eq!(absent("log"), absent("off"));
+    let found = |mode: &str| {
+        let items = run(mode, "check");
+        let items = items.as_array().expect("a list").clone();
+        items.into_iter().filter(|item| item["what"] != "seccomp").map(|item| item["works"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("deny"), found("off"));
+}
+
+#[test]
+fn a_user_that_is_not_there_is_a_reason_not_to_start() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = config(folder.path(), 9, 80, "[privileges]\nuser = \"no-such-user\"");
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    let output = monitor.args(["run", "--config"]).arg(&file).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("privileges.user") && said.contains("no-such-user"), "{said}");
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    let output = monitor.args(["check", "--json", "--config"]).arg(&file).output().expect("run");
+    let items: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("a list");
+    let user = items.iter().find(|item| item["what"] == "user").expect("an item");
+    assert_eq!((&user["works"], &user["needed"], output.status.code()), (&false.into(), &true.into(), Some(1)));
+}

@@ -1,0 +1,193 @@
+//! Hardware counters and their listing, with the real command and the real kernel interface. Software events go the
+//! same way as hardware events, and every machine has them.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output};
+
+use serde_json::Value;
+use slackwater_messages::{Sample, decode};
+use slackwater_monitor::pmu::events::MODELS;
+use slackwater_monitor::pmu::libpfm::Libpfm;
+
+const SOFTWARE: &str = "events = { cycles = \"cpu-clock\", instructions = \"task-clock\", cache_misses = \"\" }";
+
+struct Busy(Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process with a name of its own that uses a core until the test ends.
+fn busy(folder: &Path) -> (Busy, String) {
+    let name = format!("swb{}", std::process::id());
+    std::os::unix::fs::symlink("/bin/sh", folder.join(&name)).expect("a link");
+    let child = Command::new(folder.join(&name)).args(["-c", "while :; do :; done"]).spawn();
+    (Busy(child.expect("a shell")), name)
+}
+
+fn run(command: &str, folder: &Path, config: &str) -> Output {
+    let file = folder.join("node.toml");
+    fs::write(&file, format!("node = \"n1\"\n{config}\n[sniffer]\ninterface = \"\"\n")).expect("node.toml");
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    monitor.args([command, "--json", "--config"]).arg(file).env("LIBPFM_ENCODE_INACTIVE", "1").output().expect("run")
+}
+
+fn rows(folder: &Path, config: &str) -> Vec<Value> {
+    let output = run("counters", folder, config);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// True unless libpfm4 or permission is missing here, which is printed.
+fn may_count(folder: &Path) -> bool {
+    let reason = match Libpfm::load() {
+        Err(reason) => Some(reason),
+        Ok(_) => rows(folder, &format!("[pmu]\nscopes = [\"system\"]\n{SOFTWARE}"))
+            .iter()
+            .find(|row| row["event"] == "cycles" && row["openable"] == false)
+            .map(|row| row["reason"].to_string()),
+    };
+    if let Some(reason) = &reason {
+        println!("skipped: {reason}");
+    }
+    reason.is_none()
+}
+
+#[test]
+fn each_event_counts_or_says_why_not() {
+    let folder = folder();
+    if Libpfm::load().is_err() {
+        let output = run("counters", folder.path(), "");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("libpfm4"), "{output:?}");
+        return;
+    }
+    let rows = rows(folder.path(), "");
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        assert_eq!(row["encodable"], true, "{row}");
+        assert_eq!(row["counting"] == true, row["reason"].is_null(), "{row}");
+        assert!(row["counting"] == false || row["openable"] == true, "{row}");
+    }
+}
+
+#[test]
+fn software_events_count_in_the_whole_vm_and_in_the_web_servers_processes() {
+    let folder = folder();
+    if !may_count(folder.path()) {
+        return;
+    }
+    let (_busy, name) = busy(folder.path());
+    let config =
+        format!("period_s = 0.5\n[processes]\nnames = [\"{name}\"]\n[pmu]\nscopes = [\"pid\", \"system\"]\n{SOFTWARE}");
+    for row in rows(folder.path(), &config) {
+        let is_clock = row["name"] == "cpu-clock" || row["name"] == "task-clock";
+        assert_eq!(row["counting"] == true, is_clock, "{row}");
+        assert!(!is_clock || row["running"] == 1.0, "{row}");
+    }
+    let output = run("once", folder.path(), &config);
+    let sample: Sample = decode(&output.stdout).expect("a Sample");
+    let names: Vec<&str> = sample.pmu.iter().map(|scope| scope.scope.as_str()).collect();
+    assert_eq!(names, ["system", "pid"], "{:?}", sample.absent);
+    for scope in &sample.pmu {
+        // Both events count nanoseconds, so one of the one is one of the other.
+        assert!(scope.cpi.is_some_and(|cpi| (cpi - 1.0).abs() < 0.1), "{scope:?}");
+        assert_eq!(scope.running, Some(1.0), "{scope:?}");
+    }
+    let pid = &sample.pmu[1];
+    assert!(pid.frequency_mhz.is_some_and(|mhz| (mhz - 1000.0).abs() < 100.0), "nanoseconds a second: {pid:?}");
+    let counters = sample.counters.expect("from the narrowest scope");
+    assert_eq!((counters.source.as_str(), counters.cpi), ("pmu", pid.cpi));
+    assert_eq!(sample.absent["pmu.pid.cache_mpki"], "cache_misses is left out in the configuration");
+}
+
+#[test]
+fn a_cgroup_of_version_2_is_counted_by_itself() {
+    let folder = folder();
+    let root = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+        .into_iter()
+        .find(|root| Path::new(root).join("cgroup.controllers").exists());
+    let name = format!("slackwater-hardware-{}", std::process::id());
+    let place = root.map(|root| Path::new(root).join(&name));
+    let Some(place) = place.filter(|place| fs::create_dir(place).is_ok()) else {
+        println!("skipped: no cgroup of version 2 can be made here");
+        return;
+    };
+    let outcome = std::panic::catch_unwind(|| {
+        if !may_count(folder.path()) {
+            return;
+        }
+        let (busy, _) = busy(folder.path());
+        fs::write(place.join("cgroup.procs"), busy.0.id().to_string()).expect("moved");
+        let config = format!("period_s = 0.5\n[cpu]\ncgroup = \"{name}\"\n[pmu]\n{SOFTWARE}");
+        let output = run("once", folder.path(), &config);
+        let sample: Sample = decode(&output.stdout).expect("a Sample");
+        if sample.absent.get("pmu.cgroup").is_some_and(|reason| reason.contains("offer")) {
+            println!("skipped: perf_event is attached to another tree here");
+            return;
+        }
+        let scope = sample.pmu.iter().find(|scope| scope.scope == "cgroup").unwrap_or_else(|| panic!("{sample:?}"));
+        assert!(scope.cpi.is_some_and(|cpi| (cpi - 1.0).abs() < 0.1), "{scope:?}");
+        let mhz = scope.frequency_mhz.expect("a frequency");
+        assert!((mhz - 1000.0).abs() < 100.0, "its own CPU time: {scope:?}");
+    });
+    // The shell is killed by now, and takes a moment to leave.
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        fs::remove_dir(&place).is_ok()
+    });
+    assert!(gone, "{} stays", place.display());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+#[test]
+fn names_of_all_cpu_models_in_the_table_are_libpfms() {
+    let folder = folder();
+    if !cfg!(target_arch = "x86_64") || Libpfm::load().is_err() {
+        println!("skipped: the table's models are x86-64, or libpfm4 is not there");
+        return;
+    }
+    for (model, event, name) in MODELS {
+        let key = slackwater_monitor::pmu::events::EVENTS.iter().find(|(of, ..)| of == event).expect("an event").1;
+        let rows = rows(folder.path(), &format!("[pmu]\nevents = {{ {key} = \"{model}::{name}\" }}"));
+        let row = rows.iter().find(|row| row["event"] == key).expect("a row");
+        assert_eq!(row["encodable"], true, "{row}");
+        assert_eq!(row["encoding"][0], 4, "a raw event of the CPU: {row}");
+    }
+}
+
+#[test]
+fn without_permission_the_way_to_allow_it_is_said() {
+    if !rustix::process::geteuid().is_root() || Libpfm::load().is_err() {
+        println!("skipped: root starts this test, with libpfm4 there");
+        return;
+    }
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").expect("perf_event");
+    if paranoid.trim().parse::<i32>().is_ok_and(|level| level <= 0) {
+        println!("skipped: everybody may count here");
+        return;
+    }
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    let output = match monitor.args(["counters", "--json"]).uid(65534).gid(65534).output() {
+        Ok(output) => output,
+        Err(error) => return println!("skipped: another user cannot start the command: {error}"),
+    };
+    let rows: Vec<Value> = match serde_json::from_slice(&output.stdout) {
+        Ok(rows) => rows,
+        Err(_) => return println!("skipped: another user cannot load libpfm4: {output:?}"),
+    };
+    let reason = rows[0]["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with("denied: CAP_PERFMON is missing and kernel.perf_event_paranoid is "), "{reason}");
+    assert!(
+        reason.contains("setcap cap_perfmon") && reason.contains("sysctl kernel.perf_event_paranoid=0"),
+        "{reason}"
+    );
+}

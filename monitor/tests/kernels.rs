@@ -1,0 +1,232 @@
+//! All collectors on the files of several kernels: what is there is plausible, what is not there has its reason.
+//!
+//! A fixture is one text: `==> PATH` begins a file as it was at first, `==> later PATH` the same file 0.4 s later.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+use serde_json::Value;
+use slackwater_messages::Sample;
+use slackwater_monitor::config::Settings;
+use slackwater_monitor::inputs::Inputs;
+use slackwater_monitor::sampler::Sampler;
+
+/// The sections that come from files of the kernel.
+const SECTIONS: [&str; 7] = ["cpu", "sched", "pressure", "memory", "disk", "network", "frequency"];
+const FIRST_STEP_NS: u64 = 400_000_000;
+/// Long enough for the sections that are read once a second.
+const STEP_NS: u64 = 1_200_000_000;
+
+/// A fixture laid out in a folder, a clock and a sampler that looks at both.
+struct Machine {
+    text: &'static str,
+    root: tempfile::TempDir,
+    now_ns: Rc<Cell<u64>>,
+    sampler: Sampler,
+    is_first: bool,
+}
+
+impl Machine {
+    fn new(text: &'static str, cgroup: &str) -> Machine {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        write(root.path(), text, "");
+        let now_ns = Rc::new(Cell::new(1_000_000_000));
+        let clock = now_ns.clone();
+        let inputs = Inputs {
+            proc: root.path().join("proc"),
+            sys: root.path().join("sys"),
+            cgroup: root.path().join("cgroup"),
+            monotonic_ns: Rc::new(move || clock.get()),
+            wall_ns: Rc::new(|| 1_795_000_000_000_000_000),
+        };
+        let mut settings = Settings { node: "n1".to_owned(), ..Settings::default() };
+        settings.canary.enabled = false;
+        settings.cpu.cgroup = cgroup.to_owned();
+        // The collector of the network looks at the fixture; a capture would look at this machine.
+        settings.sniffer.ports.clear();
+        let sampler = Sampler::open(&settings, &inputs).expect("open");
+        Machine { text, root, now_ns, sampler, is_first: true }
+    }
+
+    /// The Sample after a step to the files of `moment` ("" or "later ").
+    fn step(&mut self, moment: &str) -> Sample {
+        let step_ns = if self.is_first { FIRST_STEP_NS } else { STEP_NS };
+        self.is_first = false;
+        self.now_ns.set(self.now_ns.get() + step_ns);
+        write(self.root.path(), self.text, moment);
+        self.sampler.take()
+    }
+}
+
+/// Writes the files of a moment over those that are there, as the kernel does: without making them anew.
+fn write(root: &Path, text: &str, moment: &str) {
+    let files = text.split("==> ").skip(1).filter_map(|file| file.split_once('\n'));
+    for (path, content) in files {
+        let Some(path) = path.strip_prefix(moment) else { continue };
+        if moment.is_empty() && path.starts_with("later ") {
+            continue;
+        }
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        fs::write(path, content).expect("a file");
+    }
+}
+
+/// All values of a section, as the messages' schema names them.
+fn names(section: &str) -> Vec<String> {
+    let schema: Value = serde_json::from_str(include_str!("../../schema/sample.json")).expect("JSON");
+    let title = section[..1].to_uppercase() + &section[1..];
+    let properties = schema["$defs"][&title]["properties"].as_object().expect("properties");
+    properties.keys().filter(|name| !matches!(name.as_str(), "scope" | "device" | "interface")).cloned().collect()
+}
+
+/// Each value is there and plausible, or has a reason; gives the names of those that are absent.
+fn absent_of(sample: &Sample) -> Vec<String> {
+    let written = serde_json::to_value(sample).expect("JSON");
+    let mut absent = Vec::new();
+    for section in SECTIONS {
+        let Some(values) = written.get(section) else {
+            assert!(sample.absent.contains_key(section), "{section} has no reason: {:?}", sample.absent);
+            absent.push(section.to_owned());
+            continue;
+        };
+        for name in names(section) {
+            let dotted = format!("{section}.{name}");
+            match values.get(&name) {
+                Some(value) => {
+                    let value = value.as_f64().expect("a number");
+                    assert!(!sample.absent.contains_key(&dotted), "{dotted} is there and absent");
+                    let most = if is_share(&dotted) { 1.0 } else { 1e9 };
+                    assert!((0.0..=most).contains(&value), "{dotted} = {value}");
+                }
+                None => {
+                    assert!(sample.absent.contains_key(&dotted), "{dotted} has no reason: {:?}", sample.absent);
+                    absent.push(dotted);
+                }
+            }
+        }
+    }
+    absent
+}
+
+fn is_share(dotted: &str) -> bool {
+    matches!(
+        dotted,
+        "cpu.steal"
+            | "cpu.user"
+            | "cpu.system"
+            | "cpu.irq"
+            | "cpu.iowait"
+            | "cpu.throttled"
+            | "memory.available"
+            | "disk.busy"
+    ) || dotted.starts_with("pressure.")
+}
+
+const NO_GROUP: [&str; 6] = [
+    "cpu.throttled",
+    "cpu.throttled_s_per_s",
+    "pressure.cgroup_cpu_full",
+    "pressure.cgroup_cpu_some",
+    "pressure.cgroup_io_some",
+    "pressure.cgroup_memory_some",
+];
+
+/// A kernel, what it lacks for the whole VM, what it lacks for a cgroup, and its busiest disk.
+type Kernel = (&'static str, &'static [&'static str], &'static [&'static str], &'static str);
+
+const KERNELS: [Kernel; 6] = [
+    (include_str!("fixtures/linux-4.15.txt"), &["frequency", "pressure"], &["frequency", "pressure"], "sda"),
+    (
+        include_str!("fixtures/linux-4.18.txt"),
+        &["frequency", "network.saturation", "pressure"],
+        &["frequency", "network.saturation", "pressure"],
+        "vda",
+    ),
+    (
+        include_str!("fixtures/linux-5.10.txt"),
+        &["frequency", "network.saturation"],
+        &["frequency", "network.saturation", "pressure.cgroup_cpu_full"],
+        "xvda",
+    ),
+    (include_str!("fixtures/linux-6.1.txt"), &["frequency"], &["frequency"], "vdb"),
+    (include_str!("fixtures/linux-6.12.txt"), &[], &[], "nvme0n1"),
+    (
+        include_str!("fixtures/linux-6.18.txt"),
+        &["frequency", "network.saturation"],
+        &["frequency", "network.saturation"],
+        "vda",
+    ),
+];
+
+#[test]
+fn of_each_kernel_the_values_of_the_vm_are_there_or_have_a_reason() {
+    for (text, lacks, _, disk) in KERNELS {
+        let sample = Machine::new(text, "").step("later ");
+        let has_psi = !lacks.contains(&"pressure");
+        let no_group = NO_GROUP.iter().filter(|name| has_psi || !name.starts_with("pressure"));
+        let mut expected: Vec<&str> = lacks.iter().chain(no_group).copied().collect();
+        // At rest, or too little to say.
+        let mut found = absent_of(&sample);
+        found.retain(|name| name != "disk.wait_ms");
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{}", &text[..60]);
+        assert_eq!(sample.disk.as_ref().expect("a disk").device, disk);
+        let cpu = sample.cpu.as_ref().expect("cpu");
+        let kinds = [cpu.user, cpu.system, cpu.irq, cpu.steal].map(|share| share.expect("there"));
+        let used = cpu.utilisation.expect("there");
+        assert!((kinds.iter().sum::<f64>() - used).abs() < 1e-9, "{cpu:?}");
+        assert!(sample.sched.as_ref().is_some_and(|sched| sched.involuntary_switches_per_s > Some(0.0)), "{sample:?}");
+    }
+}
+
+#[test]
+fn of_each_kernel_the_values_of_a_cgroup_are_there_or_have_a_reason() {
+    for (text, _, lacks, _) in KERNELS {
+        let sample = Machine::new(text, "/web").step("later ");
+        let mut expected: Vec<&str> = lacks.iter().copied().chain(["cpu.steal"]).collect();
+        let mut found = absent_of(&sample);
+        found.retain(|name| name != "disk.wait_ms");
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{}", &text[..60]);
+        let cpu = sample.cpu.as_ref().expect("cpu");
+        assert_eq!((cpu.cores, cpu.throttled), (Some(0.5), Some(0.5)), "{}", &text[..60]);
+        // 60 ms of CPU time and 30 ms of throttling in 0.4 s.
+        let (used, throttled) = (cpu.utilisation.expect("there"), cpu.throttled_s_per_s.expect("there"));
+        assert!((used - 0.3).abs() < 1e-9 && (throttled - 0.075).abs() < 1e-9, "{cpu:?}");
+    }
+}
+
+#[test]
+fn counters_that_go_back_give_no_value_and_good_ones_follow() {
+    for (text, ..) in KERNELS {
+        let mut machine = Machine::new(text, "/web");
+        machine.step("later ");
+        // As after a container's restart: everything began anew. `absent_of` checks for negative and enormous values.
+        let sample = machine.step("");
+        for section in ["memory.minor_faults_per_s", "cpu.throttled_s_per_s", "cpu.utilisation", "cpu.user"] {
+            let reason = sample.absent.get(section).map(String::as_str).unwrap_or_default();
+            assert!(reason.contains("went back"), "{}: {section}: {reason}", &text[..60]);
+        }
+        absent_of(&sample);
+        let sample = machine.step("later ");
+        assert!(sample.cpu.as_ref().is_some_and(|cpu| cpu.utilisation.is_some()), "{:?}", sample.absent);
+        absent_of(&sample);
+    }
+}
+
+#[test]
+fn a_clock_that_stands_still_gives_no_rates() {
+    for (text, ..) in KERNELS {
+        let mut machine = Machine::new(text, "/web");
+        machine.step("later ");
+        write(machine.root.path(), text, "");
+        let sample = machine.sampler.take();
+        assert_eq!(sample.cpu.as_ref().expect("there").utilisation, None);
+        absent_of(&sample);
+    }
+}

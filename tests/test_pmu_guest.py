@@ -1,0 +1,143 @@
+"""Hardware counters of the real monitor on an emulated machine that has a PMU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pmu_guest import Guest, NoGuest, boot, part, prepare, printed_json
+
+# Booting takes half a minute on two busy cores, cross-building the monitor some minutes once.
+pytestmark = pytest.mark.slow
+
+SETTINGS = """
+cat > node.toml <<END
+node = "g"
+period_s = 1.0
+[cpu]
+cgroup = "web"
+[processes]
+names = ["load"]
+[pmu]
+scopes = [SCOPES]
+events = { EVENTS }
+[sniffer]
+interface = ""
+[canary]
+enabled = false
+END
+"""
+
+
+@pytest.fixture(scope="session")
+def guest() -> Guest:
+    try:
+        return prepare()
+    except NoGuest as reason:
+        pytest.skip(str(reason))
+
+
+def settings(*scopes: str, events: str = "") -> str:
+    return SETTINGS.replace("SCOPES", ", ".join(f'"{scope}"' for scope in scopes)).replace("EVENTS", events)
+
+
+SAMPLE = "slackwater-monitor once --json --config node.toml"
+# A shell that runs what it reads within the cgroup.
+CGROUP = "mkdir /sys/fs/cgroup/web\n"
+WITHIN = "sh -c 'echo 0 > /sys/fs/cgroup/web/cgroup.procs; exec "
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_cycles_per_instruction_are_the_machines(guest: Guest, tmp_path: Path, shift: int) -> None:
+    story = (
+        # The hardware has seven counters: three events for each of two scopes fit at once.
+        settings("system", "cgroup", events='cache_misses = "r3ff", stalled_cycles = ""')
+        + CGROUP
+        + f"{WITHIN} load spin' & SPIN=$!\n"
+        + "echo '=== counters'; slackwater-monitor counters --json --config node.toml\n"
+        + f"echo '=== sample'; {SAMPLE}\n"
+        + "kill $SPIN; wait $SPIN\n"
+        + f"{WITHIN} sh -c \"sleep 0.3; exec load loop 20\"' &\n"
+        + f"echo '=== loop'; {SAMPLE}\n"
+        + "wait\n"
+        + settings("pid")
+        + f"load spin & SPIN=$!\n echo '=== pid'; {SAMPLE}\nkill $SPIN\n"
+    )
+    text = boot(guest, story, tmp_path, shift=shift)
+
+    rows = {(row["scope"], row["event"]): row for row in printed_json(text, "counters")}
+    for scope in ("system", "cgroup"):
+        for event in ("cycles", "instructions"):
+            row = rows[scope, event]
+            assert row["counting"] and row["running"] == 1.0 and row["targets"] == 1, row
+        # Not implemented, so the kernel opens it and it never counts.
+        row = rows[scope, "cache_misses"]
+        assert (row["encodable"], row["openable"], row["counting"]) == (True, True, False), row
+        assert "opens but has counted nothing" in row["reason"]
+        row = rows[scope, "llc_load_misses"]
+        assert (row["encodable"], row["openable"]) == (True, False) and "does not offer it" in row["reason"], row
+
+    cycles_per_instruction = float(2**shift)
+    sample = printed_json(text, "sample")
+    scopes = {section["scope"]: section for section in sample["pmu"]}
+    cgroup = scopes["cgroup"]
+    # A cycle of the emulated machine takes a nanosecond.
+    assert cgroup["cpi"] == pytest.approx(cycles_per_instruction, rel=0.005)
+    assert cgroup["ipc"] == pytest.approx(1 / cycles_per_instruction, rel=0.005)
+    assert cgroup["frequency_mhz"] == pytest.approx(1000, rel=0.01)
+    assert cgroup["running"] == 1.0
+    assert scopes["system"]["cpi"] == pytest.approx(cycles_per_instruction, rel=0.02)
+    assert scopes["system"]["instructions_per_s"] == pytest.approx(1e9 / cycles_per_instruction, rel=0.05)
+    assert sample["counters"] == {
+        "source": "pmu",
+        "cpi": cgroup["cpi"],
+        "instructions_per_s": cgroup["instructions_per_s"],
+    }
+    assert "opens but has counted nothing" in sample["absent"]["pmu.cgroup.cache_mpki"]
+    assert "does not offer it" in sample["absent"]["pmu.cgroup.llc_load_mpki"]
+    assert sample["absent"]["counters.cache_miss_rate"] == sample["absent"]["pmu.cgroup.cache_miss_rate"]
+
+    looped = printed_json(text, "loop")
+    (cgroup,) = (section for section in looped["pmu"] if section["scope"] == "cgroup")
+    # 20 million turns of two instructions, and starting the program.
+    instructions = cgroup["instructions_per_s"] * looped["period_s"]
+    assert 40_000_000 <= instructions < 44_000_000
+
+    (pid,) = printed_json(text, "pid")["pmu"]
+    assert pid["scope"] == "pid" and pid["running"] == 1.0
+    assert pid["cpi"] == pytest.approx(cycles_per_instruction, rel=0.005)
+
+
+def test_several_cpus_hotplug_and_counters_that_others_hold(guest: Guest, tmp_path: Path) -> None:
+    offline = "/sys/devices/system/cpu/cpu1/online"
+    story = (
+        settings("system")
+        + "load spin & ONE=$!\nload spin & TWO=$!\n"
+        + f"echo '=== two'; {SAMPLE}\n"
+        + "load hog 2 40 & HOG=$!\nsleep 0.5\n"
+        + f"echo '=== shared'; {SAMPLE}\n"
+        + "kill $HOG; wait $HOG\n"
+        + f"(sleep 0.5; echo 0 > {offline}) &\n"
+        + f"echo '=== leaving'; {SAMPLE}\n"
+        + "echo '=== left'; slackwater-monitor counters --json --config node.toml\n"
+        + f"echo 1 > {offline}\n"
+        + "echo '=== back'; slackwater-monitor counters --json --config node.toml\n"
+    )
+    text = boot(guest, story, tmp_path, shift=1, cpus=2)
+
+    def system(name: str) -> dict[str, float]:
+        (section,) = printed_json(text, name)["pmu"]
+        assert section["scope"] == "system"
+        return dict(section)
+
+    both, shared, leaving = system("two"), system("shared"), system("leaving")
+    assert both["running"] == 1.0
+    assert "hogging" in part(text, "two") + part(text, "shared")
+    # The counts are of part of the time and are scaled to the whole of it.
+    assert 0.02 < shared["running"] < 0.6
+    assert shared["cpi"] == pytest.approx(both["cpi"], rel=0.05)
+    assert shared["instructions_per_s"] == pytest.approx(both["instructions_per_s"], rel=0.1)
+    assert leaving["cpi"] > 0
+    for name, cpus in (("left", 1), ("back", 2)):
+        rows = {row["event"]: row for row in printed_json(text, name)}
+        assert (rows["cycles"]["counting"], rows["cycles"]["targets"]) == (True, cpus), rows["cycles"]
