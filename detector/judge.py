@@ -293,42 +293,52 @@ class Judge:
             RESOURCES[resource] if state == INTERFERENCE else None
             for resource, state in zip(self._resource[slots].tolist(), steps.state.tolist(), strict=True)
         ]
+        numbers = [
+            columns["cpu.utilisation"],
+            estimates.predicted,
+            estimates.capacity,
+            estimates.capacity_stderr,
+            columns["traffic.rps"],
+            columns["traffic.rt_mean_ms"],
+            columns["traffic.rt_p95_ms"],
+        ]
         return [
             Verdict(
-                VERSION,
-                sample.node,
-                self.pool,
-                sample.time_unix_s,
-                STATES[state],
-                since_unix_s,
-                severity,
-                path,
-                model,
-                resource,
-                sample.seq,
-                *numbers,
+                v=VERSION,
+                node=sample.node,
+                pool=self.pool,
+                time_unix_s=sample.time_unix_s,
+                state=STATES[state],
+                since_unix_s=since_unix_s,
+                severity=severity,
+                path=path,
+                model=model,
+                resource=resource,
+                sample_seq=sample.seq,
+                cpu=cpu,
+                cpu_predicted=predicted,
+                capacity_rps=capacity,
+                capacity_stderr_rps=stderr,
+                rps=rps,
+                rt_mean_ms=rt_mean_ms,
+                rt_p95_ms=rt_p95_ms,
             )
-            for sample, state, since_unix_s, severity, path, resource, numbers in zip(
+            for sample, state, since_unix_s, severity, path, resource, (
+                cpu,
+                predicted,
+                capacity,
+                stderr,
+                rps,
+                rt_mean_ms,
+                rt_p95_ms,
+            ) in zip(
                 samples,
                 steps.state.tolist(),
                 np.maximum(0.0, steps.since_unix_s).tolist(),
                 estimates.severity.tolist(),
                 paths,
                 resources,
-                _or_none(
-                    np.stack(
-                        [
-                            columns["cpu.utilisation"],
-                            estimates.predicted,
-                            estimates.capacity,
-                            estimates.capacity_stderr,
-                            columns["traffic.rps"],
-                            columns["traffic.rt_mean_ms"],
-                            columns["traffic.rt_p95_ms"],
-                        ],
-                        axis=1,
-                    )
-                ),
+                _or_none(np.stack(numbers, axis=1)),
                 strict=True,
             )
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,13 +22,15 @@ class BaselineError(Exception):
     """A baseline file that cannot be read, trusted or written; the text names it and says what to do."""
 
 
-class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One server's baseline."""
 
     weight: int
     """0: it had no weight when it was first seen, so it is left alone until somebody gives it one."""
     configured: int
     """The configuration file's weight when `weight` was taken: another one after a reload is the new baseline."""
+    maxconn: int | None = None
+    """The most requests that it gets at a time; None: no limit, or the balancer has none."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,11 +47,18 @@ class BaselineStore:
 
     state_dir: Path
     pool: PoolSettings
+    mirror: Callable[[Mapping[str, Baseline] | None], None] = field(default=lambda _: None)
+    """Told what is on disk now (None: nothing any more), before `save` and `remove` return."""
     _written: tuple[int, int] | None = field(default=None, init=False)
 
     @property
     def path(self) -> Path:
         return self.state_dir / "baseline" / f"{self.pool.name}.json"
+
+    @property
+    def sockets(self) -> str:
+        """Whose weights these are."""
+        return ", ".join(self.pool.all_sockets)
 
     def load(self) -> dict[str, Baseline] | None:
         """The stored baseline, or None when there is none. Raises BaselineError."""
@@ -66,22 +75,23 @@ class BaselineStore:
                 f"{self.path}: not a baseline file ({error}), so the weights to go back to are not known; set the"
                 " weights in HAProxy as they should be, then remove the file"
             ) from None
-        if (file.pool, file.socket, file.backend) != (self.pool.name, self.pool.socket, self.pool.backend):
+        if (file.pool, file.socket, file.backend) != (self.pool.name, self.sockets, self.pool.backend):
             raise BaselineError(
                 f"{self.path}: it belongs to pool `{file.pool}`, backend `{file.backend}` behind {file.socket}, not to"
-                f" `{self.pool.name}`, `{self.pool.backend}` behind {self.pool.socket}; put that one's weights back, "
+                f" `{self.pool.name}`, `{self.pool.backend}` behind {self.sockets}; put that one's weights back, "
                 "then remove the file"
             )
         return file.servers
 
     def save(self, servers: Mapping[str, Baseline]) -> None:
         """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
-        file = _File(1, self.pool.name, self.pool.socket, self.pool.backend, dict(servers))
+        file = _File(1, self.pool.name, self.sockets, self.pool.backend, dict(servers))
         try:
             replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
             self._written = self._identity()
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be written: {error.strerror}; no weight is changed") from None
+        self.mirror(servers)
 
     def is_current(self) -> bool:
         """True while the file on disk is the one written last, so that a change may be made."""
@@ -90,10 +100,13 @@ class BaselineStore:
     def remove(self) -> None:
         """Removes the file: nothing is left to put back. Raises BaselineError."""
         try:
-            self.path.unlink(missing_ok=True)
+            if self.path.exists():
+                self.path.unlink()
+                _force(self.path.parent)
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
         self._written = None
+        self.mirror(None)
 
     def _identity(self) -> tuple[int, int] | None:
         with contextlib.suppress(OSError):
@@ -102,43 +115,72 @@ class BaselineStore:
         return None
 
 
-def merge(stored: Mapping[str, Baseline] | None, snapshot: Snapshot) -> tuple[dict[str, Baseline], list[str]]:
+def merge(
+    stored: Mapping[str, Baseline] | None, snapshot: Snapshot, limits: Mapping[str, int] | None = None
+) -> tuple[dict[str, Baseline], list[str]]:
     """The baseline after a look at the balancer, and in words what is new in it.
 
     Servers that came add theirs, ones that went drop out, and one whose configured weight is another than when its
-    baseline was taken (the site changed it and reloaded) gets the new one. Everything else stays as stored.
+    baseline was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have
+    set (None: not known, any of them may be ours); one that is not ours is the baseline. Everything else stays as
+    stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []
     for server in snapshot.servers:
         known = None if stored is None else stored.get(server.name)
+        limited = known is not None and (limits is None or limits.get(server.name, 0) == server.maxconn)
+        most = known.maxconn if known is not None and limited and server.maxconn is not None else server.maxconn
         if known is None:
-            merged[server.name] = Baseline(server.weight, server.configured)
+            merged[server.name] = Baseline(server.weight, server.configured, most)
             if stored is not None:
                 news.append(f"{server.name} is new with weight {server.weight}")
         elif known.configured != server.configured:
-            merged[server.name] = Baseline(server.configured, server.configured)
+            merged[server.name] = Baseline(server.configured, server.configured, most)
             news.append(f"{server.name} is configured with {server.configured} now, it was {known.configured}")
         elif known.weight == 0 and server.weight > 0:
-            merged[server.name] = Baseline(server.weight, server.configured)
+            merged[server.name] = Baseline(server.weight, server.configured, most)
             news.append(f"{server.name} was given weight {server.weight}")
         else:
-            merged[server.name] = known
+            merged[server.name] = Baseline(known.weight, known.configured, most)
     news += [f"{name} is gone" for name in stored or () if name not in merged]
     return merged, news
 
 
+def away(
+    snapshot: Snapshot, baselines: Mapping[str, Baseline]
+) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
+    """Weights, and `maxconn`s, that are not at their baseline: server -> (shown, baseline)."""
+    weights, limits = {}, {}
+    for server in snapshot.servers:
+        baseline = baselines.get(server.name)
+        if baseline is None:
+            continue
+        if server.weight != baseline.weight > 0:
+            weights[server.name] = (server.weight, baseline.weight)
+        if server.maxconn is not None and baseline.maxconn is not None and server.maxconn != baseline.maxconn:
+            limits[server.name] = (server.maxconn, baseline.maxconn)
+    return weights, limits
+
+
 def replace_durably(path: Path, data: bytes) -> None:
     """Writes a file under another name, forces it to the disk and renames it over `path`, and the folder after it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _force(path.parent.parent)
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _force(path.parent)
+
+
+def _force(folder: Path) -> None:
+    """What was made, renamed or removed in a folder is on the disk after this."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)

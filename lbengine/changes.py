@@ -28,7 +28,7 @@ def lowers(made: Change) -> bool:
     return isinstance(made.before, int) and isinstance(made.after, int) and made.after < made.before
 
 
-def weight_after(made: Change) -> int:
-    """The weight that a change of weight sets."""
+def value_after(made: Change) -> int:
+    """The weight or `maxconn` that a change sets."""
     assert isinstance(made.after, int)
     return made.after

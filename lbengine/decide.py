@@ -6,9 +6,10 @@ Law, then ramp, then guard: the law says where to, the ramp how fast, and the gu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lbengine import guard, plan, ramp
+from lbengine import guard, limits, plan, ramp
+from lbengine.algorithms import effect
 from lbengine.baseline import Baseline
 from lbengine.haproxy import Server, Snapshot
 from lbengine.ramp import Position
@@ -16,6 +17,8 @@ from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
 
 HOLD = "waiting for its first Verdict"
+FULL_SHARE = 0.7
+"""A server on its way back that gets this much of an even share carries what there is to carry."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class View:
     """Requests per second by server."""
     total_rps: float | None
     now_s: float
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The `maxconn`s that we have set."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Decision:
     position: Position
     why: str
     short: str
+    maxconn: int | None = None
+    """The limit of requests at a time that it should have; None: its baseline."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,26 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
             why = short = _why_baseline(name, verdict, view, settings, admission)
             if admission.panic and view.verdicts:
                 short = "panic"
-        position = ramp.step(view.positions[name], target, baseline, view.now_s, settings.ramp_s, settings.min_change)
+        before = view.positions[name]
+        if name in wanted:
+            target, before = ramp.settle(before, target, baseline, view.now_s)
+        position = ramp.step(
+            before,
+            target,
+            baseline,
+            view.now_s,
+            settings.ramp_s,
+            settings.min_change,
+            carries=_carries(name, view, len(usable)),
+        )
+        if name in wanted:
+            position = ramp.moved(before, position, view.now_s)
         if position.climb_began_s is not None and position.weight > view.positions[name].weight:
             why, short = f"{why}: on its way back to {target}", f"{short}, on its way back"
-        decisions[name] = Decision(position, why, short)
+        most = None
+        if name in wanted and position.weight > 0:
+            most = limits.limit(wanted[name].in_flight, view.baselines[name].maxconn, view.limits.get(name))
+        decisions[name] = Decision(position, why, short, most)
     held = {server.name: server.weight for server in usable if server.name not in movable}
     bounded = guard.bound(
         {name: decision.position.weight for name, decision in decisions.items()},
@@ -95,6 +118,7 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         reduce,
         pool.max_mitigated,
         held,
+        view.snapshot.most_weight,
     )
     for name, weight in bounded.items():
         if weight != decisions[name].position.weight:
@@ -108,6 +132,14 @@ def _usable(server: Server, view: View) -> bool:
     if not server.available or server.backup:
         return False
     return server.weight > 0 if server.name in view.yielded else view.baselines[server.name].weight > 0
+
+
+def _carries(name: str, view: View, count: int) -> bool:
+    """Under least connections an idle server gets its share at any weight above 0: then a ramp is only a delay."""
+    if effect(view.snapshot.balance) != "concurrency" or view.rates is None:
+        return False
+    total = sum(view.rates.values())
+    return total > 0.0 and view.rates.get(name, 0.0) >= FULL_SHARE * total / count
 
 
 def _load(server: Server, view: View, reduce: bool) -> plan.Load:
@@ -130,6 +162,7 @@ def _load(server: Server, view: View, reduce: bool) -> plan.Load:
         reduce=reduce,
         slow=verdict.state in ("interference", "overload"),
         capacity_rps=verdict.capacity_rps,
+        capacity_stderr_rps=verdict.capacity_stderr_rps or 0.0,
         severity=verdict.severity,
         cpu_predicted=verdict.cpu_predicted,
         rps=rps if rps is not None else verdict.rps,

@@ -5,47 +5,27 @@ It never fires and forgets: each turn starts from what HAProxy shows, so reloads
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from lbengine import tell
-from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge
-from lbengine.changes import change, lowers, weight_after
-from lbengine.decide import Decisions, View, decide
-from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, Snapshot
+from lbengine import limits, tell
+from lbengine.account import Account
+from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
+from lbengine.decide import HOLD, Decisions, View, decide
+from lbengine.fleet import balancer_of
 from lbengine.inbox import Inbox
 from lbengine.meter import Meter
 from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
+from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
+from lbengine.writer import BY, Balancer, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.journal import JournalError
-from slackwater.messages import VERSION, Change, Cycle, Message, ServerState, Verdict
+from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict
 
-log = logging.getLogger("lbengine")
-
-BY = "lbengine"
 SOMEONE_ELSE = "someone else"
 RATE_WINDOW_S = 1.0
-Value = int | float | str | None
-
-
-class Balancer(Protocol):
-    """What the engine needs of a balancer."""
-
-    def read(self) -> Snapshot: ...
-
-    def set_weights(self, weights: Mapping[str, int]) -> None: ...
-
-
-class Recorder(Protocol):
-    """What the engine needs of the journal."""
-
-    def record(self, *batch: Message) -> None: ...
 
 
 class Engine:
@@ -66,37 +46,87 @@ class Engine:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.pool = pool
+        self.state_dir = state_dir
         self.settings = settings
         self.inbox = Inbox()
-        self.outbox: deque[Message] = deque()
         self.acting = pool.mode == "act"
-        self._journal = journal
-        self._balancer = balancer or HAProxy(pool.socket, pool.backend, settings.socket_timeout_s)
         self._wall = wall
         self._store = BaselineStore(state_dir, pool)
+        balancer = balancer or balancer_of(pool.backend, pool.all_sockets, settings.socket_timeout_s)
+        self._writer = Writer(pool.name, self.acting, balancer, self._store, journal, wall)
+        self.outbox = self._writer.outbox
         self._pauses = PauseStore(state_dir, pool.name)
         self.paused = self._pauses.load()
         self._baselines = self._store.load()
+        self.standby = ""
+        """Who drives the balancer, when that is not us."""
+        self._grace_until_s = 0.0
         self._put_back_due = self._baselines is not None and (self.paused is not None or not self.acting)
         """Weights of an earlier run may be set although we are to keep our hands off: first put them back."""
         self._positions: dict[str, Position] = {}
         self._yielded: frozenset[str] = frozenset()
-        self._unsure: dict[str, int] = {}
-        """What was sent and not confirmed: HAProxy may show it or not."""
-        self._pending: dict[tuple[str, int], Change] = {}
+        self._take_limits_over = self._baselines is not None
+        self._not_our_limits: set[str] = set()
+        """Servers whose `maxconn` someone else has changed while we limited it."""
+        self._account = Account(self._writer, self._node)
         self._meter = Meter(RATE_WINDOW_S)
+        self._errors = Meter(RATE_WINDOW_S)
         self._total_rps: float | None = None
         self._last: Snapshot | None = None
         self._started_s: float | None = None
         self._remarks: list[str] = []
+
+    # --- standing by
+
+    def stored_baseline(self) -> dict[str, Baseline] | None:
+        """What an earlier run left on disk, if it did. Raises BaselineError."""
+        return self._store.load()
+
+    def mirror_baseline(self, mirror: Callable[[Mapping[str, Baseline] | None], None]) -> None:
+        """Has `mirror` called with what is on disk now (None: nothing), before the change that it is for."""
+        self._store.mirror = mirror
+
+    def stand_by(self, told: str, forget: bool) -> None:
+        """Somebody else drives the balancer: look only. `forget`: what we stored is of the past."""
+        self.standby = told
+        if forget:
+            self._store.path.unlink(missing_ok=True)
+        self._put_back_due = False
+        self._writer.limits = {}
+
+    def take_over(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float) -> None:
+        """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did.
+
+        Weights stay as they are. For a while, weights that move are the way back of the one before, if it still lives
+        and was cut off: they are set again rather than left to it. Raises BaselineError, PauseError.
+        """
+        was_standby, self.standby = bool(self.standby), ""
+        stored = self._store.load()
+        inherits = stored is None and baseline is not None
+        if stored is None and baseline is not None:
+            self._store.save(baseline)
+            stored = dict(baseline)
+        if paused is not None and self._pauses.load() is None:
+            self._pauses.save(paused)
+        self.paused = self._pauses.load()
+        if was_standby or inherits:
+            self._baselines, self._positions, self._yielded = stored, {}, frozenset()
+            self._take_limits_over = stored is not None
+            self._put_back_due = stored is not None and (self.paused is not None or not self.acting)
+        if was_standby:
+            self._started_s = now_s
+            self._grace_until_s = now_s + self.settings.lease_s + self.settings.ramp_s
 
     # --- the turn
 
     def cycle(self, now_s: float) -> str:
         """One turn; returns what it did in a sentence. Raises BalancerError when HAProxy can't be read or refuses."""
         self._remarks = []
+        if self.standby:
+            return f"{self.pool.name}: standing by, {self.standby}"
         verdicts = self._verdicts(now_s)
         snapshot = self._look(now_s, verdicts)
+        self._account.see(now_s, verdicts, self._meter.rates())
         if self._put_back_due:
             back = self._put_back(snapshot, BY if self.paused is None else self.paused.by, self._hands_off())
             self._remarks += [f"{made.target} {made.before} -> {made.after} put back" for made in back]
@@ -107,6 +137,8 @@ class Engine:
         else:
             decisions = decide(self._view(snapshot, verdicts, now_s), self.pool, self.settings)
             changes = self._apply(snapshot, decisions)
+            self._remarks += self._account.over_share(snapshot, self._baselines or {})
+        self._account.follow_up(changes)
         sentence = self._tell(snapshot, changes, decisions)
         self.outbox.append(
             Cycle(
@@ -132,7 +164,7 @@ class Engine:
             return f"{self.pool.name}: {self._hands_off()} already"
         pause = Pause(by=by, why=why, since_unix_s=self._wall())
         self._pauses.save(pause)
-        self._note("pause", by, why)
+        self._writer.note("pause", by, why)
         self.paused = pause
         self._put_back_due = self._store.path.exists()
         try:
@@ -145,7 +177,7 @@ class Engine:
         if self.paused is None:
             return f"{self.pool.name}: not paused"
         self._pauses.remove()
-        self._note("resume", by, why)
+        self._writer.note("resume", by, why)
         self.paused = None
         self._put_back_due = self._put_back_due and not self.acting
         try:
@@ -155,7 +187,7 @@ class Engine:
 
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed. Raises BalancerError when HAProxy doesn't let us."""
-        if not self._store.path.exists():
+        if self.standby or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
@@ -175,20 +207,28 @@ class Engine:
 
     def _look(self, now_s: float, verdicts: Mapping[str, Verdict]) -> Snapshot:
         """Reads the balancer and brings baselines, positions and who holds what up to date with it."""
-        snapshot = self._balancer.read()
+        snapshot = self._writer.balancer.read()
         if snapshot.stopping:
             raise BalancerUnreachable(f"{self.pool.socket}: HAProxy (pid {snapshot.pid}) is stopping; is it reloading?")
         fresh_process = restarted(self._last, snapshot)
         if fresh_process and self._last is not None:
-            self._remarks.append(f"HAProxy was reloaded (pid {self._last.pid} -> {snapshot.pid})")
+            pids = f" (pid {self._last.pid} -> {snapshot.pid})" if snapshot.pid != self._last.pid else ""
+            self._remarks.append(f"HAProxy was reloaded or started anew{pids}")
             self._meter.reset()
+            self._errors.reset()
+        self._remarks += snapshot.trouble
+        self._remarks += [f"{s.name} is in HAProxy's slowstart" for s in snapshot.servers if s.slow_start]
         self._last = snapshot
         self._meter.add(now_s, {server.name: server.requests for server in snapshot.servers})
+        self._errors.add(now_s, {server.name: server.errors for server in snapshot.servers})
         if (rates := self._meter.rates()) is not None:
             self._total_rps = sum(rates.values())
         hands_off = (not self.acting or self.paused is not None) and not self._put_back_due
-        baselines, news = merge(None if hands_off else self._baselines, snapshot)
-        ours = Ours(self._baselines or {}, self._positions, self._yielded, self._unsure)
+        known_limits = None
+        if not hands_off:
+            known_limits = self._reconcile_limits(snapshot, fresh_process)
+        baselines, news = merge(None if hands_off else self._baselines, snapshot, known_limits)
+        ours = Ours(self._baselines or {}, self._positions, self._yielded, self._writer.unsure)
         if hands_off:
             seen = follow(ours, snapshot, baselines, imagined=not self.acting)
         else:
@@ -197,11 +237,25 @@ class Engine:
                 for server in snapshot.servers
                 if (verdict := verdicts.get(self._node(server.name))) is not None and verdict.state == "interference"
             }
-            seen = reconcile(ours, snapshot, baselines, slow, fresh_process)
-        self._baselines, self._positions, self._yielded, self._unsure = baselines, seen.positions, seen.yielded, {}
+            seen = reconcile(ours, snapshot, baselines, slow, fresh_process or now_s < self._grace_until_s)
+        self._baselines, self._positions, self._yielded = baselines, seen.positions, seen.yielded
+        self._writer.unsure, self._writer.unsure_limits = {}, set()
         self._keep(baselines, news)
         self._tell_foreign(seen.foreign)
         return snapshot
+
+    def _reconcile_limits(self, snapshot: Snapshot, fresh_process: bool) -> dict[str, int]:
+        """Brings the limits that are ours up to date with what the balancer shows."""
+        writer = self._writer
+        if self._take_limits_over:  # an earlier run may have set whatever is not the stored baseline
+            _, away_from = away(snapshot, self._baselines or {})
+            writer.limits = {name: shown for name, (shown, _) in away_from.items()}
+            self._take_limits_over = False
+        writer.limits, changed = limits.still_ours(writer.limits, snapshot.servers, writer.unsure_limits, fresh_process)
+        for name, most in changed.items():
+            self._not_our_limits.add(name)
+            self._remarks.append(f"{name}'s maxconn is {most} by someone else")
+        return writer.limits
 
     def _keep(self, baselines: Mapping[str, Baseline], news: Sequence[str]) -> None:
         """Has a baseline that changed while weights are ours on disk at once."""
@@ -216,7 +270,9 @@ class Engine:
         for server, (before, after) in foreign.items():
             self._remarks.append(f"{server} {before} -> {after} by someone else")
             why = "someone else set its weight; left alone until it is back at its baseline, or until pause and resume"
-            self._try_record(self._change("weight", server, before, after, why, SOMEONE_ELSE, applied=True))
+            self._writer.try_record(
+                self._writer.change("weight", server, before, after, why, SOMEONE_ELSE, applied=True)
+            )
 
     def _view(self, snapshot: Snapshot, verdicts: Mapping[str, Verdict], now_s: float) -> View:
         started_s = now_s if self._started_s is None else self._started_s
@@ -236,6 +292,7 @@ class Engine:
             rates=self._meter.rates(),
             total_rps=self._total_rps if self._total_rps is not None or not told else sum(told),
             now_s=now_s,
+            limits=dict(self._writer.limits),
         )
 
     # --- writing
@@ -246,76 +303,41 @@ class Engine:
         shown = weights if self.acting else {name: position.weight for name, position in self._positions.items()}
         positions = {name: decision.position for name, decision in decisions.servers.items()}
         changes = [
-            self._pending_change(name, shown[name], position.weight, decisions.servers[name].why)
+            self._writer.pending("weight", name, shown[name], position.weight, decisions.servers[name].why)
             for name, position in positions.items()
             if position.weight != shown[name]
         ]
         wanted = {made.target for made in changes}
         # Until it is set and confirmed, a server stands where HAProxy showed it.
         self._positions |= {name: Position(shown[name]) for name in wanted}
-        changes = self._set(changes)
-        refused = wanted - {made.target for made in changes}
+        changes = self._account.forecast(changes, snapshot, positions) + self._limit_changes(decisions)
+        changes = self._writer.make(changes, self._baselines or {}, self._remarks)
+        refused = wanted - {made.target for made in changes if made.what == "weight"}
         self._positions |= {name: position for name, position in positions.items() if name not in refused}
         return changes
 
-    def _pending_change(self, server: str, before: int, after: int, why: str) -> Change:
-        """A change that is tried again keeps its first record."""
-        pending = self._pending.get((server, after))
-        if pending is not None and pending.before == before:
-            return pending
-        return self._change("weight", server, before, after, why, BY, applied=self.acting)
-
-    def _set(self, changes: list[Change]) -> list[Change]:
-        """Baseline to disk, changes to the journal, weights to HAProxy and read back. Returns what was changed.
-
-        What cannot be recorded first is not lowered; the way back to the baseline stays open.
-        """
-        if not changes:
-            self._pending = {}
-            return []
-        try:
-            if self.acting and not self._store.is_current():
-                self._store.save(self._baselines or {})
-            self._journal.record(*changes)
-        except (BaselineError, JournalError) as error:
-            lowered = [made.target for made in changes if lowers(made)]
-            self._remarks.append(f"not lowered: {', '.join(lowered) or 'nothing'} ({error})")
-            changes = [made for made in changes if made.target not in lowered]
-        if self.acting and changes:
-            tried = set(self._pending)
-            self._pending = {(made.target, weight_after(made)): made for made in changes}
-            self._unsure = {made.target: weight_after(made) for made in changes}
-            try:
-                self._balancer.set_weights(self._unsure)
-            except BalancerError as error:
-                fresh = [made for made in changes if (made.target, weight_after(made)) not in tried]
-                why = f"not set, tried again in the next cycle: {error}"
-                self._try_record(
-                    *(self._change("weight", c.target, c.before, c.after, why, BY, applied=False) for c in fresh)
-                )
-                raise
-        self._unsure, self._pending = {}, {}
-        self.outbox += changes
+    def _limit_changes(self, decisions: Decisions) -> list[Change]:
+        """The `maxconn`s that should be others than they are."""
+        changes = []
+        for name, baseline in (self._baselines or {}).items():
+            decision = decisions.servers.get(name)
+            if baseline.maxconn is None or (decision is not None and decision.short == HOLD):
+                continue
+            wanted = None if decision is None or name in self._not_our_limits else decision.maxconn
+            now, then = self._writer.limits.get(name, baseline.maxconn), wanted or baseline.maxconn
+            if now != then:
+                why = decision.why if decision is not None else "it takes no requests"
+                changes.append(self._writer.pending("maxconn", name, now, then, why))
+        self._not_our_limits &= {n for n, d in decisions.servers.items() if d.maxconn is not None}
         return changes
 
     def _put_back(self, snapshot: Snapshot, by: str, why: str) -> list[Change]:
         """Sets the baseline of every server that nobody else holds, at once; the stored one has done its work then."""
-        baselines = self._baselines or {}
-        back = {
-            server.name: baselines[server.name].weight
-            for server in snapshot.servers
-            if server.name not in self._yielded and server.weight != baselines[server.name].weight > 0
-        }
-        weights = {server.name: server.weight for server in snapshot.servers}
-        changes = [
-            self._change("weight", name, weights[name], weight, why, by, applied=True) for name, weight in back.items()
-        ]
-        if changes:
-            self._try_record(*changes)
-            self._unsure = dict(back)
-            self._balancer.set_weights(back)
-            self._unsure = {}
-        self._positions |= {name: Position(weight) for name, weight in back.items()}
+        weights, limits = away(snapshot, self._baselines or {})
+        weights = {name: pair for name, pair in weights.items() if name not in self._yielded}
+        limits = {name: pair for name, pair in limits.items() if name in self._writer.limits}
+        changes = self._writer.put_back(weights, limits, by, why)
+        self._positions |= {name: Position(after) for name, (_, after) in weights.items()}
         self._yielded = frozenset()
         self._put_back_due = False
         try:
@@ -323,23 +345,6 @@ class Engine:
         except BaselineError as error:
             self._remarks.append(str(error))
         return changes
-
-    def _note(self, what: str, by: str, why: str) -> None:
-        self._try_record(self._change(what, self.pool.name, None, None, why, by, applied=True))
-
-    def _try_record(self, *changes: Change) -> None:
-        """Records what must happen or has happened whether or not it can be recorded, and publishes it."""
-        try:
-            self._journal.record(*changes)
-        except JournalError as error:
-            log.error("%s: %s", self.pool.name, error)
-        self.outbox += changes
-
-    def _change(
-        self, what: str, target: str, before: Value, after: Value, why: str, by: str, *, applied: bool
-    ) -> Change:
-        now = self._wall()
-        return change(self.pool.name, what, target, before, after, why=why, by=by, applied=applied, time_unix_s=now)
 
     # --- telling
 
@@ -376,4 +381,5 @@ class Engine:
             {name: position.weight for name, position in self._positions.items()} if self.acting else {},
             self._meter.rates(),
             {server.name: measured.get(self._node(server.name)) for server in snapshot.servers},
+            self._errors.rates(),
         )

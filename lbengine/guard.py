@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from slackwater.messages import State
 
-MAX_WEIGHT = 256
-"""HAProxy's highest weight."""
 PANIC_SHARE = 0.5
 """When more than this share (or more than `max_mitigated`) looks slow, it is no neighbour."""
 STICKINESS = 0.1
@@ -58,18 +56,19 @@ def bound(
     reduce: Collection[str],
     max_mitigated: float,
     others: Mapping[str, int],
+    most_weight: int = 256,
 ) -> dict[str, int]:
     """The weights that may be sent: within 0..baseline, few enough below the baseline, never all zero.
 
     `weights` are of servers that lbengine governs and that can take requests now, `others` the weights of those that
-    can, but that it leaves alone. One that is only on its way back makes room for one in `reduce`: it goes to its
-    baseline at once.
+    can, but that it leaves alone; `most_weight` is the highest that the balancer takes (HAProxy 256). One that is only
+    on its way back makes room for one in `reduce`: it goes to its baseline at once.
     """
-    bounded = {server: min(max(weight, 0), baselines[server], MAX_WEIGHT) for server, weight in weights.items()}
+    bounded = {server: min(max(weight, 0), baselines[server], most_weight) for server, weight in weights.items()}
     below = [server for server, weight in bounded.items() if weight < baselines[server]]
     below.sort(key=lambda server: (server not in reduce, bounded[server] / max(baselines[server], 1), server))
     for server in below[limit(len(bounded) + sum(weight > 0 for weight in others.values()), max_mitigated) :]:
         bounded[server] = baselines[server]
     if not any(bounded.values()) and not any(others.values()):
-        return {server: min(baselines[server], MAX_WEIGHT) for server in bounded}
+        return {server: min(baselines[server], most_weight) for server in bounded}
     return bounded

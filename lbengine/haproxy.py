@@ -1,82 +1,42 @@
 """One door to HAProxy: its runtime API over a Unix socket (Management Guide, section 9.3 "Unix Socket commands").
 
-One connection carries one line of commands joined by `;`; each answer ends with an empty line.
+One connection carries all commands of a call, joined by `;` to lines; each answer ends with an empty line. What takes
+several lines goes in the interactive mode (`prompt`), since otherwise HAProxy hears one line a connection.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from lbengine.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot, parse, states
+from slackwater.config import TCP, host_and_port
 from slackwater.messages import is_name
+
+__all__ = ["BalancerError", "BalancerUnreachable", "HAProxy", "Server", "Snapshot", "split_answers"]
 
 MOST_BYTES = 8000
 """Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
-MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20 | 0x40
-DRAINED = 0x08 | 0x10
-"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell."""
-STARTING, RUNNING = 1, 2
-AGENT_ENABLED = 0x04
-"""Bit of srv_agent_state."""
-
-
-class BalancerError(Exception):
-    """HAProxy cannot be used or refused something; the text says which socket, what, and what was expected."""
-
-
-class BalancerUnreachable(BalancerError):
-    """Nobody answers on the socket, or not to the end: HAProxy is away, restarting or stuck. Worth trying again."""
-
-
-@dataclass(frozen=True)
-class Server:
-    """One server of the backend as HAProxy shows it."""
-
-    name: str
-    status: str
-    """HAProxy's word: `UP`, `no check`, `DOWN`, `MAINT`, `DRAIN`, ..."""
-    available: bool
-    """It takes requests if its weight is above 0: running, and neither in maintenance nor drained by an operator."""
-    backup: bool
-    weight: int
-    """The user weight now (srv_uweight)."""
-    configured: int
-    """The weight of the configuration file (srv_iweight)."""
-    in_flight: int
-    queued: int
-    requests: int
-    """Since HAProxy started."""
-    rt_mean_ms: float | None
-    """Mean of the last 1024 responses; absent before the first."""
-    errors: int
-    """Failed connections, failed responses and responses of status 500 and above, since HAProxy started."""
-    agent_check: bool
-    srv_record: bool
-    cookie: str
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What one connection told about the process and the backend."""
-
-    pid: int
-    uptime_s: int
-    connections: int
-    """Accepted since the process started, ours included."""
-    version: str
-    stopping: bool
-    balance: str
-    """The algorithm; HAProxy 2.6 calls `random` "unknown"."""
-    cookie: str
-    servers: tuple[Server, ...]
+PROMPT = "> "
+MOST_CONNECTIONS = 1_000_000
+"""More than any server takes."""
+ADVICE = {
+    "No such server": "it is not in this backend; was it removed by a reload?",
+    "No such backend": "was it renamed? `backend` in the pool's settings names it",
+    "Permission denied": "the socket needs `level admin`",
+    "Backend is using a static LB algorithm": "use `balance roundrobin`, or add `hash-type consistent` to a hash",
+    "Unknown command": "this HAProxy is older than 2.4, or its socket has a lower level than admin",
+}
+"""Beginning of HAProxy's refusals and what they mean for the site."""
 
 
 class HAProxy:
-    """A backend of the HAProxy behind an admin socket. Opens a connection for each call and keeps none."""
+    """A backend of the HAProxy behind an admin socket: a path, or `tcp://HOST:PORT`.
+
+    Opens a connection for each call and keeps none: a kept one would hold one of the few, and after a reload it would
+    still talk to the process that goes.
+    """
 
     def __init__(self, path: str, backend: str, timeout_s: float) -> None:
         if not is_name(backend):
@@ -85,10 +45,11 @@ class HAProxy:
         self.backend = backend
         self.timeout_s = timeout_s
         self._show_state = f"show servers state {backend}"
+        self._show = ("show info", f"show stat {backend} 6 -1", self._show_state)
 
     def read(self) -> Snapshot:
         """The process, the algorithm and all servers, of one moment. Raises BalancerError."""
-        info, stat, state = self.ask("show info", f"show stat {self.backend} 6 -1", self._show_state)
+        info, stat, state = self.ask(*self._show)
         return parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
@@ -97,31 +58,49 @@ class HAProxy:
         Raises BalancerError before anything is sent when a name or a weight is not safe; afterwards when HAProxy
         refused one (the others are set then) or shows another weight than the one set.
         """
-        for server, weight in weights.items():
+        self._check(weights, 0, 256, "weight")
+        commands = [f"set server {self.backend}/{server} weight {weight}" for server, weight in weights.items()]
+        *answers, state = self.ask(*commands, self._show_state)
+        self._raise_refused(weights, answers)
+        shown = {row["srv_name"]: int(row["srv_uweight"]) for row in states(state, self.path)}
+        self._raise_different(weights, shown)
+
+    def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
+        """As `set_weights`, for the most requests that a server gets at a time; never 0, which means no limit."""
+        self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
+        commands = [f"set maxconn server {self.backend}/{server} {most}" for server, most in maxconns.items()]
+        *answers, info, stat, state = self.ask(*commands, *self._show)
+        self._raise_refused(maxconns, answers)
+        snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
+        self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})
+
+    def _check(self, values: Mapping[str, int], least: int, most: int, what: str) -> None:
+        for server, value in values.items():
             if not is_name(server):
                 raise BalancerError(
                     f"{self.path}: {server!r} is no safe name of a server (letters, digits, `_-:.` expected); not sent"
                 )
-            if not 0 <= weight <= 256:
-                raise BalancerError(f"{self.path}: weight {weight} for {server}: expected 0..256; not sent")
-        commands = [f"set server {self.backend}/{server} weight {weight}" for server, weight in weights.items()]
-        *answers, state = self.ask(*commands, self._show_state)
+            if not least <= value <= most:
+                raise BalancerError(f"{self.path}: {what} {value} for {server}: expected {least}..{most}; not sent")
+
+    def _raise_refused(self, values: Mapping[str, int], answers: Sequence[str]) -> None:
         refused = [
-            f"{server}: {answer.strip()}" for server, answer in zip(weights, answers, strict=True) if answer.strip()
+            f"{server}: {in_words(answer)}" for server, answer in zip(values, answers, strict=True) if answer.strip()
         ]
         if refused:
             raise BalancerError(f"{self.path}: backend `{self.backend}` refused: {'; '.join(refused)}")
-        shown = {row["srv_name"]: int(row["srv_uweight"]) for row in _states(state, self.path)}
+
+    def _raise_different(self, values: Mapping[str, int], shown: Mapping[str, int | None]) -> None:
         wrong = [
-            f"{server} shows {shown.get(server, 'nothing')} instead of {weight}"
-            for server, weight in weights.items()
-            if shown.get(server) != weight
+            f"{server} shows {shown.get(server, 'nothing')} instead of {value}"
+            for server, value in values.items()
+            if shown.get(server) != value
         ]
         if wrong:
             raise BalancerError(f"{self.path}: backend `{self.backend}` read back: {', '.join(wrong)}")
 
     def ask(self, *commands: str) -> list[str]:
-        """Sends commands in as few connections as fit and returns their answers, without the empty lines that end them.
+        """Sends commands in one connection and returns their answers, without the empty lines that end them.
 
         Raises BalancerUnreachable when HAProxy doesn't answer all of them within the timeout, BalancerError when a
         command is no single one.
@@ -129,54 +108,88 @@ class HAProxy:
         for command in commands:
             if not command.isprintable() or ";" in command:
                 raise BalancerError(f"{self.path}: {command!r} is not one command; not sent")
-        answers: list[str] = []
-        batch: list[str] = []
+        batches: list[list[str]] = []
         for command in commands:
-            if batch and sum(len(other) + 1 for other in batch) + len(command) > MOST_BYTES:
-                answers += self._ask_once(batch)
-                batch = []
-            batch.append(command)
-        return answers + self._ask_once(batch) if batch else answers
-
-    def _ask_once(self, commands: Sequence[str]) -> list[str]:
-        until_s = time.monotonic() + self.timeout_s
-        received = bytearray()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            try:
-                connection.settimeout(self.timeout_s)
-                connection.connect(self.path)
-                connection.sendall(";".join(commands).encode() + b"\n")
-                while True:
-                    connection.settimeout(max(until_s - time.monotonic(), 0.001))
-                    if not (chunk := connection.recv(65536)):
-                        break
-                    received += chunk
-            except TimeoutError:
-                raise BalancerUnreachable(
-                    f"{self.path}: HAProxy did not answer within {self.timeout_s:g} s; is it running or stuck?"
-                ) from None
-            except FileNotFoundError:
-                raise BalancerUnreachable(
-                    f"{self.path}: no such socket; expected HAProxy's `stats socket {self.path} level admin`"
-                ) from None
-            except PermissionError:
-                raise BalancerUnreachable(
-                    f"{self.path}: no permission to connect; expected a socket that this user may write to"
-                    " (`stats socket PATH user USER mode 600 level admin`)"
-                ) from None
-            except ConnectionRefusedError:
-                raise BalancerUnreachable(
-                    f"{self.path}: nobody listens there; expected a running HAProxy's admin socket"
-                ) from None
-            except OSError as error:
-                raise BalancerUnreachable(f"{self.path}: {error.strerror or error}; is HAProxy restarting?") from None
-        answers = split_answers(received.decode("utf-8", "replace"))
+            if not batches or sum(len(other) + 1 for other in batches[-1]) + len(command) > MOST_BYTES:
+                batches.append([])
+            batches[-1].append(command)
+        if not batches:
+            return []
+        try:
+            with self._connect() as connection:
+                answers = self._converse(connection, batches)
+        except TimeoutError:
+            raise BalancerUnreachable(
+                f"{self.path}: HAProxy did not answer within {self.timeout_s:g} s; is it stuck, or are all connections"
+                " of its admin socket taken (`stats maxconn`, 10 by default)?"
+            ) from None
+        except OSError as error:
+            raise BalancerUnreachable(f"{self.path}: {self._why_not(error)}") from None
         if len(answers) != len(commands):
             raise BalancerUnreachable(
                 f"{self.path}: {len(answers)} of {len(commands)} answers came, then HAProxy closed the connection;"
                 " is it restarting?"
             )
         return answers
+
+    def _connect(self) -> socket.socket:
+        if self.path.startswith(TCP):
+            return socket.create_connection(host_and_port(self.path.removeprefix(TCP)), self.timeout_s)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(self.timeout_s)
+            connection.connect(self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _why_not(self, error: OSError) -> str:
+        if self.path.startswith(TCP):
+            return f"{error.strerror or error}; expected HAProxy's `stats socket` on this address, with `level admin`"
+        if isinstance(error, FileNotFoundError):
+            return f"no such socket; expected HAProxy's `stats socket {self.path} level admin`"
+        if isinstance(error, PermissionError):
+            return (
+                "no permission to connect; expected a socket that this user may write to"
+                " (`stats socket PATH user USER mode 600 level admin`)"
+            )
+        if isinstance(error, ConnectionRefusedError):
+            return "nobody listens there; expected a running HAProxy's admin socket"
+        return f"{error.strerror or error}; is HAProxy restarting?"
+
+    def _converse(self, connection: socket.socket, batches: Sequence[Sequence[str]]) -> list[str]:
+        """The answers that came, until all had or HAProxy hung up. Raises OSError."""
+        until_s = time.monotonic() + self.timeout_s
+        interactive = len(batches) > 1
+        lines = [["prompt"], *batches] if interactive else batches
+        answers: list[str] = []
+        for line in lines:
+            connection.settimeout(max(until_s - time.monotonic(), 0.001))
+            connection.sendall(";".join(line).encode() + b"\n")
+            received = bytearray()
+            while not interactive or not (received.endswith(PROMPT.encode()) and len(_answers(received)) >= len(line)):
+                connection.settimeout(max(until_s - time.monotonic(), 0.001))
+                if not (chunk := connection.recv(65536)):
+                    break
+                received += chunk
+            answers += _answers(received)
+            if interactive and not received.endswith(PROMPT.encode()):
+                break
+        return answers[1:] if interactive else answers
+
+
+def in_words(answer: str) -> str:
+    """HAProxy's refusal, and what to do about it where that is known."""
+    text = answer.strip().splitlines()[0] if answer.strip() else ""
+    return next((f"{text} ({words})" for start, words in ADVICE.items() if text.startswith(start)), text)
+
+
+def _answers(received: bytearray) -> list[str]:
+    """In the interactive mode a prompt stands before each answer."""
+    return split_answers(
+        "\n".join(line.removeprefix(PROMPT) for line in received.decode("utf-8", "replace").split("\n"))
+    )
 
 
 def split_answers(text: str) -> list[str]:
@@ -190,69 +203,3 @@ def split_answers(text: str) -> list[str]:
             answers.append("\n".join(lines))
             lines = []
     return answers
-
-
-def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
-    """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
-    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
-    if "Pid" not in facts or "Uptime_sec" not in facts:
-        raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
-    if not stat.startswith("# ") or "Can't find backend" in state:
-        raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
-    rows = list(csv.DictReader(io.StringIO(stat[2:])))
-    totals = next((row for row in rows if row["svname"] == "BACKEND"), None)
-    if totals is None:
-        raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
-    if not totals.get("algo"):
-        raise BalancerError(
-            f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin`"
-        )
-    by_name = {row["svname"]: row for row in rows}
-    servers = []
-    for row in _states(state, where):
-        counts = by_name.get(row["srv_name"])
-        if counts is None:  # added between the two answers: seen in the next cycle
-            continue
-        admin, running = int(row["srv_admin_state"]), int(row["srv_op_state"])
-        servers.append(
-            Server(
-                name=row["srv_name"],
-                status=counts["status"],
-                available=running in (STARTING, RUNNING) and not admin & (MAINTENANCE | DRAINED),
-                backup=counts["bck"] == "1",
-                weight=int(row["srv_uweight"]),
-                configured=int(row["srv_iweight"]),
-                in_flight=_count(counts, "scur"),
-                queued=_count(counts, "qcur"),
-                requests=_count(counts, "stot"),
-                rt_mean_ms=float(_count(counts, "rtime")) if _count(counts, "stot") else None,
-                errors=_count(counts, "econ") + _count(counts, "eresp") + _count(counts, "hrsp_5xx"),
-                agent_check=bool(int(row.get("srv_agent_state") or 0) & AGENT_ENABLED),
-                srv_record=row.get("srvrecord", "-") != "-",
-                cookie=counts.get("cookie") or "",
-            )
-        )
-    return Snapshot(
-        pid=int(facts["Pid"]),
-        uptime_s=int(facts["Uptime_sec"]),
-        connections=int(facts.get("CumConns", 0)),
-        version=facts.get("Version", ""),
-        stopping=facts.get("Stopping", "0") == "1",
-        balance=totals["algo"],
-        cookie=totals.get("cookie") or "",
-        servers=tuple(servers),
-    )
-
-
-def _count(row: Mapping[str, str], column: str) -> int:
-    """A counter; a column that is empty or that this version doesn't have counts 0."""
-    return int(row.get(column) or 0)
-
-
-def _states(text: str, where: str) -> list[dict[str, str]]:
-    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns."""
-    lines = text.splitlines()
-    if len(lines) < 2 or lines[0] != "1" or not lines[1].startswith("# "):
-        raise BalancerError(f"{where}: expected `show servers state` in format 1, got {text[:80]!r}")
-    columns = lines[1][2:].split()
-    return [dict(zip(columns, line.split(), strict=False)) for line in lines[2:]]

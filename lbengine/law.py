@@ -1,12 +1,31 @@
 """The laws: how many requests per second each server should get. Pure functions of numbers, no servers or weights here.
 
-`optimal` is the square-root rule for processor-sharing queues; `ice` is the rule of Maji, Mitra and Bagchi (ICAC 2015).
+`optimal` is the square-root rule for processor-sharing queues; `ice` is the rule of Maji, Mitra and Bagchi (ICAC 2015);
+`equalise` fills all servers alike; `tail` (in `lbengine/tail.py`) makes the 99th percentile least.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+
+def check_capacities(capacity_rps: Sequence[float]) -> float:
+    """Their sum; raises ValueError when no server has any capacity, or one has less than none."""
+    full_rps = math.fsum(capacity_rps)
+    if full_rps <= 0.0 or min(capacity_rps) < 0.0:
+        raise ValueError(f"capacities must be 0 or more with a positive sum, got {list(capacity_rps)}")
+    return full_rps
+
+
+def equalise(capacity_rps: Sequence[float], total_rps: float) -> list[float]:
+    """The split that fills every server to the same share of its capacity, in requests per second.
+
+    What weights in proportion to capacity do: the textbook's static optimum for the least highest utilisation (Tantawi
+    and Towsley, J. ACM 32(2), 1985, compare theirs with it). Raises ValueError when no server has any capacity.
+    """
+    full_rps = check_capacities(capacity_rps)
+    return [total_rps * capacity / full_rps for capacity in capacity_rps]
 
 
 def optimal(capacity_rps: Sequence[float], total_rps: float, u_threshold: float = 1.0) -> list[float]:
@@ -22,11 +41,9 @@ def optimal(capacity_rps: Sequence[float], total_rps: float, u_threshold: float 
     capacity: the split that joins the capped one without a jump, and the one that fills the fullest server least.
     Raises ValueError when no server has any capacity.
     """
-    full_rps = math.fsum(capacity_rps)
-    if full_rps <= 0.0 or min(capacity_rps) < 0.0:
-        raise ValueError(f"capacities must be 0 or more with a positive sum, got {list(capacity_rps)}")
+    full_rps = check_capacities(capacity_rps)
     if total_rps >= u_threshold * full_rps:
-        return [total_rps * capacity / full_rps for capacity in capacity_rps]
+        return equalise(capacity_rps, total_rps)
     roots = [math.sqrt(capacity) for capacity in capacity_rps]
 
     def split(k: float) -> list[float]:

@@ -1,6 +1,7 @@
-"""One writer for each backend of each HAProxy on this host: an abstract Unix socket, gone with its process (unix(7)).
+"""One writer for each backend behind each HAProxy socket, on this host: an abstract Unix socket, gone with its process.
 
-The kernel tells who holds it (SO_PEERCRED). Abstract sockets belong to a network namespace: other ones are not seen.
+The kernel tells who holds it (unix(7), SO_PEERCRED). Abstract sockets belong to a network namespace: others are not
+seen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import socket
 import struct
 
-from slackwater.config import PoolSettings
+from slackwater.config import TCP, PoolSettings
 
 LONGEST_NAME = 107
 """sun_path is 108 bytes, the first of which says that the name is abstract."""
@@ -26,28 +27,29 @@ class PoolLock:
 
     def __init__(self, pool: PoolSettings) -> None:
         self.pool = pool
-        self.name = lock_name(pool.socket, pool.backend)
-        self._socket: socket.socket | None = None
+        self.names = {path: lock_name(path, pool.backend) for path in pool.all_sockets}
+        self._sockets: list[socket.socket] = []
 
     def acquire(self) -> None:
         """Takes the lock; raises LockError with the pid of the process that has it."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.bind(b"\0" + self.name)
-            listener.listen(1)
-        except OSError:
-            listener.close()
-            raise LockError(
-                f"pool `{self.pool.name}`: {self._holder()} already drives backend `{self.pool.backend}` behind"
-                f" {self.pool.socket}; stop that one first"
-            ) from None
-        self._socket = listener
+        for path, name in self.names.items():
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(b"\0" + name)
+                listener.listen(1)
+            except OSError:
+                listener.close()
+                self.release()
+                raise LockError(
+                    f"pool `{self.pool.name}`: {_holder(name)} already drives backend `{self.pool.backend}` behind"
+                    f" {path}; stop that one first"
+                ) from None
+            self._sockets.append(listener)
 
     def release(self) -> None:
         """Gives the lock back; does nothing if it isn't held."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        while self._sockets:
+            self._sockets.pop().close()
 
     def __enter__(self) -> PoolLock:
         self.acquire()
@@ -56,18 +58,19 @@ class PoolLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _holder(self) -> str:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.setblocking(False)
-            asking.connect(b"\0" + self.name)
-            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            return f"process {struct.unpack('3i', credentials)[0]}"
-        return "another process"
+
+def _holder(name: bytes) -> str:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        asking.connect(b"\0" + name)
+        credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return f"process {struct.unpack('3i', credentials)[0]}"
+    return "another process"
 
 
 def lock_name(path: str, backend: str) -> bytes:
     """The abstract socket's name; a long path is told by its hash."""
-    real = os.path.realpath(path)
+    real = path if path.startswith(TCP) else os.path.realpath(path)
     name = f"slackwater/{real}/{backend}".encode()
     if len(name) > LONGEST_NAME:
         digest = hashlib.sha256(name).hexdigest()

@@ -10,7 +10,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lbengine import law
+from lbengine import law, tail
+from lbengine.algorithms import effect
+from lbengine.rounding import closest
 
 LEAST_IN_FLIGHT = 1.0
 """Under leastconn a server that should hold fewer requests than this gets weight 0: weights can't say less than one."""
@@ -21,6 +23,11 @@ ROOM_TO_DRAIN = 0.95
 within all of it."""
 LEAST_RPS = 1e-3
 """No capacity counts as less than this."""
+CAUTION = 1.0
+"""Capacities count so many standard errors low. Response times rise ever steeper with a server's load, so taking a
+capacity for too large costs more than taking it for too small."""
+MOST_CAUTION = 0.5
+"""No doubt takes more than this share of a capacity away."""
 FULLEST = 0.98
 """Highest utilisation for which the queue's length is computed: at 1 it has no end."""
 
@@ -37,11 +44,19 @@ class Load:
     slow: bool = False
     """Interference or overload: its capacity is believed although it is low."""
     capacity_rps: float | None = None
+    capacity_stderr_rps: float = 0.0
     severity: float = 0.0
     cpu_predicted: float | None = None
     rps: float | None = None
     drained: bool = False
     """Its weight is 0 now."""
+
+    @property
+    def sure_rps(self) -> float | None:
+        """The capacity that can be counted on."""
+        if self.capacity_rps is None:
+            return None
+        return max(self.capacity_rps - CAUTION * self.capacity_stderr_rps, self.capacity_rps * (1.0 - MOST_CAUTION))
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,8 @@ class Want:
 
     weight: int
     why: str
+    in_flight: float | None = None
+    """Under least connections: how many requests it should hold, if it keeps any."""
 
 
 def wants(
@@ -76,8 +93,9 @@ def wants(
     # Without load every split is as good: judged as if there were a little, the slow ones are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
-    if balance == "leastconn":
-        weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+    held: dict[str, float] = {}
+    if effect(balance) == "concurrency":
+        weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
         weights = _in_proportion(loads, rates)
     fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
@@ -87,7 +105,7 @@ def wants(
             share = (
                 f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s (capacity {mu:.0f}, the others' {fine_rps:.0f})"
             )
-            told[load.server] = Want(min(weights[load.server], load.baseline), share)
+            told[load.server] = Want(min(weights[load.server], load.baseline), share, held.get(load.server))
     return told
 
 
@@ -97,9 +115,10 @@ def capacities(loads: Sequence[Load]) -> list[float] | None:
     Servers that keep their baseline weights share what the reduced ones don't get by these weights. So they count with
     the median of the calm servers' capacities per weight (one bad estimate changes little), or with less if one of
     them is known to be slow: that one would fill first. A capacity below the rate that a calm server carries now is
-    raised to that rate. A reduced server whose capacity is not known has lost `severity` of it.
+    raised to that rate. A reduced server whose capacity is not known has lost `severity` of it. What is known counts
+    `CAUTION` standard errors low.
     """
-    known = [(load, load.capacity_rps / load.baseline) for load in loads if load.capacity_rps and load.baseline > 0]
+    known = [(load, load.sure_rps / load.baseline) for load in loads if load.sure_rps and load.baseline > 0]
     calm = [max(per, (load.rps or 0.0) / load.baseline) for load, per in known if not load.reduce and not load.slow]
     before = [per / (1.0 - load.severity) for load, per in known if load.reduce and load.severity < 1.0]
     if not calm and not before:
@@ -112,13 +131,21 @@ def capacities(loads: Sequence[Load]) -> list[float] | None:
 def _capacity(load: Load, per_weight: float, kept: float) -> float:
     if not load.reduce:
         return load.baseline * kept
-    if load.capacity_rps is not None:
-        return load.capacity_rps
+    if load.sure_rps is not None:
+        return load.sure_rps
     return (1.0 - load.severity) * load.baseline * per_weight
 
 
 def _optimal(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
     return law.optimal(capacity, total_rps, u_threshold)
+
+
+def _tail(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
+    return tail.tail(capacity, total_rps, u_threshold)
+
+
+def _equalise(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
+    return law.equalise(capacity, total_rps)
 
 
 def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
@@ -145,24 +172,33 @@ def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_t
 LAWS: dict[str, Callable[[Sequence[Load], Sequence[float], float, float], list[float]]] = {
     "optimal": _optimal,
     "ice": _ice,
+    "tail": _tail,
+    "equalise": _equalise,
 }
 
 
 def _in_proportion(loads: Sequence[Load], rates: Sequence[float]) -> dict[str, int]:
-    """Round robin: a server gets its weight's share, so w = r·W/R, W and R those of the servers that keep theirs."""
+    """Round robin, random and consistent hashes: a server gets its weight's share of the requests."""
+    return _rounded(loads, rates)
+
+
+def _rounded(loads: Sequence[Load], shares: Sequence[float]) -> dict[str, int]:
+    """Weights of the servers to reduce, in proportion to `shares`, beside the baselines of those that keep theirs."""
     kept_weight = sum(load.baseline for load in loads if not load.reduce)
-    kept_rps = math.fsum(rate for load, rate in zip(loads, rates, strict=True) if not load.reduce)
-    return {
-        load.server: round(rate * kept_weight / kept_rps) if kept_rps > 0 else load.baseline
-        for load, rate in zip(loads, rates, strict=True)
-        if load.reduce
-    }
+    kept = math.fsum(share for load, share in zip(loads, shares, strict=True) if not load.reduce)
+    reduced = [(load, share) for load, share in zip(loads, shares, strict=True) if load.reduce]
+    if kept_weight <= 0 or kept <= 0.0:
+        return {load.server: load.baseline for load, _ in reduced}
+    weights = closest(kept_weight, kept, [share for _, share in reduced], [load.baseline for load, _ in reduced])
+    return {load.server: weight for (load, _), weight in zip(reduced, weights, strict=True)}
 
 
 def _by_concurrency(
     loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
-) -> dict[str, int]:
-    """Least connections: weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Least connections: weights, and how many requests those that keep any should hold.
+
+    Weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
 
     Below about one request weights say nothing (an idle server is taken first whatever its weight), so such a server
     gets 0, if the others can carry all below the threshold without it.
@@ -171,10 +207,10 @@ def _by_concurrency(
     for mu, rate in zip(capacity, rates, strict=True):
         filled = min(rate / mu, FULLEST) if mu > 0 else 0.0
         held.append(filled / (1.0 - filled))
-    kept_weight = sum(load.baseline for load in loads if not load.reduce)
-    kept_held = math.fsum(n for load, n in zip(loads, held, strict=True) if not load.reduce)
+    rounded = _rounded(loads, held)
     staying_rps = math.fsum(capacity)
-    weights = {}
+    weights: dict[str, int] = {}
+    keeps: dict[str, float] = {}
     for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
         if not load.reduce:
             continue
@@ -184,7 +220,6 @@ def _by_concurrency(
             staying_rps -= mu
             weights[load.server] = 0
         else:
-            weights[load.server] = (
-                max(1, round(held_here * kept_weight / kept_held)) if kept_held > 0 else load.baseline
-            )
-    return weights
+            weights[load.server] = max(1, rounded[load.server])
+            keeps[load.server] = held_here
+    return weights, keeps

@@ -1,6 +1,6 @@
 """What must be right before a pool is driven: asked of HAProxy at the start, refused in words.
 
-Which algorithms heed weights: HAProxy Configuration Manual, `balance` and `hash-type`; errors as HAProxy 2.6 says them.
+Which algorithms heed weights stands in `lbengine/algorithms.py`; errors are as HAProxy 2.6 says them.
 """
 
 from __future__ import annotations
@@ -8,50 +8,66 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from lbengine.algorithms import ALGORITHMS, effect
 from lbengine.haproxy import BalancerError, HAProxy, Server, Snapshot
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import TCP, LbengineSettings, PoolSettings
 from slackwater.messages import is_name
 
-HEED_WEIGHTS = {"roundrobin", "leastconn", "random", "unknown"}
-"""`unknown` is what HAProxy 2.6 calls `random`."""
-HASHES = {"source", "uri", "url_param", "hdr", "hash", "rdp-cookie"}
-"""They heed weights with `hash-type consistent` only, which HAProxy doesn't show."""
-REFUSED = {
-    "static-rr": "it takes no weights at run time but 0% and 100%; use `balance roundrobin`",
-    "first": "it ignores weights; use `balance roundrobin` or `leastconn`",
-}
 FINE_BASELINE = 20
 """Below this weight a step of 5% cannot be made."""
 NOBODY = "slackwater.asks.for.the.level"
 
 
 def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
-    """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
+    """Looks at the pool's balancers; returns warnings. Raises BalancerError when the pool cannot be driven.
 
     Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
     is to set one that is off by one and put it back in the same batch.
     """
-    where = f"pool `{pool.name}`: {pool.socket}"
-    try:
-        mode = Path(pool.socket).stat().st_mode
-    except OSError as error:
-        raise BalancerError(
-            f"{where}: {error.strerror}; expected HAProxy's admin socket (`stats socket {pool.socket} level admin`)"
-        ) from None
-    if not stat.S_ISSOCK(mode):
-        raise BalancerError(f"{where}: not a socket; expected HAProxy's admin socket")
-    haproxy = HAProxy(pool.socket, pool.backend, settings.socket_timeout_s)
+    warnings: list[str] = []
+    balances: dict[str, str] = {}
+    for path in pool.all_sockets:
+        snapshot, found = _check_one(path, pool, settings)
+        warnings += [warning for warning in found if warning not in warnings]
+        balances[path] = snapshot.balance
+    if len(set(balances.values())) > 1:
+        told = ", ".join(f"`{balance}` behind {path}" for path, balance in balances.items())
+        raise BalancerError(f"pool `{pool.name}`: its balancers must use the same algorithm, they have {told}")
+    return warnings
+
+
+def _check_one(path: str, pool: PoolSettings, settings: LbengineSettings) -> tuple[Snapshot, list[str]]:
+    where = f"pool `{pool.name}`: {path}"
+    warnings = []
+    if path.startswith(TCP):
+        warnings.append(
+            f"{where}: an admin socket on TCP has no login: whoever reaches this address can do anything with HAProxy"
+        )
+    else:
+        _check_path(path, where)
+    haproxy = HAProxy(path, pool.backend, settings.socket_timeout_s)
     (answer,) = haproxy.ask(f"set server {pool.backend}/{NOBODY}")
     if "Permission denied" in answer:
         raise BalancerError(
-            f"{where}: this socket has no admin level; expected `stats socket {pool.socket} level admin` in HAProxy's"
+            f"{where}: this socket has no admin level; expected `stats socket {path} level admin` in HAProxy's"
             " `global` section"
         )
     snapshot = haproxy.read()
     where = f"{where}: backend `{pool.backend}`"
     _check_servers(snapshot, pool, where)
-    warnings = _check_balance(haproxy, snapshot, pool, where)
-    return warnings + _warnings(snapshot, pool)
+    warnings += _check_balance(haproxy, snapshot, pool, where)
+    return snapshot, warnings + _warnings(snapshot, pool)
+
+
+def _check_path(path: str, where: str) -> None:
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        raise BalancerError(
+            f"{where}: {error.strerror}; expected HAProxy's admin socket (`stats socket {path} level admin`)"
+        ) from None
+    if not stat.S_ISSOCK(mode):
+        raise BalancerError(f"{where}: not a socket; expected HAProxy's admin socket")
 
 
 def _check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
@@ -75,15 +91,16 @@ def _check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
 
 def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: PoolSettings, where: str) -> list[str]:
     balance = snapshot.balance
-    if balance in HEED_WEIGHTS:
-        return []
-    if balance in REFUSED:
-        raise BalancerError(f"{where}: `balance {balance}` cannot be driven: {REFUSED[balance]}")
-    if balance not in HASHES:
+    algorithm = ALGORITHMS.get(balance)
+    if algorithm is None:
         raise BalancerError(
             f"{where}: `balance {balance}` is not known here; expected roundrobin, leastconn, random, or a hash with"
             " `hash-type consistent`"
         )
+    if algorithm.effect == "none":
+        raise BalancerError(f"{where}: `balance {balance}` cannot be driven: {algorithm.told}")
+    if algorithm.effect != "keys":
+        return []
     if pool.mode == "observe":
         return [
             f"{where}: `balance {balance}` heeds weights only with `hash-type consistent`, which HAProxy doesn't show;"
@@ -94,7 +111,7 @@ def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: PoolSettings, whe
             f"{where}: `balance {balance}` without `hash-type consistent` takes no weights at run time; add"
             " `hash-type consistent` to the backend"
         )
-    return [f"{where}: with `balance {balance}`, weights move a share of the keys, and with them their sessions"]
+    return [f"{where}: with `balance {balance}`, {algorithm.told}"]
 
 
 def _takes_weights(haproxy: HAProxy, server: Server, backend: str) -> bool:
@@ -125,6 +142,16 @@ def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
     if snapshot.cookie or any(server.cookie for server in active):
         warnings.append(
             f"{where}: cookie persistence sends known clients to their server even at weight 0, so less load moves"
+        )
+    if slow_starters := [server for server in active if server.slow_start]:
+        warnings.append(
+            f"{where}: HAProxy's own slowstart holds {of(slow_starters)} down now; it acts after failed checks only,"
+            " and multiplies with the weights set here"
+        )
+    if effect(snapshot.balance) == "concurrency" and (endless := [s for s in active if s.maxconn is None]):
+        warnings.append(
+            f"{where}: {of(endless)} has no `maxconn`, so under `balance {snapshot.balance}` a slow one can only be"
+            " given less weight or none; with a `maxconn` it could also be given fewer requests at a time"
         )
     if coarse := [server for server in active if 0 < server.weight < FINE_BASELINE]:
         warnings.append(

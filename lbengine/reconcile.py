@@ -38,7 +38,10 @@ class Seen:
 def restarted(before: Snapshot | None, now: Snapshot) -> bool:
     """True when another HAProxy process answers than before, which knows nothing of our weights."""
     return before is not None and (
-        now.pid != before.pid or now.uptime_s < before.uptime_s or now.connections < before.connections
+        now.pid != before.pid
+        or now.uptime_s < before.uptime_s
+        or now.connections < before.connections
+        or now.generation != before.generation
     )
 
 

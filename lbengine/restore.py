@@ -6,9 +6,9 @@ import logging
 import time
 from pathlib import Path
 
-from lbengine.baseline import BaselineStore, merge
+from lbengine.baseline import BaselineStore, away, merge
 from lbengine.changes import change
-from lbengine.haproxy import HAProxy
+from lbengine.fleet import balancer_of
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
@@ -27,18 +27,21 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     stored = store.load()
     if stored is None:
         return []
-    haproxy = HAProxy(pool.socket, pool.backend, settings.lbengine.socket_timeout_s)
-    snapshot = haproxy.read()
+    balancer = balancer_of(pool.backend, pool.all_sockets, settings.lbengine.socket_timeout_s)
+    snapshot = balancer.read()
     baselines, _ = merge(stored, snapshot)
-    shown = {server.name: server.weight for server in snapshot.servers}
-    back = {name: baseline.weight for name, baseline in baselines.items() if shown[name] != baseline.weight > 0}
+    weights, limits = away(snapshot, baselines)
     changes = [
-        change(pool.name, "restore", name, shown[name], weight, why=why, by=by, applied=True, time_unix_s=time.time())
-        for name, weight in back.items()
+        change(pool.name, "restore", name, before, after, why=text, by=by, applied=True, time_unix_s=time.time())
+        for pairs, text in ((weights, why), (limits, f"{why} (maxconn)"))
+        for name, (before, after) in pairs.items()
     ]
     if changes:
         _record(settings, changes)
-        haproxy.set_weights(back)
+    if weights:
+        balancer.set_weights({name: after for name, (_, after) in weights.items()})
+    if limits:
+        balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
     store.remove()
     return changes
 

@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
-from lbengine.haproxy import BalancerError
+from lbengine.hooks import Hooks
+from lbengine.ownership import BUCKET, Ownership
 from lbengine.pause import PauseError
+from lbengine.snapshot import BalancerError
 from slackwater.bus import Bus, BusError
 from slackwater.config import BusSettings, ControllerSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Verdict
+from slackwater.messages import Change, Verdict
 
 log = logging.getLogger("lbengine")
 
@@ -42,7 +44,8 @@ async def run(settings: ControllerSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     # Short: lowering a weight may not wait long for another writer of the journal.
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
-        drivers = _drivers(settings, journal)
+        hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s)
+        drivers = _drivers(settings, journal, hooks)
         connecting = asyncio.create_task(_connect(settings.bus, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
@@ -51,6 +54,7 @@ async def run(settings: ControllerSettings) -> None:
         finally:
             stop.set()
             await asyncio.gather(*driving, return_exceptions=True)
+            await hooks.close()
             connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 bus = await connecting
@@ -60,7 +64,7 @@ async def run(settings: ControllerSettings) -> None:
                 await bus.close()
 
 
-def _drivers(settings: ControllerSettings, journal: Journal) -> list[Driver]:
+def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> list[Driver]:
     drivers: list[Driver] = []
     refused: list[BaselineError] = []
     for pool in settings.pool:
@@ -70,7 +74,7 @@ def _drivers(settings: ControllerSettings, journal: Journal) -> list[Driver]:
             log.error("pool %s is not driven: %s", pool.name, error)
             refused.append(error)
         else:
-            drivers.append(Driver(engine, pool, settings.lbengine.cycle_s))
+            drivers.append(Driver(engine, pool, settings.lbengine.cycle_s, hooks))
     if not drivers:
         raise refused[0]
     return drivers
@@ -96,19 +100,23 @@ async def _connect(settings: BusSettings, drivers: list[Driver]) -> Bus:
 class Driver:
     """Turns one pool's engine in a thread of its own, so that a stuck HAProxy holds up no other pool."""
 
-    def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float) -> None:
+    def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float, hooks: Hooks) -> None:
         self.engine = engine
         self.pool = pool
         self.cycle_s = cycle_s
+        self._hooks = hooks
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lbengine-{pool.name}")
+        self._ownership: Ownership | None = None
         self._complaint = ""
         self._said = ""
 
     async def attach(self, bus: Bus) -> None:
-        """Takes Verdicts and requests from the bus from now on."""
+        """Takes Verdicts and requests from the bus from now on; first asks it whose the balancer is."""
         self._bus = bus
+        if self.engine.acting:
+            self._ownership = await self._own(bus)
         await bus.subscribe("verdict", self._take, pool=self.pool.name)
         await bus.answer(f"slackwater.control.{self.pool.name}", self._control)
 
@@ -118,6 +126,8 @@ class Driver:
         try:
             while not stop.is_set():
                 self._wake.clear()
+                if self._ownership is not None and self._ownership.lease.stale:
+                    await self._ownership.step()
                 await self._turn()
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait({waking, stopping}, timeout=self.cycle_s, return_when=asyncio.FIRST_COMPLETED)
@@ -125,17 +135,34 @@ class Driver:
         finally:
             stopping.cancel()
             await self._stop()
+            if self._ownership is not None:
+                await self._ownership.end()
+
+    async def _own(self, bus: Bus) -> Ownership | None:
+        """The lease on the balancer; None where the bus has no key-value store."""
+        try:
+            bucket = await bus.bucket(BUCKET)
+        except BusError as error:
+            log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
+            return None
+        ownership = Ownership(self.engine, self.pool, bucket, self._in_thread)
+        await ownership.begin()
+        return ownership
 
     async def publish(self) -> None:
         """Sends what the engine has to tell; without a bus it is dropped (the journal has the Changes)."""
         while self.engine.outbox:
             message = self.engine.outbox.popleft()
+            if isinstance(message, Change):
+                self._hooks.change(message)
             if self._bus is not None:
                 await self._bus.publish(message)
 
     def _take(self, verdict: Verdict) -> None:
         if self.engine.inbox.put(verdict, time.monotonic()):
             self._wake.set()
+            if not self.engine.standby:
+                self._hooks.verdict(verdict)
 
     async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -159,8 +186,10 @@ class Driver:
         self._complaint = complaint
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
-    async def _control(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answers pause and resume; ValueError becomes the answer's `error`."""
+    async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Answers pause and resume; ValueError becomes the answer's `error`. Who stands by leaves it to the other."""
+        if self.engine.standby:
+            return None
         action, by, why = (question.get(key, "") for key in ("action", "by", "why"))
         if action not in ("pause", "resume"):
             raise ValueError(f"action {action!r} is not known; expected `pause` or `resume`")

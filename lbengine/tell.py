@@ -30,6 +30,11 @@ def sentence(
     moved = set()
     for change in changes:
         moved.add(change.target)
+        if change.what == "maxconn":
+            parts.append(
+                f"{'would set ' if observing else ''}{change.target} maxconn {change.before} -> {change.after}"
+            )
+            continue
         decision = decisions.servers.get(change.target)
         short = decision.short if decision is not None else change.why
         would = "would set " if observing else ""
@@ -62,9 +67,11 @@ def servers(
     weights: Mapping[str, int],
     rates: Mapping[str, float] | None,
     rt_mean_ms: Mapping[str, float | None],
+    errors: Mapping[str, float] | None = None,
 ) -> list[ServerState]:
     """The pool's servers after a cycle. `weights` are those set in it, where they are not the ones in `snapshot`;
-    `rates` in requests per second; `rt_mean_ms` as the nodes measured it, else HAProxy's own is shown."""
+    `rates` in requests and `errors` in failures per second; `rt_mean_ms` as the nodes measured it, else HAProxy's is
+    shown."""
     total_rps = sum(rates.values()) if rates else 0.0
     states = []
     for server in snapshot.servers:
@@ -84,6 +91,11 @@ def servers(
                 rt_mean_ms=server.rt_mean_ms if measured is None else measured,
                 share=rps / total_rps if rps is not None and total_rps > 0 else None,
                 why="" if decision is None else decision.why,
+                queue=server.queued,
+                queue_mean_ms=server.queue_mean_ms,
+                balancer_rt_mean_ms=server.rt_mean_ms,
+                errors_per_s=None if errors is None else errors.get(server.name),
+                maxconn=server.maxconn,
             )
         )
     return states

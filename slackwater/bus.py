@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import nats.errors
+import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.kv import KeyValue
 
 from slackwater import messages
 from slackwater.config import BusSettings
@@ -27,6 +29,7 @@ from slackwater.messages import KINDS, Change, Message, MessageError
 log = logging.getLogger("slackwater.bus")
 
 RECONNECT_EVERY_S = 0.2
+STORE_ANSWERS_WITHIN_S = 0.5
 COMPLAIN_EVERY_S = 60.0
 """A sender that is wrong is wrong five times a second: say so once a minute."""
 
@@ -75,6 +78,35 @@ def _access(settings: BusSettings) -> dict[str, Any]:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+class Bucket:
+    """Keys with revisions. All methods raise BusError when the store does not answer."""
+
+    def __init__(self, store: KeyValue, url: str) -> None:
+        self._store = store
+        self._url = url
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        """Value and revision; None when it is not there."""
+        try:
+            entry = await self._store.get(key)
+        except nats.js.errors.KeyNotFoundError:
+            return None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"the key-value store at {self._url} does not answer ({_text(error)})") from None
+        return entry.value or b"", entry.revision or 0
+
+    async def put(self, key: str, value: bytes, revision: int) -> int | None:
+        """Sets it if its revision is this one (0: if it is not there); the new revision, or None if it is not."""
+        try:
+            if revision == 0:
+                return await self._store.create(key, value)
+            return await self._store.update(key, value, last=revision)
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"the key-value store at {self._url} does not answer ({_text(error)})") from None
 
 
 class Bus:
@@ -197,20 +229,36 @@ class Bus:
             raise BusError(f"the answer on {subject} at {self.url} is no JSON object")
         return answer
 
-    async def answer(self, subject: str, handle: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
-        """Answers requests on a subject; what `handle` raises as ValueError is answered as `{"error": text}`."""
+    async def answer(self, subject: str, handle: Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]) -> None:
+        """Answers requests on a subject; what `handle` raises as ValueError is answered as `{"error": text}`.
+
+        None: it is for somebody else to answer.
+        """
 
         async def on_request(raw: Msg) -> None:
             try:
                 question = json.loads(raw.data)
                 if not isinstance(question, dict):
                     raise ValueError(f"expected a JSON object, got {type(question).__name__}")
-                reply = await handle(question)
+                reply: dict[str, Any] | None = await handle(question)
             except ValueError as error:
                 reply = {"error": str(error)}
+            if reply is None:
+                return
             await raw.respond(json.dumps(reply).encode())
 
         await self._client.subscribe(subject, cb=on_request)
+
+    async def bucket(self, name: str) -> Bucket:
+        """A bucket of NATS key-value, made if it is not there. Raises BusError without JetStream."""
+        stream = self._client.jetstream(timeout=STORE_ANSWERS_WITHIN_S)
+        try:
+            try:
+                return Bucket(await stream.key_value(name), self.url)
+            except nats.js.errors.BucketNotFoundError:
+                return Bucket(await stream.create_key_value(bucket=name, history=1), self.url)
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?") from None
 
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until what was published is at the server; raises nothing (the journal also has the Changes)."""

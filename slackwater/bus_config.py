@@ -71,7 +71,8 @@ def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: 
     ]
     if tls:
         lines.append(f"tls {{ cert_file: {quote(str(tls.certificate))}, key_file: {quote(str(tls.key))} }}")
-    all_of_us = '["slackwater.>", "_INBOX.>"]'
+    # The last two are the key-value store of lbengine's leases, where JetStream is switched on.
+    all_of_us = '["slackwater.>", "_INBOX.>", "$JS.API.>", "$KV.slackwater_lease.>"]'
     lines += [
         "authorization {",
         "  users: [",

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("slackwater.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
     "status": ("slackwater.commands:status", "Show each server's state, weight and load."),
     "log": ("slackwater.commands:log", "Show what was changed, and why."),
+    "why": ("slackwater.commands:why", "Tell the story of a node's last episode."),
     "pause": ("slackwater.commands:pause", "Set the baseline weights and keep hands off until `resume`."),
     "resume": ("slackwater.commands:resume", "Take up the work again after `pause`."),
     "restore": ("slackwater.commands:restore", "Set the baseline weights by hand, without a running controller."),

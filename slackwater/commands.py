@@ -215,6 +215,29 @@ def log(
             return
 
 
+@click.command(epilog="Example: slackwater why web1")
+@click.argument("node")
+@config_option
+@pool_option("The pool; needed when there are several.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def why(node: str, config_path: Path, pool_name: str | None, as_json: bool) -> None:
+    """Tell the story of NODE's last episode: why it began, what was done about it, and what came of that."""
+    import msgspec
+
+    from slackwater import why as stories
+
+    settings = load(config_path)
+    pool = settings.the_pool(pool_name)
+    with _journal(settings) as journal:
+        told = stories.story(journal, pool.name, pool.servers.get(node, node), pool.servers, time.time())
+    if as_json:
+        click.echo(msgspec.json.encode(told).decode())
+    elif told is None:
+        click.echo(f"{node} ({pool.name}): no episode within a week")
+    else:
+        click.echo(stories.as_text(told))
+
+
 # --- taking part
 
 

@@ -37,11 +37,16 @@ Address = Annotated[str, Meta(pattern=ADDRESS_PATTERN)]
 OPTIONAL_ADDRESS_PATTERN = rf"^$(?!\n)|{ADDRESS_PATTERN}"
 OptionalAddress = Annotated[str, Meta(pattern=OPTIONAL_ADDRESS_PATTERN)]
 URL_PATTERN = r"^$(?!\n)|^(nats|tls)://[^\s/]+$(?!\n)"
+TCP = "tcp://"
+"""How an admin socket on a TCP address begins."""
+SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
+Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
 _IN_WORDS = {
     NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
     ADDRESS_PATTERN: "HOST:PORT",
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
+    SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What the patterns ask for, for people."""
@@ -73,13 +78,32 @@ class PoolSettings(Settings, frozen=True):
 
     name: Annotated[Name, Meta(description="the pool's name, as the nodes give it in their Samples")]
     backend: Annotated[Name, Meta(description="HAProxy's name of the backend")]
-    socket: Annotated[FilePath, Meta(description="path of HAProxy's admin socket (`stats socket PATH level admin`)")]
+    socket: Annotated[
+        Socket,
+        Meta(
+            description="HAProxy's admin socket (`stats socket PATH level admin`): a path; tcp://HOST:PORT needs"
+            " `allow_tcp_socket`"
+        ),
+    ]
+    sockets: Annotated[
+        list[Socket],
+        Meta(description="admin sockets of further HAProxy processes or hosts with this backend; they get the same"),
+    ] = []
+    allow_tcp_socket: Annotated[
+        bool,
+        Meta(
+            description="take admin sockets on TCP addresses, which have no login: whoever reaches one can do anything"
+        ),
+    ] = False
     mode: Annotated[Mode, Meta(description="observe: decide and record, touch nothing; act: set the weights")] = (
         "observe"
     )
     law: Annotated[
-        Literal["optimal", "ice"],
-        Meta(description="optimal: least mean response time; ice: keep predicted CPU below u_threshold"),
+        Literal["optimal", "tail", "ice", "equalise"],
+        Meta(
+            description="optimal: least mean response time; tail: least p99; ice: keep predicted CPU below u_threshold;"
+            " equalise: the same predicted utilisation everywhere"
+        ),
     ] = "optimal"
     u_threshold: Annotated[float, Meta(gt=0, le=1, description="CPU share that the law keeps each server below")] = 0.8
     max_mitigated: Annotated[
@@ -88,6 +112,20 @@ class PoolSettings(Settings, frozen=True):
     servers: Annotated[
         dict[Name, Name], Meta(description="server name in HAProxy -> node name, where the two differ")
     ] = {}
+
+    def __post_init__(self) -> None:
+        if len(set(self.all_sockets)) < len(self.all_sockets):
+            raise ValueError(f"`socket` and `sockets` name one twice: {', '.join(self.all_sockets)}")
+        if any(socket.startswith(TCP) for socket in self.all_sockets) and not self.allow_tcp_socket:
+            raise ValueError(
+                "an admin socket on a TCP address has no login, so whoever reaches it can do anything with HAProxy;"
+                " keep it in a closed network and say `allow_tcp_socket = true`, or use a path"
+            )
+
+    @property
+    def all_sockets(self) -> list[str]:
+        """Of every HAProxy that this pool is behind, the first one first."""
+        return [self.socket, *self.sockets]
 
 
 class DetectorSettings(Settings, frozen=True):
@@ -104,11 +142,16 @@ class LbengineSettings(Settings, frozen=True):
 
     cycle_s: Annotated[Positive, Meta(description="how often the balancer is read and reconciled")] = 0.2
     lease_s: Annotated[Positive, Meta(description="without Verdicts for this long: back to the baseline weights")] = 3.0
-    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 4.0
+    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 3.0
     min_change: Annotated[
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05
     socket_timeout_s: Annotated[Positive, Meta(description="how long HAProxy may take to answer")] = 1.0
+    hooks: Annotated[
+        list[FilePath],
+        Meta(description="programs called with JSON on stdin when an episode begins or ends and after each change"),
+    ] = []
+    hook_timeout_s: Annotated[Positive, Meta(description="a hook that runs longer is killed")] = 5.0
 
 
 class WebSettings(Settings, frozen=True):
@@ -196,14 +239,13 @@ def parse(text: str, where: str) -> ControllerSettings:
         raise ConfigError(
             f"{where}:{_line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
         )
-    twice = {
-        "name": [f"pool `{pool.name}`" for pool in settings.pool],
-        "backend": [f"backend `{pool.backend}` of {pool.socket}" for pool in settings.pool],
-    }
-    for key, values in twice.items():
-        for index, value in enumerate(values):
-            if value in values[:index]:
-                raise ConfigError(f"{where}:{_line_of(('pool', index, key), lines)}: {value} is there twice")
+    taken: set[tuple[str, ...]] = set()
+    for index, pool in enumerate(settings.pool):
+        names = [("name", f"pool `{pool.name}`")]
+        for key, text in (*names, *(("backend", f"backend `{pool.backend}` of {one}") for one in pool.all_sockets)):
+            if (key, text) in taken:
+                raise ConfigError(f"{where}:{_line_of(('pool', index, key), lines)}: {text} is there twice")
+            taken.add((key, text))
     return settings
 
 
@@ -313,7 +355,8 @@ def describe() -> list[tuple[str, str, str]]:
             if inner is not None:
                 walk(inner, f"{name}.")
                 continue
-            default = "(required)" if field.required else _toml(field.default)
+            made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+            default = "(required)" if field.required else _toml(made)
             rows.append((name, default, _help(hints[field.name])))
 
     walk(ControllerSettings, "")
@@ -321,8 +364,8 @@ def describe() -> list[tuple[str, str, str]]:
 
 
 def _toml(value: Any) -> str:
-    if value is msgspec.NODEFAULT:  # the default is made by a factory: an empty table
-        return "{}"
+    if isinstance(value, bool):
+        return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -176,7 +176,7 @@ class Canary(msgspec.Struct, omit_defaults=True):
     slow_share: Share | None = None
     """Share of the last-level chase's loads slower than a cache hit: the probe's miss rate."""
     wall_cpu_ratio: NonNegative | None = None
-    """Wall time over CPU time; 1.0 means that nobody took its core away."""
+    """Wall time over CPU time of all that the monitor did in this period; 1.0 means that nobody took its core away."""
     cpu_share: NonNegative | None = None
     """Share of one core that the probe itself took in this period."""
     late_ms: NonNegative | None = None
@@ -215,7 +215,7 @@ class Counters(msgspec.Struct, omit_defaults=True):
     cache_miss_rate: Share | None = None
     """`pmu`: misses over references. `canary`: share of the probe's loads slower than a cache hit."""
     wall_cpu_ratio: NonNegative | None = None
-    """`canary` only: wall time over CPU time of the probe; 1.0 means that nobody took its core away."""
+    """`canary` only: as in the section of that name."""
     instructions_per_s: NonNegative | None = None
     """`pmu` only."""
 
@@ -329,7 +329,7 @@ class Change(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: NonNegative
     what: str
-    """`weight`, `pause`, `resume`, `restore`, a wsengine knob, ..."""
+    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, a wsengine knob, ..."""
     target: str
     """The server or node, or the pool itself."""
     before: int | float | str | None
@@ -338,6 +338,12 @@ class Change(msgspec.Struct, omit_defaults=True):
     by: str
     applied: bool
     """False: observe mode, this is what would have been done."""
+    rt_p95_ms: NonNegative | None = None
+    """The pool's 95th percentile of response time when this was decided."""
+    rt_p95_predicted_ms: NonNegative | None = None
+    """What it was predicted to become by this change."""
+    follows: str = ""
+    """Id of the Change whose outcome this tells."""
 
 
 class ServerState(msgspec.Struct, omit_defaults=True):
@@ -353,8 +359,19 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     rps: NonNegative | None = None
     in_flight: Count | None = None
     rt_mean_ms: NonNegative | None = None
+    """As the node measured it; where it did not, as the balancer did."""
     share: Share | None = None
     """Share of the pool's requests in the last second."""
+    queue: Count | None = None
+    """Requests that wait in the balancer for this server."""
+    queue_mean_ms: NonNegative | None = None
+    """Mean time in that queue over the balancer's last 1024 requests to this server."""
+    balancer_rt_mean_ms: NonNegative | None = None
+    """Mean response time as the balancer saw it, over its last 1024 requests: also where packets are encrypted."""
+    errors_per_s: NonNegative | None = None
+    """Failed connections, failed responses and responses of status 500 and above, as the balancer saw them."""
+    maxconn: Count | None = None
+    """Most requests that the balancer lets into this server at a time; absent: no limit."""
     why: str = ""
 
 

@@ -18,6 +18,8 @@ from slackwater.config import host_and_port
 MAX_PAYLOAD_BYTES = 256 * 1024
 """A Cycle of a pool of some hundred servers has 50 kB."""
 LOG_BYTES = 4 * 1024 * 1024
+STORE_BYTES = 16 * 1024 * 1024
+"""For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
 START_WITHIN_S = 10.0
 
 
@@ -29,11 +31,11 @@ def command(state_dir: Path, listen: str) -> list[str]:
             "nats-server is not on the PATH (Debian: package nats-server); or name your own NATS with bus.url"
         )
     path = state_dir / "nats.conf"
-    path.write_text(config_text(listen, state_dir / "nats.log"), encoding="utf-8")
+    path.write_text(config_text(listen, state_dir / "nats.log", state_dir / "jetstream"), encoding="utf-8")
     return [program, "-c", str(path)]
 
 
-def config_text(listen: str, log_file: Path) -> str:
+def config_text(listen: str, log_file: Path, store_dir: Path) -> str:
     """The server's configuration file."""
     return (
         "# Written by `slackwater serve` at each start; changes here are lost.\n"
@@ -42,6 +44,8 @@ def config_text(listen: str, log_file: Path) -> str:
         f"max_payload: {MAX_PAYLOAD_BYTES}\n"
         f"log_file: {json.dumps(str(log_file.absolute()))}\n"
         f"logfile_size_limit: {LOG_BYTES}\n"
+        f"jetstream: {{ store_dir: {json.dumps(str(store_dir.absolute()))}, max_memory_store: {STORE_BYTES},"
+        f" max_file_store: {STORE_BYTES} }}\n"
     )
 
 

@@ -40,6 +40,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = 15.0) ->
 
 class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer takes the 40 ms of a delayed acknowledgement
 
     def do_GET(self) -> None:
         body = b"here\n"
@@ -119,15 +120,41 @@ class RealHAProxy:
         """The worker's pid."""
         return int(next(line for line in self.say("show info").splitlines() if line.startswith("Pid: ")).split()[1])
 
-    def request(self, count: int = 1) -> None:
+    def request(self, count: int = 1, cookie: str = "") -> None:
         """Requests through the frontend, on one kept connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
         for _ in range(count):
-            connection.request("GET", "/")
+            connection.request("GET", "/", headers={"Cookie": cookie} if cookie else {})
             answer = connection.getresponse()
             assert answer.status == 200, answer.status
             answer.read()
         connection.close()
+
+    def shares(self, count: int, distinct_sources: bool = False) -> list[float]:
+        """Share of each server of so many requests, each with its own path, header, parameter and, if asked, source."""
+        before = self._counts()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        for number in range(count):
+            if distinct_sources:
+                connection.close()
+                source = (f"127.0.{1 + number // 250}.{1 + number % 250}", 0)
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0, source_address=source)
+            connection.request("GET", f"/{number}?id={number}", headers={"X-Key": str(number)})
+            connection.getresponse().read()
+        connection.close()
+        return [(after - first) / count for first, after in zip(before, self._counts(), strict=True)]
+
+    def _counts(self) -> list[int]:
+        rows = [line.split(",") for line in self.say("show stat web 4 -1").splitlines()[1:] if line]
+        return [int(row[7]) for row in rows]
+
+    def request_any(self) -> int:
+        """One request on a connection of its own; the status of the answer, whatever it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
+        connection.request("GET", "/")
+        status = connection.getresponse().status
+        connection.close()
+        return status
 
     def reload(self, backends: str | None = None) -> None:
         """SIGUSR2 to the master, with a new configuration if given; returns when the new worker answers."""
@@ -160,6 +187,41 @@ class RealHAProxy:
             return False
 
 
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that is stopped (SIGSTOP) meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: "\nState:\tT" in Path(f"/proc/{pid}/status").read_text(), "the process is stopped")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def tcp_to(path: str) -> Iterator[str]:
+    """HOST:PORT that leads to a Unix socket, a connection at a time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, socket.socket(socket.AF_UNIX) as inner:
+                    inner.connect(path)
+                    inner.sendall(connection.recv(65536))
+                    while chunk := inner.recv(65536):
+                        connection.sendall(chunk)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5.0)
+
+
 def servers_of(ports: Sequence[int], options: str = "weight 100") -> str:
     return "\n".join(f"    server host{n} 127.0.0.1:{port} {options}" for n, port in enumerate(ports, start=1))
 
@@ -173,7 +235,7 @@ def write_configuration(folder: Path, port: int, backends: str) -> Path:
     path = folder / "haproxy.cfg"
     path.write_text(
         f"""global
-    stats socket {folder}/admin.sock mode 600 level admin
+    stats socket {folder}/admin.sock mode 600 level admin expose-fd listeners
     stats socket {folder}/operator.sock mode 600 level operator
     stats socket {folder}/user.sock mode 600 level user
     maxconn 200

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_machine import OneMachine, Status
 
 from detector.episodes import CODES, MAX_DWELL_S, REOPENS_WITHIN_S, STATES, StateMachines
 from slackwater.messages import State
@@ -15,18 +14,7 @@ PERIOD_S = 0.2
 DWELL_S = 2.0
 
 
-@dataclass
-class Status:
-    """What a step made of one node."""
-
-    state: State
-    since_unix_s: float
-    episode: int
-    said: str
-    began: bool
-
-
-def machines(count: int = 1) -> StateMachines:
+def machines(count: int) -> StateMachines:
     made = StateMachines(DWELL_S)
     made.resize(count)
     for slot in range(count):
@@ -34,38 +22,21 @@ def machines(count: int = 1) -> StateMachines:
     return made
 
 
-def step(
-    at: StateMachines, now_s: float, seen: State, *, wary: bool = False, thin: bool = False, residual: str = ""
-) -> Status:
-    steps = at.step(
-        np.array([0]),
-        now_s,
-        np.array([1000.0 + now_s]),
-        np.array([CODES[seen]]),
-        wary=np.array([wary]),
-        thin=np.array([thin]),
-        residual=np.array([bool(residual)]),
-    )
-    said = steps.said(0, lambda _: residual)
-    return Status(
-        STATES[int(steps.state[0])], float(steps.since_unix_s[0]), int(steps.episode[0]), said, bool(steps.began[0])
-    )
-
-
 class Run:
     """Steps a machine tick by tick."""
 
     def __init__(self) -> None:
-        self.machines = machines()
+        self.one = OneMachine(DWELL_S, 0.0, 1000.0)
+        self.machines = self.one.machines
         self.now_s = 0.0
 
     @property
     def state(self) -> State:
-        return STATES[int(self.machines.state[0])]
+        return self.one.state
 
     def step(self, seen: State, *, wary: bool = False, thin: bool = False, residual: str = "") -> Status:
         self.now_s += PERIOD_S
-        return step(self.machines, self.now_s, seen, wary=wary, thin=thin, residual=residual)
+        return self.one.step(self.now_s, 1000.0 + self.now_s, seen, wary=wary, thin=thin, residual=residual)
 
     def until(self, state: State, seen: State = "calm", limit_s: float = 120.0, *, thin: bool = False) -> float:
         begin = self.now_s
@@ -186,7 +157,7 @@ def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
 def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
     ticks: list[tuple[State, State, State, bool, bool]],
 ) -> None:
-    together, alone = machines(3), [machines() for _ in range(3)]
+    together, alone = machines(3), [OneMachine(DWELL_S, 0.0, 1000.0) for _ in range(3)]
     nobody = np.zeros(3, dtype=bool)
     for number, (*seen, thin, shows) in enumerate(ticks):
         now_s = number * 0.7
@@ -200,6 +171,6 @@ def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
             residual=nobody | shows,
         )
         for slot, state in enumerate(seen):
-            one = step(alone[slot], now_s, state, thin=thin, residual="x" if shows else "")
+            one = alone[slot].step(now_s, 1000.0 + now_s, state, thin=thin, residual="x" if shows else "")
             assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
             assert steps.said(slot, lambda _: "x") == one.said

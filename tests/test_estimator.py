@@ -168,3 +168,35 @@ def test_on_a_cluster_the_predictions_are_close_and_the_capacity_is_right() -> N
                 capacities.append(verdict.capacity_rps)
     assert np.mean(errors) < 0.15
     assert np.median(capacities) == pytest.approx(CAPACITY_RPS, rel=0.1)
+
+
+def test_the_standard_error_tells_how_much_the_capacity_of_steady_and_unsteady_nodes_can_be_trusted() -> None:
+    random = np.random.default_rng(1)
+    steady, unsteady = fresh(1), fresh(1)
+    yes, no = np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
+    errors = []
+    for _ in range(400):
+        noise = float(random.normal(0.0, 0.1))
+        sure = steady.update(frame([90.0], [0.3]), yes, no)
+        estimates = unsteady.update(frame([90.0 * (1.0 + noise)], [0.3]), yes, no)
+        errors.append(float(estimates.capacity[0]) - 300.0)
+    assert sure.capacity_stderr[0] == pytest.approx(0.0, abs=0.01)
+    # 300 requests/s with 10% of noise a tick, over about 100 ticks.
+    assert 1.5 < estimates.capacity_stderr[0] < 6.0
+    assert np.std(errors[100:]) == pytest.approx(estimates.capacity_stderr[0], rel=0.6)
+
+
+def test_an_unsteady_neighbour_makes_the_capacity_that_is_left_less_sure() -> None:
+    yes, no = np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
+    found = []
+    for delays in ((9.0, 9.0), (4.0, 19.0)):
+        estimator = fresh(1)
+        calm(estimator, [90.0], [0.3])
+        for tick in range(20):
+            estimates = estimator.update(frame([20.0], [0.1], run_delay_per_cpu=delays[tick % 2]), no, yes)
+        found.append(float(estimates.capacity_stderr[0]))
+    assert found[0] < 2.0 < 5.0 < found[1]
+
+
+def test_a_capacity_borrowed_from_peers_has_no_standard_error() -> None:
+    assert np.isnan(calm(fresh(2), [90.0, 0.0], [0.3, 0.01]).capacity_stderr).tolist() == [False, True]

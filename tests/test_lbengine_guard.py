@@ -12,6 +12,7 @@ from lbengine import guard
 from lbengine.baseline import Baseline
 from lbengine.decide import View, decide
 from lbengine.haproxy import Server, Snapshot
+from lbengine.plan import LAWS
 from lbengine.ramp import Position
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
@@ -62,7 +63,7 @@ verdicts_of_a_turn = st.tuples(
 @given(
     st.integers(1, 7),
     st.floats(0.01, 1.0),
-    st.sampled_from(["optimal", "ice"]),
+    st.sampled_from(sorted(LAWS)),
     st.sampled_from(["roundrobin", "leastconn"]),
     st.lists(verdicts_of_a_turn, min_size=1, max_size=12),
     st.lists(st.integers(1, 256), min_size=7, max_size=7),
@@ -166,5 +167,7 @@ def test_the_last_server_that_takes_requests_keeps_its_weight() -> None:
     assert guard.bound({"h1": 0}, {"h1": 100}, {"h1"}, 1.0, {"h2": 5}) == {"h1": 0}
 
 
-def test_weights_stay_within_what_haproxy_takes() -> None:
+def test_weights_stay_within_what_the_balancer_takes() -> None:
     assert guard.bound({"h1": 900, "h2": -3}, {"h1": 256, "h2": 100}, {"h2"}, 0.5, {}) == {"h1": 256, "h2": 0}
+    large = guard.bound({"h1": 60000, "h2": 70000}, {"h1": 65535, "h2": 65535}, set(), 1.0, {}, 65535)
+    assert large == {"h1": 60000, "h2": 65535}

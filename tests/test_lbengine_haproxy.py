@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
+from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy, stopped, tcp_to, until, web_servers
 
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, split_answers
 
@@ -108,7 +107,9 @@ def test_a_weight_out_of_bounds_is_not_sent(running: RealHAProxy, weight: int) -
 
 @needs_haproxy
 def test_what_haproxy_refuses_is_said_with_the_server(running: RealHAProxy) -> None:
-    with pytest.raises(BalancerError, match=r"backend `web` refused: host9: No such server\.$"):
+    with pytest.raises(
+        BalancerError, match=r"backend `web` refused: host9: No such server\. \(.*removed by a reload\?\)$"
+    ):
         HAProxy(running.socket, "web", TIMEOUT_S).set_weights({"host1": 5, "host9": 5})
     with pytest.raises(BalancerError, match="refused: host1: Permission denied"):
         HAProxy(running.operator, "web", TIMEOUT_S).set_weights({"host1": 5})
@@ -135,13 +136,72 @@ def test_something_else_than_a_backend_is_named(running: RealHAProxy, name: str,
 @needs_haproxy
 def test_a_stopped_haproxy_is_waited_for_only_so_long(running: RealHAProxy) -> None:
     worker = running.pid()
-    os.kill(worker, signal.SIGSTOP)
-    try:
-        with pytest.raises(BalancerUnreachable, match=r"did not answer within 0\.3 s"):
-            HAProxy(running.socket, "web", 0.3).read()
-    finally:
-        os.kill(worker, signal.SIGCONT)
+    with stopped(worker), pytest.raises(BalancerUnreachable, match=r"did not answer within 0\.3 s"):
+        HAProxy(running.socket, "web", 0.3).read()
     assert HAProxy(running.socket, "web", TIMEOUT_S).read().pid == worker
+
+
+@needs_haproxy
+def test_an_admin_socket_without_a_free_connection_is_told_from_nothing(running: RealHAProxy) -> None:
+    """HAProxy lets 10 in at a time by default, and the rest wait."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            other = stack.enter_context(socket.socket(socket.AF_UNIX))
+            other.connect(running.socket)
+            other.sendall(b"prompt\n")
+            other.recv(10)
+        with pytest.raises(BalancerUnreachable, match=r"all connections of its admin socket taken"):
+            HAProxy(running.socket, "web", 0.3).read()
+    until(lambda: _answers(running), "a free connection")
+
+
+def _answers(running: RealHAProxy) -> bool:
+    try:
+        return bool(HAProxy(running.socket, "web", 0.3).read())
+    except BalancerUnreachable:
+        return False
+
+
+@needs_haproxy
+def test_a_thousand_changes_go_in_one_connection(running: RealHAProxy) -> None:
+    client = HAProxy(running.socket, "web", TIMEOUT_S)
+    before = client.read().connections
+    client.ask(*(f"set server web/host{1 + n % 3} weight {n % 250}" for n in range(1000)))
+    assert client.read().connections == before + 2
+
+
+@needs_haproxy
+def test_maxconn_is_set_seen_and_never_zero(running: RealHAProxy) -> None:
+    client = HAProxy(running.socket, "web", TIMEOUT_S)
+    assert [server.maxconn for server in client.read().servers] == [None, None, None]
+    client.set_maxconns({"host1": 3, "host2": 250})
+    assert [server.maxconn for server in client.read().servers] == [3, 250, None]
+    with pytest.raises(BalancerError, match=r"maxconn 0 for host1: expected 1\.\.1000000; not sent"):
+        client.set_maxconns({"host2": 9, "host1": 0})
+    with pytest.raises(BalancerError, match="refused: host9: No such server"):
+        client.set_maxconns({"host9": 9})
+    assert [server.maxconn for server in client.read().servers] == [3, 250, None]
+
+
+@needs_haproxy
+def test_queue_and_errors_are_seen_per_server() -> None:
+    with web_servers(1) as ports, haproxy(backend([free_port(), *ports])) as running:
+        for _ in range(4):
+            running.request_any()
+        servers = HAProxy(running.socket, "web", TIMEOUT_S).read().servers
+        assert servers[0].errors > 0
+        assert (servers[1].errors, servers[1].queued, servers[1].queue_mean_ms) == (0, 0, 0.0)
+
+
+@needs_haproxy
+def test_a_tcp_socket_is_spoken_to_like_a_unix_one(running: RealHAProxy) -> None:
+    with tcp_to(running.socket) as address:
+        client = HAProxy(f"tcp://{address}", "web", TIMEOUT_S)
+        client.set_weights({"host1": 7})
+        assert client.read().pid == running.pid()
+    assert running.weight("host1") == 7
+    with pytest.raises(BalancerUnreachable, match=r"tcp://.*Connection refused; expected HAProxy's `stats socket`"):
+        client.read()
 
 
 def test_a_missing_socket_is_named_with_what_was_expected(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lbengine.plan import Load, capacities, wants
+from lbengine.plan import LAWS, Load, capacities, wants
 
 
 def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_slow: object) -> list[Load]:
@@ -29,7 +31,7 @@ def test_the_slow_server_is_drained_when_the_rest_can_carry_the_load(balance: st
     assert weight(three(), 250.0, balance=balance) == 0
 
 
-@pytest.mark.parametrize("law", ["optimal", "ice"])
+@pytest.mark.parametrize("law", ["optimal", "tail", "ice"])
 @pytest.mark.parametrize("total", [490.0, 500.0, 520.0])
 def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float) -> None:
     found = weight(three(), total, law)
@@ -38,7 +40,7 @@ def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float
     assert others_rps <= 0.8 * 604 + total * 0.5 / (200 + found)  # half a weight of rounding
 
 
-@pytest.mark.parametrize("law", ["optimal", "ice"])
+@pytest.mark.parametrize("law", ["optimal", "tail", "ice"])
 def test_round_robin_weights_give_the_rate_that_the_law_wants(law: str) -> None:
     found = wants(three(), 520.0, law, 0.8, "roundrobin")["host1"]
     wanted_rps = float(found.why.split(": ")[1].split(" of ")[0])
@@ -134,10 +136,11 @@ loads_strategy = st.lists(
 ).filter(lambda loads: not all(load.reduce for load in loads))
 
 
+@settings(deadline=None)
 @given(
     loads_strategy,
     st.one_of(st.none(), st.floats(0.0, 20000.0)),
-    st.sampled_from(["optimal", "ice"]),
+    st.sampled_from(sorted(LAWS)),
     st.floats(0.1, 1.0),
     st.sampled_from(["roundrobin", "leastconn", "unknown"]),
 )
@@ -147,3 +150,49 @@ def test_any_pool_gets_weights_within_its_baselines(
     found = wants(loads, total, law, u_threshold, balance)
     assert set(found) == {load.server for load in loads if load.reduce}
     assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    loads_strategy,
+    st.floats(1.0, 20000.0),
+    st.sampled_from(sorted(LAWS)),
+    st.floats(0.1, 1.0),
+)
+def test_no_law_pushes_the_others_over_the_threshold(
+    loads: list[Load], total: float, law: str, u_threshold: float
+) -> None:
+    """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then."""
+    capacity = capacities(loads)
+    assume(capacity is not None and any(load.reduce for load in loads))
+    assert capacity is not None
+    assume(total >= 0.001 * sum(capacity) and min(capacity) > 0.01)
+    found = wants(loads, total, law, u_threshold, "roundrobin")
+    weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
+    filled = math.fsum(capacity)
+    grain = (len(loads) / 2 + 1) / sum(weights)
+    fullest = max(u_threshold, total / filled)
+    for load, weight, mu in zip(loads, weights, capacity, strict=True):
+        limited = any(other.reduce and found[other.server].weight == other.baseline for other in loads)
+        if not load.reduce and not limited:
+            assert total * weight / sum(weights) <= fullest * mu * (1 + 1e-9) + total * grain
+
+
+def test_doubt_about_the_slow_server_takes_weight_from_it() -> None:
+    sure, unsure = (weight(three(150.0, capacity_stderr_rps=doubt), 400.0) for doubt in (0.0, 60.0))
+    assert 0 < unsure < sure
+
+
+def test_doubt_about_the_others_leaves_more_on_the_slow_server() -> None:
+    loads = three(150.0)
+    unsure = [loads[0], *(Load(name, 100, capacity_rps=302.0, capacity_stderr_rps=60.0) for name in ("h2", "h3"))]
+    assert weight(unsure, 450.0) > weight(loads, 450.0)
+
+
+def test_no_doubt_takes_more_than_half_of_a_capacity() -> None:
+    loads = [Load("host1", 100, capacity_rps=300.0, capacity_stderr_rps=900.0), *three()[1:]]
+    assert loads[0].sure_rps == 150.0
+
+
+def test_equalise_gives_each_server_its_share_of_the_capacity() -> None:
+    assert weight(three(151.0), 250.0, "equalise") == 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_haproxy import backend, haproxy, needs_haproxy, web_servers
+from real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 
 from lbengine.haproxy import BalancerError
 from lbengine.preflight import check
@@ -40,7 +40,31 @@ def plain(balance: str, options: str = "weight 100") -> str:
 @needs_haproxy
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn", "random(2)"])
 def test_a_good_pool_has_no_warnings(balance: str) -> None:
-    assert warnings_of(plain(balance), mode="act") == []
+    assert warnings_of(plain(balance, "weight 100 maxconn 50"), mode="act") == []
+
+
+@needs_haproxy
+def test_least_connections_without_maxconn_has_one_lever_less_and_is_told_so() -> None:
+    (warning,) = warnings_of(plain("leastconn"), mode="act")
+    assert "host1, host2, host3 has no `maxconn`" in warning
+
+
+@needs_haproxy
+def test_a_tcp_socket_is_warned_of() -> None:
+    with web_servers(2) as ports, haproxy(backend(ports)) as running, tcp_to(running.socket) as address:
+        (warning,) = check(pool(f"tcp://{address}", allow_tcp_socket=True), SETTINGS)
+    assert "an admin socket on TCP has no login" in warning
+
+
+@needs_haproxy
+def test_balancers_of_one_pool_must_use_the_same_algorithm() -> None:
+    with (
+        web_servers(2) as ports,
+        haproxy(backend(ports)) as one,
+        haproxy(backend(ports, "leastconn", "weight 100 maxconn 9")) as other,
+        pytest.raises(BalancerError, match=r"same algorithm, they have `roundrobin` behind .*`leastconn` behind"),
+    ):
+        check(pool(one.socket, sockets=[other.socket]), SETTINGS)
 
 
 @needs_haproxy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,12 +25,15 @@ def test_down_is_at_once() -> None:
     assert step(Position(100), 37, 100, 5.0, 4.0, 0.05).weight == 37
 
 
-def test_up_takes_the_ramp_time_and_starts_with_a_trickle() -> None:
-    seen = climb(100, 4.0, 0.2, 0.05)
-    assert seen[0] == (0.0, 1)
-    assert all(weight <= 1 + 100 * at_s / 4.0 for at_s, weight in seen)
+def test_up_begins_with_a_trickle_and_doubles_until_the_ramp_time_is_over() -> None:
+    seen = climb(100, 3.0, 0.05, 0.0)
+    assert seen[0] == (0.0, 2)
+    assert {weight for at_s, weight in seen if at_s < 0.99} == {2}
     assert seen[-1][1] == 100
-    assert 3.9 <= seen[-1][0] <= 4.3
+    assert 2.9 <= seen[-1][0] <= 3.1
+    weights = {round(at_s, 2): weight for at_s, weight in seen}
+    assert weights[2.0] == pytest.approx(14, abs=1)
+    assert all(weights[round(at_s, 2)] <= 2.4 * weights[round(at_s - 0.4, 2)] + 1 for at_s in (1.5, 2.0, 2.5, 2.95))
 
 
 def test_up_is_as_slow_when_turns_come_quickly() -> None:
@@ -38,23 +42,37 @@ def test_up_is_as_slow_when_turns_come_quickly() -> None:
     assert len({weight for _, weight in seen}) <= 23
 
 
+def test_a_server_that_carries_its_share_already_comes_back_after_the_trickles_time() -> None:
+    position = step(Position(0), 100, 100, 0.0, 3.0, 0.05, carries=True)
+    assert position.weight == 2
+    assert step(position, 100, 100, 0.9, 3.0, 0.05, carries=True).weight == 2
+    assert step(position, 100, 100, 1.01, 3.0, 0.05, carries=True).weight == 100
+    assert step(position, 100, 100, 1.01, 3.0, 0.05, carries=False).weight == 2
+
+
 def test_a_long_hold_does_not_count_as_time_on_the_ramp() -> None:
     held = Position(0)
     for now_s in (1.0, 50.0, 99.0):
         held = step(held, 0, 100, now_s, 4.0, 0.05)
-    assert step(held, 100, 100, 100.0, 4.0, 0.05).weight == 1
+    assert step(held, 100, 100, 100.0, 4.0, 0.05).weight == 2
 
 
 def test_a_fall_on_the_way_up_starts_the_ramp_anew() -> None:
     position = Position(0)
-    for now_s in (0.0, 1.0, 2.0):
-        position = step(position, 100, 100, now_s, 4.0, 0.05)
-    assert position.weight == 50
-    position = step(position, 20, 100, 2.2, 4.0, 0.05)
-    assert position.weight == 20
-    position = step(position, 100, 100, 3.0, 4.0, 0.05)
-    assert position.weight == 20
-    assert step(position, 100, 100, 4.0, 4.0, 0.05).weight == 45
+    for now_s in (0.0, 1.0, 2.0, 2.5):
+        position = step(position, 100, 100, now_s, 3.0, 0.05)
+    assert position.weight > 30
+    position = step(position, 0, 100, 2.6, 3.0, 0.05)
+    assert position.weight == 0
+    position = step(position, 100, 100, 3.0, 3.0, 0.05)
+    assert position.weight == 2
+    assert step(position, 100, 100, 3.9, 3.0, 0.05).weight == 2
+
+
+def test_who_starts_higher_has_a_shorter_way() -> None:
+    seen = climb(100, 3.0, 0.05, 0.05, start=25)
+    assert seen[0][1] == 25
+    assert 0.65 <= seen[-1][0] <= 0.8
 
 
 def test_small_changes_are_not_made_but_the_last_one_is() -> None:

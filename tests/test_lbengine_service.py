@@ -55,6 +55,7 @@ class Site:
         self.log = folder / "lbengine.log"
         self.bus_process: subprocess.Popen[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.second: subprocess.Popen[bytes] | None = None
 
     def start_bus(self) -> None:
         self.bus_process = subprocess.Popen(nats_server.command(self.folder, self.listen))
@@ -65,11 +66,26 @@ class Site:
             self.process = subprocess.Popen([sys.executable, "-c", RUN, str(self.config)], stderr=log)
         return self.process
 
+    def start_second(self) -> subprocess.Popen[bytes]:
+        """Another lbengine for the same HAProxy, with a state folder of its own."""
+        folder = self.folder / "second"
+        folder.mkdir()
+        config = folder / "controller.toml"
+        config.write_text(self.config.read_text().replace(f'"{self.folder}"', f'"{folder}"'), encoding="utf-8")
+        with (folder / "lbengine.log").open("ab") as log:
+            self.second = subprocess.Popen([sys.executable, "-c", RUN, str(config)], stderr=log)
+        return self.second
+
+    def second_says(self) -> str:
+        return (self.folder / "second" / "lbengine.log").read_text()
+
     def weights(self) -> list[int]:
         return [self.balancer.weight(host) for host in HOSTS]
 
     def end(self) -> None:
-        for process in (self.process, self.bus_process):
+        for process in (self.process, self.second, self.bus_process):
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
             if process is not None and process.poll() is None:
                 process.kill()
                 process.wait()
@@ -294,3 +310,68 @@ def test_a_corrupt_baseline_ends_it_with_the_files_name(site: Site) -> None:
     assert process.wait(IN_TIME_S) != 0
     assert "web.json: not a baseline file" in site.log.read_text()
     assert site.weights() == [100, 100, 100]
+
+
+def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_jump(site: Site) -> None:
+    seen: list[list[int]] = []
+
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        first = site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        site.start_second()
+        await until(lambda: "standing by" in site.second_says(), site, "the second one stands by")
+        first.kill()
+        first.wait()
+        died_s = time.monotonic()
+
+        def taken_over() -> bool:
+            seen.append(site.weights())
+            return "taking over" in site.second_says()
+
+        await until(taken_over, site, "the second one takes over")
+        assert time.monotonic() - died_s < IN_TIME_S
+        assert (site.folder / "second" / "baseline" / "web.json").exists(), "with the first one's baseline"
+        for _ in range(20):
+            seen.append(site.weights())
+            await asyncio.sleep(0.02)
+        detector.states["host1"] = "calm"
+        await until(lambda: site.weights() == [100, 100, 100], site, "the baseline that the first one knew")
+
+    story(site, tell)
+    assert {tuple(weights) for weights in seen} == {(0, 100, 100)}
+
+
+def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        first = site.start()
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        site.start_second()
+        await until(lambda: "standing by" in site.second_says(), site, "the second one stands by")
+        first.send_signal(signal.SIGSTOP)
+        await until(lambda: "taking over" in site.second_says(), site, "the second one takes over")
+        first.send_signal(signal.SIGCONT)
+        await until(lambda: "standing by" in site.log.read_text(), site, "the first one stands by")
+        assert site.weights()[0] == 0
+        detector.states["host1"] = "calm"
+        await until(lambda: site.weights() == [100, 100, 100], site, "the baseline")
+        first.send_signal(signal.SIGTERM)
+        await until(lambda: first.poll() is not None, site, "the end")
+
+    story(site, tell)
+    assert site.second_says().count("by someone else") == 0
+
+
+def test_a_clean_stop_gives_the_lease_back_at_once(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        first = site.start()
+        await until(lambda: "3 unchanged" in site.log.read_text(), site, "a calm cycle")
+        site.start_second()
+        await until(lambda: "standing by" in site.second_says(), site, "the second one stands by")
+        first.terminate()
+        await until(lambda: "taking over" in site.second_says(), site, "the second one takes over")
+        detector.states["host1"] = "interference"
+        await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+
+    story(site, tell)

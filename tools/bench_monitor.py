@@ -223,6 +223,16 @@ def load(made: Stage, rate: int, seconds: float) -> Iterator[None]:
         generator.wait()
 
 
+def requests_seen(made: Stage) -> float:
+    """What the monitor's page counted; it is on loopback of the server's namespace."""
+    code = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9465/metrics').read().decode())"
+    done = subprocess.run(made.inside(made.server, sys.executable, "-c", code), capture_output=True, text=True)
+    found = re.search(r"^slackwater_requests_total (\S+)", done.stdout, re.MULTILINE)
+    if found is None:
+        raise BenchError(f"the monitor's page does not tell requests: {done.stderr.strip()}")
+    return float(found[1])
+
+
 # --- the parts of the report
 
 
@@ -233,6 +243,7 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     if rate:
         report.say(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
     costs: dict[str, list[Cost]] = {name: [] for name in PROGRAMS}
+    rates: list[float] = []
     for _ in range(rounds):
         for name, start in PROGRAMS.items():
             with load(made, rate, WARM_UP_S + seconds + 30), running(made, start) as pid:
@@ -241,6 +252,10 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
                         costs[name].append(cost(pid, seconds))
                     if not any(sizes):
                         raise BenchError("node_exporter did not answer")
+                elif name == "slackwater-monitor":
+                    before, start_s = requests_seen(made), time.monotonic()
+                    costs[name].append(cost(pid, seconds))
+                    rates.append((requests_seen(made) - before) / (time.monotonic() - start_s))
                 else:
                     costs[name].append(cost(pid, seconds))
     report.say("| | CPU, % of one core | resident, MiB | proportional, MiB | wake-ups/s | CPU to node_exporter's |")
@@ -254,6 +269,7 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
             f" {spread([c.pss_mib for c in of], '.1f')} | {spread([c.wake_ups_per_s for c in of], '.1f')} |"
             f" {ratio:.2f} |"
         )
+    report.say(f"\nThe monitor saw {spread(rates, ',.0f')} requests/s.")
 
 
 def bytes_per_sample(report: Report, made: Stage) -> None:

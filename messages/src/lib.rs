@@ -117,7 +117,7 @@ pub struct Change {
     pub pool: String,
     /// Wall time.
     pub time_unix_s: f64,
-    /// `weight`, `pause`, a knob, ...
+    /// `weight`, `maxconn`, `outcome`, `pause`, a knob, ...
     pub what: String,
     /// The server or node, or the pool itself.
     pub target: String,
@@ -131,6 +131,15 @@ pub struct Change {
     pub by: String,
     /// False: observe mode, this is what would have been done.
     pub applied: bool,
+    /// The pool's 95th percentile of response time when this was decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rt_p95_ms: Option<f64>,
+    /// What it was predicted to become by this change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rt_p95_predicted_ms: Option<f64>,
+    /// Id of the Change whose outcome this tells; empty for others.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub follows: String,
 }
 
 /// Reads a message from JSON; the error names the field that is wrong and what was expected.

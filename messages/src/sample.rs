@@ -182,7 +182,7 @@ pub struct Counters {
     pub cpi: Option<f64>,
     /// `pmu`: misses over references. `canary`: share of the probe's loads slower than a cache hit.
     pub cache_miss_rate: Option<f64>,
-    /// `canary` only: wall time over CPU time of the probe; 1.0 means that nobody took its core away.
+    /// `canary` only: as in the section of that name.
     pub wall_cpu_ratio: Option<f64>,
     /// `pmu` only.
     pub instructions_per_s: Option<f64>,
@@ -200,7 +200,7 @@ pub struct Canary {
     pub alu_cycles_per_op: Option<f64>,
     /// Share of the last-level chase's loads slower than a cache hit: the probe's miss rate.
     pub slow_share: Option<f64>,
-    /// Wall time over CPU time; 1.0 means that nobody took its core away.
+    /// Wall time over CPU time of all that the monitor did in this period; 1.0 means that nobody took its core away.
     pub wall_cpu_ratio: Option<f64>,
     /// Share of one core that the probe itself took in this period.
     pub cpu_share: Option<f64>,

@@ -27,7 +27,7 @@ fn main() {
     let inputs = Inputs::machine();
     let mut collectors: Vec<_> = COLLECTORS
         .iter()
-        .filter(|(name, _)| *name != "counters")
+        .filter(|(name, _)| *name != "canary")
         .map(|(name, open)| (*name, open(&settings, &inputs), Vec::new()))
         .collect();
     let mut sample = Sample::default();

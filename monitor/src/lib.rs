@@ -18,7 +18,7 @@
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
 //! - [`check`]: what works on this machine, and what the rest would take
-//! - [`run`]: the loop; [`timer`]: when what is due
+//! - [`run`]: the loop; [`timer`]: when what is due; [`memory`]: what only the start needed
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
@@ -33,6 +33,7 @@ pub mod confine;
 pub mod counters;
 pub mod growth;
 pub mod inputs;
+pub mod memory;
 pub mod metrics;
 pub mod pmu;
 pub mod probe;

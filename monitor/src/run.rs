@@ -14,6 +14,7 @@ use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::confine::confine;
 use crate::inputs::Inputs;
+use crate::memory;
 use crate::metrics::{Metrics, http};
 use crate::sampler::Sampler;
 use crate::timer::{Alarm, Jitter, Schedule};
@@ -22,6 +23,8 @@ use crate::timer::{Alarm, Jitter, Schedule};
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Time between two drains of the sniffer's ring at least, so that a flood of packets does not become one of wake-ups.
 const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// By then everything was done once: connected, captured, measured.
+const STARTED_AFTER: Duration = Duration::from_secs(3);
 
 /// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
 /// long the period is.
@@ -65,6 +68,7 @@ async fn publish(settings: &Settings, mut sampler: Sampler) -> Result<(), String
     period_ends.set(schedule.due());
     probe_is_due.set(start + jitter.draw());
     let mut ring = Ring::default();
+    let mut is_starting = true;
     loop {
         ring.watch(sampler.wakes_on());
         tokio::select! {
@@ -76,6 +80,10 @@ async fn publish(settings: &Settings, mut sampler: Sampler) -> Result<(), String
                 metrics.take(&sample, sampler.response_times());
                 bus.publish(sample).await;
                 metrics.sent(bus.sent());
+                if is_starting && start.elapsed() >= STARTED_AFTER {
+                    is_starting = false;
+                    memory::give_back_code();
+                }
                 if let Some(sentence) = overruns.count(missed, due) {
                     eprintln!("slackwater-monitor: {sentence}");
                 }

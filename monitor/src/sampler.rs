@@ -41,6 +41,9 @@ impl Sampler {
 
     /// The Sample of the time since the last call, or since the sampler was opened.
     pub fn take(&mut self) -> Sample {
+        for collector in &mut self.collectors {
+            collector.begin();
+        }
         let now_ns = (self.inputs.monotonic_ns)();
         let mut sample = Sample {
             v: VERSION,

@@ -1,7 +1,9 @@
 //! The canary: what a probe of our own feels of the neighbours, where no hardware counter tells.
 //!
 //! It runs at a random moment of each period, so that neither the monitors of a fleet beat in step nor one of them
-//! always meets a quota's period at the same place; `collect` reports that run.
+//! always meets a quota's period at the same place; `collect` reports that run. A thread that just woke up is seldom
+//! interrupted at once: so the ratio of wall to CPU time is not that of the run alone, but also of all that the monitor
+//! did for the Sample, which is longer, and costs nothing more.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +13,7 @@ use slackwater_messages::{Canary as Section, Counters, Sample};
 use super::{Collector, absent};
 use crate::config::Settings;
 use crate::inputs::Inputs;
-use crate::probe::{Length, Probe, Run};
+use crate::probe::{Length, Probe, Run, Stopwatch};
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -29,7 +31,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         })
     });
     let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
-    Box::new(Canary { probe, budget_ns, length: Length::Whole, last: None })
+    Box::new(Canary { probe, budget_ns, length: Length::Whole, last: None, sampling: None })
 }
 
 /// Twice the L2 cache: more than it has places for, and little of a last-level cache.
@@ -51,8 +53,8 @@ fn l2_kib(sys: &Path) -> Option<u32> {
 
 /// How much the next run does. A machine that is full, or that takes the core away from us, needs its caches itself: the
 /// chases become short. The runs themselves stay, since their ratio of wall to CPU time is told each period.
-fn next_length(utilisation: Option<f64>, run: &Run) -> Length {
-    let is_busy = utilisation.is_some_and(|share| share >= BUSY) || run.wall_cpu_ratio >= INTERRUPTED;
+fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
+    let is_busy = utilisation.is_some_and(|share| share >= BUSY) || wall_cpu_ratio >= INTERRUPTED;
     if is_busy { Length::Short } else { Length::Whole }
 }
 
@@ -62,6 +64,8 @@ struct Canary {
     length: Length,
     /// This period's run, and how late it was.
     last: Option<(Run, u64)>,
+    /// Since the Sample's first reading.
+    sampling: Option<Stopwatch>,
 }
 
 impl Collector for Canary {
@@ -69,6 +73,10 @@ impl Collector for Canary {
         if let Some(probe) = &mut self.probe {
             self.last = Some((probe.run(self.budget_ns, self.length), late_ns));
         }
+    }
+
+    fn begin(&mut self) {
+        self.sampling = self.probe.is_some().then(Stopwatch::start);
     }
 
     fn collect(&mut self, sample: &mut Sample) {
@@ -80,6 +88,7 @@ impl Collector for Canary {
             }
             return;
         };
+        let sampling = self.sampling.take().map(Stopwatch::spent).unwrap_or_default();
         let (run, late_ms) = match self.last.take() {
             Some((run, late_ns)) => (run, Some(late_ns as f64 / 1e6)),
             None => {
@@ -90,8 +99,9 @@ impl Collector for Canary {
         if let Some(reason) = probe.why_no_slow_share() {
             absent(sample, "canary.slow_share", reason);
         }
-        self.length = next_length(sample.cpu.as_ref().and_then(|cpu| cpu.utilisation), &run);
-        let cpu_share = (sample.period_s > 0.0).then(|| run.cpu_ns as f64 / 1e9 / sample.period_s);
+        let wall_cpu_ratio = (run.spent + sampling).ratio();
+        self.length = next_length(sample.cpu.as_ref().and_then(|cpu| cpu.utilisation), wall_cpu_ratio);
+        let cpu_share = (sample.period_s > 0.0).then(|| run.spent.cpu_ns as f64 / 1e9 / sample.period_s);
         if cpu_share.is_none() {
             absent(sample, "canary.cpu_share", super::NO_TIME);
         }
@@ -100,18 +110,18 @@ impl Collector for Canary {
             llc_cycles_per_load: Some(run.llc_cycles_per_load),
             alu_cycles_per_op: Some(run.alu_cycles_per_op),
             slow_share: run.slow_share,
-            wall_cpu_ratio: Some(run.wall_cpu_ratio),
+            wall_cpu_ratio: Some(wall_cpu_ratio),
             cpu_share,
             late_ms,
         });
         if sample.counters.is_none() {
-            stand_in(sample, &run);
+            stand_in(sample, &run, wall_cpu_ratio);
         }
     }
 }
 
 /// Where no hardware counter tells, the probe's figures stand in its place.
-fn stand_in(sample: &mut Sample, run: &Run) {
+fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
     sample.absent.remove("counters");
     if let Some(reason) = sample.absent.get("canary.slow_share").cloned() {
         absent(sample, "counters.cache_miss_rate", reason);
@@ -121,7 +131,7 @@ fn stand_in(sample: &mut Sample, run: &Run) {
         source: "canary".to_owned(),
         cpi: Some(run.llc_cycles_per_load),
         cache_miss_rate: run.slow_share,
-        wall_cpu_ratio: Some(run.wall_cpu_ratio),
+        wall_cpu_ratio: Some(wall_cpu_ratio),
         instructions_per_s: None,
     });
 }
@@ -134,18 +144,6 @@ mod tests {
 
     fn sample() -> Sample {
         Sample { period_s: 0.2, ..Sample::default() }
-    }
-
-    fn run(wall_cpu_ratio: f64) -> Run {
-        Run {
-            alu_cycles_per_op: 0.5,
-            l2_cycles_per_load: 14.0,
-            llc_cycles_per_load: 60.0,
-            slow_share: Some(0.1),
-            wall_cpu_ratio,
-            cpu_ns: 100_000,
-            loads: 2048,
-        }
     }
 
     #[test]
@@ -214,17 +212,34 @@ mod tests {
 
     #[test]
     fn it_backs_off_while_the_machine_is_busy_or_takes_its_core_away() {
-        assert_eq!(next_length(Some(0.5), &run(1.0)), Length::Whole);
-        assert_eq!(next_length(None, &run(1.2)), Length::Whole);
-        assert_eq!(next_length(Some(0.95), &run(1.0)), Length::Short);
-        assert_eq!(next_length(Some(0.1), &run(7.0)), Length::Short);
-        let mut canary =
-            Canary { probe: Some(Probe::new(1024)), budget_ns: 1 << 40, length: Length::Whole, last: None };
+        assert_eq!(next_length(Some(0.5), 1.0), Length::Whole);
+        assert_eq!(next_length(None, 1.2), Length::Whole);
+        assert_eq!(next_length(Some(0.95), 1.0), Length::Short);
+        assert_eq!(next_length(Some(0.1), 7.0), Length::Short);
+        let mut canary = Canary {
+            probe: Some(Probe::new(1024)),
+            budget_ns: 1 << 40,
+            length: Length::Whole,
+            last: None,
+            sampling: None,
+        };
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() });
         assert_eq!(canary.length, Length::Short);
         canary.probe(0);
         assert_eq!(canary.last.expect("it ran all the same").0.loads, 256);
+    }
+
+    #[test]
+    fn the_core_that_is_lost_while_the_sample_is_taken_counts_too() {
+        let mut canary = open(&Settings::default(), &Inputs::machine());
+        canary.probe(0);
+        canary.begin();
+        std::thread::sleep(std::time::Duration::from_millis(50)); // off the core, between two readings
+        let mut sample = sample();
+        canary.collect(&mut sample);
+        let ratio = sample.canary.and_then(|canary| canary.wall_cpu_ratio).expect("a ratio");
+        assert!(ratio > 10.0, "{ratio}");
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub mod traffic;
 
 /// Measures one section of the Sample.
 pub trait Collector {
+    /// Called before the first collector measures.
+    fn begin(&mut self) {}
+
     /// Puts what happened since the last call (at first: since it was opened) into its section. A value that cannot be
     /// had goes to `sample.absent` with the reason.
     fn collect(&mut self, sample: &mut Sample);

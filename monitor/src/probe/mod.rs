@@ -1,8 +1,8 @@
 //! The canary's probe: known code in three parts, each of which feels something else of the neighbours.
 //!
 //! [`arithmetic`] moves with the clock and a sibling thread, the L2 chase with who shares the core's own caches, the
-//! last-level chase with who shares the socket's. The ratio of wall to CPU time of all three together says whether the
-//! core was taken away meanwhile.
+//! last-level chase with who shares the socket's. The ratio of wall to CPU time says whether the core was taken away
+//! meanwhile.
 
 use rustix::thread::ClockId;
 
@@ -41,12 +41,56 @@ pub struct Run {
     pub llc_cycles_per_load: f64,
     /// Share of the last-level chase's loads that took longer than a cache hit.
     pub slow_share: Option<f64>,
-    /// Wall time over CPU time.
-    pub wall_cpu_ratio: f64,
-    /// CPU time of the run.
-    pub cpu_ns: u64,
+    /// What the run took.
+    pub spent: Spent,
     /// Loads of the last-level chase; fewer than the whole when the budget ended first.
     pub loads: u32,
+}
+
+/// Wall and CPU time of a piece of work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Wall time.
+    pub wall_ns: u64,
+    /// CPU time of this thread.
+    pub cpu_ns: u64,
+}
+
+impl Spent {
+    /// Wall time over CPU time; 1 means that nobody took the core away.
+    pub fn ratio(self) -> f64 {
+        self.wall_ns as f64 / self.cpu_ns.max(1) as f64
+    }
+}
+
+impl std::ops::Add for Spent {
+    type Output = Spent;
+
+    fn add(self, more: Spent) -> Spent {
+        Spent { wall_ns: self.wall_ns + more.wall_ns, cpu_ns: self.cpu_ns + more.cpu_ns }
+    }
+}
+
+/// Measures what a piece of work takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch {
+    wall_ns: u64,
+    cpu_ns: u64,
+}
+
+impl Stopwatch {
+    /// From now on. To ask for CPU time is a system call, and the way back from it is where a kernel takes the core from a
+    /// cgroup that has used up its quota: so the wall clock is read before, and at the end after it.
+    pub fn start() -> Stopwatch {
+        let wall_ns = clock_ns(ClockId::Monotonic);
+        Stopwatch { wall_ns, cpu_ns: clock_ns(ClockId::ThreadCPUTime) }
+    }
+
+    /// What was spent until now.
+    pub fn spent(self) -> Spent {
+        let cpu_ns = clock_ns(ClockId::ThreadCPUTime).saturating_sub(self.cpu_ns);
+        Spent { wall_ns: clock_ns(ClockId::Monotonic).saturating_sub(self.wall_ns), cpu_ns }
+    }
 }
 
 /// The working set and what was learnt about this machine.
@@ -69,36 +113,28 @@ impl Probe {
 
     /// Runs for at most about `budget_ns` of wall time: when the core is taken away meanwhile, the run ends as soon as
     /// it comes back. Some turns and loads are always made.
-    ///
-    /// The clocks are read between the parts too: to ask for CPU time is a system call, and the way back from it is
-    /// where a kernel takes the core from a cgroup that has used up its quota.
     pub fn run(&mut self, budget_ns: u64, length: Length) -> Run {
         let cycles_per_ns = self.rate.cycles_per_ns();
-        let wall_start_ns = clock_ns(ClockId::Monotonic);
-        let cpu_start_ns = clock_ns(ClockId::ThreadCPUTime);
+        let all = Stopwatch::start();
         let end_cycles = cycles::now() + (budget_ns as f64 * cycles_per_ns) as u64;
         let alu_cycles_per_op = median_turn(end_cycles, arithmetic::turn);
         let l2_cycles_per_load = median_turn(end_cycles, || self.chase.l2_turn());
 
-        let chase_start_ns = clock_ns(ClockId::ThreadCPUTime);
+        let chase = Stopwatch::start();
         let whole = self.chase.round() * if length == Length::Whole { PASSES } else { 1 };
         let mut made = Loads::default();
         while made.loads == 0 || (made.loads < whole && cycles::now() < end_cycles) {
             let chunk = self.chase.last_level_chunk();
             made = Loads { loads: made.loads + chunk.loads, slow: made.slow + chunk.slow };
         }
-        let end_ns = clock_ns(ClockId::ThreadCPUTime);
-        let wall_ns = clock_ns(ClockId::Monotonic).saturating_sub(wall_start_ns);
-        let cpu_ns = end_ns.saturating_sub(cpu_start_ns).max(1);
-        let chase_cycles = end_ns.saturating_sub(chase_start_ns) as f64 * cycles_per_ns;
+        let chase_cycles = chase.spent().cpu_ns as f64 * cycles_per_ns;
         let llc_cycles_per_load = chase_cycles / f64::from(made.loads) - self.chase.overhead_cycles() as f64;
         Run {
             alu_cycles_per_op,
             l2_cycles_per_load,
             llc_cycles_per_load: llc_cycles_per_load.max(0.0),
             slow_share: self.why_no_slow_share().is_none().then(|| f64::from(made.slow) / f64::from(made.loads)),
-            wall_cpu_ratio: wall_ns as f64 / cpu_ns as f64,
-            cpu_ns,
+            spent: all.spent(),
             loads: made.loads,
         }
     }
@@ -126,7 +162,7 @@ mod tests {
         for length in [Length::Whole, Length::Short] {
             for _ in 0..10 {
                 let run = probe.run(400_000, length);
-                assert!(run.llc_cycles_per_load >= 0.0 && run.wall_cpu_ratio > 0.9 && run.cpu_ns > 0, "{run:?}");
+                assert!(run.llc_cycles_per_load >= 0.0 && run.spent.ratio() > 0.9 && run.spent.cpu_ns > 0, "{run:?}");
                 assert!(run.alu_cycles_per_op > 0.0 && run.l2_cycles_per_load > 0.0, "{run:?}");
                 let whole = if length == Length::Whole { PASSES * 256 } else { 256 };
                 assert!(run.loads >= chase::CHUNK && run.loads <= whole, "{run:?}");

@@ -1,0 +1,46 @@
+"""What weights do under each balance algorithm: the one table that preflight, the plan and docs/balancing.md go by.
+
+Source: HAProxy Configuration Manual, `balance` and `hash-type`; measured on 2.6 by tests/test_lbengine_algorithms.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Effect = Literal["share", "concurrency", "keys", "none"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm. `effect` is what a weight set at run time changes."""
+
+    effect: Effect
+    """share: of the requests. concurrency: of the requests in flight. keys: of the keys, with `hash-type consistent`
+    only. none: nothing."""
+    told: str = ""
+    """What the site should know (`keys`), or why it is refused (`none`)."""
+
+
+_KEYS = Algorithm("keys", "weights move a share of the keys, and with them their sessions and caches")
+ALGORITHMS: dict[str, Algorithm] = {
+    "roundrobin": Algorithm("share"),
+    "random": Algorithm("share"),
+    "unknown": Algorithm("share"),  # what HAProxy 2.6 and 3.0 call `random`
+    "leastconn": Algorithm("concurrency"),
+    "source": _KEYS,
+    "uri": _KEYS,
+    "url_param": _KEYS,
+    "hdr": _KEYS,
+    "rdp-cookie": _KEYS,
+    "hash": _KEYS,
+    "static-rr": Algorithm("none", "it takes no weights at run time but 0% and 100%; use `balance roundrobin`"),
+    "first": Algorithm("none", "it ignores weights; use `balance roundrobin` or `leastconn`"),
+}
+"""By the name that HAProxy's `show stat` gives it."""
+
+
+def effect(balance: str) -> Effect:
+    """What weights do under this algorithm; one that is not known is taken for one that shares by weights."""
+    known = ALGORITHMS.get(balance)
+    return "share" if known is None else known.effect

@@ -1,0 +1,58 @@
+"""From wanted rates to whole weights: the ones whose split of the requests is closest to the wanted one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MOST_TRIES = 200
+"""Sums tried on each side; only where the kept servers should get next to nothing would more of them help."""
+
+
+def closest(kept_weight: int, kept_rate: float, rates: Sequence[float], most: Sequence[int]) -> list[int]:
+    """Whole weights, each from 0 to its `most`, for servers that should get `rates`.
+
+    They stand beside servers whose weights stay, `kept_weight` in all, and which should get `kept_rate` together. Of
+    all such weights these put the least share of the requests on a wrong server: half of Σ |share - wanted share|,
+    summed over the servers and the kept ones as one. For a given sum of the weights that is what largest remainders
+    give (M. L. Balinski and H. P. Young, Fair Representation, Yale 1982, appendix A), so only sums are tried.
+    Needs `kept_weight` and `kept_rate` above 0.
+    """
+    if kept_weight <= 0 or kept_rate <= 0.0 or len(rates) != len(most):
+        raise ValueError(f"expected kept servers with weight and rate, got {kept_weight} and {kept_rate:g}")
+    total = kept_rate + math.fsum(rates)
+    shares = [rate / total for rate in rates]
+    kept_share = kept_rate / total
+    most_sum = sum(most)
+    ideal = min(kept_weight * (1.0 / kept_share - 1.0), float(most_sum))
+    best: tuple[float, list[int]] = (math.inf, [])
+    # From the ideal sum outwards: what the kept servers alone are off by grows that way, and the others are off by as
+    # much together, so a side is done when that is more than the best found.
+    for sums in (range(math.floor(ideal), -1, -1), range(math.floor(ideal) + 1, most_sum + 1)):
+        for weights_sum in sums[:MOST_TRIES]:
+            whole = kept_weight + weights_sum
+            kept_off = abs(kept_weight / whole - kept_share)
+            if 2.0 * kept_off > best[0]:
+                break
+            weights = _largest_remainders([share * whole for share in shares], weights_sum, most)
+            off = kept_off + math.fsum(
+                abs(weight / whole - share) for weight, share in zip(weights, shares, strict=True)
+            )
+            if off < best[0] - 1e-12:
+                best = (off, weights)
+    return best[1]
+
+
+def _largest_remainders(wanted: Sequence[float], weights_sum: int, most: Sequence[int]) -> list[int]:
+    """Whole numbers within 0..most with this sum that are closest to `wanted`, one by one."""
+    weights = [min(math.floor(want), limit) for want, limit in zip(wanted, most, strict=True)]
+    missing = weights_sum - sum(weights)
+    while missing:
+        step = 1 if missing > 0 else -1
+        free = [n for n in range(len(weights)) if 0 <= weights[n] + step <= most[n]]
+        # Those who gain most, or lose least, by one step in this direction go first, each once.
+        free.sort(key=lambda n: abs(weights[n] + step - wanted[n]) - abs(weights[n] - wanted[n]))
+        for n in free[: abs(missing)]:
+            weights[n] += step
+        missing -= step * min(abs(missing), len(free))
+    return weights

@@ -1,0 +1,163 @@
+"""What a balancer shows: its servers at one moment, and how HAProxy's answers are read into that.
+
+`show info`, `show stat`, `show servers state`: HAProxy Management Guide, sections 9.1 and 9.3.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20 | 0x40
+DRAINED = 0x08 | 0x10
+"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell."""
+STARTING, RUNNING = 1, 2
+AGENT_ENABLED = 0x04
+"""Bit of srv_agent_state."""
+
+
+class BalancerError(Exception):
+    """HAProxy cannot be used or refused something; the text says which socket, what, and what was expected."""
+
+
+class BalancerUnreachable(BalancerError):
+    """Nobody answers on the socket, or not to the end: HAProxy is away, restarting or stuck. Worth trying again."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server of the backend as HAProxy shows it."""
+
+    name: str
+    status: str
+    """HAProxy's word: `UP`, `no check`, `DOWN`, `MAINT`, `DRAIN`, ..."""
+    available: bool
+    """It takes requests if its weight is above 0: running, and neither in maintenance nor drained by an operator."""
+    backup: bool
+    weight: int
+    """The user weight now (srv_uweight)."""
+    configured: int
+    """The weight of the configuration file (srv_iweight)."""
+    in_flight: int
+    queued: int
+    requests: int
+    """Since HAProxy started."""
+    rt_mean_ms: float | None
+    """Mean of the last 1024 responses; absent before the first."""
+    errors: int
+    """Failed connections, failed responses and responses of status 500 and above, since HAProxy started."""
+    agent_check: bool
+    srv_record: bool
+    cookie: str
+    maxconn: int | None = None
+    """Most requests that it gets at a time; None: no limit."""
+    queue_mean_ms: float | None = None
+    """Mean time in its queue over the last 1024 requests; absent before the first."""
+    slow_start: bool = False
+    """It came back from a failed check, and the balancer's own slowstart holds its weight down."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one connection told about the process and the backend."""
+
+    pid: int
+    uptime_s: int
+    connections: int
+    """Accepted since the process started, ours included."""
+    version: str
+    stopping: bool
+    balance: str
+    """The algorithm; HAProxy 2.6 and 3.0 call `random` "unknown"."""
+    cookie: str
+    servers: tuple[Server, ...]
+    most_weight: int = 256
+    """The highest weight that this balancer takes."""
+    generation: int = 0
+    """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
+    trouble: tuple[str, ...] = ()
+    """In words, which part of the balancer could not be asked."""
+
+
+def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
+    """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
+    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
+    if "Pid" not in facts or "Uptime_sec" not in facts:
+        raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
+    if not stat.startswith("# ") or "Can't find backend" in state:
+        raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
+    rows = _rows(stat[2:])
+    totals = next((row for row in rows if row["svname"] == "BACKEND"), None)
+    if totals is None:
+        raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
+    if not totals.get("algo"):
+        raise BalancerError(
+            f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin`"
+        )
+    by_name = {row["svname"]: row for row in rows}
+    servers = []
+    for row in states(state, where):
+        counts = by_name.get(row["srv_name"])
+        if counts is None:  # added between the two answers: seen in the next cycle
+            continue
+        admin, running = int(row["srv_admin_state"]), int(row["srv_op_state"])
+        servers.append(
+            Server(
+                name=row["srv_name"],
+                status=counts["status"],
+                available=running in (STARTING, RUNNING) and not admin & (MAINTENANCE | DRAINED),
+                backup=counts["bck"] == "1",
+                weight=int(row["srv_uweight"]),
+                configured=int(row["srv_iweight"]),
+                in_flight=_count(counts, "scur"),
+                queued=_count(counts, "qcur"),
+                requests=_count(counts, "stot"),
+                rt_mean_ms=float(_count(counts, "rtime")) if _count(counts, "stot") else None,
+                errors=_count(counts, "econ") + _count(counts, "eresp") + _count(counts, "hrsp_5xx"),
+                agent_check=bool(int(row.get("srv_agent_state") or 0) & AGENT_ENABLED),
+                srv_record=row.get("srvrecord", "-") != "-",
+                cookie=counts.get("cookie") or "",
+                maxconn=_count(counts, "slim") or None,
+                queue_mean_ms=float(_count(counts, "qtime")) if _count(counts, "stot") else None,
+                slow_start=bool(counts.get("throttle")),
+            )
+        )
+    return Snapshot(
+        pid=int(facts["Pid"]),
+        uptime_s=int(facts["Uptime_sec"]),
+        connections=int(facts.get("CumConns", 0)),
+        version=facts.get("Version", ""),
+        stopping=facts.get("Stopping", "0") == "1",
+        balance=totals["algo"],
+        cookie=totals.get("cookie") or "",
+        servers=tuple(servers),
+    )
+
+
+COLUMNS = frozenset(
+    "svname status bck algo cookie scur qcur slim stot rtime qtime econ eresp hrsp_5xx throttle".split()  # noqa: SIM905
+)
+"""Of `show stat`'s hundred columns, those that are read here."""
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    """The lines of `show stat`, in the columns that matter."""
+    lines = csv.reader(io.StringIO(text))
+    wanted = [(index, name) for index, name in enumerate(next(lines, [])) if name in COLUMNS]
+    return [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
+
+
+def _count(row: Mapping[str, str], column: str) -> int:
+    """A counter; a column that is empty or that this version doesn't have counts 0."""
+    return int(row.get(column) or 0)
+
+
+def states(text: str, where: str) -> list[dict[str, str]]:
+    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns."""
+    lines = text.splitlines()
+    if len(lines) < 2 or lines[0] != "1" or not lines[1].startswith("# "):
+        raise BalancerError(f"{where}: expected `show servers state` in format 1, got {text[:80]!r}")
+    columns = lines[1][2:].split()
+    return [dict(zip(columns, line.split(), strict=False)) for line in lines[2:]]

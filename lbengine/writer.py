@@ -1,0 +1,178 @@
+"""The writing half of an engine: baseline to disk, changes to the journal, values to the balancer and read back."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from lbengine.baseline import Baseline, BaselineError, BaselineStore
+from lbengine.changes import change, lowers, value_after
+from lbengine.snapshot import BalancerError, Snapshot
+from slackwater.journal import JournalError
+from slackwater.messages import Change, Message
+
+log = logging.getLogger("lbengine")
+
+BY = "lbengine"
+Value = int | float | str | None
+
+
+class Balancer(Protocol):
+    """What the engine needs of a balancer."""
+
+    def read(self) -> Snapshot: ...
+
+    def set_weights(self, weights: Mapping[str, int]) -> None: ...
+
+
+@runtime_checkable
+class Limiter(Protocol):
+    """What it needs of one whose servers show a `maxconn`."""
+
+    def set_maxconns(self, maxconns: Mapping[str, int]) -> None: ...
+
+
+def set_limits(balancer: Balancer, limits: Mapping[str, int]) -> None:
+    """Sets `maxconn`s. Raises BalancerError, also for a balancer that has none."""
+    if not isinstance(balancer, Limiter):
+        raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(limits)}")
+    balancer.set_maxconns(limits)
+
+
+class Recorder(Protocol):
+    """What the engine needs of the journal."""
+
+    def record(self, *batch: Message) -> None: ...
+
+
+class Writer:
+    """Makes changes, each recorded before it is made. Messages to publish gather in `outbox`."""
+
+    def __init__(
+        self,
+        pool: str,
+        acting: bool,
+        balancer: Balancer,
+        store: BaselineStore,
+        journal: Recorder,
+        wall: Callable[[], float],
+    ) -> None:
+        self.pool = pool
+        self.acting = acting
+        self.balancer = balancer
+        self.store = store
+        self.outbox: deque[Message] = deque()
+        self.unsure: dict[str, int] = {}
+        """Weights that were sent and not confirmed: the balancer may show them or not."""
+        self.unsure_limits: set[str] = set()
+        """The same for `maxconn`, the servers only."""
+        self.limits: dict[str, int] = {}
+        """The `maxconn`s that we have set, or in observe mode would have."""
+        self._journal = journal
+        self._wall = wall
+        self._pending: dict[tuple[str, str, int], Change] = {}
+
+    def change(
+        self, what: str, target: str, before: Value, after: Value, why: str, by: str, *, applied: bool
+    ) -> Change:
+        now = self._wall()
+        return change(self.pool, what, target, before, after, why=why, by=by, applied=applied, time_unix_s=now)
+
+    def pending(self, what: str, server: str, before: int, after: int, why: str) -> Change:
+        """A change to make; one that is tried again keeps its first record."""
+        pending = self._pending.get((what, server, after))
+        if pending is not None and pending.before == before:
+            return pending
+        return self.change(what, server, before, after, why, BY, applied=self.acting)
+
+    def note(self, what: str, by: str, why: str) -> None:
+        """Records something about the pool itself."""
+        self.try_record(self.change(what, self.pool, None, None, why, by, applied=True))
+
+    def try_record(self, *changes: Change) -> None:
+        """Records what must happen or has happened whether or not it can be recorded, and publishes it."""
+        try:
+            self._journal.record(*changes)
+        except JournalError as error:
+            log.error("%s: %s", self.pool, error)
+        self.outbox += changes
+
+    def make(self, changes: list[Change], baselines: Mapping[str, Baseline], remarks: list[str]) -> list[Change]:
+        """Makes them, or in observe mode records them; returns what was done.
+
+        What cannot be recorded first is not lowered; the way back to the baseline stays open. Raises BalancerError.
+        """
+        if not changes:
+            self._pending = {}
+            return []
+        try:
+            limits = any(made.what == "maxconn" for made in changes)
+            if self.acting and (limits or not self.store.is_current()):
+                self.store.save(baselines)
+            self._journal.record(*changes)
+        except (BaselineError, JournalError) as error:
+            lowered = [made for made in changes if lowers(made)]
+            remarks.append(f"not lowered: {', '.join(made.target for made in lowered) or 'nothing'} ({error})")
+            changes = [made for made in changes if made not in lowered]
+        if self.acting and changes:
+            self._send(changes)
+        for made in changes:
+            if made.what == "maxconn":
+                self._remember_limit(made.target, value_after(made), baselines)
+        self.unsure, self.unsure_limits, self._pending = {}, set(), {}
+        self.outbox += changes
+        return changes
+
+    def _send(self, changes: Sequence[Change]) -> None:
+        tried = set(self._pending)
+        self._pending = {(made.what, made.target, value_after(made)): made for made in changes}
+        weights = {made.target: value_after(made) for made in changes if made.what == "weight"}
+        limits = {made.target: value_after(made) for made in changes if made.what == "maxconn"}
+        self.unsure, self.unsure_limits = weights, set(limits)
+        try:
+            if weights:
+                self.balancer.set_weights(weights)
+            if limits:
+                self.limits |= limits
+                set_limits(self.balancer, limits)
+        except BalancerError as error:
+            fresh = [made for made in changes if (made.what, made.target, value_after(made)) not in tried]
+            why = f"not set, tried again in the next cycle: {error}"
+            self.try_record(*(self.change(c.what, c.target, c.before, c.after, why, BY, applied=False) for c in fresh))
+            raise
+
+    def _remember_limit(self, server: str, most: int, baselines: Mapping[str, Baseline]) -> None:
+        if baselines[server].maxconn == most:
+            self.limits.pop(server, None)
+        else:
+            self.limits[server] = most
+
+    def put_back(
+        self,
+        weights: Mapping[str, tuple[int, int]],
+        limits: Mapping[str, tuple[int, int]],
+        by: str,
+        why: str,
+        what: str = "",
+    ) -> list[Change]:
+        """Sets server -> (shown, baseline) at once, recorded if that can be. Raises BalancerError."""
+        changes = [
+            self.change(what or "weight", name, before, after, why, by, applied=True)
+            for name, (before, after) in weights.items()
+        ]
+        changes += [
+            self.change(what or "maxconn", name, before, after, why, by, applied=True)
+            for name, (before, after) in limits.items()
+        ]
+        if changes:
+            self.try_record(*changes)
+        if weights:
+            self.unsure = {name: after for name, (_, after) in weights.items()}
+            self.balancer.set_weights(self.unsure)
+            self.unsure = {}
+        if limits:
+            set_limits(self.balancer, {name: after for name, (_, after) in limits.items()})
+        self.limits = {}
+        return changes

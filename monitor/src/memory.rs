@@ -1,0 +1,68 @@
+//! Gives back what only the start needed: pages of code and constants are the file's, so they can be dropped at any time,
+//! and those that are needed again come back by themselves.
+
+use std::fs;
+
+use rustix::mm::{Advice, madvise};
+
+/// Drops the pages of program and libraries from this process's memory. Where that is not possible nothing happens.
+pub fn give_back_code() {
+    for part in unchanged(&fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
+        let start = std::ptr::with_exposed_provenance_mut(part.start);
+        // SAFETY: the pages hold what stands in a file, unchanged (no page of the mapping was copied) and unchangeable
+        // (it is not writable): the next access reads the same from the file.
+        let _ = unsafe { madvise(start, part.len(), Advice::LinuxDontNeed) };
+    }
+}
+
+/// The addresses of mapped files that are not writable and of which no page was ever written to (relocations do that).
+fn unchanged(smaps: &str) -> Vec<std::ops::Range<usize>> {
+    let mut found = Vec::new();
+    let mut mapping = None;
+    for line in smaps.lines() {
+        if let Some(anonymous) = line.strip_prefix("Anonymous:") {
+            if let Some(range) = mapping.take().filter(|_| anonymous.trim() == "0 kB") {
+                found.push(range);
+            }
+        } else if let Some(range) = read_only_file(line) {
+            mapping = range;
+        }
+    }
+    found
+}
+
+/// Of a mapping's first line: its addresses if it is a file that cannot be written to, else nothing; `None` of others.
+fn read_only_file(line: &str) -> Option<Option<std::ops::Range<usize>>> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let range = address(start)?..address(end)?;
+    let is_read_only = words.next()?.as_bytes().get(1) == Some(&b'-');
+    let is_file = words.nth(3).is_some_and(|path| path.starts_with('/'));
+    Some((is_read_only && is_file).then_some(range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_that_cannot_change_and_never_did_are_given_back() {
+        let smaps = "\
+1000-3000 r-xp 00000000 08:01 42   /usr/bin/x\nSize: 8 kB\nAnonymous:             0 kB\n\
+3000-4000 r--p 00000000 08:01 42   /usr/bin/x\nAnonymous:             4 kB\n\
+4000-5000 rw-p 00000000 08:01 42   /usr/bin/x\nAnonymous:             0 kB\n\
+5000-6000 r--p 00000000 00:00 0    [vvar]\nAnonymous:             0 kB\n\
+6000-7000 r--p 00000000 00:00 0 \nAnonymous:             0 kB\n\
+8000-9000 r--p 00000000 08:01 43   /usr/lib/y.so\nAnonymous:             0 kB\n";
+        assert_eq!(unchanged(smaps), [0x1000..0x3000, 0x8000..0x9000]);
+    }
+
+    #[test]
+    fn the_program_goes_on_with_what_comes_back() {
+        let mapped = fs::read_to_string("/proc/self/smaps").expect("mappings");
+        assert!(!unchanged(&mapped).is_empty());
+        give_back_code();
+        assert_eq!(format!("{:.2}", std::f64::consts::PI), "3.14");
+    }
+}

@@ -1,0 +1,109 @@
+"""The story of a node's last episode, from the journal: when and why it began, what was done, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from slackwater.journal import Journal, StateSpan
+from slackwater.messages import Change, State
+
+LOOK_BACK_S = 7 * 86400.0
+SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
+BEFORE_S, AFTER_S = 1.0, 60.0
+"""Changes this long before the beginning (clocks differ a little) and after the end (the way back) belong to it."""
+
+
+class Story(msgspec.Struct):
+    """An episode of one node."""
+
+    pool: str
+    node: str
+    state: State
+    since_unix_s: float
+    until_unix_s: float | None
+    """None: it goes on."""
+    severity: float
+    """The highest share of the node's calm capacity that was lost."""
+    path: list[str]
+    """Why it was judged so, as it began."""
+    changes: list[Change]
+    """What was done about it, oldest first, and what came of that."""
+
+
+def story(journal: Journal, pool: str, node: str, servers: Mapping[str, str], now_unix_s: float) -> Story | None:
+    """The last episode of a node within a week; None if there was none. `servers` maps server to node names."""
+    spans = [span for span in journal.states(pool, now_unix_s - LOOK_BACK_S) if span.node == node]
+    slow = [span for span in spans if span.state in SLOW]
+    if not slow:
+        return None
+    episode = slow[-1]
+    after = [span.since_unix_s for span in spans if span.since_unix_s > episode.since_unix_s]
+    ended = min(after) if after else None
+    names = {server for server, of in servers.items() if of == node} | ({node} - servers.keys())
+    return Story(
+        pool=pool,
+        node=node,
+        state=episode.state,
+        since_unix_s=episode.since_unix_s,
+        until_unix_s=ended,
+        severity=episode.severity,
+        path=episode.path,
+        changes=_changes(journal, pool, names, episode, ended),
+    )
+
+
+def _changes(
+    journal: Journal, pool: str, names: Collection[str], episode: StateSpan, ended_unix_s: float | None
+) -> list[Change]:
+    until = float("inf") if ended_unix_s is None else ended_unix_s + AFTER_S
+    found = journal.changes(pool, 10_000, episode.since_unix_s - BEFORE_S)
+    return [made for made in reversed(found) if made.time_unix_s <= until and made.target in {*names, pool}]
+
+
+def as_text(told: Story) -> str:
+    """For people, times in the local zone."""
+    lasted = "it goes on" if told.until_unix_s is None else f"{told.until_unix_s - told.since_unix_s:.1f} s"
+    lines = [
+        f"{told.node} ({told.pool}): {told.state} since {_clock(told.since_unix_s, date=True)}, {lasted},"
+        f" {told.severity:.0%} of its capacity lost at most",
+        *(f"  because {reason}" for reason in told.path),
+    ]
+    climbing: Change | None = None
+    for made in [*told.changes, None]:
+        if made is not None and climbing is not None and _goes_on(climbing, made):
+            climbing = msgspec.structs.replace(climbing, after=made.after)
+            continue
+        if climbing is not None:
+            lines.append(_line(climbing))
+        climbing = made
+    return "\n".join(lines)
+
+
+def _goes_on(before: Change, now: Change) -> bool:
+    """Steps of a ramp are one line."""
+    numbers = [before.before, before.after, now.before, now.after]
+    return (
+        before.what == now.what == "weight"
+        and before.target == now.target
+        and before.after == now.before
+        and before.applied == now.applied
+        and all(isinstance(number, int) for number in numbers)
+        and int(before.before or 0) < int(before.after or 0) < int(now.after or 0)
+    )
+
+
+def _line(made: Change) -> str:
+    at = _clock(made.time_unix_s)
+    if made.what == "outcome":
+        return f"  {at}  {made.why}"
+    would = "" if made.applied else "would have: "
+    values = "" if made.before is None and made.after is None else f" {made.before} -> {made.after}"
+    return f"  {at}  {would}{made.target} {made.what}{values}: {made.why} (by {made.by})"
+
+
+def _clock(unix_s: float, date: bool = False) -> str:
+    local = datetime.fromtimestamp(unix_s, UTC).astimezone()
+    return local.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S") + f".{local.microsecond // 100_000}"

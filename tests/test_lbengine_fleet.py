@@ -1,0 +1,197 @@
+"""Several real HAProxies driven as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, until, web_servers
+
+from lbengine.engine import Engine
+from lbengine.fleet import ASK_AGAIN_S, Fleet, balancer_of
+from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy
+from lbengine.lock import LockError, PoolLock
+from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
+from slackwater.journal import Journal, journal_path
+from slackwater.messages import State, Verdict
+
+HOSTS = ("host1", "host2", "host3")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Two:
+    """Two HAProxies in front of the same three servers."""
+
+    def __init__(self, members: list[RealHAProxy], ports: list[int]) -> None:
+        self.members = members
+        self.ports = ports
+        self.clock = Clock()
+        self.fleet = Fleet([HAProxy(member.socket, "web", 0.5) for member in members], self.clock)
+
+    def weights(self) -> list[list[int]]:
+        return [[member.weight(host) for host in HOSTS] for member in self.members]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with web_servers(3) as ports, ExitStack() as stack:
+        yield Two([stack.enter_context(haproxy(backend(ports))) for _ in range(2)], ports)
+
+
+@needs_haproxy
+def test_load_is_summed_and_weights_go_to_all(two: Two) -> None:
+    two.members[0].request(3)
+    two.members[1].request(6)
+    seen = two.fleet.read()
+    assert [server.requests for server in seen.servers] == [3, 3, 3]
+    two.fleet.set_weights({"host1": 7})
+    assert two.weights() == [[7, 100, 100], [7, 100, 100]]
+    assert [server.weight for server in two.fleet.read().servers] == [7, 100, 100]
+
+
+@needs_haproxy
+def test_a_weight_that_differs_on_one_of_them_is_the_one_that_is_told(two: Two) -> None:
+    two.fleet.read()
+    two.fleet.set_weights({"host1": 7})
+    two.members[1].say("set server web/host1 weight 30")
+    assert two.fleet.read().servers[0].weight == 30
+
+
+@needs_haproxy
+def test_one_that_is_stuck_is_left_out_asked_seldom_and_taken_back_as_started_anew(two: Two) -> None:
+    before = two.fleet.read()
+    with stopped(two.members[1].pid()):
+        seen = two.fleet.read()
+        (trouble,) = seen.trouble
+        assert two.members[1].socket in trouble
+        two.fleet.set_weights({"host1": 0})
+        two.clock.now_s += ASK_AGAIN_S / 2
+    assert two.fleet.read().generation == before.generation, "it is not asked yet"
+    two.clock.now_s += ASK_AGAIN_S
+    back = two.fleet.read()
+    assert not back.trouble
+    assert back.generation > before.generation
+    assert back.servers[0].weight == 100
+    two.fleet.set_weights({"host1": 0})
+    assert two.weights() == [[0, 100, 100], [0, 100, 100]]
+
+
+@needs_haproxy
+def test_when_nobody_answers_it_is_said_of_all(two: Two) -> None:
+    with (
+        stopped(two.members[0].pid()),
+        stopped(two.members[1].pid()),
+        pytest.raises(BalancerUnreachable, match=f"{two.members[0].socket}.*; {two.members[1].socket}"),
+    ):
+        two.fleet.read()
+    assert len(two.fleet.read().servers) == 3
+
+
+@needs_haproxy
+def test_a_server_that_only_one_has_is_set_there_only(two: Two) -> None:
+    two.members[1].reload(backend(two.ports).replace("host3", "host4"))
+    assert [server.name for server in two.fleet.read().servers] == [*HOSTS, "host4"]
+    two.fleet.set_weights({"host3": 3, "host4": 4, "host1": 1})
+    assert two.members[0].weight("host3") == 3
+    assert two.members[1].weight("host4") == 4
+
+
+@needs_haproxy
+def test_maxconns_go_to_all_and_refusals_are_told(two: Two) -> None:
+    two.fleet.read()
+    two.fleet.set_maxconns({"host1": 4})
+    assert two.fleet.read().servers[0].maxconn == 4
+    with pytest.raises(BalancerError, match=r"expected 1\.\."):
+        two.fleet.set_maxconns({"host1": 0})
+
+
+def verdict(node: str, state: State) -> Verdict:
+    slow = state == "interference"
+    return Verdict(
+        v=1,
+        node=node,
+        pool="web",
+        time_unix_s=0.0,
+        state=state,
+        since_unix_s=0.0,
+        severity=0.8 if slow else 0.0,
+        path=["because"],
+        model="test",
+        capacity_rps=60.0 if slow else 300.0,
+        rps=50.0,
+    )
+
+
+@needs_haproxy
+def test_the_engine_drives_both_and_a_reload_of_one_is_repaired_in_the_same_cycle(two: Two, tmp_path: Path) -> None:
+    pool = PoolSettings(
+        name="web", backend="web", socket=two.members[0].socket, sockets=[two.members[1].socket], mode="act"
+    )
+    with Journal.open(journal_path(tmp_path)) as journal:
+        engine = Engine(pool, LbengineSettings(socket_timeout_s=5.0), tmp_path, journal)
+
+        def cycle(now_s: float, host1: State) -> str:
+            for host in HOSTS:
+                engine.inbox.put(verdict(host, host1 if host == "host1" else "calm"), now_s)
+            return engine.cycle(now_s)
+
+        cycle(1.0, "calm")
+        cycle(1.2, "interference")
+        assert two.weights() == [[0, 100, 100], [0, 100, 100]]
+        two.members[1].reload()
+        until(lambda: two.weights()[1] == [100, 100, 100], "the old worker is gone")
+        assert "started anew" in cycle(1.4, "interference")
+        assert two.weights() == [[0, 100, 100], [0, 100, 100]]
+        assert {change.by for change in journal.changes("web")} == {"lbengine"}
+        engine.stop(1.6, "the end")
+        assert two.weights() == [[100, 100, 100], [100, 100, 100]]
+
+
+@needs_haproxy
+def test_one_socket_is_plain_and_several_are_a_fleet(two: Two) -> None:
+    assert isinstance(balancer_of("web", [two.members[0].socket], 1.0), HAProxy)
+    assert isinstance(balancer_of("web", [member.socket for member in two.members], 1.0), Fleet)
+
+
+def test_the_lock_is_on_every_socket(tmp_path: Path) -> None:
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    both = PoolSettings(name="web", backend="web", socket=one, sockets=[other])
+    with PoolLock(PoolSettings(name="b", backend="web", socket=other)):
+        with pytest.raises(LockError, match=f"behind {other}"):
+            PoolLock(both).acquire()
+        PoolLock(PoolSettings(name="c", backend="web", socket=one)).acquire()
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ('socket = "tcp://10.0.0.1:9999"', "allow_tcp_socket = true"),
+        ('socket = "/a"\nsockets = ["tcp://10.0.0.1:9999"]', "allow_tcp_socket = true"),
+        ('socket = "tcp:10.0.0.1"\nallow_tcp_socket = true', "a path, or tcp://HOST:PORT"),
+        ('socket = "/a"\nsockets = ["/b", "/a"]', "name one twice"),
+    ],
+)
+def test_wrong_sockets_are_refused_in_words(lines: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse(f'[[pool]]\nname = "web"\nbackend = "web"\n{lines}\n', "f.toml")
+
+
+def test_a_backend_may_not_be_in_two_pools_by_any_of_its_sockets() -> None:
+    pools = '[[pool]]\nname = "a"\nbackend = "web"\nsocket = "/x"\n'
+    pools += '[[pool]]\nname = "b"\nbackend = "web"\nsocket = "/y"\nsockets = ["/x"]\n'
+    with pytest.raises(ConfigError, match=r"f\.toml:7: backend `web` of /x is there twice"):
+        parse(pools, "f.toml")
+
+
+def test_a_tcp_socket_is_taken_when_it_is_allowed() -> None:
+    text = '[[pool]]\nname = "a"\nbackend = "web"\nsocket = "tcp://10.0.0.1:9999"\nallow_tcp_socket = true\n'
+    assert parse(text, "f.toml").pool[0].all_sockets == ["tcp://10.0.0.1:9999"]

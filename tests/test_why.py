@@ -1,0 +1,110 @@
+"""The story of an episode, as the journal has it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slackwater.journal import Journal, journal_path
+from slackwater.messages import Change, State, Verdict
+from slackwater.why import Story, as_text, story
+
+NOW = time.time()
+
+
+def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
+    path = ["run delay 14.2x its calm baseline", "peers calm"] if state != "calm" else []
+    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds")
+
+
+def change(
+    what: str, before: float, after: float, at_s: float, why: str, target: str = "host1", applied: bool = True
+) -> Change:
+    return Change(1, f"{what}{at_s}", "web", NOW + at_s, what, target, before, after, why, "lbengine", applied)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    made = Journal.open(journal_path(tmp_path))
+    made.record(
+        verdict("interference", -400.0, -390.0, 0.5),
+        verdict("calm", -390.0, -100.0),
+        verdict("interference", -100.0, -99.0, 0.7),
+        verdict("interference", -100.0, -80.0, 0.82),
+        verdict("overload", -100.0, -80.0, 0.1, node="web2"),
+        verdict("calm", -80.0, -1.0),
+        change("weight", 100, 0, -399.0, "an earlier one"),
+        change("weight", 100, 0, -99.9, "optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1"),
+        change("weight", 100, 50, -99.0, "of another", target="host2"),
+        change("outcome", 38.8, 4.9, -89.0, "10 s after 100 -> 0: the pool's p95 38.8 -> 4.9 ms (5.1 predicted)"),
+        change("weight", 0, 2, -79.0, "calm"),
+        change("weight", 2, 40, -78.0, "calm"),
+        change("weight", 40, 100, -77.0, "calm"),
+        change("weight", 100, 90, -5.0, "much later"),
+    )
+    return made
+
+
+def told(journal: Journal) -> Story:
+    found = story(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
+    assert found is not None
+    return found
+
+
+def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) -> None:
+    found = told(journal)
+    assert found.state == "interference"
+    assert found.since_unix_s == pytest.approx(NOW - 100.0)
+    assert found.until_unix_s == pytest.approx(NOW - 80.0)
+    assert found.severity == 0.82
+    assert [made.after for made in found.changes] == [0, 4.9, 2, 40, 100]
+
+
+def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
+    lines = as_text(told(journal)).splitlines()
+    assert lines[0].startswith("web1 (web): interference since ")
+    assert "20.0 s, 82% of its capacity lost" in lines[0]
+    assert lines[1:3] == ["  because run delay 14.2x its calm baseline", "  because peers calm"]
+    assert "host1 weight 100 -> 0: optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1 (by lbengine)" in lines[3]
+    assert lines[4].endswith("10 s after 100 -> 0: the pool's p95 38.8 -> 4.9 ms (5.1 predicted)")
+    assert "host1 weight 0 -> 100: calm" in lines[5]
+    assert len(lines) == 6
+
+
+def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
+    with Journal.open(journal_path(tmp_path)) as made:
+        made.record(verdict("interference", -10.0, -1.0, 0.5))
+        made.record(change("weight", 100, 0, -9.0, "because", target="web1", applied=False))
+        found = story(made, "web", "web1", {}, NOW)
+    assert found is not None
+    assert found.until_unix_s is None
+    assert "it goes on" in as_text(found)
+    assert "would have: web1 weight 100 -> 0" in as_text(found)
+
+
+def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
+    assert story(journal, "web", "web9", {}, NOW) is None
+
+
+def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: Journal, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'state_dir = "{tmp_path}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/none"\n'
+        'servers = { host1 = "web1" }\n'
+    )
+    journal.close()
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "slackwater.cli", "why", *arguments, "--config", str(config)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "host1 weight 100 -> 0" in run("web1")
+    assert run("host1") == run("web1")
+    assert json.loads(run("web1", "--json"))["severity"] == 0.82
+    assert run("web9") == "web9 (web): no episode within a week\n"
+    assert run("web9", "--json") == "null\n"
