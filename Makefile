@@ -3,7 +3,8 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine web lab tools tests
 
-.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine docs clean
+.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine bench-detector recordings docs
+.PHONY: clean
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +35,12 @@ test-full: lint  ## also the slow stories
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
 	python tools/bench_sniffer.py --write docs/bench-sniffer.md
+
+bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
+	python tools/bench_detector.py --write docs/bench-detector.md
+
+recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 90 minutes, quiet)
+	python tools/lab_recordings.py
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)
 	python tools/bench_monitor.py --write docs/bench-monitor.md

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detector.signals import QUEUES, SIGNALS, Bools, Floats, Ints
 
@@ -22,11 +23,16 @@ BINS = len(CENTRES)
 KEEP = 48
 MIN_SAMPLES = 10
 """Calm ticks that a cell needs before a node is judged by it."""
+PROMPT = 24
+"""Until it holds so many ticks, each one counts at once; later every `EVERY`th tick counts those before it in too."""
+EVERY = 4
 MAX_STRIDE = 150
 """A full cell takes in one tick of this many at the least: 30 s at the default period."""
 MAX_STRETCH = 6.0
 QUANTILES = 9
 """A cell is kept on disk as this many evenly spaced quantiles."""
+VERSION = 2
+"""Of the file. In 1 the probe's cycles stood under the name of hardware's."""
 MAX_AGE_S = 7 * 86400.0
 USUAL = 0.95
 MAD_TO_SIGMA = 1.4826
@@ -54,32 +60,39 @@ class Reference(NamedTuple):
 
 
 class Baselines:
-    """Calm medians and spreads of all slots. Arrays are (slots, bins, signals)."""
+    """Calm medians and spreads of all slots. A cell is one slot at one load; only those that were learnt take room."""
 
     def __init__(self) -> None:
         signals = len(SIGNALS)
-        self._ring = np.full((0, BINS, KEEP, signals), np.nan, dtype=np.float32)
+        self._cell: Ints = np.zeros((0, BINS), dtype=np.int64)
+        """(slots, bins) which cell; cell 0 is the empty one."""
         self._seen: Ints = np.zeros((0, BINS), dtype=np.int64)
         self._taken: Ints = np.zeros((0, BINS), dtype=np.int64)
-        self.median: Floats = np.full((0, BINS, signals), np.nan)
-        self.spread: Floats = np.full((0, BINS, signals), np.nan)
-        self.high: Floats = np.full((0, BINS, signals), np.nan)
-        self.count: Ints = np.zeros((0, BINS, signals), dtype=np.int64)
+        self._nearest = np.zeros((0, BINS, signals), dtype=np.int8)
+        """(slots, bins, signals) the bin that speaks for this one."""
+        self._known: Bools = np.zeros((0, signals), dtype=bool)
+        self._free: list[int] = []
+        self._used = 1
+        self._ring = np.full((1, KEEP, signals), np.nan, dtype=np.float32)
+        self._count: Ints = np.zeros((1, signals), dtype=np.int64)
+        self._summary: Floats = np.full((1, len(Reference._fields), signals), np.nan)
+        """(cells, median spread high, signals)."""
 
     def resize(self, slots: int) -> None:
         more = slots - len(self._seen)
         if more <= 0:
             return
-        for name in ("_ring", "_seen", "_taken", "median", "spread", "high", "count"):
-            array = getattr(self, name)
-            fill = np.nan if array.dtype.kind == "f" else 0
-            setattr(self, name, np.concatenate([array, np.full((more, *array.shape[1:]), fill, dtype=array.dtype)]))
+        for name in ("_cell", "_seen", "_taken", "_nearest", "_known"):
+            setattr(self, name, _grown(getattr(self, name), slots, 0))
 
     def forget(self, slot: int) -> None:
         """Empties a slot for a new node."""
-        self._ring[slot] = np.nan
-        self._seen[slot] = self._taken[slot] = self.count[slot] = 0
-        self.median[slot] = self.spread[slot] = self.high[slot] = np.nan
+        cells = self._cell[slot][self._cell[slot] > 0]
+        self._ring[cells] = self._summary[cells] = np.nan
+        self._count[cells] = 0
+        self._free += [int(cell) for cell in cells]
+        self._cell[slot] = self._seen[slot] = self._taken[slot] = self._nearest[slot] = 0
+        self._known[slot] = False
 
     def learn(self, slots: Ints, bins: Ints, values: Floats) -> None:
         """Takes calm ticks in: `values` is (M, signals)."""
@@ -89,20 +102,53 @@ class Baselines:
         slots, bins, values = slots[take], bins[take], values[take]
         if not len(slots):
             return
-        self._ring[slots, bins, self._taken[slots, bins] % KEEP] = values
-        self._taken[slots, bins] += 1
-        self._summarise(slots, bins)
+        self._allot(slots, bins)
+        taken = self._taken[slots, bins]
+        self._ring[self._cell[slots, bins], taken % KEEP] = values
+        self._taken[slots, bins] = taken = taken + 1
+        due = (taken >= MIN_SAMPLES) & ((taken <= PROMPT) | (taken % EVERY == 0))
+        if due.any():
+            self._summarise(slots[due], bins[due])
+
+    def _allot(self, slots: Ints, bins: Ints) -> None:
+        """Gives cells to those that have none."""
+        lacking = np.flatnonzero(self._cell[slots, bins] == 0)
+        if not len(lacking):
+            return
+        again = [self._free.pop() for _ in range(min(len(lacking), len(self._free)))]
+        more = len(lacking) - len(again)
+        cells = np.array([*again, *range(self._used, self._used + more)], dtype=np.int64)
+        self._used += more
+        if self._used > len(self._count):
+            room = max(self._used, min(2 * len(self._count), len(self._count) + 4096))
+            self._ring = _grown(self._ring, room, np.nan)
+            self._count = _grown(self._count, room, 0)
+            self._summary = _grown(self._summary, room, np.nan)
+        self._cell[slots[lacking], bins[lacking]] = cells
 
     def _summarise(self, slots: Ints, bins: Ints) -> None:
-        cells = self._ring[slots, bins].astype(np.float64)
+        at = self._cell[slots, bins]
+        cells = self._ring[at]
         count = (~np.isnan(cells)).sum(axis=1)
         ordered = np.sort(cells, axis=1)
         median = _median(ordered, count)
-        self.count[slots, bins] = count
-        self.median[slots, bins] = median
-        self.spread[slots, bins] = MAD_TO_SIGMA * _median(np.sort(np.abs(cells - median[:, None, :]), axis=1), count)
+        away = np.sort(np.abs(cells - median[:, None, :].astype(np.float32)), axis=1)
         usual = np.ceil(USUAL * np.maximum(count - 1, 0)).astype(np.int64)
-        self.high[slots, bins] = ordered[np.arange(len(cells))[:, None], usual, np.arange(cells.shape[2])[None, :]]
+        self._summary[at, 0] = median
+        self._summary[at, 1] = MAD_TO_SIGMA * _median(away, count)
+        self._summary[at, 2] = ordered[np.arange(len(cells))[:, None], usual, np.arange(cells.shape[2])[None, :]]
+        changed = ((self._count[at] >= MIN_SAMPLES) != (count >= MIN_SAMPLES)).any(axis=1)
+        self._count[at] = count
+        if changed.any():
+            self._look_around(np.unique(slots[changed]))
+
+    def _look_around(self, slots: Ints) -> None:
+        """Which bins speak for which, after these slots have learnt enough of one more."""
+        enough = self._count[self._cell[slots]] >= MIN_SAMPLES
+        self._known[slots] = enough.any(axis=1)
+        for number in range(BINS):
+            distance = np.where(enough, _DISTANCE[number][None, :, None], np.inf)
+            self._nearest[slots, number] = distance.argmin(axis=1)
 
     def reference(self, slots: Ints, bins: Ints) -> Reference:
         """What is normal for these slots at these loads; NaN where too little was learnt.
@@ -110,19 +156,18 @@ class Baselines:
         Where this load was not seen yet, the nearest load that was speaks for it; signals that queue are stretched as
         load / (1 - load) when that was a lower one.
         """
-        enough = self.count[slots] >= MIN_SAMPLES
-        nearest = np.where(enough, _DISTANCE[bins][:, :, None], np.inf).argmin(axis=1)
+        nearest = self._nearest[slots, bins].astype(np.int64)
         columns = np.arange(len(SIGNALS))[None, :]
         stretch = np.where(QUEUES, _STRETCH[bins[:, None], nearest], 1.0)
-        stretch[~enough.any(axis=1)] = np.nan
-        at = (slots[:, None], nearest, columns)
-        return Reference(self.median[at] * stretch, self.spread[at] * stretch, self.high[at] * stretch)
+        stretch[~self._known[slots]] = np.nan
+        cells = self._cell[slots[:, None], nearest]
+        return Reference(*(self._summary[cells, number, columns] * stretch for number in range(3)))
 
     def export(self, slot: int) -> dict[str, Any]:
         """One slot as JSON: bin -> signal -> quantiles."""
         cells: dict[str, Any] = {}
         for number in np.flatnonzero(self._seen[slot]):
-            ring = self._ring[slot, number]
+            ring = self._ring[self._cell[slot, number]]
             cell = {}
             for column, signal in enumerate(SIGNALS):
                 values = ring[~np.isnan(ring[:, column]), column]
@@ -144,23 +189,30 @@ class Baselines:
                 number = int(name)
                 if not 0 <= number < BINS:
                     raise ValueError(f"load range {number} is not one of 0..{BINS - 1}")
+                place = np.array([slot]), np.array([number])
+                self._allot(*place)
                 for column, signal in enumerate(SIGNALS):
                     if signal.key in cell:
                         quantiles = np.asarray(cell[signal.key], dtype=np.float64)
                         if quantiles.shape != (QUANTILES,) or not np.isfinite(quantiles).all():
                             raise ValueError(f"{signal.key} in load range {number}: expected {QUANTILES} numbers")
                         spots = np.linspace(0, QUANTILES - 1, MIN_SAMPLES)
-                        self._ring[slot, number, :MIN_SAMPLES, column] = np.interp(
+                        self._ring[self._cell[slot, number], :MIN_SAMPLES, column] = np.interp(
                             spots, np.arange(QUANTILES), quantiles
                         )
                 self._seen[slot, number] = self._taken[slot, number] = MIN_SAMPLES
-                self._summarise(np.array([slot]), np.array([number]))
+                self._summarise(*place)
         except (ValueError, TypeError, AttributeError) as error:
             self.forget(slot)
             raise ValueError(f"not a baseline: {error}") from None
 
 
-def _median(ordered: Floats, count: Ints) -> Floats:
+def _grown(array: Any, length: int, fill: float) -> Any:
+    """The array with more rows."""
+    return np.concatenate([array, np.full((length - len(array), *array.shape[1:]), fill, dtype=array.dtype)])
+
+
+def _median(ordered: NDArray[np.floating[Any]], count: Ints) -> Floats:
     """Median over axis 1 of (M, K, S), which is sorted there; `count` (M, S) values are no NaN."""
     rows, columns = np.arange(len(ordered))[:, None], np.arange(ordered.shape[2])[None, :]
     low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, ordered.shape[1] - 1)
@@ -171,7 +223,7 @@ def save(path: Path, pools: dict[str, dict[str, Any]], now_unix_s: float) -> Non
     """Writes the baselines of all pools (pool -> node -> `Baselines.export`), atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.write_text(json.dumps({"v": 1, "written_unix_s": now_unix_s, "pools": pools}), encoding="utf-8")
+    draft.write_text(json.dumps({"v": VERSION, "written_unix_s": now_unix_s, "pools": pools}), encoding="utf-8")
     draft.replace(path)
 
 
@@ -179,8 +231,8 @@ def load(path: Path, now_unix_s: float) -> dict[str, dict[str, Any]]:
     """Reads what `save` wrote; empty when there is no file. Raises ValueError for a file that is no such thing."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["v"] != 1:
-            raise ValueError(f"version {content['v']}, expected 1")
+        if content["v"] != VERSION:
+            raise ValueError(f"version {content['v']}, expected {VERSION}")
         if not 0 <= now_unix_s - float(content["written_unix_s"]) <= MAX_AGE_S:
             return {}
         pools = content["pools"]

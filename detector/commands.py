@@ -15,6 +15,7 @@ from detector import tree
 from detector.estimator import TERMS
 from detector.features import words
 from detector.recording import Recording, RecordingError, read
+from detector.report import page
 from detector.training import Options, Progress, TrainingError, train_model
 
 NOTE = "A tick that lacks what a split asks for is judged by the stated thresholds."
@@ -31,7 +32,7 @@ def _files(data: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _progress() -> Progress:
+def progress() -> Progress:
     """A progress line on stderr, on a terminal only."""
 
     def say(what: str, done: int, of: int) -> None:
@@ -47,7 +48,7 @@ def _progress() -> Progress:
 @click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Model file to write.")
 @click.option("--name", default="", help="Name that Verdicts give the model; default: the file's name.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report (HTML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the metadata with all scores as JSON.")
 def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_json: bool) -> None:
     """Build the decision tree and the load estimator from labelled recordings.
@@ -58,7 +59,7 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
     """
     try:
         recordings: list[Recording] = []
-        say = _progress()
+        say = progress()
         files = _files(data)
         for number, file in enumerate(files):
             say("reading", number, len(files))
@@ -66,13 +67,17 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
         say("reading", len(files), len(files))
         today = time.strftime("%Y-%m-%d", time.gmtime())
         model = train_model(recordings, out, name or out.stem, today, Options(), say)
-        text = describe(model)
         if report is not None:
-            report.parent.mkdir(parents=True, exist_ok=True)
-            report.write_text(text + "\n", encoding="utf-8")
+            write_report(report, model)
     except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(json.dumps(model.metadata, indent=2) if as_json else f"{text}\n\nwritten: {out}")
+    click.echo(json.dumps(model.metadata, indent=2) if as_json else f"{describe(model)}\n\nwritten: {out}")
+
+
+def write_report(path: Path, model: tree.Model) -> None:
+    """Writes a model's report as HTML. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(model, describe(model)), encoding="utf-8")
 
 
 @click.group(epilog="Example: slackwater detector explain")
@@ -81,9 +86,75 @@ def detector() -> None:
 
 
 @detector.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--model", "which", default="", help="Model file, or `thresholds`; default: the shipped model.")
+@click.option("--json", "as_json", is_flag=True, help="Print all scores as JSON.")
+def evaluate(data: tuple[Path, ...], which: str, as_json: bool) -> None:
+    """Replay recordings through the whole detector, and score it against their labels.
+
+    DATA are recordings (*.parquet) or folders of them. Scores of recordings that the model was trained on flatter it.
+
+    Example: slackwater detector evaluate fresh/ --model model.skops --json
+    """
+    from detector import evaluate as evaluating
+
+    try:
+        model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
+        result = evaluating.evaluate([read(file) for file in _files(data)], model, Options(), progress())
+    except (RecordingError, TrainingError, tree.ModelError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
+
+
+@detector.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print scores and learning curves as JSON.")
+def tail(data: tuple[Path, ...], as_json: bool) -> None:
+    """Compare the estimators of p95 response time (forest, SVM, reinforcement learning) on recordings.
+
+    Each is trained on 70% of the seconds and tested on the others. PAAE is the mean of |predicted - measured| over
+    measured.
+
+    Example: slackwater detector tail recordings/ --json
+    """
+    from detector.tail.curves import TooFewRows, compare
+    from detector.tail.data import rows_of
+
+    try:
+        found = compare(rows_of([read(file) for file in _files(data)]))
+    except (RecordingError, TooFewRows) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, one in found.items():
+        click.echo(f"{name}: PAAE {one['paae']:g}, R2 {one['r2']:g} on {one['rows']} seconds not trained on")
+        curve = ", ".join(f"{share:.0%} {error:g}" for share, error, _ in one["learning_curve"])
+        click.echo(f"  PAAE by share of the data trained on: {curve}")
+
+
+def _evaluated(result: dict[str, Any]) -> str:
+    lines = _judged(result["model"], result)
+    felt = result["felt"]
+    lines.append(
+        f"  felt by users (p95 up by half or more): {felt['noises']} noises, {felt['missed']} missed; delay median "
+        f"{_or_dash(felt['detection_delay_median_s'])} s, p95 {_or_dash(felt['detection_delay_p95_s'])} s"
+    )
+    lines.append(f"  false episodes per node-day: {_or_dash(result['false_episodes_per_node_day'])}")
+    for kind, levels in result["by_noise"].items():
+        for level, one in levels.items():
+            lines.append(
+                f"  {kind} {level}: {one['noises']} noises, {one['missed']} missed, delay median "
+                f"{_or_dash(one['detection_delay_median_s'])} s, p95 {_or_dash(one['detection_delay_p95_s'])} s"
+            )
+    return "\n".join([*lines, *_law(result.get("law"))])
+
+
+@detector.command()
 @click.option("--model", "path", type=click.Path(path_type=Path), help="Model file; default: the shipped one.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report (HTML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the metadata as JSON.")
-def explain(path: Path | None, as_json: bool) -> None:
+def explain(path: Path | None, report: Path | None, as_json: bool) -> None:
     """Print a model: its tree, features, scores, and what it was trained on.
 
     Example: slackwater detector explain --model model.skops
@@ -94,6 +165,8 @@ def explain(path: Path | None, as_json: bool) -> None:
         )
     try:
         model = tree.load(path or tree.SHIPPED)
+        if report is not None:
+            write_report(report, model)
     except tree.ModelError as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(model.metadata, indent=2) if as_json else describe(model))
@@ -131,6 +204,22 @@ def describe(model: tree.Model) -> str:
     return "\n".join([*lines, "", f"Versions: {versions}"])
 
 
+def _judged(name: str, result: dict[str, Any]) -> list[str]:
+    """The scores of one judge in lines."""
+    lines = [
+        f"  {name}: {result['noises']} noises, {result['missed']} missed; detection delay median "
+        f"{_or_dash(result['detection_delay_median_s'])} s, p95 {_or_dash(result['detection_delay_p95_s'])} s; "
+        f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.3g} calm node-hours"
+    ]
+    for state, one in result["states"].items():
+        if one["ticks"]:
+            lines.append(
+                f"    {state:<13} precision {_or_dash(one['precision'])}, recall {_or_dash(one['recall'])} "
+                f"of {one['ticks']} ticks"
+            )
+    return lines
+
+
 def _scores(scores: dict[str, Any]) -> list[str]:
     lines = [f"Scores ({scores.get('cross_validation', 'none')})"]
     for judge in ("tree", "thresholds"):
@@ -138,19 +227,22 @@ def _scores(scores: dict[str, Any]) -> list[str]:
         if result is None:
             lines.append(f"  {judge}: not scored: too few recordings to hold one out")
             continue
+        lines += _judged(judge, result)
+    lines += _law(scores.get("law"))
+    for kind, one in scores.get("kinds_left_out", {}).items():
         lines.append(
-            f"  {judge}: {result['noises']} noises, {result['missed']} missed; detection delay median "
-            f"{_or_dash(result['detection_delay_median_s'])} s, p95 {_or_dash(result['detection_delay_p95_s'])} s; "
-            f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.3g} calm node-hours"
+            f"  {kind}, never trained on: {one['noises']} noises, {one['missed']} missed; detection delay median "
+            f"{_or_dash(one['detection_delay_median_s'])} s, p95 {_or_dash(one['detection_delay_p95_s'])} s"
         )
-        for state, one in result["states"].items():
-            if one["ticks"]:
-                lines.append(
-                    f"    {state:<13} precision {_or_dash(one['precision'])}, recall {_or_dash(one['recall'])} "
-                    f"of {one['ticks']} ticks"
-                )
-    if law := scores.get("law"):
-        lines.append(f"  estimator: R2 {law['r2']}, mean absolute error {law['mean_absolute_error']} of the CPU")
+    return lines
+
+
+def _law(law: dict[str, Any] | None) -> list[str]:
+    if law is None:
+        return []
+    lines = [f"  estimator: R2 {law['r2']}, mean absolute error {law['mean_absolute_error']} of the CPU"]
+    if more := law.get("quadratic"):
+        lines.append(f"    with quadratic terms: R2 {more['r2']}, mean absolute error {more['mean_absolute_error']}")
     return lines
 
 

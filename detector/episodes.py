@@ -2,13 +2,19 @@
 
 The dwell grows when episodes follow each other closely. A drained server can look calm although its neighbour is not:
 each time that sending it requests again proves so, the next wait is twice as long, up to `MAX_DWELL_S`.
+
+All nodes of a pool are stepped in one pass over arrays; `Steps.said` puts a single node's step in words.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
+import numpy as np
+
+from detector.columns import Bools, Floats, Ints
 from slackwater.messages import State
 
 OF = 3
@@ -23,103 +29,169 @@ shows in about a third of them; the machine's own little jobs show in one of twe
 THIN_FACTOR = 2.0
 """On a server without requests fewer signals live, so it must look calm for this many times the dwell."""
 
+STATES: tuple[State, ...] = get_args(State)
+CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
+CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
+_NONE = -1
+_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED = range(6)
+
 
 @dataclass(frozen=True)
-class Status:
-    """What a node is in."""
+class Steps:
+    """What a tick made of M nodes, (M,) each."""
 
-    state: State
-    since_unix_s: float
-    episode: int
+    state: Ints
+    """Index in `STATES`."""
+    since_unix_s: Floats
+    episode: Ints
     """Number of the node's episode, from 1; 0 before the first. In `calm` that of the last one."""
-    said: str
-    """The state machine's say in words; empty in a calm without history."""
-    began: bool = False
+    began: Bools
     """True on the tick on which the state changed."""
+    _what: Ints
+    _seconds: Floats
+    _of: Floats
+    _thin: Bools
+
+    @property
+    def silent(self) -> Bools:
+        """(M,) has nothing to say: calm without history."""
+        return np.asarray(self._what == _QUIET)
+
+    def said(self, row: int, residual: Callable[[int], str] = lambda _: "") -> str:
+        """The state machine's say in words; empty in a calm without history. `residual` tells what still shows."""
+        what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])
+        if what == _BEGAN:
+            return f"{seconds:.0f} of the last {of:.0f} ticks"
+        if what == _GOES_ON:
+            return f"episode {self.episode[row]}, for {seconds:.1f} s"
+        if what == _HELD:
+            return f"held: {residual(row)}"
+        if what == _WAITS:
+            why = ", longer since it has no requests" if self._thin[row] else ""
+            return f"held: looks calm for {seconds:.1f} of {of:.1f} s{why}"
+        return f"episode {self.episode[row]} ended: calm for {seconds:.1f} s" if what == _ENDED else ""
 
 
-class StateMachine:
-    """One node's state. `now_s` is monotonic; `label_unix_s` is the wall time that goes into `since`."""
+class StateMachines:
+    """Every slot's state. `now_s` is monotonic; `label_unix_s` is the wall time that goes into `since`."""
 
-    def __init__(self, calm_dwell_s: float, now_s: float, label_unix_s: float) -> None:
+    def __init__(self, calm_dwell_s: float) -> None:
         self.calm_dwell_s = calm_dwell_s
-        self.dwell_s = calm_dwell_s
-        self.state: State = "calm"
-        self.since_s = now_s
-        self.since_unix_s = label_unix_s
-        self.episode = 0
-        self._last: deque[State] = deque(maxlen=OF)
-        self._residual: deque[bool] = deque(maxlen=RESIDUAL_OF)
-        self._ended_s: float | None = None
-        self._calm_from_s: float | None = None
+        self.state: Ints = np.zeros(0, dtype=np.int64)
+        self.since_s: Floats = np.zeros(0)
+        self.since_unix_s: Floats = np.zeros(0)
+        self.episode: Ints = np.zeros(0, dtype=np.int64)
+        self._dwell_s: Floats = np.zeros(0)
+        self._last: Ints = np.zeros((0, OF), dtype=np.int64)
+        self._residual: Bools = np.zeros((0, RESIDUAL_OF), dtype=bool)
+        self._ended_s: Floats = np.zeros(0)
+        self._calm_from_s: Floats = np.zeros(0)
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self.state)
+        if more <= 0:
+            return
+        for name in ("state", "since_s", "since_unix_s", "episode", "_dwell_s", "_last", "_residual", "_ended_s"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
+        self._calm_from_s = np.concatenate([self._calm_from_s, np.full(more, np.nan)])
+
+    def welcome(self, slot: int, now_s: float, label_unix_s: float) -> None:
+        """A new node in a slot: calm, without history."""
+        self.state[slot], self.episode[slot], self._dwell_s[slot] = CALM, 0, self.calm_dwell_s
+        self._ended_s[slot] = np.nan
+        self._clear(np.array([slot]), now_s, np.array([label_unix_s]))
 
     def step(
         self,
+        slots: Ints,
         now_s: float,
-        label_unix_s: float,
-        seen: State,
+        label_unix_s: Floats,
+        seen: Ints,
         *,
-        wary: bool = False,
-        thin: bool = False,
-        residual: str = "",
-    ) -> Status:
-        """Takes one tick in.
+        wary: Bools,
+        thin: Bools,
+        residual: Bools,
+    ) -> Steps:
+        """Takes one tick of each of these slots in; all are (M,).
 
-        `seen` is what the tick looks like by itself; `thin` says that only little can show, since the server has no
-        requests; `residual` names what shows of a neighbour even so. With requests they tell, and it is not asked.
-        `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just be starting.
+        `seen` is what the tick looks like by itself (index in `STATES`); `thin` says that only little can show, since
+        the server has no requests; `residual` that something shows of a neighbour even so. With requests they tell,
+        and it is not asked. `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just be starting.
         """
-        if self.state == "unknown":
-            self._change("calm", now_s, label_unix_s)
-        self._last.append(seen)
-        if seen not in ("calm", self.state) and self._last.count(seen) >= (OF if wary else NEEDED):
-            said = f"{self._last.count(seen)} of the last {len(self._last)} ticks"
-            self._begin(seen, now_s, label_unix_s)
-            return self._status(said, began=True)
-        if self.state == "calm":
-            return self._status("")
-        if seen != "calm":
-            self._calm_from_s = None
-            return self._status(f"episode {self.episode}, for {now_s - self.since_s:.1f} s")
-        neighbour = self.state == "interference"
-        if thin and neighbour:
-            self._residual.append(bool(residual))
-            if residual and sum(self._residual) >= RESIDUAL_NEEDED:
-                self._calm_from_s = None
-                return self._status(f"held: {residual}")
-        if self._calm_from_s is None:
-            self._calm_from_s = now_s
-        thin = thin and neighbour
-        dwell_s = min(MAX_DWELL_S, self.dwell_s * (THIN_FACTOR if thin else 1.0))
-        calm_s = now_s - self._calm_from_s
-        if calm_s < dwell_s:
-            why = ", longer since it has no requests" if thin else ""
-            return self._status(f"held: looks calm for {calm_s:.1f} of {dwell_s:.1f} s{why}")
-        self._ended_s = now_s
-        self._change("calm", now_s, label_unix_s)
-        return self._status(f"episode {self.episode} ended: calm for {calm_s:.1f} s", began=True)
+        back = self.state[slots] == UNKNOWN
+        self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
+        state = self.state[slots]
+        last = np.concatenate([self._last[slots][:, 1:], seen[:, None]], axis=1)
+        self._last[slots] = last
+        alike, ticks = (last == seen[:, None]).sum(axis=1), (last != _NONE).sum(axis=1)
+        begins = (seen != CALM) & (seen != state) & (alike >= np.where(wary, OF, NEEDED))
+        what = np.full(len(slots), _QUIET)
+        seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
-    def lost(self, now_s: float, label_unix_s: float, for_s: float) -> Status:
-        """The node has sent nothing for `for_s` seconds."""
-        began = self.state != "unknown"
+        if begins.any():
+            self._begin(slots[begins], seen[begins], now_s, label_unix_s[begins])
+            what[begins], seconds[begins], of[begins] = _BEGAN, alike[begins], ticks[begins]
+        going = ~begins & (state != CALM)
+        began = begins.copy()
+        thin = thin & (state == INTERFERENCE)
+        if going.any():
+            loud = going & (seen != CALM)
+            what[loud], seconds[loud] = _GOES_ON, now_s - self.since_s[slots[loud]]
+            self._calm_from_s[slots[loud]] = np.nan
+            quiet = going & ~loud
+            asked = quiet & thin
+            self._residual[slots[asked]] = np.concatenate(
+                [self._residual[slots[asked]][:, 1:], residual[asked][:, None]], axis=1
+            )
+            held = asked & residual & (self._residual[slots].sum(axis=1) >= RESIDUAL_NEEDED)
+            what[held] = _HELD
+            self._calm_from_s[slots[held]] = np.nan
+            waits = quiet & ~held
+            calm_from_s = self._calm_from_s[slots]
+            calm_from_s = np.where(waits & np.isnan(calm_from_s), now_s, calm_from_s)
+            self._calm_from_s[slots[waits]] = calm_from_s[waits]
+            dwell_s = np.minimum(MAX_DWELL_S, self._dwell_s[slots] * np.where(thin, THIN_FACTOR, 1.0))
+            calm_s = now_s - calm_from_s
+            ends = waits & (calm_s >= dwell_s)
+            what[waits], seconds[waits], of[waits] = _WAITS, calm_s[waits], dwell_s[waits]
+            what[ends] = _ENDED
+            began |= ends
+            self._ended_s[slots[ends]] = now_s
+            self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])
+        return Steps(
+            state=self.state[slots],
+            since_unix_s=self.since_unix_s[slots],
+            episode=self.episode[slots],
+            began=began,
+            _what=what,
+            _seconds=seconds,
+            _of=of,
+            _thin=thin,
+        )
+
+    def lost(self, slot: int, now_s: float, label_unix_s: float) -> bool:
+        """The node has gone quiet; True when that is new."""
+        began = bool(self.state[slot] != UNKNOWN)
         if began:
-            if self.state != "calm":
-                self._ended_s = now_s
-            self._change("unknown", now_s, label_unix_s)
-        return self._status(f"no Sample for {for_s:.1f} s", began=began)
+            if self.state[slot] != CALM:
+                self._ended_s[slot] = now_s
+            self._change(np.array([slot]), np.array([UNKNOWN]), now_s, np.array([label_unix_s]))
+        return began
 
-    def _begin(self, state: State, now_s: float, label_unix_s: float) -> None:
-        if self.state == "calm":
-            self.episode += 1
-            soon = self._ended_s is not None and now_s - self._ended_s <= REOPENS_WITHIN_S
-            self.dwell_s = min(MAX_DWELL_S, self.dwell_s * 2) if soon else self.calm_dwell_s
-        self._change(state, now_s, label_unix_s)
+    def _begin(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
+        new = slots[self.state[slots] == CALM]
+        self.episode[new] += 1
+        soon = now_s - self._ended_s[new] <= REOPENS_WITHIN_S
+        self._dwell_s[new] = np.where(soon, np.minimum(MAX_DWELL_S, self._dwell_s[new] * 2), self.calm_dwell_s)
+        self._change(slots, states, now_s, label_unix_s)
 
-    def _change(self, state: State, now_s: float, label_unix_s: float) -> None:
-        self.state, self.since_s, self.since_unix_s = state, now_s, label_unix_s
-        self._calm_from_s = None
-        self._last.clear()
-        self._residual.clear()
+    def _change(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
+        self.state[slots] = states
+        self._clear(slots, now_s, label_unix_s)
 
-    def _status(self, said: str, began: bool = False) -> Status:
-        return Status(self.state, self.since_unix_s, self.episode, said, began)
+    def _clear(self, slots: Ints, now_s: float, label_unix_s: Floats) -> None:
+        self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
+        self._calm_from_s[slots] = np.nan
+        self._last[slots] = _NONE
+        self._residual[slots] = False

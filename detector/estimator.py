@@ -26,6 +26,12 @@ START_VARIANCE = 16.0
 MAX_VARIANCE = 100.0
 """Cap on the coefficients' variances: without changing load they are not told apart and would drift."""
 MAX_RESIDUAL = 0.2
+LOWEST = (0.0, 0.0, -0.2, 1.0)
+HIGHEST = (1.0, 1.0, 0.5, 1.0)
+"""Range of each term that the law is good for from the start."""
+WIDEN = 0.1
+"""A term may leave what a node has shown so far by this much a tick; what is further off is taken as if it were there.
+So the law is not asked about loads that it never saw, and one odd tick does not bend it."""
 MIN_UTILISATION = 0.05
 """Below this CPU utilisation, requests over utilisation says nothing of the capacity."""
 MIN_TICKS = 5
@@ -60,6 +66,8 @@ class Estimator:
         self.start: Floats = np.array(start, dtype=np.float64)
         self.coefficients: Floats = np.zeros((0, len(TERMS)))
         self._covariance: Floats = np.zeros((0, len(TERMS), len(TERMS)))
+        self._lowest: Floats = np.zeros((0, len(TERMS)))
+        self._highest: Floats = np.zeros((0, len(TERMS)))
         self._old_cpu: Floats = np.full(0, np.nan)
         self.calm_capacity: Floats = np.full(0, np.nan)
         self._ticks: Ints = np.zeros(0, dtype=np.int64)
@@ -79,6 +87,8 @@ class Estimator:
         self._covariance = np.concatenate(
             [self._covariance, np.tile(START_VARIANCE * np.eye(len(TERMS)), (more, 1, 1))]
         )
+        self._lowest = np.concatenate([self._lowest, np.tile(LOWEST, (more, 1))])
+        self._highest = np.concatenate([self._highest, np.tile(HIGHEST, (more, 1))])
         self._old_cpu = np.concatenate([self._old_cpu, np.full(more, np.nan)])
         self.calm_capacity = np.concatenate([self.calm_capacity, np.full(more, np.nan)])
         self._ticks = np.concatenate([self._ticks, np.zeros(more, dtype=np.int64)])
@@ -90,6 +100,7 @@ class Estimator:
         """Empties a slot for a new node."""
         self.coefficients[slot] = self.start
         self._covariance[slot] = START_VARIANCE * np.eye(len(TERMS))
+        self._lowest[slot], self._highest[slot] = LOWEST, HIGHEST
         self._old_cpu[slot] = self.calm_capacity[slot] = np.nan
         self._ticks[slot] = 0
         self._capacity_variance[slot] = 0.0
@@ -101,7 +112,7 @@ class Estimator:
         self._learn_capacity(frame, calm)
         capacity = self._calm_capacity(slots)
         cpu = np.where(np.isnan(frame.utilisation), frame.load, frame.utilisation)
-        terms = self._terms(frame, capacity)
+        terms = self._in_range(slots, self._terms(frame, capacity))
         predicted = self._step(slots, terms, cpu, learn=~episode | (cpu < 1.0))
         self._old_cpu[slots] = cpu
         if self.history is not None:
@@ -155,10 +166,21 @@ class Estimator:
         return np.where(np.isnan(own[slots]), peers, own[slots])
 
     def _terms(self, frame: Frame, capacity: Floats) -> Floats:
-        """(M, 4) the regression's inputs; an unknown CPI counts as the calm one, since it is relative to it."""
-        cpi = np.nan_to_num(frame.own[:, INDEX["cpi"]], nan=1.0) - 1.0
+        """(M, 4) the regression's inputs; an unknown CPI counts as the calm one, since it is relative to it.
+
+        Without hardware counters the probe's cycles per load stand in: both are over their own calm ones.
+        """
+        hardware, probe = frame.own[:, INDEX["cpi"]], frame.own[:, INDEX["probe_cycles"]]
+        cpi = np.nan_to_num(np.where(np.isnan(hardware), probe, hardware), nan=1.0) - 1.0
         old = self._old_cpu[frame.slots]
         return np.stack([old, frame.rps / capacity, np.clip(cpi, -0.5, 5.0), np.ones(len(frame.slots))], axis=1)
+
+    def _in_range(self, slots: Ints, terms: Floats) -> Floats:
+        """Terms held to what the law knows; the range follows them (`WIDEN`)."""
+        held = np.clip(terms, self._lowest[slots] - WIDEN, self._highest[slots] + WIDEN)
+        self._lowest[slots] = np.fmin(self._lowest[slots], held)
+        self._highest[slots] = np.fmax(self._highest[slots], held)
+        return held
 
     def _step(self, slots: Ints, terms: Floats, cpu: Floats, learn: Bools) -> Floats:
         """One step of recursive least squares with forgetting; returns what was predicted before it."""

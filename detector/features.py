@@ -75,6 +75,8 @@ class Features:
     def __init__(self) -> None:
         self.baselines = Baselines()
         self._recent: Floats = np.full((0, PEER_TICKS, 2 * len(SIGNALS) + 1), np.nan)
+        self._levels: Floats = np.full((0, 2 * len(SIGNALS) + 1), np.nan)
+        """(slots, columns) highest of `_recent`."""
         self._at: Ints = np.zeros(0, dtype=np.int64)
 
     def resize(self, slots: int) -> None:
@@ -83,12 +85,13 @@ class Features:
             return
         self.baselines.resize(slots)
         self._recent = np.concatenate([self._recent, np.full((more, *self._recent.shape[1:]), np.nan)])
+        self._levels = np.concatenate([self._levels, np.full((more, self._levels.shape[1]), np.nan)])
         self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
 
     def forget(self, slot: int) -> None:
         """Empties a slot for a new node."""
         self.baselines.forget(slot)
-        self._recent[slot] = np.nan
+        self._recent[slot] = self._levels[slot] = np.nan
 
     def compute(self, rows: Rows, fresh: Bools, in_episode: Bools) -> Frame:
         """The features of these rows. Peers are the other fresh nodes in no episode; all fresh ones where none is.
@@ -115,12 +118,18 @@ class Features:
         self._recent[rows.slots, self._at[rows.slots]] = np.concatenate([own, rows.values, demand[:, None]], axis=1)
         self._at[rows.slots] = (self._at[rows.slots] + 1) % PEER_TICKS
 
-        levels = np.fmax.reduce(self._recent, axis=1)
-        others = _median_of_others(levels, comparable, rows.slots)
+        self._levels[rows.slots] = np.fmax.reduce(self._recent[rows.slots], axis=1)
+
+        # Raw values are compared only where a row has no own baseline to compare with.
+        count = len(SIGNALS)
+        raw = (np.isnan(own) & ~np.isnan(rows.values)).any(axis=0)
+        needed = np.concatenate([np.ones(count, dtype=bool), raw, [True]])
         alone = comparable.sum() - comparable[rows.slots] == 0
+        others = np.full((len(rows.slots), len(needed)), np.nan)
+        others[:, needed] = _median_of_others(self._levels[:, needed], comparable, rows.slots)
         if alone.any():
-            others[alone] = _median_of_others(levels, fresh, rows.slots[alone])
-        peers_own, peers_raw, peers_demand = others[:, : len(SIGNALS)], others[:, len(SIGNALS) : -1], others[:, -1]
+            others[np.ix_(alone, needed)] = _median_of_others(self._levels[:, needed], fresh, rows.slots[alone])
+        peers_own, peers_raw, peers_demand = others[:, :count], others[:, count:-1], others[:, -1]
         peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
         return Frame(
             slots=rows.slots,
@@ -165,21 +174,24 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     """For each of `slots` the lower median, per column, of the other `fit` rows: (M, columns); NaN where there is none.
 
     The lower one of an even number: with two peers a node stands out when it is worse than the better one, so that
-    two neighbours at a time do not hide each other. One sort serves all: leaving a row out shifts the ranks above it.
+    two neighbours at a time do not hide each other. Two order statistics of all rows serve every one of them: leaving
+    out a value that is not above the middle one moves the median up by one place.
     """
-    pool = np.where(fit[:, None], values, np.nan)
-    if len(values) == 0:
-        return np.full((len(slots), values.shape[1]), np.nan)
-    columns = np.arange(values.shape[1])[None, :]
-    order = np.argsort(pool, axis=0, kind="stable")
-    ordered = pool[order, columns]
-    rank = np.empty_like(order)
-    rank[order, columns] = np.arange(len(values))[:, None]
-    counted = ~np.isnan(pool[slots])
-    others = (~np.isnan(pool)).sum(axis=0)[None, :] - counted
-    middle = np.maximum((others - 1) // 2, 0)
-    place = middle + (counted & (rank[slots] <= middle))
-    return np.where(others > 0, ordered[np.minimum(place, len(values) - 1), columns], np.nan)
+    found = np.full((len(slots), values.shape[1]), np.nan)
+    pool = np.where(fit[:, None], values, np.nan).T
+    mine = pool[:, slots]
+    counts = (~np.isnan(pool)).sum(axis=1)
+    for count in np.unique(counts[counts > 0]):
+        columns = np.flatnonzero(counts == count)
+        whole, low = (count - 1) // 2, max((count - 2) // 2, 0)
+        high = min(low + 1, count - 1)
+        ordered = np.partition(pool[columns], sorted({whole, low, high}), axis=1)
+        own = mine[columns]
+        without = np.where(own <= ordered[:, low, None], ordered[:, high, None], ordered[:, low, None])
+        if count == 1:
+            without = np.full_like(own, np.nan)
+        found[:, columns] = np.where(np.isnan(own), ordered[:, whole, None], without).T
+    return found
 
 
 def why_missing(feature: str, frame: Frame, row: int, sample: Sample) -> str:
@@ -215,6 +227,24 @@ def describe(feature: str, frame: Frame, row: int) -> str:
     ratio = {"own": frame.own, "peers": frame.peers}[against][row, column]
     whose = AGAINST[against].replace("its", "its peers'", 1) if frame.borrowed[row] and against != "peers" else ""
     return f"{value} is {times(ratio)} {whose or AGAINST[against]}"
+
+
+def describe_all(feature: str, frame: Frame, rows: Ints) -> list[str]:
+    """`describe` of many rows: (K,)."""
+    if feature == DEMAND:
+        return [describe(feature, frame, int(row)) for row in rows]
+    key, _, against = feature.partition(":")
+    column = INDEX[key]
+    signal = SIGNALS[column]
+    values = frame.values[rows, column].tolist()
+    ratios = {"own": frame.own, "peers": frame.peers}[against][rows, column].tolist()
+    name, unit, own, peers = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
+    lent = (frame.borrowed[rows] & (against != "peers")).tolist()
+    return [
+        # `times` written out where it is nearly always: a call for each node and tick would show.
+        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {peers if other else own}"
+        for value, ratio, other in zip(values, ratios, lent, strict=True)
+    ]
 
 
 def times(value: float) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints, number, wall_cpu_ratio
+from detector.columns import Columns, columns_of
+from detector.routes import RouteTimes
+from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
 from slackwater.messages import Sample
 
 _RATIO, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(5)
@@ -34,12 +36,17 @@ class Rows:
     """(M,) CPU utilisation, mean of the window."""
     cores: Floats
     """(M,) what 100% means; NaN is unknown."""
+    columns: Columns
+    """The Samples' fields as they came."""
+    rt_by_route_ms: Floats | None
+    """(M, routes) mean response times; None when no Sample has routes."""
 
 
 class History:
-    """The last `WINDOW` Samples of each slot."""
+    """The last `WINDOW` Samples of each slot, and what its routes' response times are in calm."""
 
     def __init__(self) -> None:
+        self.routes = RouteTimes()
         self._last: Floats = np.full((0, WINDOW, 5), np.nan)
         self._at: Ints = np.zeros(0, dtype=np.int64)
 
@@ -48,15 +55,25 @@ class History:
         if more > 0:
             self._last = np.concatenate([self._last, np.full((more, WINDOW, 5), np.nan)])
             self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
+            self.routes.resize(slots)
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        self._last[slot] = np.nan
+        self.routes.forget(slot)
 
     def add(self, slots: Ints, samples: Sequence[Sample], first: Bools) -> Rows:
         """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
-        values = np.array(
-            [[number(signal.read(sample)) if signal.read else np.nan for signal in SIGNALS] for sample in samples]
-        ).reshape(len(samples), len(SIGNALS))
-        now = np.array([_row(sample) for sample in samples]).reshape(len(samples), 5)
-        cores = np.array([number(sample.cpu.cores if sample.cpu else None) for sample in samples])
-        cores[cores <= 0] = np.nan
+        columns = columns_of(samples)
+        values = np.full((len(samples), len(SIGNALS)), np.nan)
+        for number, signal in enumerate(SIGNALS):
+            if signal.read is not None:
+                values[:, number] = signal.read(columns)
+        now = _window_row(columns, values[:, INDEX["canary_ratio"]])
+        cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
+        by_route = self.routes.read(samples)
+        if by_route is not None:
+            values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
 
         self._last[slots[first]] = np.nan
         self._last[slots, self._at[slots]] = now
@@ -90,18 +107,19 @@ class History:
             rps=requests / traffic_period,
             utilisation=utilisation,
             cores=cores,
+            columns=columns,
+            rt_by_route_ms=by_route[1] if by_route is not None else None,
         )
 
 
-def _row(sample: Sample) -> tuple[float, float, float, float, float]:
-    period = number(sample.period_s)
-    ratio = number(wall_cpu_ratio(sample))
-    utilisation = number(sample.cpu.utilisation if sample.cpu else None)
-    cpu_s_per_s = number(sample.sched.cpu_s_per_s if sample.sched else None)
-    if np.isnan(cpu_s_per_s) and sample.cpu is not None:
-        cpu_s_per_s = utilisation * number(sample.cpu.cores)
-    rps = number(sample.traffic.rps if sample.traffic else None)
-    return ratio, cpu_s_per_s * period, rps * period, period, utilisation * period
+def _window_row(columns: Columns, ratio: Floats) -> Floats:
+    """(M, 5): what the window keeps of each Sample."""
+    period_s, utilisation = columns["period_s"], columns["cpu.utilisation"]
+    cpu_s_per_s = columns["sched.cpu_s_per_s"]
+    cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
+    return np.stack(
+        [ratio, cpu_s_per_s * period_s, columns["traffic.rps"] * period_s, period_s, utilisation * period_s], axis=1
+    )
 
 
 def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:

@@ -15,19 +15,20 @@ import numpy as np
 
 from detector import thresholds
 from detector.baseline import learnable
-from detector.episodes import NEEDED, OF, StateMachine, Status
+from detector.columns import Bools, Columns, Floats, Ints
+from detector.episodes import CALM, CODES, INTERFERENCE, NEEDED, OF, STATES, StateMachines, Steps
 from detector.estimator import START, Estimates, Estimator
 from detector.features import Features, Frame
-from detector.history import History
+from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
-from detector.signals import Bools, Floats, Ints
+from detector.resource import RESOURCES, UNCLEAR, resource_of
 from detector.tree import Model
 from slackwater.messages import VERSION, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
 
-Why = Callable[[int], list[str]]
-"""Gives the reasons of a row of the frame in words."""
+Why = Callable[[Ints], list[list[str]]]
+"""Gives the reasons of some rows of the frame in words."""
 
 ALL_SLOW_SHARE = 0.7
 """When this share of the pool, and at least two nodes, is slow at a time, the cause is shared: it is no neighbour."""
@@ -39,6 +40,8 @@ MORE_THAN_PEERS = 1.15
 """A full server that stands out is overloaded when it carries so much more than its peers; at theirs it is not."""
 LEARN_ANYWAY_S = 30.0
 """A pool that is slow together for this long has a new normal (a deploy that makes requests dearer): it is learnt."""
+ROUTES = "routes"
+"""Name, among a node's cells on disk, of its routes' calm response times."""
 FEW_REQUESTS = 0.03
 """A server whose own CPU share is below this has no requests to speak of: little can show there."""
 
@@ -59,7 +62,6 @@ class Judge:
     def __init__(self, pool: str, *, stale_after_s: float, calm_dwell_s: float, model: Model | None = None) -> None:
         self.pool = pool
         self.model = model
-        self.calm_dwell_s = calm_dwell_s
         self.inbox = Inbox(pool, stale_after_s)
         self.features = Features()
         self.history = History()
@@ -68,7 +70,7 @@ class Judge:
         """Set to a list to keep every tick (training)."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
-        self._machines: dict[int, StateMachine] = {}
+        self._machines = StateMachines(calm_dwell_s)
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
         self._owner: dict[int, str] = {}
@@ -76,6 +78,7 @@ class Judge:
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._in_episode: Bools = np.zeros(0, dtype=bool)
+        self._resource: Ints = np.zeros(0, dtype=np.int64)
 
     def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
         """Takes what came since the last tick; one Verdict per new Sample, and one a second per node gone quiet.
@@ -101,7 +104,11 @@ class Judge:
 
     def export_baselines(self) -> dict[str, Any]:
         """Node -> its calm baseline as JSON, those not heard of since the start too."""
-        known = {node: self.features.baselines.export(slot) for node, slot in self.inbox.nodes.items()}
+        known: dict[str, Any] = {}
+        for node, slot in self.inbox.nodes.items():
+            known[node] = self.features.baselines.export(slot)
+            if routes := self.history.routes.export(slot):
+                known[node][ROUTES] = routes
         return {**self._restored, **{node: cells for node, cells in known.items() if cells}}
 
     def restore_baselines(self, nodes: dict[str, Any]) -> None:
@@ -114,12 +121,12 @@ class Judge:
         slots = self.inbox.slots
         more = slots - len(self._fresh)
         if more > 0:
-            self.features.resize(slots)
-            self.history.resize(slots)
-            self.estimator.resize(slots)
+            for part in (self.features, self.history, self.estimator, self._machines):
+                part.resize(slots)
             self._seen_slow = np.concatenate([self._seen_slow, np.zeros(more, dtype=bool)])
             self._fresh = np.concatenate([self._fresh, np.zeros(more, dtype=bool)])
             self._in_episode = np.concatenate([self._in_episode, np.zeros(more, dtype=bool)])
+            self._resource = np.concatenate([self._resource, np.full(more, UNCLEAR)])
         for slot, sample, _ in batch:
             self._fresh[slot] = True
             if self._owner.get(slot) == sample.node:
@@ -127,14 +134,17 @@ class Judge:
             if slot in self._owner:
                 self._began.pop(slot, None)
                 self.features.forget(slot)
+                self.history.forget(slot)
                 self.estimator.forget(slot)
                 self._seen_slow[slot] = self._in_episode[slot] = False
             self._owner[slot] = sample.node
-            self._machines[slot] = StateMachine(self.calm_dwell_s, now_s, sample.time_unix_s)
+            self._machines.welcome(slot, now_s, sample.time_unix_s)
             if sample.node in self._restored:
                 try:
-                    self.features.baselines.restore(slot, self._restored.pop(sample.node))
-                except ValueError as error:
+                    cells = dict(self._restored.pop(sample.node))
+                    self.history.routes.restore(slot, cells.pop(ROUTES, {}))
+                    self.features.baselines.restore(slot, cells)
+                except (ValueError, TypeError) as error:
                     log.warning("%s/%s: baseline of before left out: %s", self.pool, sample.node, error)
 
     def _judge(self, now_s: float, batch: list[tuple[int, Sample, bool]]) -> list[Verdict]:
@@ -145,32 +155,27 @@ class Judge:
         crossed = thresholds.cross(frame)
         suspected, why = self._suspect(frame, crossed, samples)
         seen = self._pool_says(frame, crossed, suspected)
-        statuses = [
-            self._machines[int(slots[row])].step(
-                now_s,
-                sample.time_unix_s,
-                seen[row],
-                wary=bool(frame.borrowed[row]),
-                thin=not frame.load[row] >= FEW_REQUESTS,
-                residual=", ".join(thresholds.explain_residual(frame, crossed, row))
-                if crossed.residual[row].any()
-                else "",
-            )
-            for row, sample in enumerate(samples)
-        ]
-        neighbour = np.array([status.state == "interference" for status in statuses])
+        has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
+        steps = self._machines.step(
+            slots,
+            now_s,
+            np.array([sample.time_unix_s for sample in samples]),
+            seen,
+            wary=frame.borrowed,
+            thin=~has_requests,
+            residual=np.asarray(crossed.residual.any(axis=1)),
+        )
+        neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
-        calm: Bools = self._learn(now_s, frame, crossed, seen, statuses, samples)
+        calm = self._learn(now_s, rows, frame, crossed, seen, steps, samples)
         estimates = self.estimator.update(frame, calm, neighbour)
+        self._follow_resource(frame, seen, steps, neighbour)
         if self.ticks is not None:
             matrix = frame.matrix()
             for row, sample in enumerate(samples):
-                requests = bool(frame.load[row] >= FEW_REQUESTS)
-                self.ticks.append(Tick(sample, matrix[row], seen[row], requests))
-        return [
-            self._verdict(row, sample, status, frame, seen[row], why, estimates)
-            for row, (sample, status) in enumerate(zip(samples, statuses, strict=True))
-        ]
+                self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
+        paths = self._paths(frame, crossed, seen, steps, why)
+        return self._verdicts(samples, rows.columns, frame.slots, steps, estimates, paths)
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, samples: list[Sample]) -> tuple[Bools, Why]:
         """Rows that look interfered by themselves, and a function that gives the reasons of a row.
@@ -179,20 +184,22 @@ class Judge:
         be enough for that; the thresholds leave a burst's own waiting out, and ask for a second witness.
         """
         if self.model is None:
-            return crossed.interfering, lambda row: thresholds.explain(frame, crossed, row)
+            return crossed.interfering, lambda rows: thresholds.explain_all(frame, crossed, rows)
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
         suspected: Bools = np.asarray(crossed.interfering & (lacking | tree.interfering(leaves)))
 
-        def why(row: int) -> list[str]:
-            if lacking[row]:
+        def why(rows: Ints) -> list[list[str]]:
+            paths = tree.explain_all(frame, rows, leaves)
+            for place in np.flatnonzero(lacking[rows]).tolist():
+                row = int(rows[place])
                 lacks = tree.asked_in_vain(frame, row, levels, samples[row])
-                return [*thresholds.explain(frame, crossed, row), f"judged by the thresholds ({lacks})"]
-            return tree.explain(frame, row, levels)
+                paths[place] = [*thresholds.explain(frame, crossed, row), f"judged by the thresholds ({lacks})"]
+            return paths
 
         return suspected, why
 
-    def _pool_says(self, frame: Frame, crossed: thresholds.Crossed, suspected: Bools) -> list[State]:
+    def _pool_says(self, frame: Frame, crossed: thresholds.Crossed, suspected: Bools) -> Ints:
         """State of each row: does its own load explain it, or a cause that the pool shares?"""
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
         with np.errstate(invalid="ignore"):
@@ -206,109 +213,160 @@ class Judge:
         pool = int(self._fresh.sum())
         together = int((self._seen_slow & self._fresh).sum())
         shared = together >= 2 and together >= ALL_SLOW_SHARE * pool
-        states: list[State] = []
-        for row in range(len(frame.slots)):
-            if overload[row]:
-                states.append("overload")
-            elif slow[row] and shared:
-                states.append("all_slow")
-            else:
-                states.append("interference" if suspected[row] else "calm")
-        return states
+        return np.select(
+            [overload, slow & shared, suspected], [CODES["overload"], CODES["all_slow"], INTERFERENCE], default=CALM
+        )
 
     def _learn(
         self,
         now_s: float,
+        rows: Rows,
         frame: Frame,
         crossed: thresholds.Crossed,
-        seen: list[State],
-        statuses: list[Status],
+        seen: Ints,
+        steps: Steps,
         samples: list[Sample],
     ) -> Bools:
         """Teaches the baselines from the rows that are calm without doubt; returns which these are."""
         if self.calm_by_label is not None:
             calm = np.array([self.calm_by_label.get(sample.node, True) for sample in samples])
         else:
-            calm = np.array(
-                [self._is_calm(now_s, seen[row], statuses[row], int(frame.slots[row])) for row in range(len(seen))]
-            )
+            lasting = now_s - self._machines.since_s[frame.slots] >= LEARN_ANYWAY_S
+            together = (steps.state == CODES["all_slow"]) | (steps.state == CODES["overload"])
+            calm = np.where(together, lasting, (seen == CALM) & (steps.state == CALM))
             # The first baseline decides what is normal: nothing that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & crossed.votes.any(axis=1))
         fit = learnable(calm, frame.values)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
+        if rows.rt_by_route_ms is not None:
+            self.history.routes.learn(frame.slots, rows.rt_by_route_ms, calm)
         return calm
 
-    def _is_calm(self, now_s: float, seen: State, status: Status, slot: int) -> bool:
-        if status.state in ("all_slow", "overload"):
-            return now_s - self._machines[slot].since_s >= LEARN_ANYWAY_S
-        return seen == "calm" and status.state == "calm"
+    def _follow_resource(self, frame: Frame, seen: Ints, steps: Steps, neighbour: Bools) -> None:
+        """What an episode's ticks last told clearly; a drained server's ticks tell nothing."""
+        if not neighbour.any():
+            return
+        self._resource[frame.slots[neighbour & steps.began]] = UNCLEAR
+        found = resource_of(frame)
+        told = neighbour & (seen == INTERFERENCE) & (found != UNCLEAR)
+        self._resource[frame.slots[told]] = found[told]
 
     # -- words ------------------------------------------------------------------------------------------------------
 
-    def _verdict(
+    def _paths(self, frame: Frame, crossed: thresholds.Crossed, seen: Ints, steps: Steps, why: Why) -> list[list[str]]:
+        """Each row's reasons in words. Nearly all rows are calm and told at once, the others one by one."""
+        paths = why(np.arange(len(seen)))
+        busy = np.flatnonzero((seen != CALM) | (steps.state != CALM) | ~steps.silent)
+        for row in busy.tolist():
+            slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[seen[row]]
+            path = paths[row]
+            if looks == "overload":
+                cost = _share(frame.demand[row])
+                path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
+            elif looks == "all_slow":
+                slow = int((self._seen_slow & self._fresh).sum())
+                path = [
+                    *(thresholds.explain_slow(frame, row) or path),
+                    f"{slow} of {int(self._fresh.sum())} nodes are slow together: no neighbour",
+                ]
+            if looks != "calm" and looks == state:
+                self._began[slot] = path
+            elif state != "calm":
+                path = self._began.get(slot, path)
+            elif looks != "calm":
+                path = [*path, f"looks like {looks}, but not in {NEEDED} of the last {OF} ticks"]
+            said = steps.said(row, lambda row: ", ".join(thresholds.explain_residual(frame, crossed, row)))
+            paths[row] = [*path, said] if said else path
+        return paths
+
+    def _verdicts(
         self,
-        row: int,
-        sample: Sample,
-        status: Status,
-        frame: Frame,
-        seen: State,
-        why: Why,
+        samples: list[Sample],
+        columns: Columns,
+        slots: Ints,
+        steps: Steps,
         estimates: Estimates,
-    ) -> Verdict:
-        path = list(why(row))
-        if seen == "overload":
-            path.append(f"its own load explains it: its requests cost {_share(frame.demand[row])} of its CPU when calm")
-        elif seen == "all_slow":
-            path = thresholds.explain_slow(frame, row) or path
-            slow = int((self._seen_slow & self._fresh).sum())
-            path.append(f"{slow} of {int(self._fresh.sum())} nodes are slow together: no neighbour")
-        if seen != "calm" and seen == status.state:
-            self._began[int(frame.slots[row])] = path
-        elif status.state != "calm":
-            path = self._began.get(int(frame.slots[row]), path)
-        elif seen != "calm":
-            path = [*path, f"looks like {seen}, but not in {NEEDED} of the last {OF} ticks"]
-        if status.said:
-            path = [*path, status.said]
-        return Verdict(
-            v=VERSION,
-            node=sample.node,
-            pool=self.pool,
-            time_unix_s=sample.time_unix_s,
-            state=status.state,
-            since_unix_s=max(0.0, status.since_unix_s),
-            severity=float(estimates.severity[row]),
-            path=path,
-            model=self.model.name if self.model else "thresholds",
-            sample_seq=sample.seq,
-            cpu=sample.cpu.utilisation if sample.cpu else None,
-            cpu_predicted=_or_none(estimates.predicted[row]),
-            capacity_rps=_or_none(estimates.capacity[row]),
-            capacity_stderr_rps=_or_none(estimates.capacity_stderr[row]),
-            rps=sample.traffic.rps if sample.traffic else None,
-            rt_mean_ms=sample.traffic.rt_mean_ms if sample.traffic else None,
-            rt_p95_ms=sample.traffic.rt_p95_ms if sample.traffic else None,
-        )
+        paths: list[list[str]],
+    ) -> list[Verdict]:
+        model = self.model.name if self.model else "thresholds"
+        resources = [
+            RESOURCES[resource] if state == INTERFERENCE else None
+            for resource, state in zip(self._resource[slots].tolist(), steps.state.tolist(), strict=True)
+        ]
+        numbers = [
+            columns["cpu.utilisation"],
+            estimates.predicted,
+            estimates.capacity,
+            estimates.capacity_stderr,
+            columns["traffic.rps"],
+            columns["traffic.rt_mean_ms"],
+            columns["traffic.rt_p95_ms"],
+        ]
+        return [
+            Verdict(
+                v=VERSION,
+                node=sample.node,
+                pool=self.pool,
+                time_unix_s=sample.time_unix_s,
+                state=STATES[state],
+                since_unix_s=since_unix_s,
+                severity=severity,
+                path=path,
+                model=model,
+                resource=resource,
+                sample_seq=sample.seq,
+                cpu=cpu,
+                cpu_predicted=predicted,
+                capacity_rps=capacity,
+                capacity_stderr_rps=stderr,
+                rps=rps,
+                rt_mean_ms=rt_mean_ms,
+                rt_p95_ms=rt_p95_ms,
+            )
+            for sample, state, since_unix_s, severity, path, resource, (
+                cpu,
+                predicted,
+                capacity,
+                stderr,
+                rps,
+                rt_mean_ms,
+                rt_p95_ms,
+            ) in zip(
+                samples,
+                steps.state.tolist(),
+                np.maximum(0.0, steps.since_unix_s).tolist(),
+                estimates.severity.tolist(),
+                paths,
+                resources,
+                _or_none(np.stack(numbers, axis=1)),
+                strict=True,
+            )
+        ]
 
     def _lost(self, now_s: float, stale: Stale) -> Verdict:
-        self._fresh[stale.slot] = self._in_episode[stale.slot] = self._seen_slow[stale.slot] = False
+        slot = stale.slot
+        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
-        status = self._machines[stale.slot].lost(now_s, label_unix_s, stale.for_s)
+        self._machines.lost(slot, now_s, label_unix_s)
         return Verdict(
             v=VERSION,
             node=stale.node,
             pool=self.pool,
             time_unix_s=label_unix_s,
-            state=status.state,
-            since_unix_s=status.since_unix_s,
+            state=STATES[self._machines.state[slot]],
+            since_unix_s=float(self._machines.since_unix_s[slot]),
             severity=0.0,
-            path=[status.said],
+            path=[f"no Sample for {stale.for_s:.1f} s"],
             model=self.model.name if self.model else "thresholds",
         )
 
 
-def _or_none(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _or_none(values: Floats) -> list[list[float | None]]:
+    """(M, K) as Python's numbers, None for NaN and infinities."""
+    found: list[list[float | None]] = values.tolist()
+    for row, column in zip(*(places.tolist() for places in np.nonzero(~np.isfinite(values))), strict=True):
+        found[row][column] = None
+    return found
 
 
 def _share(value: float) -> str:

@@ -1,5 +1,7 @@
 """Recordings: labelled Samples in one Parquet file, one row a Sample, one column a field (`traffic.rt_p95_ms`).
 
+Sections, their fields and lists follow the Sample's own definition; what is no plain value (`traffic.routes`, `pmu`,
+`absent`) stands as JSON. docs/recordings.md has the format for readers of other programs.
 Labels are intervals (who was interfered with, by what, how strongly, from when to when) and stand, as JSON, in the
 file's metadata under `slackwater`, beside a description of how the recording was made.
 """
@@ -11,27 +13,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from slackwater.messages import Counters, Cpu, Pressure, Sample, Sched, Traffic
+from slackwater.messages import Sample
 
 FORMAT = 1
 KEY = b"slackwater"
-SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "cpu": Cpu,
-    "sched": Sched,
-    "pressure": Pressure,
-    "counters": Counters,
-    "traffic": Traffic,
-}
+REQUIRED = ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
+EXPECTED = "expected a recording of `slackwater record` or `slackwater lab record`"
 STATES_OF_KINDS = {
     "calm": "calm",
     "load": "calm",
     "deploy": "calm",
     "overload": "overload",
     "all_slow": "all_slow",
+    "slow_database": "all_slow",
+    "reload": "calm",
+    "start": "calm",
+    "clock_step": "calm",
+    "flash_crowd": "calm",
 }
 """Kinds of label that are no neighbour, and the state that is right for them; every other kind is a noise maker."""
 
@@ -74,10 +76,22 @@ class Recording:
 
     def truth(self, node: str, time_unix_s: float) -> str:
         """The state that is right for a node at a time."""
-        for label in self.labels:
-            if label.node in (node, "*") and label.start_unix_s <= time_unix_s < label.end_unix_s:
-                return label.state
-        return "calm"
+        label = self._label(node, time_unix_s)
+        return label.state if label else "calm"
+
+    def kind(self, node: str, time_unix_s: float) -> str:
+        """The kind of the label that a node has at a time; empty without one."""
+        label = self._label(node, time_unix_s)
+        return label.kind if label else ""
+
+    def _label(self, node: str, time_unix_s: float) -> Label | None:
+        """The one that says most: a noise over a label of the whole pool."""
+        found = [
+            label
+            for label in self.labels
+            if label.node in (node, "*") and label.start_unix_s <= time_unix_s < label.end_unix_s
+        ]
+        return max(found, key=lambda label: (label.state == "interference", label.state != "calm"), default=None)
 
 
 def write(path: str | Path, samples: Sequence[Sample], labels: Sequence[Label], description: str) -> None:
@@ -91,17 +105,11 @@ def write(path: str | Path, samples: Sequence[Sample], labels: Sequence[Label], 
     for label in labels:
         if not label.end_unix_s > label.start_unix_s:
             raise RecordingError(f"{path}: not written: the label {label} ends before it starts")
-    columns: dict[str, list[Any]] = {}
-    for name in _plain_fields():
-        columns[name] = [getattr(sample, name) for sample in samples]
-    for section, struct in SECTIONS.items():
-        for inner in struct.__struct_fields__:
-            columns[f"{section}.{inner}"] = [
-                None if (part := getattr(sample, section)) is None else getattr(part, inner) for sample in samples
-            ]
-    columns["absent"] = [json.dumps(sample.absent) for sample in samples]
-    types = {name: _arrow_type(pa, kind) for name, kind in _column_kinds().items()}
-    table = pa.table({name: pa.array(values, type=types[name]) for name, values in columns.items()})
+    columns = {
+        column.name: pa.array([column.value(sample) for sample in samples], type=getattr(pa, column.type)())
+        for column in _COLUMNS
+    }
+    table = pa.table(columns)
     note = {"format": FORMAT, "description": description, "labels": [asdict(label) for label in labels]}
     table = table.replace_schema_metadata({KEY: json.dumps(note).encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,17 +123,16 @@ def read(path: str | Path) -> Recording:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    expected = "expected a recording of `slackwater lab record`"
     path = Path(path)
     try:
         table = pq.read_table(path)
     except OSError as error:
-        raise RecordingError(f"{path}: cannot be read: {error} ({expected})") from None
+        raise RecordingError(f"{path}: cannot be read: {error} ({EXPECTED})") from None
     except pa.ArrowException as error:
-        raise RecordingError(f"{path}: damaged, or no Parquet file: {error} ({expected})") from None
+        raise RecordingError(f"{path}: damaged, or no Parquet file: {error} ({EXPECTED})") from None
     note = (table.schema.metadata or {}).get(KEY)
     if note is None:
-        raise RecordingError(f"{path}: a Parquet file, but not a recording: it carries no labels ({expected})")
+        raise RecordingError(f"{path}: a Parquet file, but not a recording: it carries no labels ({EXPECTED})")
     try:
         content = json.loads(note)
         if content["format"] != FORMAT:
@@ -134,11 +141,9 @@ def read(path: str | Path) -> Recording:
         description = str(content["description"])
     except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise RecordingError(f"{path}: its labels cannot be read: {error!r}") from None
-    lacks = [
-        name for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s") if name not in table.column_names
-    ]
+    lacks = [name for name in REQUIRED if name not in table.column_names]
     if lacks:
-        raise RecordingError(f"{path}: columns are missing: {', '.join(lacks)} ({expected})")
+        raise RecordingError(f"{path}: columns are missing: {', '.join(lacks)} ({EXPECTED})")
     try:
         samples = [msgspec.convert(_nested(row), Sample) for row in table.to_pylist()]
     except (msgspec.ValidationError, ValueError) as error:
@@ -153,31 +158,55 @@ def read(path: str | Path) -> Recording:
     return Recording(samples, labels, description, str(path), nodes)
 
 
-def _plain_fields() -> list[str]:
-    return [name for name in Sample.__struct_fields__ if name not in SECTIONS and name != "absent"]
+@dataclass(frozen=True)
+class _Column:
+    """One column: a field of the Sample, or of one of its sections."""
+
+    section: str
+    """Empty for the Sample's own fields."""
+    field: str
+    type: Literal["string", "int64", "float64"]
+    as_json: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.field}" if self.section else self.field
+
+    def value(self, sample: Sample) -> Any:
+        """What stands in the file for a Sample."""
+        part = getattr(sample, self.section) if self.section else sample
+        if part is None:
+            return None
+        value = getattr(part, self.field)
+        if not self.as_json:
+            return value
+        return msgspec.json.encode(value).decode() if value else None
 
 
-def _column_kinds() -> dict[str, Any]:
-    kinds: dict[str, Any] = {
-        info.name: info.type for info in msgspec.structs.fields(Sample) if info.name in _plain_fields()
-    }
-    for section, struct in SECTIONS.items():
-        for info in msgspec.structs.fields(struct):
-            kinds[f"{section}.{info.name}"] = info.type
-    kinds["absent"] = str
-    return kinds
+def _columns(struct: type[msgspec.Struct], section: str = "") -> list[_Column]:
+    """The columns of a struct, sections' fields in their place."""
+    found = []
+    for info in msgspec.structs.fields(struct):
+        inspected = msgspec.inspect.type_info(info.type)
+        kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
+        inner = next((kind for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
+        if inner is not None:
+            found += _columns(inner.cls, info.name)
+        elif any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
+            found.append(_Column(section, info.name, "int64", False))
+        elif any(isinstance(kind, msgspec.inspect.FloatType) for kind in kinds):
+            found.append(_Column(section, info.name, "float64", False))
+        else:
+            plain = all(
+                isinstance(kind, msgspec.inspect.StrType | msgspec.inspect.LiteralType | msgspec.inspect.NoneType)
+                for kind in kinds
+            )
+            found.append(_Column(section, info.name, "string", not plain))
+    return found
 
 
-def _arrow_type(pa: Any, kind: Any) -> Any:
-    """Column type of a field: whole numbers, numbers or text."""
-    inspected = msgspec.inspect.type_info(kind)
-    inner = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
-    for one in inner:
-        if isinstance(one, msgspec.inspect.IntType):
-            return pa.int64()
-        if isinstance(one, msgspec.inspect.FloatType):
-            return pa.float64()
-    return pa.string()
+_COLUMNS = _columns(Sample)
+_AS_JSON = {column.name for column in _COLUMNS if column.as_json}
 
 
 def _nested(row: dict[str, Any]) -> dict[str, Any]:
@@ -187,9 +216,9 @@ def _nested(row: dict[str, Any]) -> dict[str, Any]:
         section, _, inner = name.partition(".")
         if value is None:
             continue
-        if name == "absent":
-            nested["absent"] = json.loads(value)
-        elif inner:
+        if name in _AS_JSON:
+            value = json.loads(value)
+        if inner:
             nested.setdefault(section, {})[inner] = value
         else:
             nested[name] = value

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from detector import baseline, tree
+from detector import baseline, reading, tree
 from detector.judge import Judge
 from slackwater.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
@@ -73,7 +73,7 @@ class Detector:
             loop.add_signal_handler(number, self._stop.set)
         self._restore()
         for pool in self._judges:
-            await self._bus.subscribe("sample", self._arrived[pool].append, pool=pool)
+            await self._bus.subscribe("sample", self._arrived[pool].append, pool=pool, decode=reading.decode)
         tick_s = self._settings.detector.tick_s
         while not self._stop.is_set():
             await self._tick(time.monotonic())

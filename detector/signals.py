@@ -5,26 +5,24 @@ Which of them show a neighbour was measured: see the notes beside `SIGNALS` and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from detector.columns import Bools, Columns, Floats, Ints
 from slackwater.messages import Sample
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+__all__ = ["FLOORS", "INDEX", "QUEUES", "SIGNALS", "WINDOW", "Bools", "Floats", "Group", "Ints", "Signal", "reason"]
 
 WINDOW = 5
 """Samples over which the windowed signals look back: about a second."""
 
-Group = Literal["run queue", "core", "cost", "users", "load"]
+Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
 """What a signal speaks of. Signals of one group move together, so they count once as evidence: who takes the probe's
 core away takes its cache away too."""
+Read = Callable[[Columns], Floats]
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Signal:
     group: Group
     queues: bool
     """Grows with the node's own load as a queue does (load / (1 - load))."""
-    read: Callable[[Sample], float | None] | None
-    """None: computed from the last `WINDOW` Samples, see `detector.history`."""
+    read: Read | None
+    """From the tick's columns, (M,). None: computed from more than one Sample, see `detector.history`."""
     dotted: tuple[str, ...]
     """Its names in `Sample.absent`."""
     evidence: bool = True
@@ -48,88 +46,111 @@ class Signal:
     on a lab's recordings a tree would look at nothing else; the others are moved by the node's own load."""
 
 
-def _run_delay_per_cpu(sample: Sample) -> float | None:
-    return sample.sched.run_delay_per_cpu_s if sample.sched else None
+Source = tuple[Read | None, tuple[str, ...]]
+"""How a signal is read, and its names in `Sample.absent`."""
 
 
-def _run_delay(sample: Sample) -> float | None:
-    return sample.sched.run_delay_s_per_s if sample.sched else None
+def _one(name: str) -> Source:
+    """A field as it stands."""
+    return lambda columns: columns[name], (name, name.partition(".")[0])
 
 
-def wall_cpu_ratio(sample: Sample) -> float | None:
-    """The probe's, which is in `counters` only where no hardware counter is."""
-    if sample.canary and sample.canary.wall_cpu_ratio is not None:
-        return sample.canary.wall_cpu_ratio
-    return sample.counters.wall_cpu_ratio if sample.counters else None  # of monitors that know no `canary`
+def _either(first: str, other: str, *absent: str) -> Source:
+    """A field, or another that says the same where the first is absent."""
+    return lambda columns: np.where(np.isnan(columns[first]), columns[other], columns[first]), (first, other, *absent)
 
 
-def _cpi(sample: Sample) -> float | None:
-    return sample.counters.cpi if sample.counters else None
+def _highest(*names: str) -> Source:
+    """The highest of the fields that are there."""
+    return lambda columns: np.fmax.reduce([columns[name] for name in names]), (*names, names[0].partition(".")[0])
 
 
-def _cache_miss_rate(sample: Sample) -> float | None:
-    return sample.counters.cache_miss_rate if sample.counters else None
+def _period_ms(columns: Columns) -> Floats:
+    period_s = columns["period_s"]
+    return np.where(period_s > 0, period_s * 1e3, np.nan)
 
 
-def _utilisation(sample: Sample) -> float | None:
-    return sample.cpu.utilisation if sample.cpu else None
+def _involuntary_per_cpu(columns: Columns) -> Floats:
+    """Per CPU second, as far as there is CPU time to speak of: switches alone only count requests."""
+    cpu_s = columns["sched.cpu_s_per_s"]
+    per_s = columns["sched.involuntary_switches_per_s"]
+    return np.where(cpu_s >= MIN_CPU_S, per_s / np.maximum(cpu_s, MIN_CPU_S), np.nan)
 
 
-def _steal(sample: Sample) -> float | None:
-    return sample.cpu.steal if sample.cpu else None
-
-
-def _cpu_pressure(sample: Sample) -> float | None:
-    return sample.pressure.cpu_some if sample.pressure else None
-
-
-def _rt_mean_ms(sample: Sample) -> float | None:
-    return sample.traffic.rt_mean_ms if sample.traffic else None
-
-
-def _rt_p95_ms(sample: Sample) -> float | None:
-    return sample.traffic.rt_p95_ms if sample.traffic else None
-
-
-def _in_flight(sample: Sample) -> float | None:
-    return sample.traffic.in_flight if sample.traffic else None
-
-
-def _period_ms(sample: Sample) -> float | None:
-    return sample.period_s * 1e3 if sample.period_s > 0 else None
-
+MIN_CPU_S = 0.01
+"""Below this CPU time per second of the web server, a rate per CPU second is a ratio of noise."""
 
 # Measured beside a memory-walking neighbour in a cgroup of 0.4 core: run delay per CPU second rises from below 1 to
 # 6..15 in the first tick. The probe's wall/CPU ratio is 2..34 in about a third of the ticks and 1.0 in the others (the
 # neighbour is not always on the core when the probe is), so its maximum over a second is a signal of its own. Without
 # traffic the run delay has nothing to count; what is left are the probe and the monitor's own late wake-ups (80 ms late
 # in about one tick of eight), which show as a long period.
-_CANARY_RATIO = ("canary.wall_cpu_ratio", "canary", "counters.wall_cpu_ratio", "counters")
-_COST = ("traffic.rps", "traffic", "sched.cpu_s_per_s", "sched", "cpu.utilisation", "cpu")
-_RUN_DELAY = ("sched.run_delay_per_cpu_s", "sched")
-_PRESSURE = ("pressure.cpu_some", "pressure")
-_RT_MEAN = ("traffic.rt_mean_ms", "traffic")
-_RT_P95 = ("traffic.rt_p95_ms", "traffic")
-_IN_FLIGHT = ("traffic.in_flight", "traffic")
-_MISSES = ("counters.cache_miss_rate", "counters")
+#
+# Hardware counters and the probe are told apart by their signals: `cpi` and `cache_miss_rate` are hardware's, `probe_*`
+# the probe's. A VM that gains or loses its counters then does not compare one with the other's baseline.
+_PERIOD: Source = (_period_ms, ("period_s",))
+_RUN_DELAY_PER_CPU = _one("sched.run_delay_per_cpu_s")
+_RUN_DELAY = _one("sched.run_delay_s_per_s")
+_RATIO = _either("canary.wall_cpu_ratio", "counters.wall_cpu_ratio", "canary", "counters")
+_RATIO_MAX: Source = (None, _RATIO[1])
+_STEAL = _one("cpu.steal")
+_PRESSURE = _one("pressure.cpu_some")
+_CGROUP_PRESSURE = _one("pressure.cgroup_cpu_some")
+_THROTTLED = _one("cpu.throttled")
+_SWITCHES: Source = (_involuntary_per_cpu, ("sched.involuntary_switches_per_s", "sched.cpu_s_per_s", "sched"))
+_CPI: Source = (_one("pmu.cpi")[0], ("pmu", "counters.cpi", "counters"))
+_MISSES: Source = (_one("pmu.cache_miss_rate")[0], ("pmu", "counters.cache_miss_rate", "counters"))
+_PROBE = _either("canary.llc_cycles_per_load", "probe.cpi", "canary", "counters")
+_PROBE_MISSES = _either("canary.slow_share", "probe.cache_miss_rate", "canary", "counters")
+_PROBE_ALU = _one("canary.alu_cycles_per_op")
+_COST: Source = (None, ("traffic.rps", "traffic", "sched.cpu_s_per_s", "sched", "cpu.utilisation", "cpu"))
+_IO_PRESSURE = _highest("pressure.cgroup_io_some", "pressure.io_some")
+_MEMORY_PRESSURE = _highest("pressure.cgroup_memory_some", "pressure.memory_some")
+_DISK_WAIT = _one("disk.wait_ms")
+_DISK_BUSY = _one("disk.busy")
+_MAJOR_FAULTS = _one("memory.major_faults_per_s")
+_SATURATION = _one("network.saturation")
+_RETRANSMITS = _one("network.retransmits_per_s")
+_NET_DROPS = _one("network.drops_per_s")
+_ROUTES: Source = (None, ("traffic.routes", "traffic"))
+_RT_MEAN = _one("traffic.rt_mean_ms")
+_RT_P95 = _one("traffic.rt_p95_ms")
+_IN_FLIGHT = _one("traffic.in_flight")
+_UTILISATION = _one("cpu.utilisation")
 _HIGHEST = f"highest canary wall/CPU ratio of {WINDOW} ticks"
+_BY_ROUTE = "response time by route over its calm one"
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", True, _run_delay_per_cpu, _RUN_DELAY),
-    Signal("run_delay", "run delay per second", "", 0.02, "run queue", True, _run_delay, _RUN_DELAY, False),
-    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", False, wall_cpu_ratio, _CANARY_RATIO),
-    Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", False, None, _CANARY_RATIO),
-    Signal("period", "time since the sample before", " ms", 1.0, "core", False, _period_ms, ("period_s",)),
-    Signal("steal", "steal", "", 0.02, "run queue", False, _steal, ("cpu.steal", "cpu")),
-    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", True, _cpu_pressure, _PRESSURE),
-    Signal("cpi", "cycles per instruction", "", 1e-3, "core", False, _cpi, ("counters.cpi", "counters")),
-    Signal("cache_miss_rate", "cache miss rate", "", 0.02, "core", False, _cache_miss_rate, _MISSES),
-    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", False, None, _COST),
-    Signal("rt_mean", "mean response time", " ms", 1.0, "users", True, _rt_mean_ms, _RT_MEAN, False),
-    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", True, _rt_p95_ms, _RT_P95, False),
-    Signal("in_flight", "requests in flight", "", 1.0, "users", True, _in_flight, _IN_FLIGHT, False),
-    Signal("utilisation", "CPU utilisation", "", 0.05, "load", False, _utilisation, ("cpu.utilisation", "cpu"), False),
+    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", True, *_RUN_DELAY_PER_CPU),
+    Signal("run_delay", "run delay per second", "", 0.02, "run queue", True, *_RUN_DELAY, evidence=False),
+    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", False, *_RATIO),
+    Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", False, *_RATIO_MAX),
+    Signal("period", "time since the sample before", " ms", 1.0, "core", False, *_PERIOD),
+    Signal("steal", "steal", "", 0.02, "run queue", False, *_STEAL),
+    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", True, *_PRESSURE),
+    Signal("cgroup_cpu_pressure", "CPU pressure of its cgroup", "", 0.05, "run queue", True, *_CGROUP_PRESSURE),
+    Signal("throttled", "throttled share of the quota's periods", "", 0.1, "run queue", True, *_THROTTLED),
+    Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", False, *_SWITCHES),
+    Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", False, *_CPI),
+    Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", False, *_MISSES),
+    Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", False, *_PROBE),
+    Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", False, *_PROBE_MISSES),
+    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", False, *_PROBE_ALU),
+    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", False, *_COST),
+    Signal("io_pressure", "I/O pressure", "", 0.05, "disk", False, *_IO_PRESSURE),
+    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", False, *_DISK_WAIT),
+    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", False, *_DISK_BUSY, evidence=False),
+    Signal("memory_pressure", "memory pressure", "", 0.05, "memory", False, *_MEMORY_PRESSURE),
+    Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", False, *_MAJOR_FAULTS),
+    Signal("net_saturation", "network saturation", "", 0.1, "network", False, *_SATURATION),
+    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", False, *_RETRANSMITS),
+    Signal("net_drops", "packets dropped", "/s", 10.0, "network", False, *_NET_DROPS),
+    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", True, *_ROUTES, evidence=False),
+    Signal("rt_mean", "mean response time", " ms", 1.0, "users", True, *_RT_MEAN, evidence=False),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", True, *_RT_P95, evidence=False),
+    Signal("in_flight", "requests in flight", "", 1.0, "users", True, *_IN_FLIGHT, evidence=False),
+    Signal("utilisation", "CPU utilisation", "", 0.05, "load", False, *_UTILISATION, evidence=False),
 )
 # fmt: on
 INDEX: dict[str, int] = {signal.key: number for number, signal in enumerate(SIGNALS)}
@@ -143,8 +164,3 @@ def reason(signal: Signal, sample: Sample) -> str:
         if name in sample.absent:
             return sample.absent[name]
     return "no value in this period"
-
-
-def number(value: float | None) -> float:
-    """NaN for an absent or an infinite value."""
-    return math.nan if value is None or not math.isfinite(value) else float(value)

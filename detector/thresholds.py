@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detector.columns import Bools, Floats, Ints
 from detector.features import Frame, describe, times
-from detector.signals import INDEX, SIGNALS, Bools, Floats
+from detector.signals import INDEX, SIGNALS
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,18 @@ LIMITS: dict[str, Limit] = {
     "cpu_pressure": Limit(2.0, 1.6),
     "cpi": Limit(1.4, 1.3),
     "cache_miss_rate": Limit(1.5, 1.4),
+    "probe_cycles": Limit(1.4, 1.3),
+    "probe_misses": Limit(1.5, 1.4),
+    "probe_alu": Limit(1.4, 1.3),
     "cpu_per_request": Limit(1.5, 1.4),
+    "io_pressure": Limit(3.0, 2.5),
+    "disk_wait": Limit(4.0, 3.0),
+    "memory_pressure": Limit(3.0, 2.5),
+    "major_faults": Limit(4.0, 3.0),
+    "net_saturation": Limit(3.0, 2.5),
+    "retransmits": Limit(4.0, 3.0),
+    "net_drops": Limit(4.0, 3.0),
+    "rt_routes": Limit(2.5, 2.0),
     "rt_mean": Limit(2.5, 2.0),
     "rt_p95": Limit(3.0, 2.5),
     "in_flight": Limit(4.0, 3.0),
@@ -42,11 +54,12 @@ STRONG = 3.0
 MIN_SPREADS = 6.0
 """A deviation is also this many calm spreads (robust standard deviations) away. The machine's own little jobs disturb
 the probe now and then, which a spread does not know: signals of the core must also be above what is usual in calm."""
+NOTHING = "no signal is beyond its limits"
 OWN_DOING = 0.85
 """From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
-RESIDUAL = ("run_delay", "canary_ratio", "period", "steal", "cpi")
+RESIDUAL = ("run_delay", "canary_ratio", "period", "steal", "cpi", "probe_cycles")
 """What still lives on a server without requests; any of them keeps an episode open."""
 RESIDUAL_LIMITS: dict[str, Limit] = {**LIMITS, "run_delay": Limit(2.5, 2.0)}
 
@@ -59,8 +72,12 @@ _RESIDUAL_OWN: Floats = np.array([RESIDUAL_LIMITS[key].own for key in RESIDUAL])
 _RESIDUAL_PEERS: Floats = np.array([RESIDUAL_LIMITS[key].peers for key in RESIDUAL])
 _GROUPS = {
     group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
-    for group in ("run queue", "core", "cost", "users")
+    for group in ("run queue", "core", "cost", "disk", "network", "memory", "users")
 }
+_CPU_GROUPS = ("run queue", "core", "cost")
+_DEVICE_GROUPS = ("disk", "network", "memory")
+_MIXED = np.array([INDEX["rt_mean"], INDEX["rt_p95"]])
+"""Response times over all requests, which move with the mix of requests too."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +103,12 @@ def cross(frame: Frame) -> Crossed:
         far &= ~own_doing
         # Pressure says of the whole machine what the run delay says of the web server: it stands in where that is not.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
+        # Where response times are known by route, those over all requests say nothing more: the mix may have changed.
+        far[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
         beyond_own = (frame.own >= _OWN) & far
         no_peers = np.isnan(frame.peers)
         no_own = np.isnan(frame.own) & ~own_doing
+        no_own[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
         beyond_peers = frame.peers >= np.where(no_own, _OWN * UNKNOWN_OWN, _PEERS)
         votes = (beyond_own | no_own) & (beyond_peers | (no_peers & ~no_own))
         strong = (frame.own >= _OWN * STRONG) & far
@@ -109,27 +129,36 @@ def cross(frame: Frame) -> Crossed:
     )
 
 
-def _groups(marks: Bools) -> list[Bools]:
-    """For each group of `_GROUPS` whether any of its signals is marked: four times (M,)."""
-    return [(marks & columns).any(axis=1) for columns in _GROUPS.values()]
+def _groups(marks: Bools) -> dict[str, Bools]:
+    """For each group of `_GROUPS` whether any of its signals is marked: (M,)."""
+    return {group: (marks & columns).any(axis=1) for group, columns in _GROUPS.items()}
 
 
 def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
-    """Two causes; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and users.
+    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and
+    users; or a disk, network or memory that waits, and users: strongly, or with a cause of the CPU beside it.
 
     A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
+    A backup of the server's own makes its disk wait too: as long as no request waits for it, nothing is to be done.
     Where no request ends there is nobody to feel anything; then the run delay is believed alone.
     """
-    queue, core, cost, users = _groups(votes)
-    two = np.sum([queue, core, cost], axis=0) >= 2
-    strong_queue, _, _, strong_users = _groups(strong)
-    return np.asarray(two | ((core | cost) & strong_users) | (strong_queue & (users | unfelt)))
+    beyond, far_beyond = _groups(votes), _groups(strong)
+    causes = np.sum([beyond[group] for group in _CPU_GROUPS], axis=0)
+    device = np.any([beyond[group] for group in _DEVICE_GROUPS], axis=0)
+    users, strong_users = beyond["users"], far_beyond["users"]
+    return np.asarray(
+        (causes >= 2)
+        | ((beyond["core"] | beyond["cost"] | device) & strong_users)
+        | (far_beyond["run queue"] & (users | unfelt))
+        | (device & users & (causes >= 1))
+    )
 
 
 def _slow(beyond: Bools, strong: Bools) -> Bools:
     """What users feel, strongly, or with a cause beside it."""
-    queue, core, cost, users = _groups(beyond)
-    return np.asarray((users & (queue | core | cost)) | _groups(strong)[3])
+    found = _groups(beyond)
+    causes = np.any([found[group] for group in (*_CPU_GROUPS, *_DEVICE_GROUPS)], axis=0)
+    return np.asarray((found["users"] & causes) | _groups(strong)["users"])
 
 
 def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:
@@ -147,7 +176,15 @@ def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:
         if not np.isnan(frame.peers[row, column]):
             line += f" and {times(frame.peers[row, column])} its peers' (>= {_PEERS[column]:g}x)"
         lines.append(line)
-    return lines or ["no signal is beyond its limits"]
+    return lines or [NOTHING]
+
+
+def explain_all(frame: Frame, crossed: Crossed, rows: Ints) -> list[list[str]]:
+    """`explain` of many rows: (K,)."""
+    any_vote = np.asarray(crossed.votes.any(axis=1))[rows].tolist()
+    return [
+        explain(frame, crossed, row) if some else [NOTHING] for row, some in zip(rows.tolist(), any_vote, strict=True)
+    ]
 
 
 def explain_slow(frame: Frame, row: int) -> list[str]:

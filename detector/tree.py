@@ -12,15 +12,16 @@ import json
 import math
 import os
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from detector.estimator import TERMS
-from detector.features import FEATURES, Frame, describe, why_missing, words
+from detector.features import FEATURES, Frame, describe, describe_all, why_missing, words
 from detector.signals import Bools, Floats, Ints
 from slackwater.messages import Sample
 
@@ -53,19 +54,27 @@ class Tree:
     """Share of class `interference` among a node's training ticks, weighted."""
 
     @classmethod
-    def of(cls, classifier: Any) -> Tree:
-        """From a fitted classifier with the classes `CLASSES`; raises ModelError when it is another kind of tree."""
+    def of(cls, classifier: Any, features: Sequence[str] = FEATURES) -> Tree:
+        """From a fitted classifier with the classes `CLASSES`; raises ModelError when it is another kind of tree.
+
+        `features` names its columns, all of them in `FEATURES`: a tree stays good when the program learns to look at
+        more than the tree was offered.
+        """
         found = tuple(str(name) for name in classifier.classes_)
         if found != CLASSES:
             raise ModelError(f"the tree tells {', '.join(found)} apart; expected {', '.join(CLASSES)}")
-        if classifier.n_features_in_ != len(FEATURES):
-            raise ModelError(f"the tree wants {classifier.n_features_in_} features; expected {len(FEATURES)}")
+        if classifier.n_features_in_ != len(features):
+            raise ModelError(f"the tree wants {classifier.n_features_in_} features; expected {len(features)}")
         inner = classifier.tree_
+        split_on = np.asarray(inner.feature, dtype=np.int64)
+        if (split_on[np.asarray(inner.children_left) >= 0] >= len(features)).any():
+            raise ModelError("the tree splits on a feature that there is not")
+        column = np.array([FEATURES.index(feature) for feature in features], dtype=np.int64)
         weights = inner.value[:, 0, :]
         tree = cls(
             left=np.asarray(inner.children_left, dtype=np.int64),
             right=np.asarray(inner.children_right, dtype=np.int64),
-            feature=np.asarray(inner.feature, dtype=np.int64),
+            feature=np.where(split_on >= 0, column[np.maximum(split_on, 0)], split_on),
             threshold=np.asarray(inner.threshold, dtype=np.float64),
             missing_left=np.asarray(inner.missing_go_to_left, dtype=bool),
             interference=np.asarray(weights[:, 1] / weights.sum(axis=1), dtype=np.float64),
@@ -122,29 +131,43 @@ class Tree:
                 return f"no {words(FEATURES[feature])}: {why_missing(FEATURES[feature], frame, row, sample)}"
         raise ValueError("this row lacked nothing")
 
-    def explain(self, frame: Frame, row: int, levels: list[Ints]) -> list[str]:
-        """The path of one row in words with values. Splits on the same feature are told once, by the tightest."""
-        above: dict[int, float] = {}
-        below: dict[int, float] = {}
-        order: list[int] = []
-        for level, following in pairwise(levels):
-            node = int(level[row])
-            if self.left[node] < 0:
-                break
-            feature, limit = int(self.feature[node]), float(self.threshold[node])
-            if feature not in order:
-                order.append(feature)
-            if int(following[row]) == self.left[node]:
-                below[feature] = min(limit, below.get(feature, math.inf))
-            else:
-                above[feature] = max(limit, above.get(feature, -math.inf))
-        lines = []
-        for feature in order:
-            name = FEATURES[feature]
-            limits = [f"> {above[feature]:.3g}"] if feature in above else []
-            limits += [f"<= {below[feature]:.3g}"] if feature in below else []
-            lines.append(f"{describe(name, frame, row)} ({', '.join(limits)})")
-        return lines
+    @cached_property
+    def _paths(self) -> dict[int, list[tuple[str, str]]]:
+        """Leaf -> the features asked on the way to it, each with its limits in words. Splits on the same feature are
+        told once, by the tightest."""
+        found: dict[int, list[tuple[str, str]]] = {}
+
+        def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
+            if self.left[number] < 0:
+                found[number] = [
+                    (FEATURES[feature], f"({_limits(low.get(feature), high.get(feature))})")
+                    for feature in dict.fromkeys(asked)
+                ]
+                return
+            feature, limit = int(self.feature[number]), float(self.threshold[number])
+            asked.append(feature)
+            node(int(self.left[number]), low, {**high, feature: min(limit, high.get(feature, math.inf))})
+            node(int(self.right[number]), {**low, feature: max(limit, low.get(feature, -math.inf))}, high)
+            asked.pop()
+
+        asked: list[int] = []
+        node(0, {}, {})
+        return found
+
+    def explain(self, frame: Frame, row: int, leaf: int) -> list[str]:
+        """The path of one row in words with values."""
+        return [f"{describe(feature, frame, row)} {limits}" for feature, limits in self._paths[leaf]]
+
+    def explain_all(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
+        """The same for many rows: (K,) rows of the frame, (M,) leaves."""
+        paths: list[list[str]] = [[] for _ in rows]
+        for leaf in np.unique(leaves[rows]):
+            places = np.flatnonzero(leaves[rows] == leaf)
+            for feature, limits in self._paths[int(leaf)]:
+                told = describe_all(feature, frame, rows[places])
+                for place, words_of in zip(places.tolist(), told, strict=True):
+                    paths[place].append(f"{words_of} {limits}")
+        return paths
 
     def draw(self) -> str:
         """The whole tree as text."""
@@ -164,6 +187,11 @@ class Tree:
 
         node(0, "", "")
         return "\n".join(lines)
+
+
+def _limits(above: float | None, below: float | None) -> str:
+    said = [f"> {above:.3g}"] if above is not None else []
+    return ", ".join(said + ([f"<= {below:.3g}"] if below is not None else []))
 
 
 @dataclass(frozen=True)
@@ -218,17 +246,16 @@ def load(path: Path) -> Model:
         raise ModelError(f"{path}: a damaged or foreign model file: {error!r} ({expected})") from None
     if version != FORMAT:
         raise ModelError(f"{path}: format {version}; this program reads format {FORMAT}: train it again")
-    if tuple(features) != FEATURES:
-        lacks = ", ".join(feature for feature in FEATURES if feature not in features) or "none"
-        extra = ", ".join(feature for feature in features if feature not in FEATURES) or "none"
+    unknown = sorted({str(feature) for feature in features} - set(FEATURES))
+    if unknown or len(set(features)) != len(features):
         raise ModelError(
-            f"{path}: was trained on other features (not in the model: {lacks}; only in the model: {extra}; "
-            "or their order differs): train it again"
+            f"{path}: was trained on other features than this program has "
+            f"({', '.join(unknown) or 'some of them twice'}): train it again"
         )
     if len(coefficients) != len(TERMS) or not all(math.isfinite(value) for value in coefficients):
         raise ModelError(f"{path}: expected {len(TERMS)} coefficients ({', '.join(TERMS)}), got {coefficients}")
     try:
-        tree = Tree.of(content["tree"])
+        tree = Tree.of(content["tree"], features)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -40,7 +40,10 @@ class BusError(Exception):
 
 def subject_of(message: Message) -> str:
     """The subject that a message is published under."""
-    kind = next(kind for kind, struct in KINDS.items() if isinstance(message, struct))
+    return _subject(next(kind for kind, struct in KINDS.items() if isinstance(message, struct)), message)
+
+
+def _subject(kind: str, message: Any) -> str:
     subject = f"slackwater.{kind}.{message.pool}"
     node = getattr(message, "node", None)
     return subject if node is None else f"{subject}.{node}"
@@ -176,19 +179,30 @@ class Bus:
         except nats.errors.Error as error:
             log.debug("bus %s: not sent: %s", self.url, _text(error))
 
-    async def subscribe(self, kind: str, handle: Callable[[Any], None], *, pool: str | None = None) -> None:
-        """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out."""
+    async def subscribe(
+        self,
+        kind: str,
+        handle: Callable[[Any], None],
+        *,
+        pool: str | None = None,
+        decode: Callable[[bytes], Any] | None = None,
+    ) -> None:
+        """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out.
+
+        `decode` reads it otherwise than `messages.decode`, for one who needs less of it; it raises MessageError.
+        """
         has_node = "node" in KINDS[kind].__struct_fields__
         tail = ">" if pool is None else f"{pool}.>" if has_node else pool
 
         async def on_message(raw: Msg) -> None:
             try:
-                message = messages.decode(kind, raw.data)
+                message = messages.decode(kind, raw.data) if decode is None else decode(raw.data)
             except MessageError as error:
                 self._complain(raw.subject, str(error))
                 return
-            if subject_of(message) != raw.subject:
-                self._complain(raw.subject, f"it calls itself {subject_of(message)}")
+            subject = _subject(kind, message)
+            if subject != raw.subject:
+                self._complain(raw.subject, f"it calls itself {subject}")
             elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
                 handle(message)
 

@@ -23,9 +23,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("slackwater.commands:resume", "Take up the work again after `pause`."),
     "restore": ("slackwater.commands:restore", "Set the baseline weights by hand, without a running controller."),
     "config": ("slackwater.commands:config", "Check a controller's configuration."),
+    "record": ("detector.record_commands:record", "Record what a live pool's monitors say, for `train`."),
+    "mark": ("detector.record_commands:mark", "Label what is being done to a node, for recordings."),
+    "calibrate": ("detector.calibrate_commands:calibrate", "Make noise on your own nodes and train a model on it."),
     "bus": ("slackwater.bus_commands:bus", "Write the configuration of a nats-server of your own, with users."),
     "train": ("detector.commands:train", "Build the detector's model from labelled recordings."),
-    "detector": ("detector.commands:detector", "Look into the detector: its model, drawn as text."),
+    "detector": ("detector.commands:detector", "Look into the detector: its model as text, its scores on recordings."),
     "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
 }
 """Name -> where it is, and its line in the overview."""

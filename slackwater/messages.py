@@ -23,6 +23,7 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=128)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
 Count = Annotated[int, Meta(ge=0)]
+Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
 State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
 Mode = Literal["observe", "act"]
 
@@ -290,6 +291,8 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's say."""
     model: str
     """Which model said so: its name and training date, or `thresholds`."""
+    resource: Resource | None = None
+    """What the neighbour takes away, where it can be told; only in `interference`."""
     sample_seq: Count | None = None
     cpu: NonNegative | None = None
     cpu_predicted: NonNegative | None = None

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from detector.episodes import StateMachine
+from one_machine import OneMachine
+
 from lbengine.baseline import Baseline
 from lbengine.decide import View, decide
 from lbengine.ramp import Position
@@ -40,7 +41,7 @@ def simulate(
     """Runs it with default settings. A slow server's capacity is known within 10%, a calm one's within 2%."""
     chance = random.Random(seed)
     names = [f"host{n + 1}" for n in range(servers)]
-    machines = {name: StateMachine(2.0, 0.0, 0.0) for name in names}
+    machines = {name: OneMachine(2.0, 0.0, 0.0) for name in names}
     positions = {name: Position(100) for name in names}
     baselines = {name: Baseline(100, 100) for name in names}
     pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()

@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slackwater.messages import Counters, Cpu, Pressure, Sample, Sched, Traffic
+from slackwater.messages import (
+    Canary,
+    Counters,
+    Cpu,
+    Disk,
+    Memory,
+    Network,
+    Pressure,
+    RouteTraffic,
+    Sample,
+    Sched,
+    Traffic,
+)
 
 START_UNIX_S = 1_795_000_000.0
 PERIOD_S = 0.2
@@ -30,6 +42,10 @@ class Host:
     slow_database_ms: float = 0.0
     dearer: float = 1.0
     """Times the usual CPU per request."""
+    searches: float = 0.1
+    """Share of requests of the route class that is six times as dear as the others; seen where `Cluster.routes`."""
+    takes: str = "cpu"
+    """What the neighbour takes: `cpu`, or (on a cluster with `rich` Samples) another resource of a Verdict."""
     seq: int = 0
     boot_id: str = "boot-1"
 
@@ -45,6 +61,11 @@ class Cluster:
     canary: bool = True
     sched: bool = True
     steal: bool = False
+    rich: bool = False
+    """Also hardware counters, the canary's parts, memory, disk and network."""
+    routes: bool = False
+    clock_off_s: float = 0.0
+    """How wrong the hosts' wall clock is."""
     now_s: float = 0.0
     hosts: dict[str, Host] = field(default_factory=dict)
 
@@ -66,24 +87,27 @@ class Cluster:
         """One Sample of a host; counts up its sequence number."""
         host, draw = self.hosts[name], self._random
         requests = draw.poisson(host.rps * PERIOD_S) if host.rps > 0 else 0
-        wanted_s = requests * COST_S * host.dearer * draw.normal(1.0, 0.04)
-        room_s = CORES * PERIOD_S * (1.0 - 0.8 * host.neighbour)
+        dearer = host.dearer * ((1 + 5 * host.searches) / 1.5 if self.routes else 1.0)
+        wanted_s = requests * COST_S * dearer * draw.normal(1.0, 0.04)
+        loud = host.neighbour if host.takes == "cpu" else 0.0
+        other = host.neighbour if host.takes != "cpu" else 0.0
+        room_s = CORES * PERIOD_S * (1.0 - 0.8 * loud)
         cpu_s = min(wanted_s, room_s)
         load = min(0.97, cpu_s / (CORES * PERIOD_S))
         own_wait = load / (1 - load) * draw.exponential(0.06)
-        stolen = host.neighbour > 0 and draw.random() < 0.35
-        wait_per_cpu = own_wait + (host.neighbour * draw.uniform(8.0, 25.0) if host.neighbour else 0.0)
-        ratio = 1.0 + draw.exponential(0.01) + (draw.uniform(1.0, 30.0) * host.neighbour if stolen else 0.0)
-        late_s = 0.08 * host.neighbour if host.neighbour and draw.random() < 0.12 else draw.exponential(0.0003)
-        service_ms = COST_S * 1e3 * host.dearer
-        rt_ms = service_ms * (1 + wait_per_cpu) * draw.normal(1.0, 0.05) + host.slow_database_ms
-        served = min(requests, int(room_s / (COST_S * host.dearer)))
+        stolen = loud > 0 and draw.random() < 0.35
+        wait_per_cpu = own_wait + (loud * draw.uniform(8.0, 25.0) if loud else 0.0)
+        ratio = 1.0 + draw.exponential(0.01) + (draw.uniform(1.0, 30.0) * loud if stolen else 0.0)
+        late_s = 0.08 * loud if loud and draw.random() < 0.12 else draw.exponential(0.0003)
+        service_ms = COST_S * 1e3 * dearer
+        rt_ms = service_ms * (1 + wait_per_cpu) * draw.normal(1.0, 0.05) + host.slow_database_ms + 40.0 * other
+        served = min(requests, int(room_s / (COST_S * dearer)))
         busy = requests > 0
         sample = Sample(
             v=1,
             node=name,
             pool=self.pool,
-            time_unix_s=START_UNIX_S + at_s,
+            time_unix_s=START_UNIX_S + at_s + self.clock_off_s,
             boot_id=host.boot_id,
             seq=host.seq,
             period_s=PERIOD_S + late_s,
@@ -91,7 +115,7 @@ class Cluster:
                 scope="cgroup",
                 utilisation=cpu_s / (CORES * PERIOD_S) + 0.01,
                 cores=CORES,
-                steal=min(1.0, 0.4 * host.neighbour + draw.exponential(0.003)) if self.steal else None,
+                steal=min(1.0, 0.4 * loud + draw.exponential(0.003)) if self.steal else None,
             ),
             pressure=Pressure(cpu_some=min(1.0, 0.1 * load + draw.exponential(0.02))),
             absent={"counters.instructions_per_s": "perf_event_open: ENOENT, this VM has no PMU"},
@@ -109,8 +133,8 @@ class Cluster:
         if self.canary:
             sample.counters = Counters(
                 source="canary",
-                cpi=abs(draw.normal(110.0, 6.0)) * (1 + 0.15 * host.neighbour),
-                cache_miss_rate=min(1.0, abs(draw.normal(0.12, 0.02)) * (1 + 0.3 * host.neighbour)),
+                cpi=abs(draw.normal(110.0, 6.0)) * (1 + 0.15 * loud),
+                cache_miss_rate=min(1.0, abs(draw.normal(0.12, 0.02)) * (1 + 0.3 * loud)),
                 wall_cpu_ratio=ratio,
             )
         else:
@@ -125,11 +149,56 @@ class Cluster:
                 rt_p50_ms=rt_ms * 0.8 if busy else None,
                 rt_p95_ms=rt_ms * draw.uniform(2.0, 3.2) if busy else None,
                 rt_p99_ms=rt_ms * 3.5 if busy else None,
+                routes=self._by_route(host, wait_per_cpu, served) if self.routes and busy else [],
             )
         else:
             sample.absent["traffic"] = "no capture: CAP_NET_RAW is missing"
+        if self.rich:
+            self._enrich(sample, host, other)
         host.seq += 1
         return sample
+
+    def _by_route(self, host: Host, wait_per_cpu: float, served: int) -> list[RouteTraffic]:
+        page_ms = COST_S * 1e3 / 1.5 * host.dearer * (1 + wait_per_cpu) + host.slow_database_ms
+        found = []
+        for name, share, rt_ms in (("page", 1 - host.searches, page_ms), ("search", host.searches, 6 * page_ms)):
+            rt_ms *= self._random.normal(1.0, 0.05)
+            found.append(RouteTraffic(name, served * share / PERIOD_S, rt_ms if served * share >= 1 else None))
+        return found
+
+    def _enrich(self, sample: Sample, host: Host, other: float) -> None:
+        """The Sample's further sections; `other` is the intensity of a neighbour that takes no CPU."""
+        draw = self._random
+        takes = {name: other * (host.takes == name) for name in ("cache", "memory bandwidth", "network", "disk")}
+        cycles = 1 + 2.5 * takes["memory bandwidth"] + 1.0 * takes["cache"]
+        sample.counters = Counters(
+            source="pmu",
+            cpi=abs(draw.normal(1.2, 0.05)) * cycles,
+            cache_miss_rate=min(1.0, abs(draw.normal(0.15, 0.01)) * (1 + 4 * takes["cache"])),
+            instructions_per_s=8e8,
+        )
+        sample.canary = Canary(
+            l2_cycles_per_load=abs(draw.normal(14.0, 0.3)),
+            llc_cycles_per_load=abs(draw.normal(60.0, 2.0)) * cycles,
+            alu_cycles_per_op=abs(draw.normal(0.5, 0.01)),
+            slow_share=min(1.0, abs(draw.normal(0.1, 0.01)) * (1 + 4 * takes["cache"])),
+            wall_cpu_ratio=1.0 + draw.exponential(0.01),
+        )
+        if sample.pressure is not None:
+            sample.pressure.cgroup_cpu_some = sample.pressure.cpu_some
+            sample.pressure.io_some = min(1.0, draw.exponential(0.005) + 0.6 * takes["disk"])
+            sample.pressure.cgroup_io_some = sample.pressure.io_some
+            sample.pressure.memory_some = draw.exponential(0.001)
+        sample.memory = Memory(available=0.6, minor_faults_per_s=900.0, major_faults_per_s=0.0)
+        sample.disk = Disk(
+            "vda", busy=0.02 + 0.9 * takes["disk"], wait_ms=abs(draw.normal(0.8, 0.1)) + 60 * takes["disk"]
+        )
+        sample.network = Network(
+            "eth0",
+            saturation=min(1.0, abs(draw.normal(0.02, 0.002)) + 0.9 * takes["network"]),
+            drops_per_s=400.0 * takes["network"],
+            retransmits_per_s=200.0 * takes["network"],
+        )
 
 
 def swing(cluster: Cluster, low: float, high: float, every_s: float) -> Callable[[float], None]:

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from detector.episodes import MAX_DWELL_S, REOPENS_WITHIN_S, StateMachine, Status
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_machine import OneMachine, Status
+
+from detector.episodes import CODES, MAX_DWELL_S, REOPENS_WITHIN_S, STATES, StateMachines
 from slackwater.messages import State
 
 PERIOD_S = 0.2
 DWELL_S = 2.0
 
 
+def machines(count: int) -> StateMachines:
+    made = StateMachines(DWELL_S)
+    made.resize(count)
+    for slot in range(count):
+        made.welcome(slot, 0.0, 1000.0)
+    return made
+
+
 class Run:
     """Steps a machine tick by tick."""
 
     def __init__(self) -> None:
-        self.machine = StateMachine(DWELL_S, 0.0, 1000.0)
+        self.one = OneMachine(DWELL_S, 0.0, 1000.0)
+        self.machines = self.one.machines
         self.now_s = 0.0
 
-    def step(self, seen: State, *, thin: bool = False, residual: str = "") -> Status:
+    @property
+    def state(self) -> State:
+        return self.one.state
+
+    def step(self, seen: State, *, wary: bool = False, thin: bool = False, residual: str = "") -> Status:
         self.now_s += PERIOD_S
-        return self.machine.step(self.now_s, 1000.0 + self.now_s, seen, thin=thin, residual=residual)
+        return self.one.step(self.now_s, 1000.0 + self.now_s, seen, wary=wary, thin=thin, residual=residual)
 
     def until(self, state: State, seen: State = "calm", limit_s: float = 120.0, *, thin: bool = False) -> float:
         begin = self.now_s
-        while self.machine.state != state:
-            assert self.now_s - begin < limit_s, f"still {self.machine.state} after {limit_s} s"
+        while self.state != state:
+            assert self.now_s - begin < limit_s, f"still {self.state} after {limit_s} s"
             self.step(seen, thin=thin)
         return self.now_s - begin
 
@@ -46,7 +64,7 @@ def test_two_of_the_last_three_ticks_begin_an_episode() -> None:
 
 def test_a_node_without_a_baseline_needs_three_of_three() -> None:
     run = Run()
-    said = [run.machine.step(tick * PERIOD_S, 0.0, "interference", wary=True).state for tick in range(3)]
+    said = [run.step("interference", wary=True).state for _ in range(3)]
     assert said == ["calm", "calm", "interference"]
 
 
@@ -121,14 +139,38 @@ def test_a_state_may_turn_into_another_without_calm_between() -> None:
     run = Run()
     run.until("interference", "interference")
     run.until("all_slow", "all_slow")
-    assert run.machine.episode == 1, "it is still the same episode"
+    assert run.machines.episode[0] == 1, "it is still the same episode"
 
 
 def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
     run = Run()
     run.until("interference", "interference")
-    status = run.machine.lost(run.now_s + 1, 2000.0, 1.0)
-    assert (status.state, status.since_unix_s, status.said) == ("unknown", 2000.0, "no Sample for 1.0 s")
-    again = run.machine.lost(run.now_s + 2, 2001.0, 2.0)
-    assert (again.since_unix_s, again.began) == (2000.0, False)
+    assert run.machines.lost(0, run.now_s + 1, 2000.0)
+    assert (run.state, run.machines.since_unix_s[0]) == ("unknown", 2000.0)
+    assert not run.machines.lost(0, run.now_s + 2, 2001.0), "that is not new any more"
+    assert run.machines.since_unix_s[0] == 2000.0
     assert run.step("calm").state == "calm"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(*[st.sampled_from(STATES[:4])] * 3, st.booleans(), st.booleans()), max_size=60))
+def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
+    ticks: list[tuple[State, State, State, bool, bool]],
+) -> None:
+    together, alone = machines(3), [OneMachine(DWELL_S, 0.0, 1000.0) for _ in range(3)]
+    nobody = np.zeros(3, dtype=bool)
+    for number, (*seen, thin, shows) in enumerate(ticks):
+        now_s = number * 0.7
+        steps = together.step(
+            np.arange(3),
+            now_s,
+            np.full(3, 1000.0 + now_s),
+            np.array([CODES[state] for state in seen]),
+            wary=nobody,
+            thin=nobody | thin,
+            residual=nobody | shows,
+        )
+        for slot, state in enumerate(seen):
+            one = alone[slot].step(now_s, 1000.0 + now_s, state, thin=thin, residual="x" if shows else "")
+            assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
+            assert steps.said(slot, lambda _: "x") == one.said

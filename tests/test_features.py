@@ -42,7 +42,7 @@ def frame_after(cluster: Cluster, seconds: float) -> tuple[Frame, Sample]:
 
 def test_a_calm_node_is_near_one_times_its_baseline_and_its_peers() -> None:
     frame, _ = frame_after(Cluster(), 6)
-    for key in ("cpi", "rt_mean", "canary_ratio", "cpu_per_request"):
+    for key in ("probe_cycles", "rt_mean", "canary_ratio", "cpu_per_request"):
         assert frame.own[0, INDEX[key]] == pytest.approx(1.0, abs=0.5)
         assert frame.peers[0, INDEX[key]] == pytest.approx(1.0, abs=0.5)
     assert frame.demand[0] == pytest.approx(0.29, abs=0.15)
@@ -50,9 +50,9 @@ def test_a_calm_node_is_near_one_times_its_baseline_and_its_peers() -> None:
 
 def test_there_is_no_baseline_before_enough_calm_ticks_and_there_is_one_after() -> None:
     few, _ = frame_after(Cluster(names=("host1",)), 0.2 * (MIN_SAMPLES // 2))
-    assert np.isnan(few.own[:, INDEX["cpi"]]).all()
+    assert np.isnan(few.own[:, INDEX["probe_cycles"]]).all()
     enough, _ = frame_after(Cluster(names=("host1",)), 5)
-    assert not np.isnan(enough.own[:, INDEX["cpi"]]).any()
+    assert not np.isnan(enough.own[:, INDEX["probe_cycles"]]).any()
 
 
 def test_a_node_without_a_baseline_borrows_its_peers() -> None:
@@ -68,8 +68,8 @@ def test_a_node_without_a_baseline_borrows_its_peers() -> None:
         else:
             last = frame
     assert last.borrowed[0]
-    assert last.own[0, INDEX["cpi"]] == pytest.approx(1.0, abs=0.3)
-    assert "its peers' calm baseline" in describe("cpi:own", last, 0)
+    assert last.own[0, INDEX["probe_cycles"]] == pytest.approx(1.0, abs=0.3)
+    assert "its peers' calm baseline" in describe("probe_cycles:own", last, 0)
 
 
 def test_missing_values_are_nan_with_the_monitors_reason_and_never_zero() -> None:

@@ -49,6 +49,8 @@ pub struct Verdict {
     pub path: Vec<String>,
     /// Which model said so.
     pub model: String,
+    /// `cpu`, `cache`, `memory bandwidth`, `network`, `disk` or `unclear`: what the neighbour takes away.
+    pub resource: Option<String>,
     /// The Sample that it is about.
     pub sample_seq: Option<u64>,
     /// CPU utilisation.

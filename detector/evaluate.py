@@ -1,0 +1,43 @@
+"""Replays recordings through the whole detector and scores it: what `slackwater detector evaluate` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.recording import Recording
+from detector.scores import Scores
+from detector.training import Options, Progress, compare_laws, learn, mean_laws, replay
+from detector.tree import Model
+
+
+def evaluate(
+    recordings: Sequence[Recording], model: Model | None, options: Options, progress: Progress
+) -> dict[str, Any]:
+    """Scores of a model (None: the thresholds) on recordings, and of the estimator's law on them.
+
+    The law is fitted to all recordings but the one that it is scored on; with one recording there is none.
+    """
+    scores = Scores()
+    parts = []
+    for number, recording in enumerate(recordings):
+        progress("replaying", number, len(recordings))
+        scores.merge(replay(recording, options, model))
+        parts.append(learn(recording, options))
+    progress("replaying", len(recordings), len(recordings))
+    laws = [
+        compare_laws([*parts[:number], *parts[number + 1 :]], [part])
+        for number, part in enumerate(parts)
+        if len(parts) > 1
+    ]
+    return {
+        "model": model.name if model else "thresholds",
+        "recordings": [
+            {"file": Path(one.path).name, "description": one.description, "seconds": round(one.seconds, 1)}
+            for one in recordings
+        ],
+        "node_hours": round(sum(one.seconds * len(one.nodes) for one in recordings) / 3600, 4),
+        **scores.as_dict(),
+        "law": mean_laws(laws),
+    }

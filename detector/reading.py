@@ -1,0 +1,67 @@
+"""Reads a Sample's JSON, but only what the detector looks at: four times as quick as the whole.
+
+The struct is made from `Sample` itself and from what `detector.columns` and `detector.routes` read, with the same
+types, so that a wrong type in what is read is refused in the same words. What is left out is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from detector.columns import fields_read
+from slackwater.messages import MessageError, RouteTraffic, Sample
+
+_ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
+
+
+def _part(struct: type[msgspec.Struct], names: set[str]) -> type[msgspec.Struct]:
+    """The struct with these fields only."""
+    fields: list[Any] = []
+    for info in msgspec.structs.fields(struct):
+        if info.name not in names:
+            continue
+        kind: Any = list[_part(RouteTraffic, _ROUTE_FIELDS)] if info.name == "routes" else info.type  # type: ignore[misc]
+        fields.append((info.name, kind, *_default(info)))
+    return msgspec.defstruct(struct.__name__, fields, gc=False)
+
+
+def _default(info: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    """The field's default, as `defstruct` wants it; nothing for one that must be there."""
+    if info.required:
+        return ()
+    factory: Any = info.default_factory
+    return (info.default,) if factory is msgspec.NODEFAULT else (msgspec.field(default_factory=factory),)
+
+
+def _reading() -> type[msgspec.Struct]:
+    """`Sample` with the sections that are read, each with the fields that are read, and all its plain fields."""
+    sections = fields_read()
+    fields: list[Any] = []
+    for info in msgspec.structs.fields(Sample):
+        inspected = msgspec.inspect.type_info(info.type)
+        kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
+        inner = next((kind.cls for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
+        if inner is not None and info.name in sections:
+            fields.append((info.name, _part(inner, sections[info.name]) | None, None))
+        elif inner is None and info.name != "pmu":
+            fields.append((info.name, info.type, *_default(info)))
+    return msgspec.defstruct("Sample", fields, gc=False)
+
+
+_decode = cast(Callable[[bytes | str], Sample], msgspec.json.Decoder(_reading()).decode)
+
+
+def decode(data: bytes | str) -> Sample:
+    """The Sample as far as the detector reads it; raises MessageError naming the field that is wrong.
+
+    It has a Sample's attributes, less those that are not read, so it is one for all that the detector does with it.
+    """
+    try:
+        return _decode(data)
+    except msgspec.ValidationError as error:
+        raise MessageError(f"sample: {error}") from None
+    except msgspec.DecodeError as error:
+        raise MessageError(f"sample: not JSON: {error}") from None

@@ -1,0 +1,37 @@
+"""What every tail estimator can do, and Heimdall's measures of how well it does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from detector.columns import Floats
+from detector.tail.data import Rows
+
+
+class TailEstimator(Protocol):
+    """Predicts p95 response time in ms from (N, len(COLUMNS)) inputs."""
+
+    name: str
+
+    def fit(self, rows: Rows) -> None:
+        """Learns from rows, anew."""
+
+    def predict_ms(self, inputs: Floats) -> Floats:
+        """(N,) p95 in ms. Raises NotFitted before the first `fit`."""
+
+
+class NotFitted(Exception):
+    """An estimator was asked before it had learnt anything."""
+
+
+def paae(predicted: Floats, actual: Floats) -> float:
+    """Percentage absolute average error, Heimdall's equation 4.2: mean of |predicted - actual| / actual; 0.1 is 10%."""
+    return float(np.mean(np.abs(predicted - actual) / actual))
+
+
+def r2(predicted: Floats, actual: Floats) -> float:
+    """Heimdall's equation 4.1: 1 - residual over total sum of squares; NaN when the actual values do not vary."""
+    total = float(((actual - actual.mean()) ** 2).sum())
+    return 1.0 - float(((actual - predicted) ** 2).sum()) / total if total > 0 else float("nan")
