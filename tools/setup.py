@@ -38,7 +38,10 @@ LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
 PROGRAMS = {
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
+    "busybox": "bin/busybox",
     "haproxy": "usr/sbin/haproxy",
+    "ipvsadm": "sbin/ipvsadm",
+    "keepalived": "usr/sbin/keepalived",
     "memcached": "usr/bin/memcached",
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
@@ -108,8 +111,10 @@ def need(program: str, how: str) -> str:
 
 
 def package_names() -> list[str]:
+    """Those of the list; one with `[MACHINE]` behind it exists for that kind of machine only."""
     lines = (ROOT / "tools/debian-packages.txt").read_text().splitlines()
-    return [line for line in (raw.split("#")[0].strip() for raw in lines) if line]
+    words = [line for line in (raw.split("#")[0].split() for raw in lines) if line]
+    return [name for name, *only in words if only in ([], [f"[{platform.machine()}]"])]
 
 
 def apt_options() -> list[str | Path]:
