@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lbengine import schedulers
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.lvs_table import (
     Entry,
@@ -27,16 +26,11 @@ from lbengine.lvs_table import (
     parse_service_connections,
     parse_thresholds,
 )
-from slackwater.messages import is_name
 
 HIGHEST_WEIGHT = 65535
 COUNTERS_EVERY_S = 2.0
 """How often the kernel brings its counters up to date (net/netfilter/ipvs/ip_vs_est.c)."""
 QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"
-FINE_BASELINE = 20
-"""Below this weight a step of 5% cannot be made."""
-SHORT_RUNS = 40
-"""Above this weight `wrr` serves a lowered server in long runs: nothing, then its full share."""
 
 
 @dataclass(frozen=True)
@@ -228,40 +222,6 @@ class Lvs:
         if done.status != 0:
             raise BalancerUnreachable(f"{self.where}: {in_words(done.err, words)}")
         return done.out
-
-
-def check(lvs: Lvs) -> list[str]:
-    """What must be right before the service is driven; returns warnings. Raises BalancerError when it cannot be driven.
-
-    Changes nothing: who may read IPVS's table may write it.
-    """
-    snapshot, where = lvs.read(), lvs.where
-    if len(snapshot.servers) < 2:
-        raise BalancerError(
-            f"{where} has {len(snapshot.servers)} server{'' if len(snapshot.servers) == 1 else 's'}; expected at least"
-            " 2, or there is nowhere to move load to"
-        )
-    for server in snapshot.servers:
-        if not is_name(server.name):
-            raise BalancerError(f"{where}: {server.address!r} gives no safe name of a server")
-        if server.weight > lvs.highest_weight:
-            raise BalancerError(f"{where}: {server.name} has weight {server.weight}; expected at most {HIGHEST_WEIGHT}")
-    if problem := schedulers.refusal(snapshot.balance, snapshot.flags, sum(one.weight for one in snapshot.servers)):
-        raise BalancerError(f"{where}: {problem}")
-    expires = lvs.expires_quiescent()
-    found = schedulers.warnings(snapshot.balance, snapshot.flags, snapshot.persistent_s, expires)
-    if limited := [server.name for server in snapshot.servers if server.upper]:
-        found.append(f"{', '.join(limited)} get no connections beyond their upper threshold, whatever their weight")
-    if coarse := [server.name for server in snapshot.servers if 0 < server.weight < FINE_BASELINE]:
-        found.append(f"the weights of {', '.join(coarse)} are too small for fine steps; give them 20 or more")
-    if snapshot.balance == "wrr" and (large := [one for one in snapshot.servers if one.weight > SHORT_RUNS]):
-        found.append(
-            "`wrr` takes turns in runs as long as the weights are large: a lowered server gets nothing for a while, then"
-            f" its full share; give 20 or so instead of {', '.join(f'{one.name} ({one.weight})' for one in large)}"
-        )
-    if nothing := [server.name for server in snapshot.servers if server.weight == 0]:
-        found.append(f"{', '.join(nothing)} has weight 0 and is left alone until it is given one")
-    return [f"{where}: {text}" for text in found]
 
 
 def server_name(address: str) -> str:

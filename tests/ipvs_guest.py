@@ -7,6 +7,7 @@ The Linux that runs the tests needs no IP_VS, and nothing of its network is touc
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import platform
@@ -121,8 +122,7 @@ class IpvsGuest:
         given = self.folder / f"stdin-{self._files}"
         given.write_text(stdin)
         _, printed = self.sh(
-            f"{shlex.join(argv)} <{given} 2>/run/stderr; echo -n $? >/run/status;"
-            " printf '\\n--- stderr\\n'; cat /run/stderr; echo; cat /run/status; exit 0"
+            f"{shlex.join(argv)} <{given} 2>/run/stderr; s=$?; printf '\\n--- stderr\\n%s\\n%s' \"$(</run/stderr)\" $s"
         )
         given.unlink()
         out, _, rest = printed.partition(ERRORS_FOLLOW.decode())
@@ -130,6 +130,27 @@ class IpvsGuest:
         if status == "127":
             raise BalancerUnreachable(f"{argv[0]}: not found in the guest")
         return Result(int(status), out, errors)
+
+    # lbengine.keepalived.Files, of the guest: its /run and /proc are its own.
+
+    def read(self, path: str) -> str | None:
+        if path.startswith(f"{self.folder}/"):
+            return Path(path).read_text() if Path(path).exists() else None
+        # Without a new process where that can be: they are slow here. No shell variable holds a NUL.
+        how = f"cat {path}" if path.endswith("/cmdline") else f'printf %s "$(<{path})"'
+        status, printed = self.sh(f"[ -r {path} ] && {how}")
+        return printed if status == 0 else None
+
+    def replace(self, path: str, text: str) -> None:
+        status, _ = self.sh(f"echo {shlex.quote(text.strip())} >{path}.new && mv {path}.new {path}")
+        if status != 0:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def matching(self, pattern: str) -> list[str]:
+        return self.sh(f"ls -d {pattern} 2>/dev/null")[1].split()
+
+    def is_writable_folder(self, path: str) -> bool:
+        return self.sh(f"test -d {path} -a -w {path}")[0] == 0
 
     def stop(self) -> None:
         """Powers it off; kills it if that takes long."""

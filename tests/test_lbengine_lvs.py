@@ -9,7 +9,8 @@ import pytest
 from ipvs_guest import IpvsGuest, needs_ipvs
 
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
-from lbengine.lvs import Lvs, Result, check, run_here, server_name
+from lbengine.lvs import Lvs, Result, run_here, server_name
+from lbengine.lvs_check import check_lvs
 
 WEB = "-t 10.9.9.9:80"
 MADE = """\
@@ -199,19 +200,19 @@ def test_a_service_that_cannot_be_driven_is_refused(guest: IpvsGuest, lines: str
     if lines:
         make(guest, lines)
     with pytest.raises(BalancerError) as caught:
-        check(Lvs(WEB, guest.run))
+        check_lvs(Lvs(WEB, guest.run), guest)
     assert problem in str(caught.value)
 
 
 @needs_ipvs
 def test_a_good_service_has_no_warnings_and_a_poor_one_has_its_own(guest: IpvsGuest) -> None:
     make(guest, f"-A {WEB} -s wrr\n-a {WEB} -r 10.8.0.1:80 -m -w 40\n-a {WEB} -r 10.8.0.2:80 -m -w 20\n")
-    assert check(Lvs(WEB, guest.run)) == []
+    assert check_lvs(Lvs(WEB, guest.run), guest) == []
     guest.ok(f"ipvsadm -e {WEB} -r 10.8.0.1:80 -m -w 41")
-    assert ["10.8.0.1:80 (41)" in warning for warning in check(Lvs(WEB, guest.run))] == [True]
+    assert ["10.8.0.1:80 (41)" in warning for warning in check_lvs(Lvs(WEB, guest.run), guest)] == [True]
     guest.ok(f"ipvsadm -C; ipvsadm -A {WEB} -s mh -b mh-fallback -p 60")
     make(guest, f"-a {WEB} -r 10.8.0.1:80 -m -w 3 -x 9\n-a {WEB} -r 10.8.0.2:80 -m -w 0\n")
-    text = "\n".join(check(Lvs(WEB, guest.run)))
+    text = "\n".join(check_lvs(Lvs(WEB, guest.run), guest))
     assert "weights move a share of the clients (without `mh-port`)" in text
     assert "persistence keeps known clients on their server for 60 s" in text
     assert "10.8.0.1:80 get no connections beyond their upper threshold" in text
