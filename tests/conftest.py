@@ -6,11 +6,22 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import real_haproxy
 from ipvs_guest import IpvsGuest, booted
 from ipvs_site import IpvsSite
 
 # A shell that runs tests in the background has them ignore SIGINT; commands that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=["haproxy", "haproxy-3"])
+def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has a test run once with each HAProxy: Debian 12's, and the newer one that `make setup` brings where it can."""
+    name = str(request.param)
+    if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
+        pytest.skip(f"{name} is neither in .build/bin nor in PATH")
+    monkeypatch.setattr(real_haproxy, "PROGRAM", name)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_serve
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, split_answers
 
 TIMEOUT_S = 5.0
+pytestmark = pytest.mark.usefixtures("haproxy_version")
 
 
 @pytest.fixture
