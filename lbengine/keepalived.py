@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from lbengine.balancer import BalancerError, BalancerUnreachable
+from lbengine.balancer import BalancerError, BalancerUnreachable, Snapshot
 from lbengine.keepalived_conf import ConfigurationError, RealServer, TrackFile, VirtualServer, gather, virtual_servers
 from lbengine.lvs import COUNTERS_EVERY_S, HIGHEST_WEIGHT, Lvs, LvsServer, LvsSnapshot, Run, check_bounds, server_name
 from lbengine.lvs_table import Service
@@ -121,7 +121,7 @@ class Keepalived:
     """A virtual service that keepalived owns. Reads IPVS with ipvsadm, writes keepalived's track files."""
 
     highest_weight = HIGHEST_WEIGHT
-    counts = "connections"
+    counts: Literal["requests", "connections"] = "connections"
     counters_every_s = COUNTERS_EVERY_S
 
     def __init__(
@@ -144,11 +144,15 @@ class Keepalived:
         self._texts: dict[str, str] = {}
         self._known: VirtualServer | None = None
 
-    def read(self) -> LvsSnapshot:
+    def read(self) -> Snapshot:
+        """`look`, as the engine takes it."""
+        return self.look().as_snapshot()
+
+    def look(self) -> LvsSnapshot:
         """The configured servers as IPVS has them; one that keepalived took out shows DOWN with the weight that it will
         come back with. Raises BalancerUnreachable while keepalived doesn't run."""
         running, known = self.configuration()
-        seen = self.lvs.read()
+        seen = self.lvs.look()
         in_table = {server.address: server for server in seen.servers}
         servers = tuple(
             sorted((self._server(real, in_table.get(real.address)) for real in known.servers), key=lambda one: one.name)
@@ -202,7 +206,7 @@ class Keepalived:
         return running, self._known
 
     def _not_yet(self, weights: Mapping[str, int]) -> list[str]:
-        shown = {server.name: server for server in self.read().servers}
+        shown = {server.name: server for server in self.look().servers}
         return [
             f"{name} shows {shown[name].weight} instead of {weight}" if name in shown else f"{name} is gone"
             for name, weight in weights.items()

@@ -12,8 +12,9 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from lbengine.balancer import BalancerError, BalancerUnreachable
+from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
 from lbengine.lvs_table import (
     Entry,
     Service,
@@ -83,16 +84,15 @@ class LvsServer:
     """Established connections."""
     inactive: int
     """Connections that are closed and not yet forgotten."""
-    requests: int
-    """Connections scheduled there so far."""
+    scheduled: int
+    """Connections that it was given so far."""
     upper: int = 0
     """Threshold of connections; 0: none."""
     lower: int = 0
     status: str = "no check"
     available: bool = True
-    backup: bool = False
     configured: int = 0
-    rt_mean_ms: float | None = None
+    """The weight in keepalived's configuration; 0 where nobody but the kernel knows any."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,46 @@ class LvsSnapshot:
     """Scheduled by the service so far: falls when it was made anew."""
     servers: tuple[LvsServer, ...]
     pid: int = 0
-    uptime_s: int = 0
-    stopping: bool = False
+    """keepalived's; 0 where no process owns the table."""
+
+    def as_snapshot(self) -> Snapshot:
+        """As the engine takes it. IPVS sees no queues, no response times and no errors."""
+        servers = tuple(
+            Server(
+                name=server.name,
+                status=server.status,
+                available=server.available,
+                backup=False,
+                weight=server.weight,
+                configured=server.configured,
+                in_flight=server.in_flight,
+                queued=0,
+                requests=server.scheduled,
+                rt_mean_ms=None,
+                errors=0,
+                agent_check=False,
+                srv_record=False,
+                cookie="",
+            )
+            for server in self.servers
+        )
+        return Snapshot(
+            pid=self.pid,
+            uptime_s=0,
+            connections=self.connections,
+            version="",
+            stopping=False,
+            balance=self.balance,
+            cookie="",
+            servers=servers,
+        )
 
 
 class Lvs:
     """A virtual service of the kernel's table, named as for ipvsadm: `-t 10.0.0.1:80`. Needs CAP_NET_ADMIN."""
 
     highest_weight = HIGHEST_WEIGHT
-    counts = "connections"
+    counts: Literal["requests", "connections"] = "connections"
     counters_every_s = COUNTERS_EVERY_S
 
     def __init__(self, service: str, run: Run) -> None:
@@ -127,8 +158,15 @@ class Lvs:
         self.where = f"IPVS service `{self.service}`"
         self._run = run
 
-    def read(self) -> LvsSnapshot:
-        """Scheduler and servers. Two or three commands, so a server that comes or goes meanwhile is left out."""
+    def read(self) -> Snapshot:
+        """`look`, as the engine takes it."""
+        return self.look().as_snapshot()
+
+    def look(self) -> LvsSnapshot:
+        """Scheduler and servers. Three commands, so a server that comes or goes meanwhile is left out.
+
+        Raises BalancerUnreachable when ipvsadm can't be run, BalancerError when there is no such service.
+        """
         entry, limits = self._entry(), self._thresholds()
         try:
             stats = self._ipvsadm("-Ln", "--stats", "--exact")
@@ -143,7 +181,7 @@ class Lvs:
                 weight=destination.weight,
                 in_flight=limits[destination.address].active,
                 inactive=limits[destination.address].inactive,
-                requests=counts[destination.address],
+                scheduled=counts[destination.address],
                 upper=limits[destination.address].upper,
                 lower=limits[destination.address].lower,
             )
@@ -154,7 +192,7 @@ class Lvs:
         return LvsSnapshot(entry.scheduler, entry.flags, entry.persistent_s, taken, tuple(servers))
 
     def rates(self) -> dict[str, int]:
-        """New connections per second by server, the kernel's own moving average. Raises as `read`."""
+        """New connections per second by server, the kernel's own moving average. Raises as `look`."""
         try:
             found = parse_rates(self._ipvsadm("-Ln", "--rate", "--exact"), self.service)
         except TableError as error:

@@ -26,7 +26,7 @@ def check_lvs(lvs: Lvs, files: Files) -> list[str]:
             f"{lvs.where} belongs to keepalived (pid {running.pid}, {running.configuration}), which sets its weights"
             ' itself; use `balancer = "keepalived"`'
         )
-    return _check(lvs, lvs.read(), lvs.where)
+    return _check(lvs, lvs.look(), lvs.where)
 
 
 def check_keepalived(door: Keepalived, files: Files) -> list[str]:
@@ -49,7 +49,7 @@ def check_keepalived(door: Keepalived, files: Files) -> list[str]:
         raise BalancerError(
             f"{where}: the MISC_CHECK of {', '.join(scripts)} sets weights too (`misc_dynamic`); two would fight"
         )
-    found = _check(door.lvs, door.read(), door.where)
+    found = _check(door.lvs, door.look(), door.where)
     if lasting := sorted({path for path in paths.values() if not path.startswith(GONE_AFTER_A_BOOT)}):
         found.append(f"{where}: {', '.join(lasting)} outlive a boot, and with them lowered weights; use files in /run")
     if known.quorum > 1:

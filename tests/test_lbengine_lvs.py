@@ -54,9 +54,9 @@ def test_a_snapshot_tells_scheduler_and_servers(guest: IpvsGuest) -> None:
         ("10.8.0.2:80", 30, True),
         ("10.8.0.3:80", 7, True),
     ]
-    by_mark = Lvs("-f 8 -6", guest.run).read()
+    by_mark = Lvs("-f 8 -6", guest.run).look()
     assert [server.name for server in by_mark.servers] == ["fd08::1_80", "fd08::2_80"]
-    assert (by_mark.persistent_s, Lvs("-t [fd09::9]:80", guest.run).read().flags) == (
+    assert (by_mark.persistent_s, Lvs("-t [fd09::9]:80", guest.run).look().flags) == (
         300,
         frozenset({"mh-fallback", "mh-port"}),
     )
