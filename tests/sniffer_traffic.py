@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -73,6 +74,23 @@ def running(command: list[str], port: int) -> Iterator[None]:
             process.stderr.close()
 
 
+def wait_for_all(path: Path, port: int) -> None:
+    """Waits until all packets up to now are in the capture: a connection of our own is the last of them.
+
+    That the file grows says nothing: the kernel hands over blocks, and the last packets may be in one that is open.
+    """
+    size = path.stat().st_size
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as last:
+        ports = struct.pack(">HH", last.getsockname()[1], port)
+    wait_for(lambda: ports in content_from(path, size), "the last packets")
+
+
+def content_from(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read()
+
+
 @contextlib.contextmanager
 def captured(path: Path, port: int) -> Iterator[None]:
     """Captures what goes over the loopback interface on this port."""
@@ -88,11 +106,7 @@ def captured(path: Path, port: int) -> Iterator[None]:
         while b"listening on" not in (line := process.stderr.readline()):
             assert line, "tcpdump ended"
         yield
-        # A connection of our own is the last in the file: when it is there, all before it is.
-        size = path.stat().st_size
-        answers(port)
-        wait_for(lambda: path.stat().st_size > size, "the last packets")
-        time.sleep(0.2)
+        wait_for_all(path, port)
     finally:
         process.send_signal(signal.SIGINT)
         report = process.stderr.read().decode()

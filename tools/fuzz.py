@@ -41,6 +41,21 @@ def binary(magic: int, opcode: int, opaque: int, key: bytes = b"", value: bytes 
     return struct.pack(">BBHBBHIIQ", magic, opcode, len(key), 0, 0, 0, body, opaque, 0) + key + value
 
 
+def pcap(frame: bytes) -> bytes:
+    """A capture file of one frame of Ethernet."""
+    head = struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1)
+    return head + struct.pack("<4I", 7, 5, len(frame), len(frame)) + frame
+
+
+def pcapng(frame: bytes) -> bytes:
+    """The same in the newer format; the frame's length is a multiple of four."""
+    section = struct.pack("<7I", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0xFFFFFFFF, 0xFFFFFFFF, 28)
+    interface = struct.pack("<5I", 1, 20, 1, 262_144, 20)
+    length = 32 + len(frame)
+    packet = struct.pack("<7I", 6, length, 0, 0, 0, len(frame), len(frame)) + frame + struct.pack("<I", length)
+    return section + interface + packet
+
+
 def seeds() -> dict[str, list[bytes]]:
     """Conversations that reach each state of each protocol."""
     get = b"GET /a?b HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -87,13 +102,14 @@ def seeds() -> dict[str, list[bytes]]:
         ),
     ]
     turns = [conversation((0, b"ask"), (0, b"more"), (SERVER, b"answer"), (BACK, b"ask"), (SERVER | LATER, b"again"))]
-    histogram = b"HISTFAAAABx4nJNpmSzMwMDAxAABMJoRTM2Y9t/+A0QEAEuEBF8="
+    histogram = (FUZZ / "seeds/histogram.txt").read_bytes()
     return {
         "packets": [],
+        "file": [pcap(b""), pcap(bytes(60)), pcapng(bytes(60))],
         "http1": http,
         "memcached": memcached,
         "unknown": turns + http,
-        "text": [b"a=/b*", histogram],
+        "text": [b"a=/b*", histogram, histogram + histogram],
     }
 
 
@@ -136,14 +152,14 @@ def build() -> Path:
     return target / TRIPLE / "release"
 
 
-def run(program: Path, seconds: int) -> bool:
+def run(program: Path, seconds: int, hang_s: int) -> bool:
     """Runs one target; prints what it reached, or where the input that broke it is."""
     target = program.name
     artifacts = FUZZ / "artifacts" / target
     artifacts.mkdir(parents=True, exist_ok=True)
     command = [
-        str(program), str(FUZZ / "corpus" / target), f"-max_total_time={seconds}", "-rss_limit_mb=512", "-timeout=10",
-        "-max_len=8192", f"-artifact_prefix={artifacts}/", "-print_final_stats=1",
+        str(program), str(FUZZ / "corpus" / target), f"-max_total_time={seconds}", "-rss_limit_mb=512",
+        f"-timeout={hang_s}", "-max_len=8192", f"-artifact_prefix={artifacts}/", "-print_final_stats=1",
     ]  # fmt: skip
     environment = {**os.environ, "LD_LIBRARY_PATH": str(LIBRARIES)}
     done = subprocess.run(command, cwd=FUZZ, env=environment, capture_output=True, text=True, errors="replace")
@@ -170,13 +186,16 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="time for all targets together (default 10)")
     parser.add_argument("--captures", type=Path, nargs="*", default=[], help="pcap files whose frames become seeds")
+    parser.add_argument(
+        "--hang-s", type=int, default=10, help="an input hangs after so many seconds; more if you stop it (default 10)"
+    )
     parser.add_argument("--target", choices=TARGETS, action="append", help="only this one (may be given several times)")
     options = parser.parse_args()
     write_corpus(options.captures)
     folder = build()
     targets = options.target or TARGETS
     seconds = max(1, round(options.minutes * 60 / len(targets)))
-    results = [run(folder / target, seconds) for target in targets]
+    results = [run(folder / target, seconds, options.hang_s) for target in targets]
     return 0 if all(results) else 1
 
 

@@ -52,7 +52,6 @@ PROGRAMS = {
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
     "php8.2": "usr/bin/php8.2",
     "tcpdump": "usr/bin/tcpdump",
-    "tcpreplay": "usr/bin/tcpreplay",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
 }

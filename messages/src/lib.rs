@@ -3,10 +3,14 @@
 //! Their written form is `schema/*.json`; the golden examples in `schema/examples/` are read by the tests of both
 //! languages. Unknown fields are tolerated, a wrong type is refused with the field's name.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
+
+mod sample;
+
+pub use sample::*;
 
 /// The version of the messages that this code writes.
 pub const VERSION: u32 = 1;
@@ -23,142 +27,8 @@ impl fmt::Display for MessageError {
 
 impl std::error::Error for MessageError {}
 
-/// CPU of the whole VM (`scope` "system") or of a cgroup (`scope` "cgroup").
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cpu {
-    /// What the figures are of: `system` or `cgroup`.
-    pub scope: String,
-    /// CPU time over what the scope may use (its cores or its quota), stolen time included; 1.0 is full.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub utilisation: Option<f64>,
-    /// Share of the VM's CPU time that the hypervisor gave to others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub steal: Option<f64>,
-    /// What 100% means, in cores.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cores: Option<f64>,
-}
-
-/// Scheduling of the web server's processes, summed over their threads.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sched {
-    /// Number of processes that matched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processes: Option<u32>,
-    /// Number of their threads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<u32>,
-    /// CPU seconds that they used, per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_s_per_s: Option<f64>,
-    /// Seconds that they were runnable but not running, per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_delay_s_per_s: Option<f64>,
-    /// Run delay per CPU second used; absent while they used next to none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_delay_per_cpu_s: Option<f64>,
-}
-
-/// Pressure stall information over the period: share of time in which some task waited.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pressure {
-    /// For a CPU.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_some: Option<f64>,
-    /// For memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_some: Option<f64>,
-    /// For a disk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub io_some: Option<f64>,
-}
-
-/// Cycles per instruction and cache misses, from hardware (`pmu`) or from the probe (`canary`).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
-    /// `pmu` or `canary`.
-    pub source: String,
-    /// `pmu`: cycles per instruction. `canary`: TSC cycles of CPU time per load of the probe's pointer chase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpi: Option<f64>,
-    /// `pmu`: misses over references. `canary`: share of the probe's loads slower than a cache hit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_miss_rate: Option<f64>,
-    /// `canary` only: wall time over CPU time of the probe; 1.0 means that nobody took its core away.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wall_cpu_ratio: Option<f64>,
-    /// `pmu` only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instructions_per_s: Option<f64>,
-}
-
-/// What the sniffer saw end in the period. Response time is last request byte to last response byte.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Exchanges that ended, per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rps: Option<f64>,
-    /// Mean response time; absent when nothing ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rt_mean_ms: Option<f64>,
-    /// Median response time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rt_p50_ms: Option<f64>,
-    /// 95th percentile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rt_p95_ms: Option<f64>,
-    /// 99th percentile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rt_p99_ms: Option<f64>,
-    /// Requests seen whose response has not ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight: Option<u64>,
-    /// Responses of status 500 and above, per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub errors_per_s: Option<f64>,
-    /// Packets that the kernel dropped before the sniffer saw them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub drops: Option<u64>,
-}
-
-/// What a monitor measured over one period. Subject: `slackwater.sample.<pool>.<node>`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Version of the message.
-    pub v: u32,
-    /// The node's name.
-    pub node: String,
-    /// The pool that it serves in.
-    pub pool: String,
-    /// Wall time at the end of the period: a label, never used for durations.
-    pub time_unix_s: f64,
-    /// Of the running kernel.
-    pub boot_id: String,
-    /// Counts up from 0 in each run of the monitor.
-    pub seq: u64,
-    /// The period's real length.
-    pub period_s: f64,
-    /// CPU time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<Cpu>,
-    /// The web server's processes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sched: Option<Sched>,
-    /// Pressure stall information.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pressure: Option<Pressure>,
-    /// Hardware counters or the probe.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub counters: Option<Counters>,
-    /// Requests and responses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub traffic: Option<Traffic>,
-    /// Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub absent: BTreeMap<String, String>,
-}
-
 /// What the detector thinks of one node after a Sample.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Version of the message.
@@ -180,25 +50,18 @@ pub struct Verdict {
     /// Which model said so.
     pub model: String,
     /// The Sample that it is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_seq: Option<u64>,
     /// CPU utilisation.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
     /// What the regression predicts it to become.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_predicted: Option<f64>,
     /// Requests per second at which the CPU would be full, now.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_rps: Option<f64>,
     /// Requests per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rps: Option<f64>,
     /// Mean response time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rt_mean_ms: Option<f64>,
     /// 95th percentile of response time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rt_p95_ms: Option<f64>,
 }
 

@@ -3,9 +3,7 @@
 //! What is measured lies in one histogram for each route class and status class that occurs; all other figures are sums
 //! of these, so an exchange costs two entries however many figures there are.
 
-use std::collections::BTreeMap;
-
-use crate::figures::{Counts, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
+use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, StatusClasses, Summary, Times};
 use crate::merge;
 use crate::recorder::{Recorder, Sizer};
 use crate::routes::{self, Route};
@@ -18,6 +16,9 @@ pub struct Budget {
     /// Requests that may wait at a time.
     pub most_waiting: usize,
 }
+
+/// What is always left for the next packet: no packet asks for more.
+const RESERVE_BYTES: usize = 128 * 1024;
 
 const CLASSES: usize = StatusClass::NAMES.len();
 
@@ -79,18 +80,6 @@ impl Shelf {
         self.last_byte.iter().flatten().for_each(|recorder| all.add(recorder));
         all
     }
-}
-
-/// What a set of shelves, one for each route class, comes to.
-#[derive(Default)]
-struct Total {
-    first_byte_ms: Times,
-    last_byte_ms: Times,
-    status_ms: BTreeMap<&'static str, Times>,
-    request_bytes: Sizes,
-    response_bytes: Sizes,
-    routes: Vec<RouteFigures>,
-    histogram: Option<String>,
 }
 
 /// The books: counts, times, and what memory the connections use.
@@ -169,6 +158,12 @@ impl Ledger {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
     }
 
+    /// True when little memory is left: whoever holds most must give it back, so that all others can go on.
+    pub fn is_pressed(&self) -> bool {
+        let reserve = (self.budget.most_bytes / 4).min(RESERVE_BYTES);
+        self.held_bytes > self.budget.most_bytes - reserve
+    }
+
     /// Bytes held back at the moment.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
@@ -186,8 +181,8 @@ impl Ledger {
 
     /// Closes the period and starts the next.
     pub fn take_period(&mut self) -> Period {
-        let total = if self.counts.exchanges > 0 { self.total_of(&self.period_shelves) } else { self.nothing() };
-        let times = total.last_byte_ms;
+        let (times, details) =
+            if self.counts.exchanges > 0 { self.total_of(&self.period_shelves) } else { self.nothing() };
         let period = Period {
             exchanges: self.counts.exchanges,
             errors: self.counts.errors,
@@ -197,13 +192,8 @@ impl Ledger {
             rt_p95_ms: times.p95,
             rt_p99_ms: times.p99,
             rt_max_ms: times.max,
-            first_byte_ms: total.first_byte_ms,
             counts: self.counts,
-            status_ms: total.status_ms,
-            request_bytes: total.request_bytes,
-            response_bytes: total.response_bytes,
-            routes: total.routes,
-            histogram: total.histogram,
+            details,
         };
         self.close_period();
         period
@@ -224,19 +214,8 @@ impl Ledger {
     /// Everything since the start; closes the period.
     pub fn summary(&mut self) -> Summary {
         self.close_period();
-        let total = self.total_of(&self.total_shelves);
-        Summary {
-            counts: self.total,
-            connections: self.connections,
-            in_flight: self.in_flight,
-            first_byte_ms: total.first_byte_ms,
-            last_byte_ms: total.last_byte_ms,
-            status_ms: total.status_ms,
-            request_bytes: total.request_bytes,
-            response_bytes: total.response_bytes,
-            routes: total.routes,
-            histogram: total.histogram,
-        }
+        let (last_byte_ms, details) = self.total_of(&self.total_shelves);
+        Summary { counts: self.total, connections: self.connections, in_flight: self.in_flight, last_byte_ms, details }
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -245,12 +224,13 @@ impl Ledger {
     }
 
     /// Without exchanges there is nothing but the names of the route classes.
-    fn nothing(&self) -> Total {
+    fn nothing(&self) -> (Times, Details) {
         let named = |name: &str| RouteFigures { name: name.to_owned(), ..RouteFigures::default() };
-        Total { routes: self.names().map(named).collect(), ..Total::default() }
+        (Times::default(), Details { routes: self.names().map(named).collect(), ..Details::default() })
     }
 
-    fn total_of(&self, shelves: &[Option<Box<Shelf>>]) -> Total {
+    /// What a set of shelves, one for each route class, comes to: last-byte times, and all else.
+    fn total_of(&self, shelves: &[Option<Box<Shelf>>]) -> (Times, Details) {
         let mut all = Shelf::new();
         shelves.iter().flatten().for_each(|shelf| all.add(shelf));
         let by_class = StatusClass::NAMES.iter().zip(&all.last_byte);
@@ -259,15 +239,15 @@ impl Ledger {
             times.mean.map(|_| (*name, times))
         });
         let last_byte = all.last_byte();
-        Total {
+        let details = Details {
             first_byte_ms: all.first_byte.times(),
-            last_byte_ms: last_byte.times(),
             status_ms: status_ms.collect(),
             request_bytes: all.request_bytes.sizes(),
             response_bytes: all.response_bytes.sizes(),
             routes: self.names().zip(shelves).map(|(name, shelf)| self.route_figures(name, shelf.as_deref())).collect(),
             histogram: self.with_histograms.then(|| merge::text(&last_byte.histogram)),
-        }
+        };
+        (last_byte.times(), details)
     }
 
     fn route_figures(&self, name: &str, shelf: Option<&Shelf>) -> RouteFigures {
@@ -336,8 +316,8 @@ mod tests {
         let summary = ledger.summary();
         assert_eq!((summary.counts.exchanges, summary.last_byte_ms.max), (2, Some(5.0)));
         assert_eq!((summary.counts.status.successful, summary.counts.status.server_error), (1, 1));
-        assert_eq!((summary.status_ms["5xx"].p50, summary.status_ms.len()), (Some(5.0), 1));
-        assert_eq!((summary.response_bytes.mean, summary.response_bytes.max), (Some(400.0), Some(400)));
+        assert_eq!((summary.details.status_ms["5xx"].p50, summary.details.status_ms.len()), (Some(5.0), 1));
+        assert_eq!((summary.details.response_bytes.mean, summary.details.response_bytes.max), (Some(400.0), Some(400)));
     }
 
     #[test]
@@ -347,11 +327,11 @@ mod tests {
             let route = ledger.route(target.as_bytes());
             ledger.exchange(Exchange { route, ..exchange(200, Some(ms * 1_000_000)) });
         }
-        for routes in [ledger.take_period().routes, ledger.summary().routes] {
+        for routes in [ledger.take_period().details.routes, ledger.summary().details.routes] {
             let seen: Vec<_> = routes.iter().map(|r| (r.name.as_str(), r.exchanges, r.last_byte_ms.max)).collect();
             assert_eq!(seen, [("dear", 1, Some(80.0)), ("cheap", 2, Some(2.0)), ("other", 1, Some(7.0))]);
         }
-        assert_eq!((ledger.summary().last_byte_ms.max, ledger.take_period().routes.len()), (Some(80.0), 3));
+        assert_eq!((ledger.summary().last_byte_ms.max, ledger.take_period().details.routes.len()), (Some(80.0), 3));
     }
 
     #[test]
@@ -362,7 +342,10 @@ mod tests {
             both.exchange(time);
             if number % 3 == 0 { one.exchange(time) } else { two.exchange(time) }
         }
-        let texts = [one.summary().histogram.expect("asked for"), two.take_period().histogram.expect("asked for")];
+        let texts = [
+            one.summary().details.histogram.expect("asked for"),
+            two.take_period().details.histogram.expect("asked for"),
+        ];
         let (count, merged) = merge(texts.iter().map(String::as_str)).expect("histograms");
         let expected = both.summary().last_byte_ms;
         assert_eq!(count, 10_000);

@@ -98,7 +98,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Fragments of IP packets: skipped.
     pub fragments: u64,
-    /// Connections given up while open: idle for too long, or in the way when the table was full.
+    /// Connections given up while open: idle for too long, or in the way when the table or the memory for bytes held
+    /// back was full.
     pub evicted: u64,
     /// Requests not followed because too many were waiting already.
     pub refused: u64,
@@ -129,6 +130,13 @@ pub struct StatusClasses {
 }
 
 impl StatusClasses {
+    /// Each class's name and number of exchanges.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        let Self { informational, successful, redirection, client_error, server_error, unknown } = *self;
+        let [a, b, c, d, e, f] = StatusClass::NAMES;
+        [(a, informational), (b, successful), (c, redirection), (d, client_error), (e, server_error), (f, unknown)]
+    }
+
     pub(crate) fn of(&mut self, class: StatusClass) -> &mut u64 {
         match class {
             StatusClass::Informational => &mut self.informational,
@@ -218,6 +226,24 @@ pub struct RouteFigures {
     pub histogram: Option<String>,
 }
 
+/// What is known of the exchanges of a period or of a whole run beside their number and last-byte times.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Details {
+    /// Last request byte to first response byte.
+    pub first_byte_ms: Times,
+    /// Last request byte to last response byte, by status class; only classes with exchanges.
+    pub status_ms: BTreeMap<&'static str, Times>,
+    /// Requests' sizes.
+    pub request_bytes: Sizes,
+    /// Responses' sizes.
+    pub response_bytes: Sizes,
+    /// By route class, in the order of the settings; empty when there are none.
+    pub routes: Vec<RouteFigures>,
+    /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+}
+
 /// What ended in a period. Response times are last request byte to last response byte, in milliseconds, and absent when
 /// nothing ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -238,21 +264,11 @@ pub struct Period {
     pub rt_p99_ms: Option<f64>,
     /// Longest.
     pub rt_max_ms: Option<f64>,
-    /// Last request byte to first response byte.
-    pub first_byte_ms: Times,
     /// Everything that was counted in the period.
     pub counts: Counts,
-    /// Last request byte to last response byte, by status class; only classes with exchanges.
-    pub status_ms: BTreeMap<&'static str, Times>,
-    /// Requests' sizes.
-    pub request_bytes: Sizes,
-    /// Responses' sizes.
-    pub response_bytes: Sizes,
-    /// By route class, in the order of the settings; empty when there are none.
-    pub routes: Vec<RouteFigures>,
-    /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub histogram: Option<String>,
+    /// What a period and a whole run both have.
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// Everything since the start.
@@ -265,19 +281,9 @@ pub struct Summary {
     pub connections: u64,
     /// Requests whose response has not ended.
     pub in_flight: u64,
-    /// Last request byte to first response byte.
-    pub first_byte_ms: Times,
     /// Last request byte to last response byte.
     pub last_byte_ms: Times,
-    /// The same by status class; only classes with exchanges.
-    pub status_ms: BTreeMap<&'static str, Times>,
-    /// Requests' sizes.
-    pub request_bytes: Sizes,
-    /// Responses' sizes.
-    pub response_bytes: Sizes,
-    /// By route class, in the order of the settings; empty when there are none.
-    pub routes: Vec<RouteFigures>,
-    /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub histogram: Option<String>,
+    /// What a period and a whole run both have.
+    #[serde(flatten)]
+    pub details: Details,
 }

@@ -7,7 +7,8 @@
 //! - `tracker`: the table of connections, bounded in entries and bytes;
 //! - `stream`: order, retransmissions and holes of one connection;
 //! - `protocol`: the table of protocols, and what each gets to see;
-//! - `http1`, `memcached`: where messages start and end, and which response answers which request; `unknown`: turns;
+//! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
+//!   have of a connection); `unknown`: turns;
 //! - `routes`: which requests belong together;
 //! - `delay`: counts and histograms; `figures`: what comes out of them; `merge`: histograms of several places.
 //!
@@ -22,6 +23,7 @@ mod merge;
 mod method;
 mod privileges;
 mod protocol;
+mod reader;
 mod recorder;
 mod routes;
 mod segment;
@@ -30,7 +32,7 @@ mod tracker;
 mod unknown;
 
 pub use capture::{CaptureError, Live, LiveSettings, read_file};
-pub use figures::{Counts, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
+pub use figures::{Counts, Details, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
 pub use merge::{MergeError, merge};
 pub use method::Method;
 pub use privileges::{PrivilegeError, drop_privileges};

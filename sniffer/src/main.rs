@@ -3,6 +3,8 @@
 mod arguments;
 mod merging;
 mod output;
+mod screen;
+mod table;
 mod work;
 
 use std::io;

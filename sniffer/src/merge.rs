@@ -3,9 +3,11 @@
 //! The text is base64 of HdrHistogram's V2 format, compressed: every HdrHistogram library reads and writes it.
 
 use std::fmt;
+use std::io::Read;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
@@ -13,6 +15,15 @@ use crate::figures::Times;
 
 /// The longest text that is taken: a full histogram has some 100 KiB.
 const LONGEST_TEXT: usize = 1 << 20;
+
+/// The most bytes that are unpacked: ours have at most 5 for each of 43,000 counts.
+const LONGEST: u64 = 4 << 20;
+
+/// How a compressed histogram starts.
+const COMPRESSED: u32 = 0x1c84_9314;
+
+/// Bytes before the counts.
+const HEAD: usize = 40;
 
 /// A text that is no histogram.
 #[derive(Debug)]
@@ -33,6 +44,23 @@ pub(crate) fn text(histogram: &Histogram<u32>) -> String {
     STANDARD.encode(bytes)
 }
 
+/// The format without its compression, once it is sure that it says the truth about its size: a reader that believed it
+/// would ask for up to 4 GiB.
+fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
+    let number = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
+    let (Some(COMPRESSED), Some(length)) = (number(packed, 0), number(packed, 4)) else {
+        return Err("another format".to_owned());
+    };
+    let mut bytes = Vec::new();
+    let source = packed[8..].take(length.into());
+    ZlibDecoder::new(source).take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    let payload = number(&bytes, 4).unwrap_or(u32::MAX);
+    if bytes.len() as u64 > LONGEST || payload as usize > bytes.len().saturating_sub(HEAD) {
+        return Err(format!("{payload} bytes of counts are said to be in {}", bytes.len()));
+    }
+    Ok(bytes)
+}
+
 /// The times of several histograms together, as if all had been measured at one place, and their number. The mean is
 /// that of the histograms: within 0.1%.
 pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times), MergeError> {
@@ -45,7 +73,8 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times
         if text.len() > LONGEST_TEXT {
             return Err(error(&"too long"));
         }
-        let bytes = STANDARD.decode(text.trim()).map_err(|reason| error(&reason))?;
+        let packed = STANDARD.decode(text.trim()).map_err(|reason| error(&reason))?;
+        let bytes = unpack(&packed).map_err(|reason| error(&reason))?;
         let one: Histogram<u64> =
             Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|reason| error(&reason))?;
         all.add(&one).map_err(|reason| error(&reason))?;
@@ -60,4 +89,38 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times
         max: ms(all.max() as f64),
     };
     Ok((all.len(), times))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn the_fuzzers_seed_is_a_histogram() {
+        let seed = include_str!("../fuzz/seeds/histogram.txt");
+        assert_eq!(merge(seed.lines()).expect("a histogram").0, 17);
+    }
+
+    #[test]
+    fn a_histogram_that_lies_about_its_size_is_refused() {
+        let packed = |bytes: &[u8]| {
+            let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+            zlib.write_all(bytes).expect("memory takes all");
+            let zlib = zlib.finish().expect("memory takes all");
+            STANDARD.encode([&COMPRESSED.to_be_bytes()[..], &(zlib.len() as u32).to_be_bytes(), &zlib].concat())
+        };
+        let mut bytes = Vec::new();
+        hdrhistogram::serialization::V2Serializer::new()
+            .serialize(&Histogram::<u32>::new(3).expect("three digits"), &mut bytes)
+            .expect("memory takes all");
+        assert_eq!(merge([packed(&bytes).as_str()]).expect("it is whole").0, 0);
+        bytes[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
+        for bytes in [&bytes[..], &[], &vec![0; 5 << 20]] {
+            let error = merge([packed(bytes).as_str()]).expect_err("a lie").to_string();
+            assert!(error.contains("are said to be"), "{error}");
+        }
+        assert!(merge(["AAAA", "HISTFA=="]).is_err());
+    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use slackwater_sniffer::{Times, merge};
 
-use crate::{AnyError, output};
+use crate::{AnyError, output, table};
 
 #[derive(Serialize)]
 struct Merged {
@@ -22,7 +22,7 @@ pub fn merge_files(files: &[PathBuf], as_json: bool) -> Result<(), AnyError> {
     if as_json {
         output::json(&mut out, &Merged { exchanges, last_byte_ms: times })?;
     } else {
-        write!(out, "{exchanges} exchanges\n{}{}", output::times_head(), output::times_row("last byte", &times))?;
+        out.write_all(table::merged(exchanges, &times, output::columns()).as_bytes())?;
     }
     Ok(())
 }

@@ -4,9 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use slackwater_sniffer::{Exchange, Period, RouteFigures, Summary, Times, Tracker};
+use slackwater_sniffer::{Exchange, Period, Summary, Tracker};
 
 use crate::arguments::What;
+use crate::screen::Screen;
+use crate::table::{self, Subject};
 
 /// A number, a word, or nothing where the protocol is unknown.
 #[derive(Serialize)]
@@ -63,27 +65,39 @@ pub struct Printer<W: Write> {
     routes: Vec<String>,
     /// What is looked at.
     source: String,
-    on_terminal: bool,
-    /// Lines of the table on the terminal that the next one takes the place of.
-    drawn: usize,
+    /// Where the table is refreshed, if it is.
+    screen: Option<Screen>,
+    /// Lengths of all periods.
+    running: Duration,
 }
 
 impl<W: Write> Printer<W> {
-    pub fn new(out: W, what: &What, source: &str) -> Self {
+    /// `refreshes`: on a terminal, each period takes the place of the one before.
+    pub fn new(out: W, what: &What, source: &str, refreshes: bool) -> Self {
         let routes = what.routes.iter().map(|route| route.name.clone()).chain(["other".to_owned()]);
+        let refreshes = refreshes && what.every.is_some() && !what.json && !what.exchanges;
+        let ports: Vec<String> = what.ports.iter().map(|port| port.number.to_string()).collect();
+        let word = if ports.len() == 1 { "port" } else { "ports" };
         Self {
             out,
             as_json: what.json,
             with_exchanges: what.exchanges,
             routes: if what.routes.is_empty() { Vec::new() } else { routes.collect() },
-            source: source.to_owned(),
-            on_terminal: io::stdout().is_terminal(),
-            drawn: 0,
+            source: format!("{source}, {word} {}", ports.join(" ")),
+            screen: if refreshes { Screen::of_stdout() } else { None },
+            running: Duration::ZERO,
         }
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+
+    /// Before the first period: something to look at, where a table will be.
+    pub fn begin(&mut self) -> io::Result<()> {
+        let Some(screen) = &mut self.screen else { return Ok(()) };
+        let size = Screen::size();
+        screen.draw(&mut self.out, &table::beginning(&self.source, size), size)
     }
 
     /// A line of JSON for each exchange since the last call.
@@ -97,18 +111,20 @@ impl<W: Write> Printer<W> {
     /// The figures of a period; `drops` is `None` for a file. Text goes to standard error when exchanges are printed.
     pub fn period(&mut self, period: &Period, drops: Option<u64>, length: Duration) -> io::Result<()> {
         let period_s = length.as_secs_f64();
-        let rps = period.exchanges as f64 / period_s;
+        self.running += length;
         if self.as_json {
+            let rps = period.exchanges as f64 / period_s;
             return json(&mut self.out, &PeriodLine { period_s, rps, drops, period });
         }
-        if !self.on_terminal || self.with_exchanges {
-            return self.people(&plain(period, rps, drops, period_s));
+        let source = self.source.clone();
+        let subject = Subject { source, period_s, running_s: self.running.as_secs_f64(), drops };
+        match &mut self.screen {
+            Some(screen) => {
+                let size = Screen::size();
+                screen.draw(&mut self.out, &table::period(&subject, period, size), size)
+            }
+            None => self.people(&table::plain(&subject, period)),
         }
-        let table = table(&self.source, period, rps, drops, period_s);
-        // Up to where the last table began, and away with it.
-        let back = if self.drawn > 0 { format!("\x1b[{}A\x1b[J", self.drawn) } else { String::new() };
-        self.drawn = table.lines().count();
-        self.people(&(back + &table))
     }
 
     /// The figures of the whole run; `drops` is `None` for a file.
@@ -116,8 +132,8 @@ impl<W: Write> Printer<W> {
         if self.as_json {
             json(&mut self.out, &SummaryLine { summary, drops })?;
         } else {
-            let gap = if self.drawn > 0 { "\n" } else { "" };
-            self.people(&format!("{gap}{}", summary_text(summary, drops)))?;
+            self.leave()?;
+            self.people(&table::summary(summary, drops, columns()))?;
         }
         self.out.flush()
     }
@@ -125,6 +141,22 @@ impl<W: Write> Printer<W> {
     fn people(&mut self, text: &str) -> io::Result<()> {
         if self.with_exchanges { io::stderr().write_all(text.as_bytes()) } else { self.out.write_all(text.as_bytes()) }
     }
+
+    fn leave(&mut self) -> io::Result<()> {
+        self.screen.as_mut().map_or(Ok(()), |screen| screen.leave(&mut self.out))
+    }
+}
+
+/// Also after an error, the terminal is as it was.
+impl<W: Write> Drop for Printer<W> {
+    fn drop(&mut self) {
+        let _ = self.leave().and_then(|()| self.out.flush());
+    }
+}
+
+/// Columns for a table: those of the window, or as many as it needs.
+pub fn columns() -> usize {
+    if io::stdout().is_terminal() { Screen::size().columns } else { usize::from(u16::MAX) }
 }
 
 fn line<'a>(exchange: &'a Exchange, routes: &'a [String]) -> ExchangeLine<'a> {
@@ -145,134 +177,6 @@ fn line<'a>(exchange: &'a Exchange, routes: &'a [String]) -> ExchangeLine<'a> {
         request_bytes: exchange.request_bytes,
         response_bytes: exchange.response_bytes,
     }
-}
-
-/// A period as a line, and one more for each route class.
-fn plain(period: &Period, rps: f64, drops: Option<u64>, period_s: f64) -> String {
-    let mut text = format!(
-        "{rps:>9.1} rps  mean {:>9}  p50 {:>9}  p95 {:>9}  p99 {:>9} ms  in flight {:>4}  errors {:>4}  drops {}\n",
-        ms(period.rt_mean_ms),
-        ms(period.rt_p50_ms),
-        ms(period.rt_p95_ms),
-        ms(period.rt_p99_ms),
-        period.in_flight,
-        period.errors,
-        known(drops),
-    );
-    for route in &period.routes {
-        let times = &route.last_byte_ms;
-        text += &format!(
-            "{:>9.1} rps  mean {:>9}  p50 {:>9}  p95 {:>9}  p99 {:>9} ms  {}\n",
-            route.exchanges as f64 / period_s,
-            ms(times.mean),
-            ms(times.p50),
-            ms(times.p95),
-            ms(times.p99),
-            route.name,
-        );
-    }
-    text
-}
-
-/// A period as a table that takes the place of the one before.
-fn table(source: &str, period: &Period, rps: f64, drops: Option<u64>, period_s: f64) -> String {
-    let counts = &period.counts;
-    let mut text = format!("{source}, the last {period_s:.1} s\n\n{:<16}{:>10}{}\n", "", "rps", columns());
-    let times = Times {
-        mean: period.rt_mean_ms,
-        p50: period.rt_p50_ms,
-        p95: period.rt_p95_ms,
-        p99: period.rt_p99_ms,
-        max: period.rt_max_ms,
-    };
-    text += &format!("{:<16}{rps:>10.1}{}\n", "all", cells(&times));
-    text += &format!("{:<16}{:>10}{}\n", "  first byte", "", cells(&period.first_byte_ms));
-    for (class, times) in &period.status_ms {
-        text += &format!("{:<16}{:>10}{}\n", format!("  {class}"), "", cells(times));
-    }
-    for RouteFigures { name, exchanges, last_byte_ms, .. } in &period.routes {
-        let name: String = name.chars().take(15).collect();
-        text += &format!("{name:<16}{:>10.1}{}\n", *exchanges as f64 / period_s, cells(last_byte_ms));
-    }
-    text += &format!(
-        "\nin flight {}   errors {}   unmatched {}   retransmitted {}   holes {}   evicted {}   drops {}\n",
-        period.in_flight,
-        period.errors,
-        counts.unmatched_requests,
-        counts.retransmitted,
-        counts.holes,
-        counts.evicted,
-        known(drops),
-    );
-    text
-}
-
-fn summary_text(summary: &Summary, drops: Option<u64>) -> String {
-    let counts = &summary.counts;
-    let rows: [(&str, u64); 14] = [
-        ("packets", counts.packets),
-        ("connections", summary.connections),
-        ("exchanges", counts.exchanges),
-        ("errors (status 500 and above)", counts.errors),
-        ("unmatched requests", counts.unmatched_requests),
-        ("  that ask for no answer", counts.quiet_requests),
-        ("orphan responses", counts.orphan_responses),
-        ("unfinished responses", counts.unfinished_responses),
-        ("retransmitted segments", counts.retransmitted),
-        ("holes", counts.holes),
-        ("malformed messages", counts.malformed),
-        ("skipped fragments", counts.fragments),
-        ("evicted connections", counts.evicted),
-        ("requests refused", counts.refused),
-    ];
-    let mut text = String::new();
-    for (name, value) in rows {
-        text += &format!("{name:<30}{value:>12}\n");
-    }
-    text += &format!("{:<30}{:>12}\n", "dropped packets", known(drops));
-    text += &format!("\n{}", times_head());
-    text += &times_row("first byte", &summary.first_byte_ms);
-    text += &times_row("last byte", &summary.last_byte_ms);
-    for (class, times) in &summary.status_ms {
-        text += &times_row(&format!("  {class}"), times);
-    }
-    for route in &summary.routes {
-        let name: String = route.name.chars().take(15).collect();
-        text += &format!("{name:<16}{} {:>9} exchanges\n", cells(&route.last_byte_ms), route.exchanges);
-    }
-    for (name, sizes) in [("request bytes", &summary.request_bytes), ("response bytes", &summary.response_bytes)] {
-        if let (Some(mean), Some(max)) = (sizes.mean, sizes.max) {
-            text += &format!("{name:<16}{mean:>10.0} mean{max:>12} max\n");
-        }
-    }
-    text
-}
-
-fn columns() -> String {
-    format!("{:>10}{:>10}{:>10}{:>10}{:>10}", "mean ms", "p50", "p95", "p99", "max")
-}
-
-fn cells(times: &Times) -> String {
-    let [mean, p50, p95, p99, max] = [times.mean, times.p50, times.p95, times.p99, times.max].map(ms);
-    format!("{mean:>10}{p50:>10}{p95:>10}{p99:>10}{max:>10}")
-}
-
-/// Names of the columns of `times_row`.
-pub fn times_head() -> String {
-    format!("{:<16}{}\n", "", columns())
-}
-
-/// Times as a row of a table.
-pub fn times_row(name: &str, times: &Times) -> String {
-    format!("{name:<16}{}\n", cells(times))
-}
-
-fn ms(value: Option<f64>) -> String {
-    value.map_or("-".into(), |value| format!("{value:.3}"))
-}
-
-fn known(drops: Option<u64>) -> String {
-    drops.map_or("not known".into(), |drops| drops.to_string())
 }
 
 /// A line of JSON.

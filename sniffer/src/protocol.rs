@@ -109,7 +109,7 @@ impl Protocol {
 /// speaks that no line names.
 pub static PROTOCOLS: &[Protocol] = &[
     Protocol { name: "http1", ports: &[80], start: || Dialogue::Http1(Http1::new()) },
-    Protocol { name: "memcached", ports: &[11211], start: || Dialogue::Memcached(Memcached::new()) },
+    Protocol { name: "memcached", ports: &[11211], start: || Dialogue::Memcached(Box::new(Memcached::new())) },
     Protocol { name: "unknown", ports: &[443], start: || Dialogue::Unknown(Unknown::new()) },
 ];
 
@@ -117,8 +117,8 @@ pub static PROTOCOLS: &[Protocol] = &[
 pub enum Dialogue {
     /// HTTP/1.0 and 1.1.
     Http1(Http1),
-    /// memcached, in text and binary.
-    Memcached(Memcached),
+    /// memcached, in text and binary. In a box: it is the largest, and its connections are few and last long.
+    Memcached(Box<Memcached>),
     /// Any protocol in which client and server take turns.
     Unknown(Unknown),
 }
@@ -210,6 +210,15 @@ impl Dialogue {
     /// How many of the next bytes may be anything: their content needn't be kept.
     pub fn opaque(&self, side: Side) -> u64 {
         each!(self, inner => inner.opaque(side))
+    }
+
+    /// Bytes held back.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Dialogue::Http1(http) => http.held_bytes(),
+            Dialogue::Memcached(memcached) => memcached.held_bytes(),
+            Dialogue::Unknown(_) => 0,
+        }
     }
 
     /// Requests whose response has not ended.

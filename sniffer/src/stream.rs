@@ -176,6 +176,11 @@ impl Connection {
         !self.client.held.is_empty() || !self.server.held.is_empty()
     }
 
+    /// Bytes held back: segments and starts of heads.
+    pub fn held_bytes(&self) -> usize {
+        self.client.held_bytes + self.server.held_bytes + self.dialogue.held_bytes()
+    }
+
     /// Takes a segment that `side` sent.
     pub fn take(
         &mut self,

@@ -1,5 +1,7 @@
 //! The table of connections: finds the one that a packet belongs to, and stays bounded whatever the packets are.
 
+use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
@@ -106,6 +108,8 @@ struct Slot {
     connection: Connection,
     /// It is in the list of connections that wait for time to pass.
     listed: bool,
+    /// It is in the list of connections that hold bytes back.
+    holds: bool,
 }
 
 /// Follows connections and books what ends on them.
@@ -117,6 +121,8 @@ pub struct Tracker {
     free: Vec<u32>,
     /// Slots with something held back.
     stuck: Vec<u32>,
+    /// Slots with bytes held back and the streams in them, in the order in which they began; some are no longer so.
+    holders: VecDeque<(u32, u64)>,
     /// The next slot that a sweep looks at; none is under way at the end.
     cursor: usize,
     swept_ns: u64,
@@ -137,13 +143,16 @@ impl Tracker {
         let budget = Budget { most_bytes: settings.most_held_bytes, most_waiting: settings.most_waiting };
         let routes = settings.routes.iter().take(MOST_ROUTES).cloned().collect();
         let ledger = Ledger::new(budget, settings.keep_exchanges, routes, settings.with_histograms);
+        // Room that is not used costs no memory; to move all connections when it grows would cost time.
+        let slots = Vec::with_capacity(settings.most_connections.min(1 << 16));
         Tracker {
             ports,
             settings,
             index: HashMap::new(),
-            slots: Vec::new(),
+            slots,
             free: Vec::new(),
             stuck: Vec::new(),
+            holders: VecDeque::new(),
             cursor: 0,
             swept_ns: 0,
             hand: 0,
@@ -236,7 +245,8 @@ impl Tracker {
         // A second round only for a SYN that opens another connection between the same ports.
         for _ in 0..2 {
             let slot = found.unwrap_or_else(|| self.insert(key, side, segment));
-            let Some(Slot { connection, listed, .. }) = &mut self.slots[slot] else { return };
+            let Some(Slot { connection, listed, holds, .. }) = &mut self.slots[slot] else { return };
+            let held_before = self.ledger.held_bytes();
             let sender = if connection.swapped { other(side) } else { side };
             let before = connection.in_flight();
             let verdict = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
@@ -245,7 +255,12 @@ impl Tracker {
                 *listed = true;
                 self.stuck.push(slot as u32);
             }
+            if self.ledger.held_bytes() > held_before && !*holds {
+                *holds = true;
+                self.holders.push_back((slot as u32, connection.stream));
+            }
             if verdict == Verdict::Taken {
+                self.relieve();
                 return;
             }
             self.remove(slot, false);
@@ -267,7 +282,7 @@ impl Tracker {
         let connection = Connection::new(self.streams, swapped, protocol, self.settings.times_upgraded);
         self.streams += 1;
         self.ledger.connections += 1;
-        let slot = Slot { key, connection, listed: false };
+        let slot = Slot { key, connection, listed: false, holds: false };
         let position = match self.free.pop() {
             Some(position) => {
                 self.slots[position as usize] = Some(slot);
@@ -302,6 +317,40 @@ impl Tracker {
         let evicted = !connection.is_closed();
         self.hand = (self.hand + CANDIDATES) % self.slots.len();
         self.remove(slot, evicted);
+    }
+
+    /// While memory is short, gives up the connection that holds most among those that have held longest: so who fills
+    /// the memory with what never ends loses it again, and does not cost others the heads of theirs.
+    fn relieve(&mut self) {
+        if self.holders.len() > 2 * self.slots.len() {
+            let slots = &mut self.slots;
+            self.holders.retain(|(slot, stream)| {
+                let Some(slot) = slots[*slot as usize].as_mut().filter(|slot| slot.connection.stream == *stream) else {
+                    return false;
+                };
+                slot.holds = slot.connection.held_bytes() > 0;
+                slot.holds
+            });
+        }
+        while self.ledger.is_pressed() {
+            let oldest = self.holders.iter().take(CANDIDATES).enumerate();
+            let chosen = oldest.max_by_key(|(at, holder)| (self.held_by(**holder), Reverse(*at)));
+            let Some((at, holder)) = chosen.map(|(at, holder)| (at, *holder)) else { return };
+            self.holders.remove(at);
+            if self.held_by(holder) > 0 {
+                self.remove(holder.0 as usize, true);
+            } else if let Some(slot) = &mut self.slots[holder.0 as usize]
+                && slot.connection.stream == holder.1
+            {
+                slot.holds = false;
+            }
+        }
+    }
+
+    /// Bytes held back by the connection with this place and stream; none if it is there no more.
+    fn held_by(&self, (slot, stream): (u32, u64)) -> usize {
+        let slot = self.slots[slot as usize].as_ref().filter(|slot| slot.connection.stream == stream);
+        slot.map_or(0, |slot| slot.connection.held_bytes())
     }
 
     /// Looks at up to so many connections, whether they are done or idle; a round at most once a second.

@@ -18,7 +18,7 @@ use crate::output::Printer;
 
 /// Reads a file. Periods are of the packets' own time.
 pub fn read(file: &Path, what: &What) -> Result<(), AnyError> {
-    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &file.display().to_string());
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &file.display().to_string(), false);
     let mut tracker = Tracker::new(what.settings(true)?);
     let every_ns = what.every.map(|every| every.as_nanos() as u64);
     let mut next_period = None;
@@ -58,11 +58,12 @@ pub fn live(
     let mut tracker = Tracker::new(what.settings(false)?);
     let mut live = Live::open(settings)?;
     drop_privileges(user)?;
-    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &settings.interface);
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &settings.interface, true);
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
+    printer.begin()?;
     let start = Instant::now();
     let end = seconds.map(|seconds| start + seconds);
     let mut began = start;

@@ -139,6 +139,72 @@ fn a_missing_or_damaged_file_is_named() {
 }
 
 #[test]
+fn what_is_no_capture_is_named() {
+    let file = Capture::new();
+    for content in [&b"GET / HTTP/1.1\r\n"[..], b"", b"\x0a\x0d\x0d\x0a", &[0xff; 100]] {
+        std::fs::write(file.path(), content).expect("it is ours");
+        let output = sniffer(&["read", file.path(), "--json"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && text.contains(file.path()), "{content:?}: {text}");
+    }
+}
+
+#[test]
+fn without_the_capability_it_says_what_is_missing() {
+    // Root without it is as good as anyone without it; who has none to drop is refused in any case.
+    let is_root = rustix::process::geteuid().is_root();
+    let program = env!("CARGO_BIN_EXE_slackwater-sniffer");
+    let words = ["setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw", program];
+    let (first, rest) = words[if is_root { 0 } else { 5 }..].split_first().expect("a program");
+    let output = Command::new(first).args(rest).args(["live", "-i", "lo", "--seconds", "1"]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("CAP_NET_RAW") && text.contains("lo"), "{text}");
+}
+
+#[test]
+fn every_help_has_an_example() {
+    for arguments in [&["--help"][..], &["read", "--help"], &["live", "--help"], &["merge", "--help"]] {
+        let output = sniffer(arguments);
+        let text = String::from_utf8(output.stdout).expect("text");
+        let example = text.lines().find_map(|line| line.strip_prefix("Example: slackwater-sniffer "));
+        let example: Vec<&str> = example.expect("an example").split(' ').collect();
+        // Its options are right: the files and the interface that it names are not there.
+        let missing = |word: &str| if word == "eth0" { "slackwater-none".to_owned() } else { word.to_owned() };
+        let example: Vec<String> = example.into_iter().map(missing).collect();
+        let tried = sniffer(&example.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(tried.status.code(), Some(1), "{example:?}: {}", String::from_utf8_lossy(&tried.stderr));
+    }
+}
+
+#[test]
+fn pcapng_gives_the_same_as_pcap() {
+    let mut talk = Talk::new();
+    talk.client(GET);
+    talk.server(OK);
+    let file = Capture(write_capture(1, &talk.frames));
+    let expected = sniffer(&["read", file.path(), "--json", "--exchanges"]).stdout;
+    // A section, an interface with nanoseconds (option 9), and each frame in a block of its own.
+    let mut bytes: Vec<u8> = [0x0a0d_0d0au32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]
+        .iter()
+        .chain(&[1, 32, 1, 262_144, 1 << 16 | 9, 9, 0, 32])
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    for frame in &talk.frames {
+        let padded = frame.bytes.len().next_multiple_of(4);
+        let (length, size) = ((32 + padded) as u32, frame.bytes.len() as u32);
+        let words = [6, length, 0, (frame.time_ns >> 32) as u32, frame.time_ns as u32, size, size];
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(&frame.bytes);
+        bytes.resize(bytes.len() + padded - frame.bytes.len(), 0);
+        bytes.extend(length.to_le_bytes());
+    }
+    std::fs::write(file.path(), bytes).expect("it is ours");
+    let output = sniffer(&["read", file.path(), "--json", "--exchanges"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&expected));
+    assert!(lines(&output).len() == 2 && output.status.success());
+}
+
+#[test]
 fn wrong_arguments_are_refused() {
     for arguments in [
         &["read", "x.pcap", "--port", "0"][..],

@@ -147,6 +147,32 @@ fn a_period_counts_what_is_in_flight() {
 }
 
 #[test]
+fn what_is_in_flight_is_right_after_evictions_too() {
+    let mut tracker = Tracker::new(TrackerSettings { most_connections: 3, ..TrackerSettings::default() });
+    let mut number = 0;
+    let mut talks: Vec<Talk> = Vec::new();
+    for port in 0..5 {
+        let mut talk = Talk::silent();
+        (talk.client_port, talk.now_ns) = (2_000 + port, START_NS + u64::from(port) * 10_000_000);
+        talk.handshake();
+        talk.client(GET);
+        talk.client(GET);
+        let now_ns = talk.now_ns;
+        feed(&mut tracker, &mut number, now_ns, &mut talk);
+        talks.push(talk);
+    }
+    let period = tracker.take_period(START_NS + 60_000_000);
+    assert_eq!((period.in_flight, period.counts.evicted, period.counts.unmatched_requests), (6, 2, 4));
+    for talk in &mut talks {
+        talk.server(&[OK, OK].concat());
+        feed(&mut tracker, &mut number, START_NS + 70_000_000, talk);
+    }
+    let period = tracker.take_period(START_NS + 80_000_000);
+    assert_eq!(period.in_flight, 0, "{period:?}");
+    assert_eq!(tracker.finish().in_flight, 0);
+}
+
+#[test]
 fn fragments_and_other_protocols_are_passed_over() {
     let mut tracker = Tracker::new(TrackerSettings::default());
     let mut talk = Talk::new();
@@ -236,4 +262,82 @@ fn floods_in_other_protocols_are_bounded_too() {
         assert_eq!((summary.in_flight, tracker.held_bytes()), (0, 0), "{protocol}");
         assert!(summary.counts.unmatched_requests >= 1_000, "{protocol}: {summary:?}");
     }
+}
+
+/// Feeds what was said since the last call, at this time.
+fn feed(tracker: &mut Tracker, number: &mut u64, now_ns: u64, talk: &mut Talk) {
+    for mut frame in talk.frames.drain(..) {
+        *number += 1;
+        frame.time_ns = now_ns;
+        tracker.packet(&packet(1, *number, &frame));
+        assert!(tracker.held_bytes() <= 8 << 20);
+    }
+}
+
+#[test]
+fn who_fills_the_memory_does_not_cost_others_their_heads() {
+    let long_head = [&GET[..GET.len() - 2], b"Cookie: ", &[b'c'; 6_000], b"\r\n\r\n"].concat();
+    // What the attackers say: heads without end, and holes that are never filled.
+    type Attack = fn(&mut Talk);
+    let attacks: [Attack; 2] = [
+        |talk| {
+            talk.client(b"GET / HTTP/1.1\r\n");
+            (0..40).for_each(|_| _ = talk.client(&[b'x'; 1_400]));
+        },
+        |talk| {
+            talk.client = talk.client.wrapping_add(1);
+            (0..80).for_each(|_| _ = talk.client(&[b'x'; 1_400]));
+        },
+    ];
+    for attack in attacks {
+        let mut tracker = Tracker::new(TrackerSettings::default());
+        let (mut number, mut now_ns, mut most) = (0, START_NS, 0);
+        for round in 0..1_000u32 {
+            // All within three seconds: time alone gives nothing back.
+            now_ns += 3_000_000;
+            let mut real = Talk::silent();
+            (real.client_port, real.client) = (20_000 + round as u16, round);
+            real.handshake();
+            real.client(&long_head[..1_400]);
+            feed(&mut tracker, &mut number, now_ns, &mut real);
+            let mut attacker = Talk::silent();
+            attacker.client_port = 1_024 + round as u16;
+            attacker.handshake();
+            attack(&mut attacker);
+            feed(&mut tracker, &mut number, now_ns + 1_000_000, &mut attacker);
+            real.client(&long_head[1_400..4_000]);
+            real.client(&long_head[4_000..]);
+            real.server(OK);
+            feed(&mut tracker, &mut number, now_ns + 2_000_000, &mut real);
+            most = most.max(tracker.held_bytes());
+        }
+        assert!(most > 7 << 20, "the memory was filled: {most}");
+        let summary = tracker.finish();
+        assert_eq!((summary.counts.exchanges, summary.counts.orphan_responses), (1_000, 0), "{summary:?}");
+        assert!(summary.counts.evicted > 500, "{summary:?}");
+        assert_eq!(tracker.held_bytes(), 0);
+    }
+}
+
+#[test]
+fn the_greediest_gives_way_before_many_that_hold_little() {
+    let mut tracker = Tracker::new(TrackerSettings { most_held_bytes: 100_000, ..TrackerSettings::default() });
+    let mut number = 0;
+    let mut begin = |tracker: &mut Tracker, port: u16, bytes: usize| {
+        let mut talk = Talk::silent();
+        talk.client_port = port;
+        talk.handshake();
+        talk.client(&[&GET[..GET.len() - 2], &vec![b'x'; bytes]].concat());
+        feed(tracker, &mut number, START_NS, &mut talk);
+        talk
+    };
+    let mut small: Vec<Talk> = (0..10).map(|port| begin(&mut tracker, 2_000 + port, 100)).collect();
+    (0..10).for_each(|port| drop(begin(&mut tracker, 3_000 + port, 20_000)));
+    for talk in &mut small {
+        talk.client(b"\r\n\r\n");
+        talk.server(OK);
+        feed(&mut tracker, &mut number, START_NS + 1_000_000, talk);
+    }
+    let counts = tracker.finish().counts;
+    assert_eq!((counts.exchanges, counts.evicted), (10, 7), "{counts:?}");
 }

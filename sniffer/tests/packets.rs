@@ -110,6 +110,9 @@ fn sizes_are_those_on_the_wire() {
         let seen = run(1, &frames, TrackerSettings::default());
         let sizes = (seen.exchanges[0].request_bytes, seen.exchanges[0].response_bytes);
         assert_eq!(sizes, (body.len() as u32 + 20, 47 + 13));
-        assert_eq!((seen.summary.request_bytes.max, seen.summary.response_bytes.mean), (Some(69), Some(60.0)));
+        assert_eq!(
+            (seen.summary.details.request_bytes.max, seen.summary.details.response_bytes.mean),
+            (Some(69), Some(60.0))
+        );
     }
 }

@@ -65,7 +65,7 @@ impl Collector for Stalls {
             }
         }
         let [cpu_some, memory_some, io_some] = shares.map(Result::ok);
-        sample.pressure = Some(Pressure { cpu_some, memory_some, io_some });
+        sample.pressure = Some(Pressure { cpu_some, memory_some, io_some, ..Pressure::default() });
     }
 }
 

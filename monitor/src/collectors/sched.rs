@@ -83,7 +83,7 @@ struct RunDelay {
     finder: Finder,
     reader: Reader,
     threads: HashMap<(u32, u32), Thread>,
-    processes: Result<u32, String>,
+    processes: Result<u64, String>,
     scan_at_ns: u64,
     last_ns: u64,
 }
@@ -142,11 +142,8 @@ impl Collector for RunDelay {
             Ok(processes) => *processes,
             Err(reason) => return absent(sample, "sched", reason.clone()),
         };
-        let mut sched = Sched {
-            processes: Some(processes),
-            threads: Some(u32::try_from(self.threads.len()).unwrap_or(u32::MAX)),
-            ..Sched::default()
-        };
+        let mut sched =
+            Sched { processes: Some(processes), threads: Some(self.threads.len() as u64), ..Sched::default() };
         let reason = if self.threads.is_empty() {
             // Look again at once: the web server may have been restarted.
             self.scan_at_ns = 0;

@@ -29,16 +29,13 @@ pub fn read_file(path: &Path, take: impl FnMut(&Packet<'_>)) -> Result<u64, Capt
     if let Some(format) = Format::of(&start_of(MultiGzDecoder::new(open()?))) {
         return classic::read(MultiGzDecoder::new(open()?), format, take).map_err(after);
     }
-    let (unpacked, thread) = gzip::unpack(path).map_err(|error| named(&error))?;
+    let (unpacked, unpacking) = gzip::unpack(path).map_err(|error| named(&error))?;
     // SAFETY: the descriptor is ours and is handed over; libpcap closes it with the capture.
     let opened = unsafe { Capture::from_raw_fd_with_precision(unpacked.into_raw_fd(), Precision::Nano) };
-    // What is no capture leaves the thread alone: libpcap may have kept the pipe open, so it might never end.
-    let result = read(opened.map_err(|error| named(&error))?, path, take);
-    // Once the capture is closed the thread has nowhere to write to.
-    match thread.join() {
-        Ok(Err(error)) => Err(named(&format!("gzip: {error}"))),
-        _ => result,
-    }
+    let result = opened.map_err(|error| named(&error)).and_then(|capture| read(capture, path, take));
+    // A file that can't be unpacked to its end is the reason for whatever libpcap says of it.
+    unpacking.end().map_err(|error| named(&format!("gzip: {error}")))?;
+    result
 }
 
 /// The first bytes, as many as there are; errors come again when the file is read.
@@ -64,5 +61,27 @@ fn read(mut capture: Capture<Offline>, path: &Path, mut take: impl FnMut(&Packet
     match read {
         Ok(()) => Ok(frame),
         Err(reason) => Err(CaptureError(format!("{}: after {frame} packets: {reason}", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn nothing_goes_on_unpacking_what_is_refused() {
+        let path = std::env::temp_dir().join(format!("slackwater-refused-{}.gz", std::process::id()));
+        // No capture at all, and a section of pcapng that is damaged: both far larger than what is buffered.
+        for start in [&b"neither of the formats"[..], &[0x0a, 0x0d, 0x0d, 0x0a, 0, 0, 0, 1, 0xee]] {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            packed.write_all(start).and_then(|()| packed.write_all(&vec![7; 2 << 20])).expect("memory takes all");
+            std::fs::write(&path, packed.finish().expect("memory takes all")).expect("a temporary file");
+            let read = read_file(&path, |_| {});
+            std::fs::remove_file(&path).expect("it was written");
+            // It returned, so the thread was joined.
+            assert!(read.expect_err("it is no capture").to_string().contains("slackwater-refused"));
+        }
     }
 }

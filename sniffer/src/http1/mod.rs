@@ -12,16 +12,9 @@ use std::collections::VecDeque;
 
 use crate::delay::Ledger;
 use crate::protocol::{Context, Moment, Piece, Side};
+use crate::reader::{Reader, Readers};
 use chunks::{Chunks, Progress};
 use pairing::{Answer, Gap, Request};
-
-/// Where a message starts.
-#[derive(Debug, Clone, Copy)]
-struct Start {
-    seq: u32,
-    ack: Option<u32>,
-    at: Moment,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -38,17 +31,9 @@ enum State {
     Opaque,
 }
 
-struct Reader {
-    state: State,
-    /// The start of a head whose end has not come.
-    held: Vec<u8>,
-    start: Option<Start>,
-}
-
 /// The dialogue of one connection.
 pub struct Http1 {
-    client: Reader,
-    server: Reader,
+    readers: Readers<State>,
     /// In the order sent; the first is the one that `answer` belongs to, if that is paired.
     requests: VecDeque<Request>,
     answer: Option<Answer>,
@@ -63,10 +48,8 @@ pub struct Http1 {
 impl Http1 {
     /// A connection that is met in the middle.
     pub fn new() -> Self {
-        let reader = || Reader { state: State::Search, held: Vec::new(), start: None };
         Self {
-            client: reader(),
-            server: reader(),
+            readers: Readers::new(State::Search),
             requests: VecDeque::new(),
             answer: None,
             open: false,
@@ -97,7 +80,7 @@ impl Http1 {
                 State::Opaque => at = length,
                 State::Search if side == Side::Client && at == 0 && head::starts_request(bytes) => {
                     self.open = false;
-                    self.client.state = State::Head;
+                    self.readers.client.state = State::Head;
                 }
                 State::Search | State::UntilClose => {
                     at = length;
@@ -148,20 +131,17 @@ impl Http1 {
         if self.reader(side).state == State::Opaque {
             return;
         }
-        let held = std::mem::take(&mut self.reader(side).held);
-        ledger.release(held.len());
+        self.readers.forget(side, ledger);
         self.lose_framing(side);
     }
 
     /// A direction ended before sequence number `seq`.
     pub fn end(&mut self, side: Side, seq: u32, context: &mut Context<'_>) {
-        let held = std::mem::take(&mut self.reader(side).held);
-        context.ledger.release(held.len());
+        let begun = self.readers.forget(side, context.ledger) > 0;
         if side == Side::Client {
             return;
         }
-        let begun = !held.is_empty();
-        match (&self.answer, self.server.state) {
+        match (&self.answer, self.readers.server.state) {
             (Some(answer), State::UntilClose) => {
                 let known = answer.end == seq;
                 self.finish(side, known, context);
@@ -176,25 +156,23 @@ impl Http1 {
             (None, State::Head) if begun => context.ledger.counts.unfinished_responses += 1,
             _ => {}
         }
+        if self.requests.is_empty() {
+            // A closed connection is kept for a while; its memory is of more use to the next one.
+            self.requests = VecDeque::new();
+        }
     }
 
     /// The connection is no longer followed.
     pub fn close(&mut self, context: &mut Context<'_>) {
         let ledger = &mut *context.ledger;
-        ledger.release(self.client.held.len() + self.server.held.len());
-        self.client.held = Vec::new();
-        self.server.held = Vec::new();
+        self.readers.forget_all(ledger);
         self.break_off(ledger);
         self.give_up(self.requests.len(), ledger);
     }
 
     /// How many of the next bytes may be anything.
     pub fn opaque(&self, side: Side) -> u64 {
-        let reader = match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
-        };
-        match reader.state {
+        match self.readers.of(side).state {
             // A segment that starts a response may end this one: it has to be seen.
             _ if side == Side::Server && self.answer.as_ref().is_some_and(|answer| !answer.paired) => 0,
             State::Length(left) => left,
@@ -206,7 +184,12 @@ impl Http1 {
 
     /// The connection went over to another protocol, and no response is coming in any more.
     pub fn is_over(&self) -> bool {
-        self.server.state == State::Opaque && self.answer.is_none()
+        self.readers.server.state == State::Opaque && self.answer.is_none()
+    }
+
+    /// Bytes held back.
+    pub fn held_bytes(&self) -> usize {
+        self.readers.held_bytes()
     }
 
     /// Requests whose response has not ended.
@@ -214,11 +197,8 @@ impl Http1 {
         self.requests.len()
     }
 
-    fn reader(&mut self, side: Side) -> &mut Reader {
-        match side {
-            Side::Client => &mut self.client,
-            Side::Server => &mut self.server,
-        }
+    fn reader(&mut self, side: Side) -> &mut Reader<State> {
+        self.readers.of_mut(side)
     }
 
     /// The message that is coming in reaches up to the piece's byte `at`.
@@ -243,13 +223,13 @@ impl Http1 {
 
     /// While the end of a response is unknown: does the next one start with this piece?
     fn find_boundary(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
-        let searching = self.server.state == State::Search;
+        let searching = self.readers.server.state == State::Search;
         let orphan = self.answer.as_ref().is_some_and(|answer| !answer.paired);
         if !(searching || orphan) || !head::starts_response(piece.bytes) {
             return;
         }
         let Some(answer) = &mut self.answer else {
-            self.server.state = State::Head;
+            self.readers.server.state = State::Head;
             return;
         };
         let mut others = self.requests.iter().skip(usize::from(answer.paired));

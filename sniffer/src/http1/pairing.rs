@@ -8,11 +8,12 @@
 use super::assemble::Taken;
 use super::chunks::Chunks;
 use super::head::{Framing, RequestHead, ResponseHead};
-use super::{Http1, Start, State};
+use super::{Http1, State};
 use crate::delay::Ledger;
 use crate::figures::{Exchange, StatusClass};
 use crate::method::Method;
 use crate::protocol::{Context, Moment, Piece, Side, is_after};
+use crate::reader::Start;
 
 /// Pipelined requests that may wait on one connection.
 const MOST_WAITING: usize = 128;
@@ -102,18 +103,18 @@ impl Http1 {
         }
         match head.framing {
             Framing::None => self.finish(Side::Client, true, context),
-            Framing::Length(length) => self.client.state = State::Length(length),
-            Framing::Chunked => self.client.state = State::Chunked(Chunks::new()),
+            Framing::Length(length) => self.readers.client.state = State::Length(length),
+            Framing::Chunked => self.readers.client.state = State::Chunked(Chunks::new()),
             Framing::UntilClose | Framing::Unknown => {
                 self.gap = if self.gap == Gap::Loss { Gap::Loss } else { Gap::Cut };
-                self.client.state = State::Search;
+                self.readers.client.state = State::Search;
             }
         }
     }
 
     /// A request that acknowledges just the bytes seen of a response whose end was lost says that it ended there.
     fn settle(&mut self, ack: Option<u32>, context: &mut Context<'_>) {
-        if self.server.state != State::Search || self.requests.len() != 1 {
+        if self.readers.server.state != State::Search || self.requests.len() != 1 {
             return;
         }
         if let Some(answer) = &self.answer
@@ -169,9 +170,9 @@ impl Http1 {
         });
         match framing {
             Framing::None => self.finish(Side::Server, true, context),
-            Framing::Length(length) => self.server.state = State::Length(length),
-            Framing::Chunked => self.server.state = State::Chunked(Chunks::new()),
-            Framing::UntilClose => self.server.state = State::UntilClose,
+            Framing::Length(length) => self.readers.server.state = State::Length(length),
+            Framing::Chunked => self.readers.server.state = State::Chunked(Chunks::new()),
+            Framing::UntilClose => self.readers.server.state = State::UntilClose,
             Framing::Unknown => self.lose_framing(Side::Server),
         }
         if switches {
@@ -275,11 +276,9 @@ impl Http1 {
     }
 
     pub(super) fn become_opaque(&mut self, ledger: &mut Ledger) {
-        ledger.release(self.client.held.len() + self.server.held.len());
-        self.client.held = Vec::new();
-        self.server.held = Vec::new();
-        self.client.state = State::Opaque;
-        self.server.state = State::Opaque;
+        self.readers.forget_all(ledger);
+        self.readers.client.state = State::Opaque;
+        self.readers.server.state = State::Opaque;
         self.give_up(self.requests.len(), ledger);
     }
 }

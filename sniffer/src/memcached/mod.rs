@@ -12,6 +12,7 @@ use crate::delay::Ledger;
 use crate::figures::StatusClass;
 use crate::method::Method;
 use crate::protocol::{Context, Moment, Piece, Side};
+use crate::reader::{Reader, Readers, Start};
 use pairing::{Answer, Request};
 
 /// The longest head that is put together from several segments: multi-gets name many keys.
@@ -68,25 +69,9 @@ enum State {
     Search,
 }
 
-/// Where a message starts.
-#[derive(Debug, Clone, Copy)]
-struct Start {
-    seq: u32,
-    ack: Option<u32>,
-    at: Moment,
-}
-
-struct Reader {
-    state: State,
-    /// The start of a head whose end has not come.
-    held: Vec<u8>,
-    start: Option<Start>,
-}
-
 /// The dialogue of one connection.
 pub struct Memcached {
-    client: Reader,
-    server: Reader,
+    readers: Readers<State>,
     /// In the order sent.
     requests: VecDeque<Request>,
     answer: Option<Answer>,
@@ -110,10 +95,8 @@ enum Taken {
 impl Memcached {
     /// A connection that is met in the middle.
     pub fn new() -> Self {
-        let reader = || Reader { state: State::Search, held: Vec::new(), start: None };
         Self {
-            client: reader(),
-            server: reader(),
+            readers: Readers::new(State::Search),
             requests: VecDeque::new(),
             answer: None,
             open: false,
@@ -258,8 +241,7 @@ impl Memcached {
                 State::Search => return,
                 State::Head => {
                     context.ledger.counts.lost_heads += 1;
-                    let held = std::mem::take(&mut self.reader(side).held);
-                    context.ledger.release(held.len());
+                    self.readers.forget(side, context.ledger);
                     self.lose_framing(side, context);
                     return;
                 }
@@ -280,8 +262,7 @@ impl Memcached {
 
     /// Position and framing of a direction are lost.
     pub fn lose(&mut self, side: Side, ledger: &mut Ledger) {
-        let held = std::mem::take(&mut self.reader(side).held);
-        ledger.release(held.len());
+        self.readers.forget(side, ledger);
         self.reader(side).state = State::Search;
         match side {
             Side::Client => self.lose_requests(),
@@ -318,8 +299,7 @@ impl Memcached {
 
     /// A direction ended.
     pub fn end(&mut self, side: Side, _seq: u32, context: &mut Context<'_>) {
-        let held = std::mem::take(&mut self.reader(side).held);
-        context.ledger.release(held.len());
+        self.readers.forget(side, context.ledger);
         if side == Side::Server {
             self.break_off(context.ledger);
         }
@@ -327,23 +307,22 @@ impl Memcached {
 
     /// The connection is no longer followed.
     pub fn close(&mut self, context: &mut Context<'_>) {
-        context.ledger.release(self.client.held.len() + self.server.held.len());
-        self.client.held = Vec::new();
-        self.server.held = Vec::new();
+        self.readers.forget_all(context.ledger);
         self.break_off(context.ledger);
         self.give_up(self.requests.len(), context.ledger);
     }
 
     /// How many of the next bytes may be anything.
     pub fn opaque(&self, side: Side) -> u64 {
-        let reader = match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
-        };
-        match reader.state {
+        match self.readers.of(side).state {
             State::Body(left) => left,
             State::Head | State::Search => 0,
         }
+    }
+
+    /// Bytes held back.
+    pub fn held_bytes(&self) -> usize {
+        self.readers.held_bytes()
     }
 
     /// Requests whose response has not ended.
@@ -351,11 +330,8 @@ impl Memcached {
         self.requests.len() + usize::from(self.answer.as_ref().is_some_and(|answer| answer.request.is_some()))
     }
 
-    fn reader(&mut self, side: Side) -> &mut Reader {
-        match side {
-            Side::Client => &mut self.client,
-            Side::Server => &mut self.server,
-        }
+    fn reader(&mut self, side: Side) -> &mut Reader<State> {
+        self.readers.of_mut(side)
     }
 
     /// The message that is coming in reaches up to the piece's byte `at`.

@@ -6,11 +6,12 @@
 
 use super::binary::is_telling;
 use super::text::is_news;
-use super::{Memcached, Reply, ReplyHead, RequestHead, Start, State, Taken};
+use super::{Memcached, Reply, ReplyHead, RequestHead, State, Taken};
 use crate::delay::Ledger;
 use crate::figures::{Exchange, StatusClass};
 use crate::method::Method;
 use crate::protocol::{Context, Moment, Piece, Side, is_after};
+use crate::reader::Start;
 
 /// Pipelined requests that may wait on one connection.
 const MOST_WAITING: usize = 1_024;
@@ -91,7 +92,7 @@ impl Memcached {
             ledger.counts.refused += 1;
             self.gap = true;
         }
-        self.client.state = State::Body(head.body);
+        self.readers.client.state = State::Body(head.body);
         if head.body == 0 {
             self.finish(Side::Client, true, context);
         }
@@ -143,7 +144,7 @@ impl Memcached {
                 });
             }
         }
-        self.server.state = State::Body(head.body);
+        self.readers.server.state = State::Body(head.body);
         if head.body == 0 {
             self.finish(Side::Server, true, context);
         }
