@@ -308,7 +308,7 @@ STEPS = (
     Step(
         "HAProxy 3",
         lambda: [str(ROOT).encode(), *(name.encode() for name in HAPROXY_3)],
-        lambda: True,
+        lambda: (BIN / "haproxy-3").exists(),
         haproxy_3_or_not,
     ),
     Step("load generator", lambda: [OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), oha_run),
