@@ -1,6 +1,48 @@
-"""What all tests need: the commands under test must hear Ctrl-C."""
+"""What all tests need: the commands under test must hear Ctrl-C. And the one IP_VS guest of a whole run."""
+
+from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+
+import pytest
+import real_haproxy
+from ipvs_guest import IpvsGuest, booted
+from ipvs_site import IpvsSite
 
 # A shell that runs tests in the background has them ignore SIGINT; commands that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=["haproxy", "haproxy-3"])
+def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has a test run once with each HAProxy: Debian 12's, and the newer one that `make setup` brings where it can."""
+    name = str(request.param)
+    if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
+        pytest.skip(f"{name} is neither in .build/bin nor in PATH")
+    monkeypatch.setattr(real_haproxy, "PROGRAM", name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def running_guest() -> Iterator[IpvsGuest]:
+    with booted() as guest:
+        yield guest
+
+
+@pytest.fixture(scope="session")
+def running_site(running_guest: IpvsGuest) -> IpvsSite:
+    return IpvsSite(running_guest)
+
+
+@pytest.fixture
+def guest(running_guest: IpvsGuest) -> Iterator[IpvsGuest]:
+    """A real IP_VS with an empty table (mark the test `needs_ipvs`)."""
+    yield running_guest
+    running_guest.ok("ipvsadm -C; echo 0 >/proc/sys/net/ipv4/vs/expire_quiescent_template")
+
+
+@pytest.fixture
+def site(guest: IpvsGuest, running_site: IpvsSite) -> IpvsSite:  # noqa: ARG001 - `guest` empties the table afterwards
+    """The same with a client and three web servers around it."""
+    return running_site

@@ -22,9 +22,13 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def haproxy_program() -> str | None:
+PROGRAM = "haproxy"
+"""The command that the tests run now: `haproxy`, or `haproxy-3` (fixture `haproxy_version`)."""
+
+
+def haproxy_program(name: str | None = None) -> str | None:
     """The HAProxy to run, or None: the tests that need it skip then, and say so."""
-    return shutil.which("haproxy", path=f"{REPOSITORY / '.build' / 'bin'}:{os.environ.get('PATH', '')}")
+    return shutil.which(name or PROGRAM, path=f"{REPOSITORY / '.build' / 'bin'}:{os.environ.get('PATH', '')}")
 
 
 needs_haproxy = pytest.mark.skipif(haproxy_program() is None, reason="haproxy is neither in .build/bin nor in PATH")

@@ -15,6 +15,7 @@ from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, split_answers
 
 TIMEOUT_S = 5.0
+pytestmark = pytest.mark.usefixtures("haproxy_version")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from lbengine.preflight import check
 from slackwater.config import LbengineSettings, PoolSettings
 
 SETTINGS = LbengineSettings(socket_timeout_s=5.0)
+pytestmark = pytest.mark.usefixtures("haproxy_version")
 
 
 def pool(socket: str, **others: object) -> PoolSettings:

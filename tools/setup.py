@@ -30,6 +30,8 @@ BIN = BUILD / "bin"
 VENV = BUILD / "venv"
 STAMPS = BUILD / "stamps"
 APT = BUILD / "apt"
+DEBIAN_13 = BUILD / "debian-13"
+"""HAProxy 3 with the libraries that it was built for, its C library among them."""
 
 OHA_VERSION = "1.16.0"
 MULTIARCH = f"{platform.machine()}-linux-gnu"
@@ -41,10 +43,13 @@ PROGRAMS = {
     "aarch64-linux-gnu-strip": "usr/bin/aarch64-linux-gnu-strip",
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
+    "busybox": "bin/busybox",
     "collectd": "usr/sbin/collectd",
     "cpio": "bin/cpio",
     "haproxy": "usr/sbin/haproxy",
     "iasl": "usr/bin/iasl",
+    "ipvsadm": "sbin/ipvsadm",
+    "keepalived": "usr/sbin/keepalived",
     "memcached": "usr/bin/memcached",
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
@@ -62,6 +67,12 @@ PROGRAMS = {
 }
 # Words that a program is always called with: the cross compiler's headers and libraries are where it was unpacked.
 ALWAYS = {"aarch64-linux-gnu-gcc": f"--sysroot={DEBIAN}"}
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+HAPROXY_3 = (
+    *("haproxy", "libc6", "libcrypt1", "libgcc-s1", "libjemalloc2", "liblua5.4-0", "libopentracing-c-wrapper0t64"),
+    *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
+)
+"""Packages of Debian 13: those that its HAProxy loads."""
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
@@ -119,16 +130,18 @@ def need(program: str, how: str) -> str:
 
 
 def package_names() -> list[str]:
+    """Those of the list; one with `[MACHINE]` behind it exists for that kind of machine only."""
     lines = (ROOT / "tools/debian-packages.txt").read_text().splitlines()
-    return [line for line in (raw.split("#")[0].strip() for raw in lines) if line]
+    words = [line for line in (raw.split("#")[0].split() for raw in lines) if line]
+    return [name for name, *only in words if only in ([], [f"[{platform.machine()}]"])]
 
 
-def apt_options() -> list[str | Path]:
-    for folder in (APT / "lists/partial", APT / "cache/archives/partial"):
+def apt_options(state: Path = APT) -> list[str | Path]:
+    for folder in (state / "lists/partial", state / "cache/archives/partial"):
         folder.mkdir(parents=True, exist_ok=True)
     return [
-        *("-o", f"Dir::State::Lists={APT / 'lists'}"),
-        *("-o", f"Dir::Cache={APT / 'cache'}"),
+        *("-o", f"Dir::State::Lists={state / 'lists'}"),
+        *("-o", f"Dir::Cache={state / 'cache'}"),
         *("-o", "APT::Sandbox::User=" + ("root" if os.geteuid() == 0 else "")),
         *("-o", "Debug::NoLocking=1"),
     ]
@@ -186,6 +199,57 @@ def write_wrappers() -> None:
 
 def debian_present() -> bool:
     return all((BIN / name).exists() and (DEBIAN / inside).exists() for name, inside in PROGRAMS.items())
+
+
+# --- a newer HAProxy, to test with --------------------------------------------------------------------------------
+
+
+def mirror() -> str:
+    """Where this machine gets Debian 12 from."""
+    targets = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
+    done = subprocess.run(targets, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    if "bookworm" not in found:
+        raise SetupError("apt names no source of Debian 12 (bookworm)")
+    return found["bookworm"]
+
+
+def haproxy_3_run() -> None:
+    """Debian 13's HAProxy, started by its own dynamic linker, so that this machine's C library doesn't matter.
+
+    Reloads start argv[0] anew: that is the wrapper.
+    """
+    need("apt-get", "HAProxy 3 comes from Debian 13's packages")
+    state = BUILD / "apt-13"
+    options = apt_options(state)
+    sources = state / "sources.list"
+    sources.write_text(f"deb [signed-by={KEYRING}] {mirror()} trixie main\n")
+    options += ["-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"]
+    archives = state / "archives"
+    archives.mkdir(exist_ok=True)
+    run(["apt-get", *options, "update", "-q"])
+    run(["apt-get", *options, "download", "-q", *HAPROXY_3], cwd=archives)
+    shutil.rmtree(DEBIAN_13, ignore_errors=True)
+    DEBIAN_13.mkdir(parents=True)
+    for archive in sorted(archives.glob("*.deb")):
+        run(["dpkg-deb", "-x", archive, DEBIAN_13])
+    shutil.rmtree(state, ignore_errors=True)
+    linker = next(iter(sorted(DEBIAN_13.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
+    if linker is None:
+        raise SetupError("Debian 13's libc6 has no dynamic linker where it was expected")
+    wrapper = BIN / "haproxy-3"
+    BIN.mkdir(parents=True, exist_ok=True)
+    start = f'--library-path {DEBIAN_13}/usr/lib/{MULTIARCH} --argv0 "$0" {DEBIAN_13}/usr/sbin/haproxy'
+    wrapper.write_text(f'#!/bin/sh\nexec {linker} {start} "$@"\n')
+    wrapper.chmod(0o755)
+
+
+def haproxy_3_or_not() -> None:
+    """Without it the tests that want it are skipped, and say so; nothing else needs it."""
+    try:
+        haproxy_3_run()
+    except SetupError as error:
+        say(f"no HAProxy 3 here, which some tests would like: {error}")
 
 
 # --- Python ----------------------------------------------------------------------------------------------------
@@ -253,6 +317,12 @@ STEPS = (
         contents("requirements.txt", "requirements-dev.txt", "pyproject.toml"),
         lambda: (VENV / "bin/slackwater").exists(),
         python_run,
+    ),
+    Step(
+        "HAProxy 3",
+        lambda: [str(ROOT).encode(), *(name.encode() for name in HAPROXY_3)],
+        lambda: (BIN / "haproxy-3").exists(),
+        haproxy_3_or_not,
     ),
     Step("load generator", lambda: [OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), oha_run),
     Step(

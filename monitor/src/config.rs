@@ -385,26 +385,6 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
         };
         expect(name, fault.is_none(), fault.unwrap_or_default());
     }
-    let pmu = &settings.pmu;
-    expect(
-        "pmu.scopes",
-        pmu.scopes.iter().all(|scope| crate::pmu::SCOPES.contains(&scope.as_str())),
-        format!("must be of {}, got {:?}", crate::pmu::SCOPES.join(", "), pmu.scopes),
-    );
-    let keys = crate::pmu::events::EVENTS.map(|(_, key, _)| key);
-    let strange = pmu.events.keys().find(|key| !keys.contains(&key.as_str()));
-    expect(
-        "pmu.events",
-        strange.is_none(),
-        format!("must be a table with keys of {}, got {:?}", keys.join(", "), strange.cloned().unwrap_or_default()),
-    );
-    let files = pmu.max_files;
-    expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
-    expect(
-        "privileges.seccomp",
-        crate::seccomp::MODES.contains(&settings.privileges.seccomp.as_str()),
-        format!("must be {}, got {:?}", crate::seccomp::MODES.join(" or "), settings.privileges.seccomp),
-    );
     let mib = settings.sniffer.buffer_mib;
     expect("sniffer.buffer_mib", (1..=256).contains(&mib), format!("must be 1 to 256, got {mib}"));
     faults
@@ -510,10 +490,6 @@ mod tests {
             ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
             ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
             ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
-            ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
-            ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),
-            ("[pmu]\nmax_files = 1", "pmu.max_files"),
-            ("[privileges]\nseccomp = \"maybe\"", "privileges.seccomp"),
             ("[sniffer]\nports = []", "sniffer.ports"),
             (
                 "[sniffer]\nroutes = [\"a=/\",\"b=/\",\"c=/\",\"d=/\",\"e=/\",\"f=/\",\"g=/\",\"h=/\",\"i=/\",\"j=/\",\

@@ -1,0 +1,59 @@
+"""The engine's turns on a real IPVS: the same as on HAProxy, through another door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ipvs_guest import IpvsGuest, needs_ipvs
+
+from lbengine.engine import Engine
+from lbengine.lvs import Lvs
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.journal import Journal, journal_path
+from slackwater.messages import State, Verdict
+
+SERVICE = "-t 10.9.9.9:80"
+NAMES = ("10.8.0.1:80", "10.8.0.2:80", "10.8.0.3:80")
+pytestmark = needs_ipvs
+
+
+def verdict(node: str, state: State) -> Verdict:
+    slow = state == "interference"
+    return Verdict(
+        v=1,
+        node=node,
+        pool="web",
+        time_unix_s=0.0,
+        state=state,
+        since_unix_s=0.0,
+        severity=0.8 if slow else 0.0,
+        path=["run delay 14.2x"] if slow else [],
+        model="thresholds",
+        capacity_rps=60.0 if slow else 300.0,
+        rps=80.0,
+    )
+
+
+def test_a_slow_server_is_lowered_and_the_end_restores_everything(guest: IpvsGuest, tmp_path: Path) -> None:
+    made = f"-A {SERVICE} -s wlc\n" + "".join(f"-a {SERVICE} -r {name} -m -w 100 -x 9 -y 3\n" for name in NAMES)
+    guest.run(["ipvsadm", "-R"], made)
+    before = guest.ok("ipvsadm -Ln --thresholds; ipvsadm -Sn")
+    pool = PoolSettings(name="web", backend="web", socket="/unused", mode="act")
+    with Journal.open(journal_path(tmp_path)) as journal:
+        engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=Lvs(SERVICE, guest.run))
+        now_s = 1000.0
+
+        def cycle(state: State) -> dict[str, int]:
+            nonlocal now_s
+            now_s += 0.2
+            for name in NAMES:
+                engine.inbox.put(verdict(name, state if name == NAMES[0] else "calm"), now_s)
+            engine.cycle(now_s)
+            return {server.name: server.weight for server in Lvs(SERVICE, guest.run).read().servers}
+
+        assert set(cycle("calm").values()) == {100}
+        lowered = cycle("interference")
+        assert lowered[NAMES[0]] < 50
+        assert [lowered[name] for name in NAMES[1:]] == [100, 100]
+        engine.stop(now_s, "the test ends")
+    assert guest.ok("ipvsadm -Ln --thresholds; ipvsadm -Sn") == before
