@@ -49,6 +49,9 @@ impl Engine {
             why,
             by: BY.to_owned(),
             applied,
+            rt_p95_ms: None,
+            rt_p95_predicted_ms: None,
+            follows: String::new(),
         };
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
         let (before, after) = (value(&change.before), value(&change.after));
