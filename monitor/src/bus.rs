@@ -6,11 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
+use async_nats::rustls::pki_types::pem::PemObject;
+use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use async_nats::rustls::{ClientConfig, RootCertStore};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use slackwater_messages::Sample;
 
 use crate::backlog::Backlog;
 use crate::config::BusSettings;
+use crate::inputs::why;
 use crate::secrets;
 
 /// A connection that is silent for about two of these counts as lost.
@@ -52,13 +56,17 @@ impl Bus {
     /// Starts connecting as `name` and returns at once, whether the server is there or not.
     ///
     /// # Errors
-    /// When the address is none, or a file of the credentials cannot be used.
-    pub async fn open(settings: &BusSettings, name: &str, subject: String) -> Result<Bus, String> {
+    /// When the address is none.
+    pub async fn open(
+        settings: &BusSettings,
+        access: ConnectOptions,
+        name: &str,
+        subject: String,
+    ) -> Result<Bus, String> {
         let address: ServerAddr = settings.url.parse().map_err(|error| format!("bus.url: {error}"))?;
         let shown = format!("{}:{}", address.host(), address.port());
         let said = Mutex::new(Said::default());
-        let options = with_access(settings, ConnectOptions::new())?;
-        let client = options
+        let client = access
             .name(name)
             .retry_on_initial_connect()
             .max_reconnects(None)
@@ -117,8 +125,12 @@ impl Bus {
     }
 }
 
-/// Names and keys that the settings give, into the options.
-fn with_access(settings: &BusSettings, mut options: ConnectOptions) -> Result<ConnectOptions, String> {
+/// Names and keys that the settings give. All files are read now, while the monitor may.
+///
+/// # Errors
+/// The file that cannot be used, and why.
+pub fn access(settings: &BusSettings) -> Result<ConnectOptions, String> {
+    let mut options = ConnectOptions::new();
     if !settings.credentials.is_empty() {
         let text = secrets::read("bus.credentials", Path::new(&settings.credentials))?;
         options = options
@@ -134,16 +146,37 @@ fn with_access(settings: &BusSettings, mut options: ConnectOptions) -> Result<Co
         options = options.user_and_password(settings.user.clone(), password.trim_end_matches('\n').to_owned());
     }
     if !settings.tls_ca.is_empty() {
-        secrets::exists("bus.tls_ca", Path::new(&settings.tls_ca))?;
         // Who names a certificate authority never wants to speak in the clear.
-        options = options.add_root_certificates(settings.tls_ca.clone().into()).require_tls(true);
-    }
-    if !settings.tls_cert.is_empty() {
-        secrets::exists("bus.tls_cert", Path::new(&settings.tls_cert))?;
-        secrets::read("bus.tls_key", Path::new(&settings.tls_key))?;
-        options = options.add_client_certificate(settings.tls_cert.clone().into(), settings.tls_key.clone().into());
+        options = options.tls_client_config(tls(settings)?).require_tls(true);
     }
     Ok(options)
+}
+
+/// Whom to trust, and who we are.
+fn tls(settings: &BusSettings) -> Result<ClientConfig, String> {
+    let mut trusted = RootCertStore::empty();
+    for authority in certificates("bus.tls_ca", &settings.tls_ca)? {
+        trusted.add(authority).map_err(|error| format!("bus.tls_ca: {}: {error}", settings.tls_ca))?;
+    }
+    let config = ClientConfig::builder().with_root_certificates(trusted);
+    if settings.tls_cert.is_empty() {
+        return Ok(config.with_no_client_auth());
+    }
+    let ours = certificates("bus.tls_cert", &settings.tls_cert)?;
+    let key = secrets::read("bus.tls_key", Path::new(&settings.tls_key))?;
+    let wrong = |error: &dyn std::fmt::Display| format!("bus.tls_key: {}: {error}", settings.tls_key);
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| wrong(&error))?;
+    config.with_client_auth_cert(ours, key).map_err(|error| wrong(&error))
+}
+
+fn certificates(setting: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = std::fs::read(path).map_err(|error| format!("{setting}: {}", why(Path::new(path), &error)))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(format!("{setting}: {path}: holds no certificate (PEM)")),
+        Err(error) => Err(format!("{setting}: {path}: {error}")),
+    }
 }
 
 fn retry_delay(attempts: usize) -> Duration {
@@ -204,7 +237,7 @@ mod tests {
         runtime.block_on(async {
             let settings =
                 BusSettings { url: "nats://127.0.0.1:9".to_owned(), buffer_samples: 10, ..BusSettings::default() };
-            let mut bus = Bus::open(&settings, "test", subject("p", "n")).await.expect("open");
+            let mut bus = Bus::open(&settings, ConnectOptions::new(), "test", subject("p", "n")).await.expect("open");
             for seq in 0..100 {
                 bus.publish(Sample { seq, ..Sample::default() }).await;
             }
@@ -218,15 +251,16 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_refused_before_anything_is_sent() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let refused = |settings: BusSettings| {
-            runtime.block_on(Bus::open(&settings, "test", subject("p", "n"))).err().expect("refused")
-        };
         let bad = BusSettings { url: "nats://127.0.0.1:x".to_owned(), ..BusSettings::default() };
-        assert!(refused(bad).starts_with("bus.url: "));
+        let opened = runtime.block_on(Bus::open(&bad, ConnectOptions::new(), "test", subject("p", "n")));
+        assert!(opened.is_err_and(|error| error.starts_with("bus.url: ")));
+        let refused = |settings: BusSettings| access(&settings).expect_err("refused");
         let bad = BusSettings { credentials: "/nowhere/n1.creds".to_owned(), ..BusSettings::default() };
         assert_eq!(refused(bad), "bus.credentials: /nowhere/n1.creds: is not there");
         let bad = BusSettings { tls_ca: "/nowhere/ca.pem".to_owned(), ..BusSettings::default() };
         assert_eq!(refused(bad), "bus.tls_ca: /nowhere/ca.pem: is not there");
+        let bad = BusSettings { tls_ca: "/dev/null".to_owned(), ..BusSettings::default() };
+        assert_eq!(refused(bad), "bus.tls_ca: /dev/null: holds no certificate (PEM)");
     }
 
     #[test]

@@ -92,7 +92,7 @@ settings! {
         password_file: String = String::new();
         /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
         tls_ca: String = String::new();
-        /// File with our own certificate (PEM), with bus.tls_key; empty: none.
+        /// File with our own certificate (PEM), with bus.tls_key and bus.tls_ca; empty: none.
         tls_cert: String = String::new();
         /// File with the key of our own certificate (PEM).
         tls_key: String = String::new();
@@ -327,6 +327,7 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
     let needs = |other: &str| format!("must be set together with {other}");
     expect("bus.password_file", paired(&bus.user, &bus.password_file), needs("bus.user"));
     expect("bus.tls_key", paired(&bus.tls_cert, &bus.tls_key), needs("bus.tls_cert"));
+    expect("bus.tls_cert", !given(&bus.tls_cert) || given(&bus.tls_ca), needs("bus.tls_ca"));
     let buffer = bus.buffer_samples;
     expect("bus.buffer_samples", (1..=3000).contains(&buffer), format!("must be 1 to 3000, got {buffer}"));
     let listen = &settings.metrics.listen;
@@ -487,6 +488,7 @@ mod tests {
             ("[privileges]\nseccomp = \"maybe\"", "privileges.seccomp"),
             ("[bus]\nuser = \"a\"", "bus.password_file"),
             ("[bus]\ntls_cert = \"a\"", "bus.tls_key"),
+            ("[bus]\ntls_cert = \"a\"\ntls_key = \"b\"", "bus.tls_cert"),
             ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
             ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
             ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),

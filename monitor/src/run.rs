@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use async_nats::ConnectOptions;
 use slackwater_messages::Sample;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
-use crate::bus::{Bus, subject};
+use crate::bus::{self, Bus, subject};
 use crate::config::Settings;
 use crate::confine::confine;
 use crate::inputs::Inputs;
@@ -39,22 +40,23 @@ pub fn drain_every(period: Duration) -> Duration {
 pub fn run(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
     // While there is no other thread: privileges are each thread's own.
     let sampler = Sampler::open(settings, inputs)?;
+    let access = bus::access(&settings.bus)?;
     let left = confine(settings, inputs)?;
     eprintln!("slackwater-monitor: goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| format!("no event loop: {error}"))?;
-    runtime.block_on(publish(settings, sampler))
+    runtime.block_on(publish(settings, access, sampler))
 }
 
-async fn publish(settings: &Settings, mut sampler: Sampler) -> Result<(), String> {
+async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampler) -> Result<(), String> {
     let cannot_listen = |error: std::io::Error| format!("cannot listen for signals: {error}");
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
     let subject = subject(&settings.pool, &settings.node);
     let name = format!("slackwater-monitor {}", settings.node);
-    let mut bus = Bus::open(&settings.bus, &name, subject.clone()).await?;
+    let mut bus = Bus::open(&settings.bus, access, &name, subject.clone()).await?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);

@@ -23,14 +23,6 @@ pub fn read(setting: &str, path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| named(&error))
 }
 
-/// A file that is no secret, and must be readable.
-///
-/// # Errors
-/// When it is not.
-pub fn exists(setting: &str, path: &Path) -> Result<(), String> {
-    fs::File::open(path).map(|_| ()).map_err(|error| format!("{setting}: {}", why(path, &error)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,7 +42,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(exists("bus.tls_ca", &file), Ok(()));
         assert!(read("x", &folder.path().join("y")).is_err_and(|error| error.ends_with("y: is not there")));
     }
 }
