@@ -188,6 +188,9 @@ mod tests {
             why: "test".to_owned(),
             by: "wsengine".to_owned(),
             applied: true,
+            rt_p95_ms: None,
+            rt_p95_predicted_ms: None,
+            follows: String::new(),
         }
     }
 
