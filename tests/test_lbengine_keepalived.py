@@ -11,10 +11,11 @@ from ipvs_guest import IpvsGuest, needs_ipvs
 from ipvs_site import IpvsSite
 from real_haproxy import until
 
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
+from lbengine.balancer import Balancer
 from lbengine.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
 from lbengine.lvs import Lvs
 from lbengine.lvs_check import check_keepalived, check_lvs
+from lbengine.snapshot import BalancerError, BalancerUnreachable
 
 WEB = "-t 10.9.0.1:81"
 RS1, RS2, RS3 = "10.9.1.2:80", "10.9.2.2:80", "10.9.3.2:80"
