@@ -1,7 +1,7 @@
 """Samples as columns: each field of a tick's Samples as one array, NaN where it is absent.
 
-Fields are fetched a section at a time by `operator.attrgetter`, which loops in C: at thousands of Samples a tick, a
-Python call for each field of each Sample would cost more than all the rest of the detector.
+Fields are fetched one after the other for all Samples, by `attrgetter` in `map`, which loops in C: at thousands
+of Samples a tick, a Python call for each field of each Sample would cost more than all the rest of the detector.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SECTIONS: dict[str, tuple[Callable[[Sequence[Sample]], list[Any]], Any, tuple[s
 """Section of a column's name -> where it is, what stands in for an absent one (all fields absent), fields needed."""
 NOT_A_SECTION = ("pmu", "probe")
 """Columns that are `counters` by source."""
-_GETTERS = {name: attrgetter(*fields) for name, (_, _, fields) in _SECTIONS.items()}
+_GETTERS = {field: attrgetter(field) for _, _, fields in _SECTIONS.values() for field in fields}
 
 Columns = dict[str, Floats]
 """Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,)."""
@@ -87,9 +87,8 @@ def columns_of(samples: Sequence[Sample]) -> Columns:
             continue
         if absent:
             parts = [stand_in if part is None else part for part in parts]
-        values = _finite(list(map(_GETTERS[name], parts)))
-        values = values.reshape(len(parts), len(fields))
-        found.update({f"{name}.{field}": values[:, number] for number, field in enumerate(fields)})
+        for field in fields:
+            found[f"{name}.{field}"] = _finite(list(map(_GETTERS[field], parts)))
     return found
 
 

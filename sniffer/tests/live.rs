@@ -146,3 +146,38 @@ fn the_capture_goes_on_once_every_privilege_is_dropped() {
     let summary: Value = serde_json::from_str(&last).expect("JSON");
     assert_eq!((&summary["exchanges"], &summary["drops"], &summary["connections"]), (&1.into(), &0.into(), &1.into()));
 }
+
+#[test]
+fn what_does_not_fit_the_ring_is_counted_as_drops_and_the_capture_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    if open(port).is_none() {
+        return;
+    }
+    let settings = LiveSettings { interface: "lo".into(), ports: vec![port], buffer_mib: 1, ..LiveSettings::default() };
+    let mut live = Live::open(&settings).expect("the capture before could be opened");
+    let mut tracker = Tracker::new(TrackerSettings { ports: vec![port], ..TrackerSettings::default() });
+    serve(listener, Duration::ZERO);
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    // A body of 8 MiB while nobody reads the ring.
+    let page = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", 8 << 20);
+    let mut reader = connection.try_clone().expect("a second handle");
+    let answers = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    connection.write_all(page.as_bytes()).expect("the server reads");
+    connection.write_all(&vec![b'x'; 8 << 20]).expect("the server reads");
+    drop(connection);
+    until(|| {
+        live.drain(&mut tracker).expect("an open capture");
+        live.drops().expect("counters") > 0
+    });
+    assert!(live.drops().expect("counters") > 0);
+    drop(answers);
+    ask(&mut TcpStream::connect(("127.0.0.1", port)).expect("the server listens"));
+    let mut exchanges = 0;
+    until(|| {
+        live.drain(&mut tracker).expect("an open capture");
+        exchanges += tracker.take_period(now_ns()).exchanges;
+        exchanges > 0
+    });
+    assert!(exchanges > 0, "{:?}", tracker.summary());
+}

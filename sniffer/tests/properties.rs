@@ -2,15 +2,33 @@
 
 mod support;
 
-use slackwater_sniffer::TrackerSettings;
+use slackwater_sniffer::{Exchange, TrackerSettings};
 use support::{Dice, Frame, GET, Talk, run};
 
 fn run_frames(frames: &[Frame]) -> support::Seen {
-    run(1, frames, TrackerSettings::default())
+    run(1, frames, TrackerSettings { ports: vec![80, 11211], ..TrackerSettings::default() })
+}
+
+/// Sends bytes in random segments; the number of the frame with the last one.
+fn cut(talk: &mut Talk, dice: &mut Dice, from_client: bool, mut bytes: &[u8]) -> u64 {
+    let mut frame = 0;
+    while !bytes.is_empty() {
+        let (part, rest) = bytes.split_at((1 + dice.roll(40)).min(bytes.len()));
+        frame = if from_client { talk.client(part) } else { talk.server(part) };
+        bytes = rest;
+    }
+    frame
+}
+
+/// What an exchange must be: method or command, status or word, and the frames with the last bytes.
+struct Expected {
+    asked: String,
+    answered: String,
+    frames: (u64, u64),
 }
 
 /// Many exchanges of all kinds on one connection, in random segments.
-fn mixture(dice: &mut Dice) -> (Talk, Vec<(String, u16)>) {
+fn mixture(dice: &mut Dice) -> (Talk, Vec<Expected>) {
     let mut talk = Talk::silent();
     talk.step_ns = 10_000;
     (talk.client, talk.server) = (dice.roll(1 << 32) as u32, u32::MAX - dice.roll(2_000) as u32);
@@ -31,27 +49,65 @@ fn mixture(dice: &mut Dice) -> (Talk, Vec<(String, u16)>) {
         };
         let body = if method == "HEAD" { b"" } else { body };
         let response = [head, body].concat();
-        for (from_client, mut bytes) in [(true, request), (false, &response[..])] {
-            while !bytes.is_empty() {
-                let (part, rest) = bytes.split_at((1 + dice.roll(40)).min(bytes.len()));
-                if from_client {
-                    talk.client(part)
-                } else {
-                    talk.server(part)
-                };
-                bytes = rest;
-            }
-        }
-        expected.push((method.to_owned(), status));
+        let frames = (cut(&mut talk, dice, true, request), cut(&mut talk, dice, false, &response));
+        expected.push(Expected { asked: method.to_owned(), answered: status.to_string(), frames });
     }
     talk.server_ends();
     talk.client_ends();
     (talk, expected)
 }
 
+/// Text commands of memcached, likewise.
+fn memcached_mixture(dice: &mut Dice) -> (Talk, Vec<Expected>) {
+    let mut talk = Talk::silent();
+    talk.step_ns = 10_000;
+    talk.server_port = 11211;
+    (talk.client, talk.server) = (u32::MAX - dice.roll(500) as u32, dice.roll(1 << 32) as u32);
+    talk.handshake();
+    let mut expected = Vec::new();
+    for _ in 0..12 {
+        let (request, response, asked, answered): (&[u8], &[u8], _, _) = match dice.roll(5) {
+            0 => (b"set k 0 0 12\r\nget a\r\nEND\r\n\r\n", b"STORED\r\n", "set", "STORED"),
+            1 => (b"get k\r\n", b"VALUE k 0 12\r\nget a\r\nEND\r\n\r\nEND\r\n", "get", "END"),
+            2 => (b"get a b c\r\n", b"END\r\n", "get", "END"),
+            3 => (b"incr n 5\r\n", b"105\r\n", "incr", "NUMBER"),
+            _ => (b"delete k\r\n", b"NOT_FOUND\r\n", "delete", "NOT_FOUND"),
+        };
+        let frames = (cut(&mut talk, dice, true, request), cut(&mut talk, dice, false, response));
+        expected.push(Expected { asked: asked.to_owned(), answered: answered.to_owned(), frames });
+    }
+    talk.server_ends();
+    talk.client_ends();
+    (talk, expected)
+}
+
+fn said(exchange: &Exchange) -> (String, String) {
+    let answered = if exchange.status == 0 { exchange.word.to_owned() } else { exchange.status.to_string() };
+    (exchange.method.as_str().to_owned(), answered)
+}
+
+#[test]
+fn however_it_is_cut_each_exchange_has_its_frames_and_times() {
+    for seed in 1..300 {
+        for mixture in [mixture, memcached_mixture] {
+            let (talk, expected) = mixture(&mut Dice::new(seed));
+            let seen = run_frames(&talk.frames);
+            assert_eq!(seen.exchanges.len(), expected.len(), "seed {seed}");
+            let time_ns = |frame: u64| talk.frames[frame as usize - 1].time_ns;
+            for (exchange, expected) in seen.exchanges.iter().zip(&expected) {
+                assert_eq!(said(exchange), (expected.asked.clone(), expected.answered.clone()), "seed {seed}");
+                let (asked, answered) = expected.frames;
+                assert_eq!((exchange.request_frame, exchange.response_frame), (asked, answered), "seed {seed}");
+                assert_eq!(exchange.last_byte_ns, Some(time_ns(answered) - time_ns(asked)), "seed {seed}");
+            }
+        }
+    }
+}
+
 #[test]
 fn segments_repeats_and_disorder_do_not_change_the_exchanges() {
-    for seed in 1..300 {
+    for (seed, mixture) in (1..300).flat_map(|seed| [(seed, mixture as fn(&mut Dice) -> _), (seed, memcached_mixture)])
+    {
         let mut dice = Dice::new(seed);
         let (talk, expected) = mixture(&mut dice);
         let mut frames = talk.frames.clone();
@@ -78,7 +134,8 @@ fn segments_repeats_and_disorder_do_not_change_the_exchanges() {
             frame.time_ns = support::START_NS + number as u64 * 10_000;
         }
         let seen = run_frames(&frames);
-        let got: Vec<_> = seen.exchanges.iter().map(|e| (e.method.as_str().to_owned(), e.status)).collect();
+        let got: Vec<_> = seen.exchanges.iter().map(said).collect();
+        let expected: Vec<_> = expected.into_iter().map(|one| (one.asked, one.answered)).collect();
         assert_eq!((got, seen.unpaired()), (expected, (0, 0)), "seed {seed}");
         assert_eq!((seen.summary.counts.holes, seen.summary.counts.malformed), (0, 0), "seed {seed}");
     }
