@@ -1,4 +1,5 @@
-"""What weights do under each balance algorithm: the one table that preflight, the plan and docs/balancing.md go by.
+"""What weights do under each of HAProxy's balance algorithms: the one table that preflight, the plan and
+docs/balancing.md go by. IPVS's schedulers have theirs in lbengine/schedulers.py.
 
 Source: HAProxy Configuration Manual, `balance` and `hash-type`; measured on 2.6 by tests/test_lbengine_algorithms.py.
 """
@@ -8,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lbengine.schedulers import SCHEDULERS, Heeds
+
 Effect = Literal["share", "concurrency", "keys", "none"]
+HEEDED: dict[Heeds, Effect] = {
+    "connections": "share",
+    "in flight": "concurrency",
+    "keys": "keys",
+    "nothing": "none",
+}
+"""IPVS's words for the same."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,9 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def effect(balance: str) -> Effect:
-    """What weights do under this algorithm; one that is not known is taken for one that shares by weights."""
-    known = ALGORITHMS.get(balance)
-    return "share" if known is None else known.effect
+    """What weights do under this algorithm or scheduler of IPVS; one that is not known is taken for one that shares by
+    weights."""
+    if (known := ALGORITHMS.get(balance)) is not None:
+        return known.effect
+    scheduler = SCHEDULERS.get(balance)
+    return "share" if scheduler is None else HEEDED[scheduler.heeds]

@@ -7,33 +7,13 @@ engine believes is compared with what the door reads, so reloads and other peopl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Protocol, runtime_checkable
 
-from lbengine.haproxy import BalancerError as BalancerError
-from lbengine.haproxy import BalancerUnreachable as BalancerUnreachable
-from lbengine.haproxy import Server as Server
-from lbengine.haproxy import Snapshot as Snapshot
+from lbengine.snapshot import BalancerError, Snapshot
 
 
 class Balancer(Protocol):
     """A door to the pool of one balancer. Not for several threads at once."""
-
-    @property
-    def where(self) -> str:
-        """The balancer and the pool in it, as they stand in front of errors."""
-
-    @property
-    def highest_weight(self) -> int:
-        """The largest weight that may be set; 0 is always the least."""
-
-    @property
-    def counts(self) -> Literal["requests", "connections"]:
-        """What `Server.requests` counts and `in_flight` holds. A connection may carry many requests, so connections say
-        nothing of the pool's rate: that must come from the nodes then."""
-
-    @property
-    def counters_every_s(self) -> float:
-        """How old the counters may be: a rate over less time than two of these is none. 0: always fresh."""
 
     def read(self) -> Snapshot:
         """A fresh look. Raises BalancerUnreachable (worth trying again) or BalancerError.
@@ -56,3 +36,17 @@ class Balancer(Protocol):
         or weight is not right; afterwards when the balancer refused or shows another weight than the one set (the
         other servers' weights may be set then: the next `read` tells).
         """
+
+
+@runtime_checkable
+class Limiter(Protocol):
+    """What is needed of one whose servers show a `maxconn`."""
+
+    def set_maxconns(self, maxconns: Mapping[str, int]) -> None: ...
+
+
+def set_limits(balancer: Balancer, limits: Mapping[str, int]) -> None:
+    """Sets `maxconn`s. Raises BalancerError, also for a balancer that has none."""
+    if not isinstance(balancer, Limiter):
+        raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(limits)}")
+    balancer.set_maxconns(limits)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.haproxy import Snapshot
-from slackwater.config import PoolSettings
+from lbengine.snapshot import Snapshot
+from slackwater.config import PoolSettings, place_in_words
 from slackwater.messages import Name
 
 
@@ -33,12 +33,18 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """The most requests that it gets at a time; None: no limit, or the balancer has none."""
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     v: int
     pool: Name
-    socket: str
-    backend: Name
     servers: dict[str, Baseline]
+    balancer: str = "haproxy"
+    socket: str = ""
+    backend: str = ""
+    service: str = ""
+
+    @property
+    def place(self) -> str:
+        return place_in_words(self.balancer, self.service, self.backend, self.socket)
 
 
 @dataclass
@@ -55,11 +61,6 @@ class BaselineStore:
     def path(self) -> Path:
         return self.state_dir / "baseline" / f"{self.pool.name}.json"
 
-    @property
-    def sockets(self) -> str:
-        """Whose weights these are."""
-        return ", ".join(self.pool.all_sockets)
-
     def load(self) -> dict[str, Baseline] | None:
         """The stored baseline, or None when there is none. Raises BaselineError."""
         try:
@@ -73,19 +74,20 @@ class BaselineStore:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BaselineError(
                 f"{self.path}: not a baseline file ({error}), so the weights to go back to are not known; set the"
-                " weights in HAProxy as they should be, then remove the file"
+                " weights as they should be, then remove the file"
             ) from None
-        if (file.pool, file.socket, file.backend) != (self.pool.name, self.sockets, self.pool.backend):
+        if (file.pool, file.place) != (self.pool.name, self.pool.place):
             raise BaselineError(
-                f"{self.path}: it belongs to pool `{file.pool}`, backend `{file.backend}` behind {file.socket}, not to"
-                f" `{self.pool.name}`, `{self.pool.backend}` behind {self.sockets}; put that one's weights back, "
-                "then remove the file"
+                f"{self.path}: it belongs to pool `{file.pool}`, {file.place}, not to `{self.pool.name}`,"
+                f" {self.pool.place}; put that one's weights back, then remove the file"
             )
         return file.servers
 
     def save(self, servers: Mapping[str, Baseline]) -> None:
         """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
-        file = _File(1, self.pool.name, self.sockets, self.pool.backend, dict(servers))
+        pool = self.pool
+        sockets = ", ".join(pool.all_sockets)
+        file = _File(1, pool.name, dict(servers), pool.balancer, sockets, pool.backend, pool.service)
         try:
             replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
             self._written = self._identity()

@@ -1,6 +1,7 @@
 """The engine of one pool: read the balancer, decide, record, write, read back. One call of `cycle` is one turn.
 
-It never fires and forgets: each turn starts from what HAProxy shows, so reloads and other people's changes are seen.
+It never fires and forgets: each turn starts from what the balancer shows, so reloads and other people's changes are
+seen.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from pathlib import Path
 
 from lbengine import limits, tell
 from lbengine.account import Account
+from lbengine.balancer import Balancer
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
 from lbengine.decide import HOLD, Decisions, View, decide
-from lbengine.fleet import balancer_of
+from lbengine.doors import balancer_of
 from lbengine.inbox import Inbox
-from lbengine.meter import Meter
+from lbengine.meter import Rates
 from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
 from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
-from lbengine.writer import BY, Balancer, Recorder, Writer
+from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict
 
 SOMEONE_ELSE = "someone else"
-RATE_WINDOW_S = 1.0
 
 
 class Engine:
@@ -47,12 +48,13 @@ class Engine:
     ) -> None:
         self.pool = pool
         self.state_dir = state_dir
+        self._who = pool.balancer_name
         self.settings = settings
         self.inbox = Inbox()
         self.acting = pool.mode == "act"
         self._wall = wall
         self._store = BaselineStore(state_dir, pool)
-        balancer = balancer or balancer_of(pool.backend, pool.all_sockets, settings.socket_timeout_s)
+        balancer = balancer or balancer_of(pool, settings.socket_timeout_s)
         self._writer = Writer(pool.name, self.acting, balancer, self._store, journal, wall)
         self.outbox = self._writer.outbox
         self._pauses = PauseStore(state_dir, pool.name)
@@ -69,9 +71,7 @@ class Engine:
         self._not_our_limits: set[str] = set()
         """Servers whose `maxconn` someone else has changed while we limited it."""
         self._account = Account(self._writer, self._node)
-        self._meter = Meter(RATE_WINDOW_S)
-        self._errors = Meter(RATE_WINDOW_S)
-        self._total_rps: float | None = None
+        self._rates = Rates()
         self._last: Snapshot | None = None
         self._started_s: float | None = None
         self._remarks: list[str] = []
@@ -120,13 +120,13 @@ class Engine:
     # --- the turn
 
     def cycle(self, now_s: float) -> str:
-        """One turn; returns what it did in a sentence. Raises BalancerError when HAProxy can't be read or refuses."""
+        """One turn; returns what it did in a sentence. Raises BalancerError when the balancer is away or refuses."""
         self._remarks = []
         if self.standby:
             return f"{self.pool.name}: standing by, {self.standby}"
         verdicts = self._verdicts(now_s)
         snapshot = self._look(now_s, verdicts)
-        self._account.see(now_s, verdicts, self._meter.rates())
+        self._account.see(now_s, verdicts, self._rates.rps)
         if self._put_back_due:
             back = self._put_back(snapshot, BY if self.paused is None else self.paused.by, self._hands_off())
             self._remarks += [f"{made.target} {made.before} -> {made.after} put back" for made in back]
@@ -158,7 +158,7 @@ class Engine:
     def pause(self, by: str, why: str, now_s: float) -> str:
         """Puts the baseline weights back and keeps hands off until `resume`. Raises PauseError when it can't be kept.
 
-        When HAProxy can't be reached now, the weights are put back as soon as it can.
+        When the balancer can't be reached now, the weights are put back as soon as it can.
         """
         if self.paused is not None:
             return f"{self.pool.name}: {self._hands_off()} already"
@@ -170,7 +170,7 @@ class Engine:
         try:
             return self.cycle(now_s)
         except BalancerError as error:
-            return f"{self.pool.name}: {self._hands_off()}; the weights are put back when HAProxy answers ({error})"
+            return f"{self.pool.name}: {self._hands_off()}; the weights are put back when {self._who} answers ({error})"
 
     def resume(self, by: str, why: str, now_s: float) -> str:
         """Ends a pause; the weights that the balancer shows then are the baseline. Raises PauseError."""
@@ -183,10 +183,10 @@ class Engine:
         try:
             return f"{self.pool.name}: resumed by {by}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
         except BalancerError as error:
-            return f"{self.pool.name}: resumed by {by}; HAProxy doesn't answer yet ({error})"
+            return f"{self.pool.name}: resumed by {by}; {self._who} doesn't answer yet ({error})"
 
     def stop(self, now_s: float, why: str) -> str:
-        """Puts the baseline weights back, if any may be changed. Raises BalancerError when HAProxy doesn't let us."""
+        """Puts the baseline weights back, if any may be changed. Raises BalancerError when that is refused."""
         if self.standby or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
@@ -205,24 +205,26 @@ class Engine:
     def _node(self, server: str) -> str:
         return self.pool.servers.get(server, server)
 
+    def _by_server(self, snapshot: Snapshot, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        nodes = {server.name: self._node(server.name) for server in snapshot.servers}
+        return {name: verdicts[node] for name, node in nodes.items() if node in verdicts}
+
     def _look(self, now_s: float, verdicts: Mapping[str, Verdict]) -> Snapshot:
         """Reads the balancer and brings baselines, positions and who holds what up to date with it."""
         snapshot = self._writer.balancer.read()
         if snapshot.stopping:
-            raise BalancerUnreachable(f"{self.pool.socket}: HAProxy (pid {snapshot.pid}) is stopping; is it reloading?")
+            told = f"{self._who} (pid {snapshot.pid}) is stopping; is it reloading?"
+            raise BalancerUnreachable(f"{self.pool.place}: {told}")
         fresh_process = restarted(self._last, snapshot)
         if fresh_process and self._last is not None:
             pids = f" (pid {self._last.pid} -> {snapshot.pid})" if snapshot.pid != self._last.pid else ""
-            self._remarks.append(f"HAProxy was reloaded or started anew{pids}")
-            self._meter.reset()
-            self._errors.reset()
+            self._remarks.append(f"{self._who} was reloaded or started anew{pids}")
+            self._rates.reset()
         self._remarks += snapshot.trouble
         self._remarks += [f"{s.name} is in HAProxy's slowstart" for s in snapshot.servers if s.slow_start]
         self._last = snapshot
-        self._meter.add(now_s, {server.name: server.requests for server in snapshot.servers})
-        self._errors.add(now_s, {server.name: server.errors for server in snapshot.servers})
-        if (rates := self._meter.rates()) is not None:
-            self._total_rps = sum(rates.values())
+        by_server = self._by_server(snapshot, verdicts)
+        self._rates.see(now_s, snapshot, {name: v.rps for name, v in by_server.items() if v.rps is not None})
         hands_off = (not self.acting or self.paused is not None) and not self._put_back_due
         known_limits = None
         if not hands_off:
@@ -232,11 +234,7 @@ class Engine:
         if hands_off:
             seen = follow(ours, snapshot, baselines, imagined=not self.acting)
         else:
-            slow = {
-                server.name
-                for server in snapshot.servers
-                if (verdict := verdicts.get(self._node(server.name))) is not None and verdict.state == "interference"
-            }
+            slow = {name for name, verdict in by_server.items() if verdict.state == "interference"}
             seen = reconcile(ours, snapshot, baselines, slow, fresh_process or now_s < self._grace_until_s)
         self._baselines, self._positions, self._yielded = baselines, seen.positions, seen.yielded
         self._writer.unsure, self._writer.unsure_limits = {}, set()
@@ -276,21 +274,15 @@ class Engine:
 
     def _view(self, snapshot: Snapshot, verdicts: Mapping[str, Verdict], now_s: float) -> View:
         started_s = now_s if self._started_s is None else self._started_s
-        by_server = {
-            server.name: verdicts[self._node(server.name)]
-            for server in snapshot.servers
-            if self._node(server.name) in verdicts
-        }
-        told = [verdict.rps for verdict in by_server.values() if verdict.rps is not None]
         return View(
             snapshot=snapshot,
             baselines=self._baselines or {},
             positions=dict(self._positions),
             yielded=self._yielded,
-            verdicts=by_server,
+            verdicts=self._by_server(snapshot, verdicts),
             waiting=now_s - started_s < self.settings.lease_s,
-            rates=self._meter.rates(),
-            total_rps=self._total_rps if self._total_rps is not None or not told else sum(told),
+            rates=self._rates.rps,
+            total_rps=self._rates.total_rps,
             now_s=now_s,
             limits=dict(self._writer.limits),
         )
@@ -308,7 +300,7 @@ class Engine:
             if position.weight != shown[name]
         ]
         wanted = {made.target for made in changes}
-        # Until it is set and confirmed, a server stands where HAProxy showed it.
+        # Until it is set and confirmed, a server stands where the balancer showed it.
         self._positions |= {name: Position(shown[name]) for name in wanted}
         changes = self._account.forecast(changes, snapshot, positions) + self._limit_changes(decisions)
         changes = self._writer.make(changes, self._baselines or {}, self._remarks)
@@ -379,7 +371,7 @@ class Engine:
             decisions,
             {name: baseline.weight for name, baseline in (self._baselines or {}).items()},
             {name: position.weight for name, position in self._positions.items()} if self.acting else {},
-            self._meter.rates(),
+            self._rates.rps,
             {server.name: measured.get(self._node(server.name)) for server in snapshot.servers},
-            self._errors.rates(),
+            self._rates.errors,
         )

@@ -138,7 +138,7 @@ def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
     return sum(value * weight for value, weight in known) / total if total else None
 
 
-def balancer_of(backend: str, sockets: Sequence[str], timeout_s: float) -> HAProxy | Fleet:
-    """The balancer behind these admin sockets."""
+def haproxy_of(backend: str, sockets: Sequence[str], timeout_s: float) -> HAProxy | Fleet:
+    """The HAProxy, or HAProxies, behind these admin sockets."""
     members = [HAProxy(path, backend, timeout_s) for path in sockets]
     return members[0] if len(members) == 1 else Fleet(members)

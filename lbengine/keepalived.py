@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from lbengine.balancer import BalancerError, BalancerUnreachable, Snapshot
 from lbengine.keepalived_conf import ConfigurationError, RealServer, TrackFile, VirtualServer, gather, virtual_servers
-from lbengine.lvs import COUNTERS_EVERY_S, HIGHEST_WEIGHT, Lvs, LvsServer, LvsSnapshot, Run, check_bounds, server_name
+from lbengine.lvs import HIGHEST_WEIGHT, Lvs, LvsServer, LvsSnapshot, Run, check_bounds, server_name
 from lbengine.lvs_table import Service
+from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
 
 PID_FILES = ("/run/keepalived.pid", "/run/keepalived/keepalived.pid")
 DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"
@@ -121,8 +121,6 @@ class Keepalived:
     """A virtual service that keepalived owns. Reads IPVS with ipvsadm, writes keepalived's track files."""
 
     highest_weight = HIGHEST_WEIGHT
-    counts: Literal["requests", "connections"] = "connections"
-    counters_every_s = COUNTERS_EVERY_S
 
     def __init__(
         self,

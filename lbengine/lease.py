@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from lbengine.baseline import Baseline
 from lbengine.pause import Pause
 from slackwater.bus import BusError
-from slackwater.config import TCP
+from slackwater.config import TCP, PoolSettings
 
 LEASE_S = 1.6
 """A record that has not changed for so long is nobody's."""
@@ -50,11 +50,13 @@ class Bucket(Protocol):
         """The new revision; None when the key's is not `revision` (0: not there) any more."""
 
 
-def key_of(pool: str, backend: str, sockets: Sequence[str]) -> str:
-    """The key of a pool on its balancers. A path is of this host, since nobody else can reach it."""
+def key_of(pool: PoolSettings) -> str:
+    """The key of a pool on its balancers. A path and IPVS's table are of this host: nobody else can reach them."""
     here = socket.gethostname()
-    where = sorted(path if path.startswith(TCP) else f"{here}:{os.path.realpath(path)}" for path in sockets)
-    return f"{pool}.{hashlib.sha256(repr((backend, where)).encode()).hexdigest()[:16]}"
+    paths = pool.all_sockets
+    where = sorted(path if path.startswith(TCP) else f"{here}:{os.path.realpath(path)}" for path in paths)
+    what = pool.backend if paths else f"{here}:{pool.service}"
+    return f"{pool.name}.{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:16]}"
 
 
 class Lease:

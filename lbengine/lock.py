@@ -1,7 +1,9 @@
-"""One writer for each backend behind each HAProxy socket, on this host: an abstract Unix socket, gone with its process.
+"""One writer for each backend behind each HAProxy socket, and for each service of IPVS, on this host.
 
-The kernel tells who holds it (unix(7), SO_PEERCRED). Abstract sockets belong to a network namespace: others are not
-seen.
+The lock is an abstract Unix socket, gone with its process.
+
+The kernel tells who holds it (unix(7), SO_PEERCRED). Abstract sockets belong to a network namespace, as IPVS's
+table does: others are not seen.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import os
 import socket
 import struct
 
-from slackwater.config import TCP, PoolSettings
+from slackwater.config import TCP, PoolSettings, place_in_words
 
 LONGEST_NAME = 107
 """sun_path is 108 bytes, the first of which says that the name is abstract."""
 
 
 class LockError(Exception):
-    """Somebody else drives this backend; the text says which process and what to do."""
+    """Somebody else drives this; the text says which process and what to do."""
 
 
 class PoolLock:
@@ -27,12 +29,17 @@ class PoolLock:
 
     def __init__(self, pool: PoolSettings) -> None:
         self.pool = pool
-        self.names = {path: lock_name(path, pool.backend) for path in pool.all_sockets}
+        self.names = {
+            place_in_words(pool.balancer, "", pool.backend, path): lock_name(path, pool.backend)
+            for path in pool.all_sockets
+        }
+        if pool.service:  # one lock for both doors to the table
+            self.names[pool.place] = _fitting(f"slackwater/ipvs/{pool.service}")
         self._sockets: list[socket.socket] = []
 
     def acquire(self) -> None:
         """Takes the lock; raises LockError with the pid of the process that has it."""
-        for path, name in self.names.items():
+        for place, name in self.names.items():
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 listener.bind(b"\0" + name)
@@ -41,8 +48,7 @@ class PoolLock:
                 listener.close()
                 self.release()
                 raise LockError(
-                    f"pool `{self.pool.name}`: {_holder(name)} already drives backend `{self.pool.backend}` behind"
-                    f" {path}; stop that one first"
+                    f"pool `{self.pool.name}`: {_holder(name)} already drives {place}; stop that one first"
                 ) from None
             self._sockets.append(listener)
 
@@ -69,9 +75,14 @@ def _holder(name: bytes) -> str:
 
 
 def lock_name(path: str, backend: str) -> bytes:
-    """The abstract socket's name; a long path is told by its hash."""
+    """The abstract socket's name for a backend behind HAProxy's socket."""
     real = path if path.startswith(TCP) else os.path.realpath(path)
-    name = f"slackwater/{real}/{backend}".encode()
+    return _fitting(f"slackwater/{real}/{backend}")
+
+
+def _fitting(text: str) -> bytes:
+    """A long name is told by its hash."""
+    name = text.encode()
     if len(name) > LONGEST_NAME:
         digest = hashlib.sha256(name).hexdigest()
         name = f"slackwater/{digest}".encode()

@@ -12,9 +12,7 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
 from lbengine.lvs_table import (
     Entry,
     Service,
@@ -27,10 +25,9 @@ from lbengine.lvs_table import (
     parse_service_connections,
     parse_thresholds,
 )
+from lbengine.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot
 
 HIGHEST_WEIGHT = 65535
-COUNTERS_EVERY_S = 2.0
-"""How often the kernel brings its counters up to date (net/netfilter/ipvs/ip_vs_est.c)."""
 QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"
 
 
@@ -139,6 +136,8 @@ class LvsSnapshot:
             balance=self.balance,
             cookie="",
             servers=servers,
+            most_weight=HIGHEST_WEIGHT,
+            counts="connections",
         )
 
 
@@ -146,8 +145,6 @@ class Lvs:
     """A virtual service of the kernel's table, named as for ipvsadm: `-t 10.0.0.1:80`. Needs CAP_NET_ADMIN."""
 
     highest_weight = HIGHEST_WEIGHT
-    counts: Literal["requests", "connections"] = "connections"
-    counters_every_s = COUNTERS_EVERY_S
 
     def __init__(self, service: str, run: Run) -> None:
         """Raises BalancerError when `service` is no name of one."""

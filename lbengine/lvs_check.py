@@ -6,15 +6,16 @@ from collections import Counter
 from pathlib import PurePosixPath
 
 from lbengine import schedulers
-from lbengine.balancer import BalancerError
 from lbengine.keepalived import Files, Keepalived, own_file, owned_by
 from lbengine.lvs import Lvs, LvsSnapshot
+from lbengine.rounding import grain
+from lbengine.snapshot import BalancerError
 from slackwater.messages import is_name
 
 FINE_BASELINE = 20
 """Below this weight a step of 5% cannot be made."""
 SHORT_RUNS = 40
-"""Above this weight `wrr` serves a lowered server in long runs: nothing, then its full share."""
+"""Above so many steps `wrr` serves a lowered server in long runs: nothing, then its full share."""
 GONE_AFTER_A_BOOT = ("/run/", "/dev/shm/")
 
 
@@ -81,7 +82,8 @@ def _check(lvs: Lvs, snapshot: LvsSnapshot, where: str) -> list[str]:
         found.append(f"{', '.join(limited)} get no connections beyond their upper threshold, whatever their weight")
     if coarse := [server.name for server in servers if 0 < server.weight < FINE_BASELINE]:
         found.append(f"the weights of {', '.join(coarse)} are too small for fine steps; give them 20 or more")
-    if snapshot.balance == "wrr" and (large := [server for server in servers if server.weight > SHORT_RUNS]):
+    step = grain([server.weight for server in servers])
+    if snapshot.balance == "wrr" and (large := [server for server in servers if server.weight // step > SHORT_RUNS]):
         found.append(
             "`wrr` takes turns in runs as long as the weights are large: a lowered server gets nothing, then its full"
             f" share; give 20 or so instead of {', '.join(f'{one.name} ({one.weight})' for one in large)}"

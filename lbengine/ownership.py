@@ -30,8 +30,7 @@ class Ownership:
     ) -> None:
         self.engine = engine
         self.pool = pool
-        key = key_of(pool.name, pool.backend, pool.all_sockets)
-        self.lease = Lease(bucket, key, str(engine.state_dir), time.monotonic)
+        self.lease = Lease(bucket, key_of(pool), str(engine.state_dir), time.monotonic)
         self._in_thread = in_thread
         self._said: Say = "alone"
         self._one_at_a_time = asyncio.Lock()

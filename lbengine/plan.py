@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lbengine import law, tail
 from lbengine.algorithms import effect
-from lbengine.rounding import closest
+from lbengine.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
 """Under leastconn a server that should hold fewer requests than this gets weight 0: weights can't say less than one."""
@@ -30,6 +30,9 @@ MOST_CAUTION = 0.5
 """No doubt takes more than this share of a capacity away."""
 FULLEST = 0.98
 """Highest utilisation for which the queue's length is computed: at 1 it has no end."""
+
+IN_RUNS = frozenset({"wrr"})
+"""Schedulers that serve a lowered server in runs, the longer the smaller the weights' common divisor."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def wants(
     if effect(balance) == "concurrency":
         weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
-        weights = _in_proportion(loads, rates)
+        weights = _rounded(loads, rates, grain([load.baseline for load in loads]) if balance in IN_RUNS else 1)
     fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
     told = {}
     for load, mu, rate in zip(loads, capacity, rates, strict=True):
@@ -177,20 +180,19 @@ LAWS: dict[str, Callable[[Sequence[Load], Sequence[float], float, float], list[f
 }
 
 
-def _in_proportion(loads: Sequence[Load], rates: Sequence[float]) -> dict[str, int]:
-    """Round robin, random and consistent hashes: a server gets its weight's share of the requests."""
-    return _rounded(loads, rates)
+def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> dict[str, int]:
+    """Weights of the servers to reduce, in proportion to `shares`, beside the baselines of those that keep theirs.
 
-
-def _rounded(loads: Sequence[Load], shares: Sequence[float]) -> dict[str, int]:
-    """Weights of the servers to reduce, in proportion to `shares`, beside the baselines of those that keep theirs."""
+    They are multiples of `step`, as all baselines are.
+    """
     kept_weight = sum(load.baseline for load in loads if not load.reduce)
     kept = math.fsum(share for load, share in zip(loads, shares, strict=True) if not load.reduce)
     reduced = [(load, share) for load, share in zip(loads, shares, strict=True) if load.reduce]
     if kept_weight <= 0 or kept <= 0.0:
         return {load.server: load.baseline for load, _ in reduced}
-    weights = closest(kept_weight, kept, [share for _, share in reduced], [load.baseline for load, _ in reduced])
-    return {load.server: weight for (load, _), weight in zip(reduced, weights, strict=True)}
+    most = [load.baseline // step for load, _ in reduced]
+    weights = closest(kept_weight // step, kept, [share for _, share in reduced], most)
+    return {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
 
 
 def _by_concurrency(

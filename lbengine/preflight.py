@@ -1,15 +1,21 @@
-"""What must be right before a pool is driven: asked of HAProxy at the start, refused in words.
+"""What must be right before a pool is driven: asked of its balancer at the start, refused in words.
 
-Which algorithms heed weights stands in `lbengine/algorithms.py`; errors are as HAProxy 2.6 says them.
+What is asked of IPVS and keepalived stands in `lbengine/lvs_check.py`. Which of HAProxy's algorithms heed weights
+stands in `lbengine/algorithms.py`; errors are as HAProxy 2.6 says them.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
+from lbengine import doors
 from lbengine.algorithms import ALGORITHMS, effect
-from lbengine.haproxy import BalancerError, HAProxy, Server, Snapshot
+from lbengine.haproxy import HAProxy
+from lbengine.keepalived import LocalFiles
+from lbengine.lvs_check import check_keepalived, check_lvs
+from lbengine.snapshot import BalancerError, Server, Snapshot
 from slackwater.config import TCP, LbengineSettings, PoolSettings
 from slackwater.messages import is_name
 
@@ -24,6 +30,30 @@ def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
     Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
     is to set one that is off by one and put it back in the same batch.
     """
+    return CHECKS[pool.balancer](pool, settings)
+
+
+def _check_lvs(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+    door = doors.lvs(pool, settings.socket_timeout_s)
+    return _of_pool(pool, lambda: check_lvs(door, LocalFiles()), door.where, door.read)
+
+
+def _check_keepalived(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+    door = doors.keepalived(pool, settings.socket_timeout_s)
+    return _of_pool(pool, lambda: check_keepalived(door, LocalFiles()), door.where, door.read)
+
+
+def _of_pool(pool: PoolSettings, look: Callable[[], list[str]], where: str, read: Callable[[], Snapshot]) -> list[str]:
+    """What `look` finds, said of the pool."""
+    try:
+        found = look()
+        _check_named(read(), pool, where)
+    except BalancerError as error:
+        raise type(error)(f"pool `{pool.name}`: {error}") from None
+    return [f"pool `{pool.name}`: {text}" for text in found]
+
+
+def _check_haproxies(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
     warnings: list[str] = []
     balances: dict[str, str] = {}
     for path in pool.all_sockets:
@@ -83,6 +113,10 @@ def _check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
                 f"{where}: server {server.name!r} has no safe name; expected letters, digits and `_-:`, with single"
                 " dots between"
             )
+    _check_named(snapshot, pool, where)
+
+
+def _check_named(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
     for name in pool.servers:
         if name not in {server.name for server in snapshot.servers}:
             known = ", ".join(server.name for server in snapshot.servers)
@@ -166,3 +200,11 @@ def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
     if nothing := [server for server in active if server.available and server.weight == 0]:
         warnings.append(f"{where}: {of(nothing)} has weight 0 and is left alone until it is given one")
     return warnings
+
+
+CHECKS: dict[str, Callable[[PoolSettings, LbengineSettings], list[str]]] = {
+    "haproxy": _check_haproxies,
+    "lvs": _check_lvs,
+    "keepalived": _check_keepalived,
+}
+"""By the pool's `balancer`."""

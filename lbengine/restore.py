@@ -6,9 +6,10 @@ import logging
 import time
 from pathlib import Path
 
+from lbengine.balancer import set_limits
 from lbengine.baseline import BaselineStore, away, merge
 from lbengine.changes import change
-from lbengine.fleet import balancer_of
+from lbengine.doors import balancer_of
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
@@ -21,13 +22,13 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
 
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
     removed. The Changes go to the journal; when that cannot be written the weights are set all the same. Raises
-    BaselineError (the file cannot be read) or BalancerError (HAProxy cannot be reached or refuses).
+    BaselineError (the file cannot be read) or BalancerError (the balancer cannot be reached or refuses).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
     if stored is None:
         return []
-    balancer = balancer_of(pool.backend, pool.all_sockets, settings.lbengine.socket_timeout_s)
+    balancer = balancer_of(pool, settings.lbengine.socket_timeout_s)
     snapshot = balancer.read()
     baselines, _ = merge(stored, snapshot)
     weights, limits = away(snapshot, baselines)
@@ -41,7 +42,7 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     if weights:
         balancer.set_weights({name: after for name, (_, after) in weights.items()})
     if limits:
-        balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
+        set_limits(balancer, {name: after for name, (_, after) in limits.items()})
     store.remove()
     return changes
 

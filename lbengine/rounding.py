@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+FINE = 20
+"""A baseline of so many steps can be lowered finely enough: 5% each."""
 MOST_TRIES = 200
 """Sums tried on each side; only where the kept servers should get next to nothing would more of them help."""
+
+
+def grain(baselines: Sequence[int]) -> int:
+    """The step that all weights should be a multiple of where large weights without a common divisor do harm (IPVS's
+    `wrr` serves in runs then): the largest one that divides all baselines and leaves the largest `FINE` steps."""
+    common = math.gcd(*baselines)
+    most = max(baselines, default=0)
+    return next((step for step in range(min(common, most // FINE), 1, -1) if common % step == 0), 1)
 
 
 def closest(kept_weight: int, kept_rate: float, rates: Sequence[float], most: Sequence[int]) -> list[int]:

@@ -37,7 +37,7 @@ async def run(settings: ControllerSettings) -> None:
     """Drives all pools until SIGTERM or SIGINT, then puts the baseline weights back.
 
     A pool whose stored baseline cannot be read is not driven, and said so; raises BaselineError when no pool is left,
-    JournalError when the journal cannot be opened. A bus or a HAProxy that is away is waited for.
+    JournalError when the journal cannot be opened. A bus or a balancer that is away is waited for.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,7 +98,7 @@ async def _connect(settings: BusSettings, drivers: list[Driver]) -> Bus:
 
 
 class Driver:
-    """Turns one pool's engine in a thread of its own, so that a stuck HAProxy holds up no other pool."""
+    """Turns one pool's engine in a thread of its own, so that a stuck balancer holds up no other pool."""
 
     def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float, hooks: Hooks) -> None:
         self.engine = engine
@@ -174,7 +174,7 @@ class Driver:
             self._complain(str(error))
         else:
             if self._complaint:
-                log.warning("pool %s: HAProxy answers again", self.pool.name)
+                log.warning("pool %s: %s answers again", self.pool.name, self.pool.balancer_name)
                 self._complaint = ""
             log.log(logging.DEBUG if sentence == self._said else logging.INFO, "%s", sentence)
             self._said = sentence
@@ -213,10 +213,11 @@ class Driver:
             except (BalancerError, BaselineError) as error:
                 if time.monotonic() >= until_s:
                     log.error(
-                        "pool %s: the baseline weights could not be put back: %s; when HAProxy answers, run"
+                        "pool %s: the baseline weights could not be put back: %s; when %s answers, run"
                         " `slackwater restore --pool %s`",
                         self.pool.name,
                         error,
+                        self.pool.balancer_name,
                         self.pool.name,
                     )
                     break

@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20 | 0x40
 DRAINED = 0x08 | 0x10
@@ -19,16 +20,16 @@ AGENT_ENABLED = 0x04
 
 
 class BalancerError(Exception):
-    """HAProxy cannot be used or refused something; the text says which socket, what, and what was expected."""
+    """A balancer cannot be used or refused something; the text says which one, what, and what was expected."""
 
 
 class BalancerUnreachable(BalancerError):
-    """Nobody answers on the socket, or not to the end: HAProxy is away, restarting or stuck. Worth trying again."""
+    """Nobody answers, or not to the end: the balancer is away, restarting or stuck. Worth trying again."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """One server of the backend as HAProxy shows it."""
+    """One server of the pool as the balancer shows it; the names in brackets are HAProxy's."""
 
     name: str
     status: str
@@ -43,7 +44,7 @@ class Server:
     in_flight: int
     queued: int
     requests: int
-    """Since HAProxy started."""
+    """Since the balancer started; see `Snapshot.counts`."""
     rt_mean_ms: float | None
     """Mean of the last 1024 responses; absent before the first."""
     errors: int
@@ -75,6 +76,9 @@ class Snapshot:
     servers: tuple[Server, ...]
     most_weight: int = 256
     """The highest weight that this balancer takes."""
+    counts: Literal["requests", "connections"] = "requests"
+    """What `Server.requests` counts and `in_flight` holds. A connection may carry many requests, so connections say
+    nothing of the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
     generation: int = 0
     """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
     trouble: tuple[str, ...] = ()

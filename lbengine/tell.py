@@ -91,7 +91,7 @@ def servers(
                 rt_mean_ms=server.rt_mean_ms if measured is None else measured,
                 share=rps / total_rps if rps is not None and total_rps > 0 else None,
                 why="" if decision is None else decision.why,
-                queue=server.queued,
+                queue=server.queued if snapshot.counts == "requests" else None,
                 queue_mean_ms=server.queue_mean_ms,
                 balancer_rt_mean_ms=server.rt_mean_ms,
                 errors_per_s=None if errors is None else errors.get(server.name),

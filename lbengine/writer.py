@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
+from lbengine.balancer import Balancer, set_limits
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.changes import change, lowers, value_after
-from lbengine.snapshot import BalancerError, Snapshot
+from lbengine.snapshot import BalancerError
 from slackwater.journal import JournalError
 from slackwater.messages import Change, Message
 
@@ -17,28 +18,6 @@ log = logging.getLogger("lbengine")
 
 BY = "lbengine"
 Value = int | float | str | None
-
-
-class Balancer(Protocol):
-    """What the engine needs of a balancer."""
-
-    def read(self) -> Snapshot: ...
-
-    def set_weights(self, weights: Mapping[str, int]) -> None: ...
-
-
-@runtime_checkable
-class Limiter(Protocol):
-    """What it needs of one whose servers show a `maxconn`."""
-
-    def set_maxconns(self, maxconns: Mapping[str, int]) -> None: ...
-
-
-def set_limits(balancer: Balancer, limits: Mapping[str, int]) -> None:
-    """Sets `maxconn`s. Raises BalancerError, also for a balancer that has none."""
-    if not isinstance(balancer, Limiter):
-        raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(limits)}")
-    balancer.set_maxconns(limits)
 
 
 class Recorder(Protocol):

@@ -17,9 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages import NAME_PATTERN, Mode, Name
-
-KeyPath = tuple[str | int, ...]
-"""Where a setting stands: `("pool", 0, "name")`."""
+from slackwater.toml_lines import KeyPath, dotted, key_lines, line_of
 
 
 class ConfigError(Exception):
@@ -42,14 +40,19 @@ TCP = "tcp://"
 SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
 Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
+SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
+Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
 _IN_WORDS = {
     NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
     ADDRESS_PATTERN: "HOST:PORT",
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
     SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
+    SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What the patterns ask for, for people."""
+BALANCERS = {"haproxy": "HAProxy", "lvs": "IPVS", "keepalived": "keepalived"}
+"""How the balancers are called in texts."""
 
 
 class BusSettings(Settings, frozen=True):
@@ -77,14 +80,28 @@ class PoolSettings(Settings, frozen=True):
     """One backend of one balancer."""
 
     name: Annotated[Name, Meta(description="the pool's name, as the nodes give it in their Samples")]
-    backend: Annotated[Name, Meta(description="HAProxy's name of the backend")]
+    balancer: Annotated[
+        Literal["haproxy", "lvs", "keepalived"],
+        Meta(
+            description="what balances: haproxy (needs `backend` and `socket`), lvs (IPVS set up with ipvsadm; needs"
+            " `service`) or keepalived (which owns the IPVS table; needs `service`)"
+        ),
+    ] = "haproxy"
+    backend: Annotated[Name, Meta(description="HAProxy's name of the backend; required with HAProxy")] = ""
     socket: Annotated[
         Socket,
         Meta(
-            description="HAProxy's admin socket (`stats socket PATH level admin`): a path; tcp://HOST:PORT needs"
-            " `allow_tcp_socket`"
+            description="HAProxy's admin socket (`stats socket PATH level admin`), required with HAProxy: a path;"
+            " tcp://HOST:PORT needs `allow_tcp_socket`"
         ),
-    ]
+    ] = ""
+    service: Annotated[
+        Service,
+        Meta(
+            description="virtual service of IPVS as for ipvsadm, required with lvs and keepalived: `-t 10.0.0.1:80`,"
+            " `-u [fd00::1]:53`, `-f 7`, `-f 7 -6`"
+        ),
+    ] = ""
     sockets: Annotated[
         list[Socket],
         Meta(description="admin sockets of further HAProxy processes or hosts with this backend; they get the same"),
@@ -110,10 +127,26 @@ class PoolSettings(Settings, frozen=True):
         float, Meta(gt=0, le=1, description="at most this share of the pool is reduced at a time (blast radius)")
     ] = 0.5
     servers: Annotated[
-        dict[Name, Name], Meta(description="server name in HAProxy -> node name, where the two differ")
+        dict[Name, Name],
+        Meta(
+            description="server name in the balancer -> node name, where the two differ; with IPVS a server's name is"
+            " its address (`10.0.0.11:80`)"
+        ),
     ] = {}
 
     def __post_init__(self) -> None:
+        if self.balancer == "haproxy":
+            missing, foreign = [key for key in ("backend", "socket") if not getattr(self, key)], ["service"]
+        else:
+            missing = [] if self.service else ["service"]
+            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"]
+        if missing:
+            raise ValueError(f'`{missing[0]}` is missing, which `balancer = "{self.balancer}"` needs')
+        if given := [key for key in foreign if getattr(self, key)]:
+            others = '"lvs" or "keepalived"' if self.balancer == "haproxy" else '"haproxy"'
+            raise ValueError(
+                f'`{given[0]}` does not go with `balancer = "{self.balancer}"`, only with {others}; remove one of them'
+            )
         if len(set(self.all_sockets)) < len(self.all_sockets):
             raise ValueError(f"`socket` and `sockets` name one twice: {', '.join(self.all_sockets)}")
         if any(socket.startswith(TCP) for socket in self.all_sockets) and not self.allow_tcp_socket:
@@ -125,7 +158,24 @@ class PoolSettings(Settings, frozen=True):
     @property
     def all_sockets(self) -> list[str]:
         """Of every HAProxy that this pool is behind, the first one first."""
-        return [self.socket, *self.sockets]
+        return [self.socket, *self.sockets] if self.socket else []
+
+    @property
+    def balancer_name(self) -> str:
+        """The balancer as it is called in texts."""
+        return BALANCERS[self.balancer]
+
+    @property
+    def place(self) -> str:
+        """What is driven, in words."""
+        return place_in_words(self.balancer, self.service, self.backend, ", ".join(self.all_sockets))
+
+
+def place_in_words(balancer: str, service: str, backend: str, sockets: str) -> str:
+    """What is driven: IPVS's service, or a backend behind HAProxy's sockets."""
+    if service:
+        return f"{BALANCERS.get(balancer, balancer)}'s service `{service}`"
+    return f"backend `{backend}` behind {sockets}"
 
 
 class DetectorSettings(Settings, frozen=True):
@@ -146,7 +196,7 @@ class LbengineSettings(Settings, frozen=True):
     min_change: Annotated[
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05
-    socket_timeout_s: Annotated[Positive, Meta(description="how long HAProxy may take to answer")] = 1.0
+    socket_timeout_s: Annotated[Positive, Meta(description="how long the balancer may take to answer")] = 1.0
     hooks: Annotated[
         list[FilePath],
         Meta(description="programs called with JSON on stdin when an episode begins or ends and after each change"),
@@ -221,13 +271,13 @@ def parse(text: str, where: str) -> ControllerSettings:
     lines = key_lines(text)
     for key in ("node", "pool"):
         if isinstance(raw.get(key), str):
-            at = _line_of((key,), lines)
+            at = line_of((key,), lines)
             raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
     for key_path, known in _unknown_keys(raw, ControllerSettings, ()):
         near = difflib.get_close_matches(str(key_path[-1]), known, n=1, cutoff=0.0)
-        place = _dotted(key_path[:-1]) or "the file's top level"
+        place = dotted(key_path[:-1]) or "the file's top level"
         raise ConfigError(
-            f"{where}:{_line_of(key_path, lines)}: unknown setting `{key_path[-1]}` in {place};"
+            f"{where}:{line_of(key_path, lines)}: unknown setting `{key_path[-1]}` in {place};"
             f" the nearest known one is `{near[0]}`"
         )
     try:
@@ -237,55 +287,18 @@ def parse(text: str, where: str) -> ControllerSettings:
     if bool(settings.bus.user) != bool(settings.bus.password_file):
         given = "user" if settings.bus.user else "password_file"
         raise ConfigError(
-            f"{where}:{_line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
+            f"{where}:{line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
         )
     taken: set[tuple[str, ...]] = set()
     for index, pool in enumerate(settings.pool):
         names = [("name", f"pool `{pool.name}`")]
-        for key, text in (*names, *(("backend", f"backend `{pool.backend}` of {one}") for one in pool.all_sockets)):
+        names += [("backend", f"backend `{pool.backend}` of {one}") for one in pool.all_sockets]
+        names += [("service", f"service `{pool.service}`")] if pool.service else []
+        for key, text in names:
             if (key, text) in taken:
-                raise ConfigError(f"{where}:{_line_of(('pool', index, key), lines)}: {text} is there twice")
+                raise ConfigError(f"{where}:{line_of(('pool', index, key), lines)}: {text} is there twice")
             taken.add((key, text))
     return settings
-
-
-def key_lines(text: str) -> dict[KeyPath, int]:
-    """Line number of each key and table of a TOML text, by its path; tables of an array carry their index.
-
-    Keys inside an inline table have no line of their own here: take the line of the key that holds it.
-    """
-    lines: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    counts: dict[KeyPath, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if head := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line):
-            table = ()
-            for part in _key_parts(head.group(2)):
-                table = (*table, part)
-                if table in counts:
-                    table = (*table, counts[table])
-            if head.group(1) == "[[":
-                if isinstance(table[-1], int):
-                    table = table[:-1]
-                counts[table] = counts.get(table, -1) + 1
-                table = (*table, counts[table])
-            lines.setdefault(table, number)
-        elif pair := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line):
-            lines.setdefault((*table, *_key_parts(pair.group(1))), number)
-    return lines
-
-
-def _key_parts(key: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in key.split(".")]
-
-
-def _line_of(path: KeyPath, lines: dict[KeyPath, int]) -> int:
-    """The line of a key, or of the nearest table around it that has one."""
-    return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
-
-
-def _dotted(path: KeyPath) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def _struct_of(kind: Any) -> type[Settings] | None:
@@ -326,8 +339,8 @@ def _located(message: str, where: str, lines: dict[KeyPath, int]) -> str:
         what = what.replace(f"`str` matching regex {pattern!r}", words)
     if choices := _choices(path):
         what += f" (expected {choices})"
-    name = f"{_dotted(path)}: " if path else ""
-    return f"{where}:{_line_of(path, lines)}: {name}{what[0].lower()}{what[1:]}"
+    name = f"{dotted(path)}: " if path else ""
+    return f"{where}:{line_of(path, lines)}: {name}{what[0].lower()}{what[1:]}"
 
 
 def _choices(path: KeyPath) -> str:

@@ -127,7 +127,7 @@ class Supervisor:
             self._add(name, run)
         self._describe()
         for pool in settings.pool:
-            log.info("pool %s: %s, law %s, backend %s on %s", pool.name, pool.mode, pool.law, pool.backend, pool.socket)
+            log.info("pool %s: %s, law %s, %s", pool.name, pool.mode, pool.law, pool.place)
         log.info("running: %s", ", ".join(f"{child.name} (pid {child.pid})" for child in self._children))
         log.info("bus %s, dashboard %s", without_password(settings.bus.address), self._dashboard() or "off")
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.balancer import BalancerUnreachable
 from lbengine.lvs import Result
+from lbengine.snapshot import BalancerUnreachable
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GUEST = REPOSITORY / "tests/guest"

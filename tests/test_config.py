@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 POOL = '[[pool]]\nname = "web"\nbackend = "be"\nsocket = "/run/haproxy.sock"\n'
 
 
+LVS = '[[pool]]\nname = "web"\nbalancer = "lvs"\nservice = "-t 10.0.0.1:80"\n'
+
+
 def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as error:
         parse(text, "f.toml")
@@ -30,6 +33,17 @@ def test_defaults_fill_what_is_not_given() -> None:
     assert settings.pool[0].mode == "observe"
     assert settings.bus.address == "nats://127.0.0.1:14222"
     assert settings.the_pool(None).name == "web"
+
+
+@pytest.mark.parametrize(
+    "service", ["-t 10.0.0.1:80", "-u [fd00::1]:53", "-f 7", "-f 7 -6", "--sctp-service 10.0.0.1:9"]
+)
+@pytest.mark.parametrize("balancer", ["lvs", "keepalived"])
+def test_a_pool_of_ipvs_needs_its_service_only(balancer: str, service: str) -> None:
+    text = LVS.replace("lvs", balancer).replace("-t 10.0.0.1:80", service)
+    (pool,) = parse(text + '[pool.servers]\n"10.0.0.11:80" = "web1"\n', "f.toml").pool
+    assert (pool.balancer, pool.service, pool.all_sockets) == (balancer, service, [])
+    assert pool.servers == {"10.0.0.11:80": "web1"}
 
 
 def test_two_pools_are_two_pools() -> None:
@@ -62,7 +76,16 @@ def test_two_pools_are_two_pools() -> None:
         (POOL.replace('"web"', '"web\\n"'), 2, "pool[0].name: expected a name of letters"),
         (POOL.replace('"be"', '"be\\nset"'), 3, "pool[0].backend: expected a name of letters"),
         (POOL.replace("/run/haproxy.sock", ""), 4, "pool[0].socket: expected `str` of length >= 1"),
-        (POOL.replace('backend = "be"\n', ""), 1, "pool[0]: `backend` is missing"),
+        (POOL.replace('backend = "be"\n', ""), 1, "pool[0]: `backend` is missing, which `balancer = \"haproxy\"` n"),
+        (POOL.replace('socket = "/run/haproxy.sock"\n', ""), 1, "pool[0]: `socket` is missing"),
+        (POOL + 'service = "-f 7"\n', 1, "pool[0]: `service` does not go with `balancer = \"haproxy\"`, only"),
+        (LVS.replace("service", "# service"), 1, "pool[0]: `service` is missing, which `balancer = \"lvs\"` needs"),
+        (LVS + 'backend = "be"\n', 1, "pool[0]: `backend` does not go with `balancer = \"lvs\"`, only"),
+        (LVS + 'sockets = ["/s"]\n', 1, "pool[0]: `sockets` does not go with `balancer = \"lvs\"`"),
+        (LVS.replace("lvs", "ipvs"), 3, "pool[0].balancer: invalid enum value 'ipvs' (expected \"haproxy\" or"),
+        (LVS.replace("-t ", ""), 4, "pool[0].service: expected a service as for ipvsadm: `-t IP:PORT`"),
+        (LVS.replace(":80", ":80; x"), 4, "pool[0].service: expected a service as for ipvsadm"),
+        (LVS + LVS.replace("web", "w2").replace("lvs", "keepalived"), 8, "service `-t 10.0.0.1:80` is there twice"),
         ("", 1, "`pool` is missing"),
         ("pool = []\n", 1, "pool: expected `array` of length >= 1"),
         (POOL + '[bus]\nlisten = "localhost"\n', 6, "bus.listen: expected HOST:PORT"),

@@ -98,3 +98,20 @@ def test_each_algorithm_is_documented() -> None:
 
 def test_an_algorithm_of_the_future_is_taken_for_one_that_shares() -> None:
     assert effect("newrr") == "share"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "does"),
+    [
+        ("wrr", "share"),
+        ("wlc", "concurrency"),
+        ("sed", "concurrency"),
+        ("nq", "concurrency"),
+        ("sh", "keys"),
+        ("mh", "keys"),
+        ("rr", "none"),
+    ],
+)
+def test_the_schedulers_of_ipvs_have_their_effect_too(scheduler: str, does: str) -> None:
+    assert effect(scheduler) == does
+    assert scheduler not in ALGORITHMS

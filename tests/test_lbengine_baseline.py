@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,30 @@ def test_a_file_of_another_backend_is_refused(tmp_path: Path) -> None:
     store(tmp_path).save({"host1": Baseline(100, 100)})
     with pytest.raises(BaselineError, match="belongs to pool `web`, backend `web` behind /s, not to"):
         store(tmp_path, backend="api").load()
+
+
+def test_a_baseline_of_ipvs_belongs_to_its_service_and_balancer(tmp_path: Path) -> None:
+    def of(balancer: Literal["lvs", "keepalived"], service: str) -> BaselineStore:
+        return BaselineStore(tmp_path, PoolSettings("web", balancer=balancer, service=service))
+
+    servers = {"10.0.0.11:80": Baseline(20, 0)}
+    of("lvs", "-t 10.0.0.1:80").save(servers)
+    assert of("lvs", "-t 10.0.0.1:80").load() == servers
+    with pytest.raises(BaselineError, match=r"pool `web`, IPVS's service `-t 10\.0\.0\.1:80`, not to `web`, IPVS's"):
+        of("lvs", "-t 10.0.0.1:81").load()
+    with pytest.raises(BaselineError, match=r"not to `web`, keepalived's service `-t 10\.0\.0\.1:80`"):
+        of("keepalived", "-t 10.0.0.1:80").load()
+    with pytest.raises(BaselineError, match="not to `web`, backend `web` behind /s"):
+        store(tmp_path).load()
+
+
+def test_a_baseline_that_names_only_haproxys_things_is_read(tmp_path: Path) -> None:
+    found = store(tmp_path)
+    found.path.parent.mkdir()
+    found.path.write_text(
+        '{"v":1,"pool":"web","socket":"/s","backend":"web","servers":{"host1":{"weight":80,"configured":100}}}'
+    )
+    assert found.load() == {"host1": Baseline(80, 100)}
 
 
 def test_a_file_that_was_replaced_or_removed_is_not_current(tmp_path: Path) -> None:

@@ -631,7 +631,7 @@ def limited(tmp_path: Path) -> Iterator[Site]:
     """Least connections, a `maxconn` on each server, and more load than two servers can carry."""
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
         site = Site(balancer, ports, tmp_path)
-        site.engine._total_rps = 530.0
+        site.engine._rates.counted_rps = 530.0
         site.rps = 180.0
         yield site
         site.journal.close()
@@ -643,7 +643,7 @@ def maxconns(site: Site) -> list[int | None]:
 
 def at_load(site: Site, after_s: float = 0.05, **states: State) -> str:
     """A turn too soon after the last one for HAProxy's counters to be a rate."""
-    site.engine._meter.reset()
+    site.engine._rates.reset()
     return site.cycle(after_s, **states)
 
 
@@ -687,7 +687,7 @@ def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: Site) 
     at_load(limited)
     at_load(limited, host1="interference")
     first = maxconns(limited)[0]
-    limited.start()._total_rps = 530.0
+    limited.start()._rates.counted_rps = 530.0
     limited.silent_cycle(0.1)
     assert maxconns(limited)[0] == first
     at_load(limited)
@@ -708,7 +708,7 @@ def test_a_limit_that_someone_else_changes_is_theirs(limited: Site) -> None:
 
 
 def test_a_server_without_maxconn_is_never_limited(site: Site) -> None:
-    site.engine._total_rps = 530.0
+    site.engine._rates.counted_rps = 530.0
     at_load(site)
     at_load(site, host1="interference")
     assert maxconns(site) == [None, None, None]

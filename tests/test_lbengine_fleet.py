@@ -10,7 +10,7 @@ import pytest
 from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, until, web_servers
 
 from lbengine.engine import Engine
-from lbengine.fleet import ASK_AGAIN_S, Fleet, balancer_of
+from lbengine.fleet import ASK_AGAIN_S, Fleet, haproxy_of
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy
 from lbengine.lock import LockError, PoolLock
 from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
@@ -158,8 +158,8 @@ def test_the_engine_drives_both_and_a_reload_of_one_is_repaired_in_the_same_cycl
 
 @needs_haproxy
 def test_one_socket_is_plain_and_several_are_a_fleet(two: Two) -> None:
-    assert isinstance(balancer_of("web", [two.members[0].socket], 1.0), HAProxy)
-    assert isinstance(balancer_of("web", [member.socket for member in two.members], 1.0), Fleet)
+    assert isinstance(haproxy_of("web", [two.members[0].socket], 1.0), HAProxy)
+    assert isinstance(haproxy_of("web", [member.socket for member in two.members], 1.0), Fleet)
 
 
 def test_the_lock_is_on_every_socket(tmp_path: Path) -> None:

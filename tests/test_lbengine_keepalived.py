@@ -7,62 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from ipvs_guest import IpvsGuest, needs_ipvs
+from ipvs_guest import needs_ipvs
 from ipvs_site import IpvsSite
 from real_haproxy import until
+from real_keepalived import FOLDER, RS1, RS2, RS3, WEB, RunningKeepalived, configuration, real_server
 
-from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
+from lbengine.balancer import Balancer
 from lbengine.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
 from lbengine.lvs import Lvs
 from lbengine.lvs_check import check_keepalived, check_lvs
-
-WEB = "-t 10.9.0.1:81"
-RS1, RS2, RS3 = "10.9.1.2:80", "10.9.2.2:80", "10.9.3.2:80"
-FOLDER = "/run/weights"
-WITHIN_S = 15.0
-
-
-def real_server(number: int, weight: int = 20, more: str = "", check: str | None = None) -> str:
-    check = f"FILE_CHECK {{\n track_file rs{number}\n }}" if check is None else check
-    return f" real_server 10.9.{number}.2 80 {{\n weight {weight}\n {more}\n {check}\n }}\n"
-
-
-def configuration(*servers: str, service: str = "10.9.0.1 81", more: str = "") -> str:
-    files = "".join(f"track_file rs{n} {{\n file {FOLDER}/rs{n}\n}}\n" for n in (1, 2, 3))
-    inside = "".join(servers or (real_server(n) for n in (1, 2)))
-    head = f"virtual_server {service} {{\n lb_algo wrr\n lb_kind NAT\n protocol TCP\n delay_loop 1\n {more}\n"
-    return f"{files}{head}{inside}}}\n"
-
-
-class RunningKeepalived:
-    """keepalived in the guest, its checkers only, with a configuration that tests may change."""
-
-    def __init__(self, guest: IpvsGuest) -> None:
-        self.guest = guest
-        self.path: Path = guest.folder / "keepalived.conf"
-
-    def start(self, text: str) -> Keepalived:
-        self.path.write_text(text)
-        self.guest.ok(f"keepalived --check -n -l -D -f {self.path} >/run/keepalived.log 2>&1 & disown")
-        until(lambda: owner(self.guest) is not None and self.table(), f"keepalived runs: {self.log()}")
-        return Keepalived(WEB, self.guest.run, self.guest, WITHIN_S)
-
-    def log(self) -> str:
-        return self.guest.sh("cat /run/keepalived.log")[1]
-
-    def table(self) -> list[str]:
-        return [line for line in self.guest.ok("ipvsadm -Sn").splitlines() if line.startswith("-a")]
-
-    def reload(self, text: str | None = None) -> None:
-        if text is not None:
-            self.path.write_text(text)
-        before = self.log().count("Reload complete")
-        self.guest.ok("kill -HUP $(cat /run/keepalived.pid)")
-        until(lambda: self.log().count("Reload complete") > before, "keepalived has reloaded")
-
-    def stop(self) -> None:
-        if self.guest.sh("kill $(cat /run/keepalived.pid)")[0] == 0:
-            until(lambda: self.guest.sh("test -e /run/keepalived.pid")[0] != 0, "keepalived has ended")
+from lbengine.snapshot import BalancerError, BalancerUnreachable
 
 
 @pytest.fixture
@@ -110,6 +64,7 @@ def test_a_reload_keeps_our_weight_and_shows_a_new_configured_one(keepalived: Ru
     assert weights(door) == {RS1: 5, RS2: 20}
 
 
+@pytest.mark.slow
 @needs_ipvs
 def test_a_restart_keeps_our_weight_and_is_seen_by_the_pid(keepalived: RunningKeepalived) -> None:
     door = keepalived.start(configuration())
@@ -122,6 +77,7 @@ def test_a_restart_keeps_our_weight_and_is_seen_by_the_pid(keepalived: RunningKe
     assert (weights(door), door.read().pid != before) == ({RS1: 5, RS2: 20}, True)
 
 
+@pytest.mark.slow
 @needs_ipvs
 def test_without_the_file_a_server_has_its_configured_weight(keepalived: RunningKeepalived) -> None:
     door = keepalived.start(configuration())
@@ -130,6 +86,7 @@ def test_without_the_file_a_server_has_its_configured_weight(keepalived: Running
     until(lambda: weights(door) == {RS1: 20, RS2: 20}, "keepalived has seen that the file is gone")
 
 
+@pytest.mark.slow
 @needs_ipvs
 @pytest.mark.parametrize("inhibit", ["", "inhibit_on_failure"])
 def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
@@ -151,6 +108,7 @@ def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
         keepalived.guest.ok("kill $(cat /run/nc.pid)")
 
 
+@pytest.mark.slow
 @needs_ipvs
 def test_keepalived_that_does_not_follow_is_told(keepalived: RunningKeepalived) -> None:
     keepalived.start(configuration())
@@ -199,6 +157,7 @@ def test_a_good_configuration_has_no_warnings(keepalived: RunningKeepalived) -> 
     assert check_keepalived(keepalived.start(configuration()), keepalived.guest) == []
 
 
+@pytest.mark.slow
 @needs_ipvs
 def test_a_quorum_and_files_that_last_are_warned_of(keepalived: RunningKeepalived) -> None:
     text = configuration(more="quorum 10").replace(f"{FOLDER}/rs2", "/var/tmp/rs2")

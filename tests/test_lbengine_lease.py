@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from typing import Literal
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from lbengine.baseline import Baseline
 from lbengine.lease import LEASE_S, RENEW_S, Lease, Record, key_of
 from lbengine.pause import Pause
 from slackwater.bus import BusError
+from slackwater.config import PoolSettings
 
 
 class Store:
@@ -182,8 +184,17 @@ def test_only_what_somebody_elsewhere_left_is_inherited(store: Store, clock: Clo
 
 
 def test_a_key_tells_balancers_apart_and_hosts_where_paths_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {key_of("web", "web", ["/a"]), key_of("web", "api", ["/a"]), key_of("web", "web", ["tcp://h:1"])}
+    def key(backend: str, *sockets: str) -> str:
+        first, *others = sockets
+        return key_of(PoolSettings("web", backend=backend, socket=first, sockets=others, allow_tcp_socket=True))
+
+    def ipvs_key(balancer: Literal["lvs", "keepalived"], service: str) -> str:
+        return key_of(PoolSettings("web", balancer=balancer, service=service))
+
+    keys = {key("web", "/a"), key("api", "/a"), key("web", "tcp://h:1"), ipvs_key("lvs", "-f 7")}
+    assert len(keys | {ipvs_key("lvs", "-f 7 -6")}) == 5
+    assert ipvs_key("keepalived", "-f 7") in keys
     monkeypatch.setattr("socket.gethostname", lambda: "other")
-    assert len(keys | {key_of("web", "web", ["/a"])}) == 4
-    assert key_of("web", "web", ["tcp://h:1"]) in keys
-    assert key_of("web", "web", ["/a", "/b"]) == key_of("web", "web", ["/b", "/a"])
+    assert len(keys | {key("web", "/a"), ipvs_key("lvs", "-f 7")}) == 6
+    assert key("web", "tcp://h:1") in keys
+    assert key("web", "/a", "/b") == key("web", "/b", "/a")

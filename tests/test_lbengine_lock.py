@@ -64,3 +64,12 @@ def test_a_long_path_still_makes_a_name_that_fits() -> None:
     names = {lock_name("/run/" + "x" * 200 + end, "web") for end in ("a", "b")}
     assert len(names) == 2
     assert all(len(name) <= LONGEST_NAME for name in names)
+
+
+def test_a_service_of_ipvs_has_one_lock_for_both_doors() -> None:
+    lvs = PoolSettings(name="web", balancer="lvs", service="-t 127.9.9.9:80")
+    keepalived = PoolSettings(name="web", balancer="keepalived", service="-t 127.9.9.9:80")
+    other = PoolSettings(name="web", balancer="lvs", service="-u 127.9.9.9:80")
+    told = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
+    with PoolLock(lvs), PoolLock(other), pytest.raises(LockError, match=told):
+        PoolLock(keepalived).acquire()

@@ -66,17 +66,20 @@ def test_rr_and_lc_ignore_weights_above_0(site: IpvsSite, scheduler: str) -> Non
     assert Counter(site.connect(lvs, 10, hold=True)) == {"rs2": 10}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["dh", "lblc", "lblcr", "fo"])
 def test_dh_lblc_lblcr_and_fo_send_everything_to_one_server(site: IpvsSite, scheduler: str) -> None:
     assert len(Counter(site.connect(site.service(scheduler, (100, 99)), 20))) == 1
 
 
+@pytest.mark.slow
 def test_ovf_refuses_what_is_above_the_weights(site: IpvsSite) -> None:
     held = site.connect(site.service("ovf", (4, 6)), 20, hold=True)
     assert held[-1] is None
     assert 10 <= sum(name is not None for name in held) <= 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["sh", "mh"])
 def test_hashes_share_the_keys_by_weight(site: IpvsSite, scheduler: str) -> None:
     lvs = site.service(scheduler, (10, 10), flags=f"{scheduler}-port,{scheduler}-fallback")
@@ -86,6 +89,7 @@ def test_hashes_share_the_keys_by_weight(site: IpvsSite, scheduler: str) -> None
     assert any("share of the connections" in warning for warning in check_lvs(lvs, site.guest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["sh", "mh"])
 def test_without_fallback_a_hash_refuses_the_keys_of_weight_0(site: IpvsSite, scheduler: str) -> None:
     lvs = site.service(scheduler, (1, 1), flags=f"{scheduler}-port")
@@ -96,6 +100,7 @@ def test_without_fallback_a_hash_refuses_the_keys_of_weight_0(site: IpvsSite, sc
     assert Counter(site.connect(lvs, 40)) == {"rs2": 40}
 
 
+@pytest.mark.slow
 def test_sh_with_weights_that_overflow_its_table_starves_the_last_server(site: IpvsSite) -> None:
     lvs = site.service("sh", (100, 100, 100), flags="sh-port,sh-fallback")
     # The server that was added first is the last: 56 of 256 places instead of 85. 66 of 300, deviation 7; fair: 100.
@@ -103,6 +108,7 @@ def test_sh_with_weights_that_overflow_its_table_starves_the_last_server(site: I
     assert "overflow" in schedulers.refusal("sh", frozenset({"sh-port", "sh-fallback"}), 300)
 
 
+@pytest.mark.slow
 def test_a_changed_weight_moves_most_keys_with_sh_and_only_its_own_with_mh(site: IpvsSite) -> None:
     moved = {}
     for scheduler in ("sh", "mh"):
@@ -116,6 +122,7 @@ def test_a_changed_weight_moves_most_keys_with_sh_and_only_its_own_with_mh(site:
     assert moved["sh"][("rs1", "rs2")] > 0
 
 
+@pytest.mark.slow
 def test_persistent_clients_leave_weight_0_only_where_the_kernel_expires_them(site: IpvsSite) -> None:
     lvs = site.service("wrr", (50, 50), more="-p 60")
     (home,) = set(site.connect(lvs, 5))

@@ -196,3 +196,10 @@ def test_no_doubt_takes_more_than_half_of_a_capacity() -> None:
 
 def test_equalise_gives_each_server_its_share_of_the_capacity() -> None:
     assert weight(three(151.0), 250.0, "equalise") == 50
+
+
+@pytest.mark.parametrize("total", [490.0, 500.0, 520.0])
+def test_wrr_gets_weights_in_steps_that_keep_its_runs_short(total: float) -> None:
+    even, stepped = weight(three(), total), weight(three(), total, balance="wrr")
+    assert stepped % 5 == 0
+    assert abs(stepped - even) <= 5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbengine.rounding import closest
+from lbengine.rounding import closest, grain
 
 
 def off(kept_weight: int, kept_rate: float, rates: list[float], weights: tuple[int, ...] | list[int]) -> float:
@@ -64,3 +64,19 @@ def test_nothing_wanted_is_no_weight() -> None:
 def test_beside_nobody_there_is_no_share(kept_weight: int, kept_rate: float) -> None:
     with pytest.raises(ValueError, match="expected kept servers"):
         closest(kept_weight, kept_rate, [1.0], [256])
+
+
+@pytest.mark.parametrize(
+    ("baselines", "step"),
+    [
+        ([100, 100, 100], 5),
+        ([20, 20], 1),
+        ([40, 20], 2),
+        ([100, 51], 1),
+        ([1, 1], 1),
+        ([65535, 65535], 1285),
+        ([], 1),
+    ],
+)
+def test_the_grain_divides_all_and_leaves_steps_of_a_twentieth(baselines: list[int], step: int) -> None:
+    assert grain(baselines) == step
