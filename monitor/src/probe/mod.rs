@@ -18,13 +18,13 @@ use cycles::{Rate, clock_ns};
 /// one, which warms the cache, change nothing.
 const TURNS: usize = 5;
 /// A whole run goes round the last-level chase this many times, unless its budget ends first. The first pass finds what
-/// the neighbours left of the run before, the others what they push out within microseconds.
-const PASSES: u32 = 4;
+/// the neighbours left of the run before, the second what they push out within microseconds.
+const PASSES: u32 = 2;
 
 /// How much a run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// All passes.
+    /// Both passes.
     Whole,
     /// One pass: while the machine needs its caches and its time itself.
     Short,
