@@ -5,7 +5,7 @@
 //! - [`inputs`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
-//! - [`processes`]: which processes are the web server's
+//! - [`processes`]: which processes are the web server's; [`forks`]: whether there may be others than before
 //! - [`growth`]: how much the kernel's counters grew
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
@@ -16,7 +16,6 @@
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
 //! - [`metrics`]: the page for Prometheus
-//! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
 //! - [`check`]: what works on this machine, and what the rest would take
 //! - [`run`]: the loop; [`timer`]: when what is due; [`memory`]: what only the start needed
@@ -32,6 +31,7 @@ pub mod collectors;
 pub mod config;
 pub mod confine;
 pub mod counters;
+pub mod forks;
 pub mod growth;
 pub mod inputs;
 pub mod memory;

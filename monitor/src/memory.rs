@@ -1,5 +1,6 @@
 //! Gives back what only the start needed: pages of code and constants are the file's, so they can be dropped at any time,
-//! and those that are needed again come back by themselves.
+//! and those that are needed again come back by themselves. What is dropped stays in the kernel's cache of the file: no
+//! memory is freed at once, but the kernel may use it for something else.
 
 use std::fs;
 

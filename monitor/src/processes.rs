@@ -5,15 +5,15 @@
 //! only now and then.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::cgroup;
 use crate::config::ProcessSettings;
-use crate::inputs::{Inputs, why};
+use crate::inputs::{Inputs, Reader, why};
 
 /// A name counts as settled after this many looks.
-const LOOKS: u8 = 3;
+pub const LOOKS: u8 = 3;
 /// Settled names are read again in one of this many scans.
 const ROUNDS: u32 = 16;
 /// The kernel keeps this much of a command's name.
@@ -27,6 +27,7 @@ pub struct Finder {
     cgroup: String,
     known: HashMap<u32, Known>,
     round: u32,
+    reader: Reader,
 }
 
 #[derive(Clone, Copy)]
@@ -50,6 +51,7 @@ impl Finder {
             cgroup: settings.cgroup.clone(),
             known: HashMap::new(),
             round: 0,
+            reader: Reader::default(),
         }
     }
 
@@ -78,8 +80,10 @@ impl Finder {
         for pid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
             let known = self.known.entry(pid).or_insert(Known { matches: false, looks: 0, round: 0 });
             if known.looks < LOOKS || known.matches || pid % ROUNDS == self.round % ROUNDS {
-                let name = fs::read_to_string(self.proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-                known.matches = self.names.iter().any(|wanted| wanted == name.trim_end_matches('\n'));
+                // Of one that ended meanwhile there is no name.
+                let file = File::open(self.proc.join(pid.to_string()).join("comm"));
+                let name = file.and_then(|file| self.reader.read(&file).map(|name| name.trim_end_matches('\n')));
+                known.matches = name.is_ok_and(|name| self.names.iter().any(|wanted| wanted == name));
                 known.looks = known.looks.saturating_add(1);
             }
             known.round = self.round;

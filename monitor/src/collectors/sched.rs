@@ -12,14 +12,17 @@ use slackwater_messages::{Sample, Sched};
 
 use super::{Collector, NO_TIME, absent, put, seconds_between};
 use crate::config::Settings;
+use crate::forks::Forks;
 use crate::inputs::{Inputs, Reader};
 use crate::processes::Finder;
 use crate::switches::{self, Split, Switches};
 
-/// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
+/// After this time, or `SCAN_SHARE` times what looking took, processes and threads are looked for again if there may be
+/// others than before.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
-/// Looking takes at most one part in this many of one core.
-const SCAN_SHARE: u64 = 500;
+/// Looking takes one part in this many of one core, unless that would put it off for longer than `SCAN_LATEST_NS`.
+const SCAN_SHARE: u64 = 2000;
+const SCAN_LATEST_NS: u64 = 30_000_000_000;
 /// The files of this many threads stay open (the usual limit for a process is 1024); the rest are opened each time.
 const KEPT_FILES: usize = 512;
 /// Run delay per CPU second means nothing while the web server uses less than this share of a core.
@@ -33,6 +36,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let mut collector = RunDelay {
         inputs: inputs.clone(),
         finder: Finder::new(&settings.processes, inputs),
+        forks: Forks::new(inputs),
         reader: Reader::default(),
         threads: HashMap::new(),
         had_turns: Vec::new(),
@@ -93,6 +97,7 @@ impl Thread {
 struct RunDelay {
     inputs: Inputs,
     finder: Finder,
+    forks: Forks,
     reader: Reader,
     threads: HashMap<(u32, u32), Thread>,
     /// Threads that had a turn in this period, whose switches were looked at before.
@@ -132,7 +137,7 @@ impl RunDelay {
         self.threads.retain(|_, thread| thread.scan_ns == now_ns);
         self.processes = found.map(|_| alive);
         let took_ns = (self.inputs.monotonic_ns)().saturating_sub(now_ns);
-        self.scan_at_ns = now_ns + SCAN_EVERY_NS.max(took_ns.saturating_mul(SCAN_SHARE));
+        self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, SCAN_LATEST_NS);
     }
 
     /// Of so many turns: those that ended voluntarily, and those that did not.
@@ -151,14 +156,17 @@ impl Collector for RunDelay {
     fn collect(&mut self, sample: &mut Sample) {
         let now_ns = (self.inputs.monotonic_ns)();
         if now_ns >= self.scan_at_ns {
-            self.scan(now_ns);
+            self.scan_at_ns = now_ns + SCAN_EVERY_NS;
+            if self.forks.is_look_due(&mut self.reader, now_ns) {
+                self.scan(now_ns);
+            }
         }
         let read_ns = (self.inputs.monotonic_ns)();
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
         // A thread has one core at most. Much more means that its number went to another thread.
         let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
         let (mut sum, mut measured, mut kept_times) = (Times::default(), 0, false);
-        let reader = &mut self.reader;
+        let (reader, known) = (&mut self.reader, self.threads.len());
         self.had_turns.clear();
         self.had_turns_new.clear();
         self.threads.retain(|id, thread| {
@@ -176,6 +184,9 @@ impl Collector for RunDelay {
             }
             true
         });
+        if self.threads.len() < known {
+            self.forks.one_ended();
+        }
         let processes = match &self.processes {
             Ok(processes) => *processes,
             Err(reason) => return absent(sample, "sched", reason.clone()),
@@ -185,6 +196,7 @@ impl Collector for RunDelay {
         let reason = if self.threads.is_empty() {
             // Look again at once: the web server may have been restarted.
             self.scan_at_ns = 0;
+            self.forks.one_ended();
             Some("no thread of the processes has a readable schedstat")
         } else if !kept_times {
             Some("the kernel keeps no schedstat (CONFIG_SCHED_INFO)")
@@ -358,6 +370,26 @@ mod tests {
         let sample = collect(collector.as_mut());
         assert!(sample.sched.is_none());
         assert_eq!(sample.absent["sched"], "no process is named apache2 or php-fpm8.2");
+    }
+
+    #[test]
+    fn while_the_kernel_made_no_process_only_the_end_of_a_known_one_is_looked_for() {
+        let made = |count: u32| format!("cpu  1\nprocesses {count}\n");
+        let fixture = Fixture::new(&[("proc/stat", &made(7))]);
+        thread(&fixture, 10, 10, 100, 1000);
+        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut found = || {
+            fixture.advance_s(1.1);
+            collect(collector.as_mut()).sched.map(|sched| (sched.processes, sched.threads))
+        };
+        assert_eq!([found(), found(), found()], [Some((Some(1), Some(1))); 3]);
+        thread(&fixture, 20, 20, 100, 1000);
+        assert_eq!(found(), Some((Some(1), Some(1))), "not looked for: it cannot be");
+        fixture.write("proc/stat", &made(8));
+        assert_eq!([found(), found(), found(), found()], [Some((Some(2), Some(2))); 4]);
+        fixture.write("proc/20/task/20/schedstat", "");
+        fixture.remove("proc/20");
+        assert_eq!([found(), found()], [Some((Some(2), Some(1))), Some((Some(1), Some(1)))]);
     }
 
     #[test]
