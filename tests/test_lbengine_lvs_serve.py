@@ -72,7 +72,8 @@ class Controller:
         self.guest.ok(f"rm -rf {STATE} /run/serve.log /run/verdicts.pid")
 
     def _wait_for(self, pids: Iterable[int | None]) -> None:
-        self._until(f"! ls -d {' '.join(f'/proc/{pid}' for pid in pids if pid is not None)}")
+        paths = " ".join(f"/proc/{pid}" for pid in pids if pid is not None)
+        self._until(f"! ls -d {paths} 2>/dev/null | grep -q .")  # `ls` alone fails when the first of them is gone
 
     def _until(self, condition: str) -> None:
         """Waits in the guest, which has one processor: questions from outside would keep it from its work."""
