@@ -60,7 +60,7 @@ class Controller:
         described = json.loads(self.guest.ok(f"cat {STATE}/serve.json"))
         serve, lbengine = described["pid"], described["children"]["lbengine"]
         self.guest.ok(f"kill -STOP {serve}; kill -9 {lbengine}; kill -9 {serve}")
-        self._wait_for(described["children"].values())
+        self._wait_for([described["pid"], *described["children"].values()])
 
     def clean(self) -> None:
         self.guest.sh("kill $(cat /run/verdicts.pid)")
@@ -68,11 +68,12 @@ class Controller:
         if status == 0:
             described = json.loads(text)
             self.guest.sh(f"kill -9 {described['pid']}")
-            self._wait_for(described["children"].values())
+            self._wait_for([described["pid"], *described["children"].values()])
         self.guest.ok(f"rm -rf {STATE} /run/serve.log /run/verdicts.pid")
 
     def _wait_for(self, pids: Iterable[int | None]) -> None:
-        self._until(f"! ls -d {' '.join(f'/proc/{pid}' for pid in pids if pid is not None)}")
+        paths = " ".join(f"/proc/{pid}" for pid in pids if pid is not None)
+        self._until(f"! ls -d {paths} 2>/dev/null | grep -q .")  # `ls` alone fails when the first of them is gone
 
     def _until(self, condition: str) -> None:
         """Waits in the guest, which has one processor: questions from outside would keep it from its work."""
