@@ -331,7 +331,8 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
 
         await until(taken_over, site, "the second one takes over")
         assert time.monotonic() - died_s < IN_TIME_S
-        assert (site.folder / "second" / "baseline" / "web.json").exists(), "with the first one's baseline"
+        inherited = site.folder / "second" / "baseline" / "web.json"
+        await until(inherited.exists, site, "it has the first one's baseline on disk")
         for _ in range(20):
             seen.append(site.weights())
             await asyncio.sleep(0.02)
