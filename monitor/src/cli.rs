@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use slackwater_node::settings::Declared;
 
 use crate::config::{self, Settings};
 use crate::confine::confine;
@@ -167,7 +168,7 @@ fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, String> {
 }
 
 fn list(json: bool) -> String {
-    let settings = config::list();
+    let settings = Settings::list();
     if json {
         return json_text(&settings);
     }

@@ -3,70 +3,19 @@
 //! `slackwater-monitor config --list` prints the declarations; the documentation is made from them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use slackwater_messages::is_name;
+use slackwater_node::bus::Access;
+use slackwater_node::settings::{self, ConfigError, Faults};
 use slackwater_sniffer::MOST_ROUTES;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
 use crate::status::Page;
 use crate::watched::{Port, RouteClass};
 
-/// One setting, as declared.
-#[derive(Debug, Clone, Serialize)]
-pub struct Setting {
-    /// `section.key`, or `key` outside the sections.
-    pub name: String,
-    /// The default, as TOML.
-    pub default: String,
-    /// What it does.
-    pub help: String,
-}
+/// The program's name in what it says.
+pub const PROGRAM: &str = "slackwater-monitor";
 
-macro_rules! settings {
-    (
-        $(#[$about:meta])* struct $top:ident { $( #[doc = $help:literal] $key:ident: $kind:ty = $default:expr; )* }
-        $( $(#[$section_about:meta])* [$section:ident] struct $name:ident {
-            $( #[doc = $s_help:literal] $s_key:ident: $s_kind:ty = $s_default:expr; )*
-        } )*
-    ) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, PartialEq, Deserialize)]
-        #[serde(default)]
-        pub struct $top {
-            $( #[doc = $help] pub $key: $kind, )*
-            $( $(#[$section_about])* pub $section: $name, )*
-        }
-        impl Default for $top {
-            fn default() -> Self { Self { $( $key: $default, )* $( $section: $name::default(), )* } }
-        }
-        $(
-            $(#[$section_about])*
-            #[derive(Debug, Clone, PartialEq, Deserialize)]
-            #[serde(default)]
-            pub struct $name { $( #[doc = $s_help] pub $s_key: $s_kind, )* }
-            impl Default for $name {
-                fn default() -> Self { Self { $( $s_key: $s_default, )* } }
-            }
-        )*
-        /// All settings in the order of their declaration.
-        pub fn list() -> Vec<Setting> {
-            let defaults = $top::default();
-            vec![
-                $( setting(stringify!($key), &defaults.$key, $help), )*
-                $( $( setting(
-                    concat!(stringify!($section), ".", stringify!($s_key)), &defaults.$section.$s_key, $s_help
-                ), )* )*
-            ]
-        }
-        const SECTIONS: &[&str] = &[$( stringify!($section), )*];
-    };
-}
-
-settings! {
+slackwater_node::settings! {
     /// Everything that a node's monitor is told.
     struct Settings {
         /// The node's name, as the controller knows it; empty: the host name.
@@ -166,32 +115,12 @@ settings! {
 /// Memory that the canary may walk over, in KiB.
 const WORKING_SET_KIB: std::ops::RangeInclusive<u32> = 256..=65_536;
 
-fn setting(name: &str, default: &impl Serialize, help: &str) -> Setting {
-    // JSON and TOML write numbers, words, truth and lists of them alike.
-    let default = serde_json::to_string(default).unwrap_or_default();
-    Setting { name: name.to_owned(), default, help: help.trim().to_owned() }
-}
-
-/// What is wrong with a configuration: one line a fault, `FILE:LINE: what; what was expected`.
-#[derive(Debug)]
-pub struct ConfigError(Vec<String>);
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
 /// Reads and checks a configuration file; an empty `node` is filled in with `hostname`.
 ///
 /// # Errors
 /// All that is wrong with it.
 pub fn load(path: &Path, hostname: &str) -> Result<Settings, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError(vec![format!("{}: cannot be read: {error}", path.display())]))?;
-    parse(&text, &path.display().to_string(), hostname)
+    settings::load(path, PROGRAM, |settings| name_it(settings, hostname), check)
 }
 
 /// The settings without a file.
@@ -207,136 +136,46 @@ pub fn defaults(hostname: &str) -> Result<Settings, ConfigError> {
 /// # Errors
 /// All that is wrong with it.
 pub fn parse(text: &str, file: &str, hostname: &str) -> Result<Settings, ConfigError> {
-    let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
-    let at = |offset: usize, fault: &str| format!("{file}:{}: {fault}", line_at(offset));
-    let fault_of = |error: &toml::de::Error| match error.span() {
-        Some(span) => at(span.start, error.message()),
-        None => format!("{file}: {}", error.message()),
-    };
-    let table = DeTable::parse(text).map_err(|error| ConfigError(vec![fault_of(&error)]))?;
-    let entries = entries(table.get_ref());
+    settings::parse(text, file, PROGRAM, |settings| name_it(settings, hostname), check)
+}
 
-    let known: Vec<String> = list().into_iter().map(|setting| setting.name).collect();
-    let unknown: Vec<String> = entries
-        .iter()
-        .filter(|entry| !known.contains(&entry.name))
-        .map(|entry| at(entry.key.start, &not_known(entry, &known)))
-        .collect();
-    if !unknown.is_empty() {
-        return Err(ConfigError(unknown));
-    }
-
-    let mut settings: Settings = toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        let named = entries.iter().find(|entry| entry.value.contains(&offset));
-        ConfigError(vec![match named {
-            Some(entry) => at(offset, &format!("`{}`: {}", entry.name, error.message().trim_end())),
-            None => fault_of(&error),
-        }])
-    })?;
+fn name_it(settings: &mut Settings, hostname: &str) {
     if settings.node.is_empty() {
         settings.node = hostname.to_owned();
     }
-    let faults: Vec<String> = faults(&settings)
-        .into_iter()
-        .map(|(name, fault)| match entries.iter().find(|entry| entry.name == name) {
-            Some(entry) => at(entry.key.start, &format!("`{name}` {fault}")),
-            None => format!("{file}: `{name}` {fault}"),
-        })
-        .collect();
-    if faults.is_empty() { Ok(settings) } else { Err(ConfigError(faults)) }
 }
 
-/// A key of the file with the places of it and of its value.
-struct Entry {
-    name: String,
-    is_table: bool,
-    key: std::ops::Range<usize>,
-    value: std::ops::Range<usize>,
-}
-
-/// The keys of the file as dotted names; of the known sections the keys within.
-fn entries(table: &DeTable<'_>) -> Vec<Entry> {
-    let entry = |section: Option<&str>, key: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>| Entry {
-        name: section.map_or(key.get_ref().to_string(), |section| format!("{section}.{}", key.get_ref())),
-        is_table: value.get_ref().is_table(),
-        key: key.span(),
-        value: value.span(),
-    };
-    let mut found = Vec::new();
-    for (key, value) in table {
-        match value.get_ref().as_table() {
-            Some(inner) if SECTIONS.contains(&key.get_ref().as_ref()) => {
-                found.extend(inner.iter().map(|(k, v)| entry(Some(key.get_ref().as_ref()), k, v)));
-            }
-            _ => found.push(entry(None, key, value)),
+impl BusSettings {
+    /// Who we are to the server, and whom we take it for.
+    pub fn access(&self) -> Access<'_> {
+        Access {
+            url: &self.url,
+            credentials: &self.credentials,
+            nkey_file: &self.nkey_file,
+            user: &self.user,
+            password_file: &self.password_file,
+            tls_ca: &self.tls_ca,
+            tls_cert: &self.tls_cert,
+            tls_key: &self.tls_key,
         }
-    }
-    found.sort_by_key(|entry| entry.key.start);
-    found
-}
-
-/// Says what a wrong key could have been meant as: a section, or a setting (here or in another section).
-fn not_known(entry: &Entry, known: &[String]) -> String {
-    if !entry.is_table && SECTIONS.contains(&entry.name.as_str()) {
-        return format!("`{0}` is a section, not a setting: write [{0}]", entry.name);
-    }
-    let (what, candidates): (_, Vec<&str>) = if entry.is_table {
-        ("section", SECTIONS.to_vec())
-    } else {
-        ("setting", known.iter().map(String::as_str).collect())
-    };
-    let key_of = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-    let distance = |candidate: &&str| {
-        // The right key in the wrong section is nearer than any other.
-        strsim::damerau_levenshtein(&entry.name, candidate)
-            .min(1 + strsim::damerau_levenshtein(&key_of(&entry.name), &key_of(candidate)))
-    };
-    let near = candidates.iter().copied().min_by_key(|candidate| distance(candidate));
-    match near.filter(|candidate| distance(candidate) <= 2 + candidate.len() / 4) {
-        Some(near) => format!("unknown {what} `{}`; did you mean `{near}`?", entry.name),
-        None => format!("unknown {what} `{}`; `slackwater-monitor config --list` shows what there is", entry.name),
     }
 }
 
 /// Settings whose value can't be used, with what was expected.
-fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
-    let mut faults = Vec::new();
-    let mut expect = |name, holds: bool, fault: String| {
-        if !holds {
-            faults.push((name, fault));
-        }
-    };
-    let name_rule = "must be a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)";
-    expect("node", is_name(&settings.node), format!("{name_rule}, got {:?}", settings.node));
-    expect("pool", is_name(&settings.pool), format!("{name_rule}, got {:?}", settings.pool));
+fn check(settings: &Settings, faults: &mut Faults) {
+    faults.expect_name("node", &settings.node);
+    faults.expect_name("pool", &settings.pool);
+    settings.bus.access().check(faults);
+    faults.expect_cgroup("cpu.cgroup", &settings.cpu.cgroup);
+    faults.expect_cgroup("processes.cgroup", &settings.processes.cgroup);
+    let mut expect = |name: &str, holds: bool, fault: String| faults.expect(name, holds, || fault);
     let period_s = settings.period_s;
     expect("period_s", (0.05..=60.0).contains(&period_s), format!("must be 0.05 to 60 seconds, got {period_s}"));
-    let url = &settings.bus.url;
-    let host = ["nats://", "tls://"].iter().find_map(|scheme| url.strip_prefix(scheme));
-    expect(
-        "bus.url",
-        host.is_some_and(|host| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/')),
-        "must be nats://HOST:PORT or tls://HOST:PORT".to_owned(),
-    );
-    let bus = &settings.bus;
-    let given = |text: &String| !text.is_empty();
-    let ways = [&bus.credentials, &bus.nkey_file, &bus.user].into_iter().filter(|way| given(way)).count();
-    expect("bus.user", ways <= 1, "must be the only one of bus.credentials, bus.nkey_file and bus.user".to_owned());
-    let paired = |one, other| given(one) == given(other);
-    let needs = |other: &str| format!("must be set together with {other}");
-    expect("bus.password_file", paired(&bus.user, &bus.password_file), needs("bus.user"));
-    expect("bus.tls_key", paired(&bus.tls_cert, &bus.tls_key), needs("bus.tls_cert"));
-    expect("bus.tls_cert", !given(&bus.tls_cert) || given(&bus.tls_ca), needs("bus.tls_ca"));
-    let buffer = bus.buffer_samples;
+    let buffer = settings.bus.buffer_samples;
     expect("bus.buffer_samples", (1..=3000).contains(&buffer), format!("must be 1 to 3000, got {buffer}"));
     let listen = &settings.metrics.listen;
     let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
     expect("metrics.listen", is_address, format!("must be ADDRESS:PORT in digits, or empty, got {listen:?}"));
-    for (name, cgroup) in [("cpu.cgroup", &settings.cpu.cgroup), ("processes.cgroup", &settings.processes.cgroup)] {
-        let safe = !cgroup.split('/').any(|part| part == "..");
-        expect(name, safe, format!("must be a path below the controller's root, without `..`, got {cgroup:?}"));
-    }
     let share = settings.canary.max_cpu_share;
     expect(
         "canary.max_cpu_share",
@@ -388,12 +227,12 @@ fn faults(settings: &Settings) -> Vec<(&'static str, String)> {
     }
     let mib = settings.sniffer.buffer_mib;
     expect("sniffer.buffer_mib", (1..=256).contains(&mib), format!("must be 1 to 256, got {mib}"));
-    faults
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slackwater_node::settings::Declared;
 
     fn fault(text: &str) -> String {
         parse(text, "node.toml", "host").expect_err("refused").to_string()
@@ -407,7 +246,7 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_set() {
-        let text: String = list()
+        let text: String = Settings::list()
             .iter()
             .map(|setting| match setting.name.as_str() {
                 "node" => "node = \"n\"\n".to_owned(),
@@ -416,7 +255,10 @@ mod tests {
             .collect();
         let settings = parse(&text, "node.toml", "host").unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(settings, Settings { node: "n".to_owned(), ..Settings::default() });
-        assert!(list().iter().all(|setting| setting.help.ends_with('.')), "each setting has a sentence of help");
+        assert!(
+            Settings::list().iter().all(|setting| setting.help.ends_with('.')),
+            "each setting has a sentence of help"
+        );
     }
 
     #[test]

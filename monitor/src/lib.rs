@@ -14,7 +14,7 @@
 //! - [`ticks`]: CPU time by kind
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample
-//! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away; [`secrets`]: files with keys
+//! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
 //! - [`metrics`]: the page for Prometheus
 //! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
 //! - [`check`]: what works on this machine, and what the rest would take
@@ -42,7 +42,6 @@ pub mod processes;
 pub mod run;
 pub mod sampler;
 pub mod seccomp;
-pub mod secrets;
 pub mod status;
 pub mod switches;
 pub mod table;

@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
-use crate::bus::{self, Bus, subject};
+use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::confine::confine;
 use crate::inputs::Inputs;
@@ -40,7 +40,7 @@ pub fn drain_every(period: Duration) -> Duration {
 pub fn run(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
     // While there is no other thread: privileges are each thread's own.
     let sampler = Sampler::open(settings, inputs)?;
-    let access = bus::access(&settings.bus)?;
+    let access = settings.bus.access().read()?;
     let left = confine(settings, inputs)?;
     eprintln!("slackwater-monitor: goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -55,8 +55,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
     let subject = subject(&settings.pool, &settings.node);
-    let name = format!("slackwater-monitor {}", settings.node);
-    let mut bus = Bus::open(&settings.bus, access, &name, subject.clone()).await?;
+    let mut bus = Bus::open(&settings.bus, access, &settings.node, subject.clone()).await?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);

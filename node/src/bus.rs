@@ -1,42 +1,134 @@
 //! A connection to NATS that comes back by itself for ever, and says once when it comes or goes.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use async_nats::rustls::pki_types::pem::PemObject;
+use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use async_nats::rustls::{ClientConfig, RootCertStore};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 
 use crate::secrets;
+use crate::settings::Faults;
 
 /// A connection that is silent for about two of these counts as lost.
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to connect, from the first to the later ones.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// What the server says again and again is said once in this time.
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Who we are to the server, and whom we take it for. Empty: not asked for.
-#[derive(Debug, Clone, Default)]
+/// Who we are to the server, and whom we take it for: the settings of section `bus` that say so. Empty: not asked for.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Access<'a> {
     /// nats://HOST:PORT or tls://HOST:PORT.
     pub url: &'a str,
+    /// Credentials file (JWT and key).
+    pub credentials: &'a str,
+    /// File with an NKey seed.
+    pub nkey_file: &'a str,
     /// User name, with `password_file`.
     pub user: &'a str,
     /// File with the user's password.
     pub password_file: &'a str,
     /// File with the certificate authority (PEM) that the server must be of.
     pub tls_ca: &'a str,
+    /// File with our certificate (PEM), with `tls_key`.
+    pub tls_cert: &'a str,
+    /// File with its key (PEM).
+    pub tls_key: &'a str,
 }
 
-/// Starts connecting and returns at once, whether the server is there or not. `program` stands in front of what is said
-/// about the connection, `node` names it to the server, `waiting` messages may wait for the connection's task.
+impl Access<'_> {
+    /// Notes what does not go together.
+    pub fn check(&self, faults: &mut Faults) {
+        faults.expect_bus_url("bus.url", self.url);
+        let given = |text: &str| !text.is_empty();
+        let ways = [self.credentials, self.nkey_file, self.user].into_iter().filter(|way| given(way)).count();
+        let only = "must be the only one of bus.credentials, bus.nkey_file and bus.user";
+        faults.expect("bus.user", ways <= 1, || only.to_owned());
+        let mut paired = |name, holds, other| {
+            faults.expect(name, holds, || format!("must be set together with {other}"));
+        };
+        paired("bus.password_file", given(self.user) == given(self.password_file), "bus.user");
+        paired("bus.tls_key", given(self.tls_cert) == given(self.tls_key), "bus.tls_cert");
+        paired("bus.tls_cert", !given(self.tls_cert) || given(self.tls_ca), "bus.tls_ca");
+    }
+
+    /// What [`connect`] needs. All files are read now: privileges may be given up before it connects, or connects again.
+    ///
+    /// # Errors
+    /// The file that cannot be used, and why.
+    pub fn read(&self) -> Result<ConnectOptions, String> {
+        let mut options = ConnectOptions::new();
+        if !self.credentials.is_empty() {
+            let text = secrets::read("bus.credentials", Path::new(self.credentials))?;
+            options = options
+                .credentials(&text)
+                .map_err(|error| format!("bus.credentials: {}: {error}", self.credentials))?;
+        }
+        if !self.nkey_file.is_empty() {
+            let seed = secrets::read("bus.nkey_file", Path::new(self.nkey_file))?;
+            options = options.nkey(seed.trim().to_owned());
+        }
+        if !self.user.is_empty() {
+            let password = secrets::read("bus.password_file", Path::new(self.password_file))?;
+            options = options.user_and_password(self.user.to_owned(), password.trim_end_matches('\n').to_owned());
+        }
+        if !self.tls_ca.is_empty() {
+            // Who names a certificate authority never wants to speak in the clear.
+            options = options.tls_client_config(self.tls()?).require_tls(true);
+        }
+        Ok(options)
+    }
+
+    /// Whom to trust, and who we are.
+    fn tls(&self) -> Result<ClientConfig, String> {
+        let mut trusted = RootCertStore::empty();
+        for authority in certificates("bus.tls_ca", self.tls_ca)? {
+            trusted.add(authority).map_err(|error| format!("bus.tls_ca: {}: {error}", self.tls_ca))?;
+        }
+        let config = ClientConfig::builder().with_root_certificates(trusted);
+        if self.tls_cert.is_empty() {
+            return Ok(config.with_no_client_auth());
+        }
+        let ours = certificates("bus.tls_cert", self.tls_cert)?;
+        let key = secrets::read("bus.tls_key", Path::new(self.tls_key))?;
+        let wrong = |error: &dyn std::fmt::Display| format!("bus.tls_key: {}: {error}", self.tls_key);
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| wrong(&error))?;
+        config.with_client_auth_cert(ours, key).map_err(|error| wrong(&error))
+    }
+}
+
+fn certificates(setting: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = secrets::read_open(setting, Path::new(path))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(format!("{setting}: {path}: holds no certificate (PEM)")),
+        Err(error) => Err(format!("{setting}: {path}: {error}")),
+    }
+}
+
+/// Starts connecting to `url` with what [`Access::read`] gave, and returns at once, whether the server is there or not.
+/// `program` stands in front of what is said about the connection, `node` names it to the server, `waiting` messages may
+/// wait for the connection's task.
 ///
 /// # Errors
-/// When the address is none, or a file cannot be used.
-pub async fn connect(access: &Access<'_>, program: &'static str, node: &str, waiting: usize) -> Result<Client, String> {
-    let address: ServerAddr = access.url.parse().map_err(|error| format!("bus.url: {error}"))?;
+/// When the address is none.
+pub async fn connect(
+    url: &str,
+    options: ConnectOptions,
+    program: &'static str,
+    node: &str,
+    waiting: usize,
+) -> Result<Client, String> {
+    let address: ServerAddr = url.parse().map_err(|error| format!("bus.url: {error}"))?;
     let shown = format!("{}:{}", address.host(), address.port());
-    let said_away = AtomicBool::new(false);
-    with_access(access, ConnectOptions::new())?
+    let said = Mutex::new(Said::default());
+    options
         .name(format!("{program} {node}"))
         .retry_on_initial_connect()
         .max_reconnects(None)
@@ -45,7 +137,10 @@ pub async fn connect(access: &Access<'_>, program: &'static str, node: &str, wai
         .client_capacity(waiting)
         .read_buffer_capacity(4096)
         .event_callback(move |event| {
-            report(program, &shown, &event, &said_away);
+            let line = said.lock().unwrap_or_else(PoisonError::into_inner).say(&shown, &event, Instant::now());
+            if let Some(line) = line {
+                eprintln!("{program}: {line}");
+            }
             std::future::ready(())
         })
         .connect(address)
@@ -53,46 +148,78 @@ pub async fn connect(access: &Access<'_>, program: &'static str, node: &str, wai
         .map_err(|error| format!("bus.url: {error}"))
 }
 
-fn with_access(access: &Access<'_>, mut options: ConnectOptions) -> Result<ConnectOptions, String> {
-    if !access.user.is_empty() {
-        let password = secrets::read("bus.password_file", Path::new(access.password_file))?;
-        options = options.user_and_password(access.user.to_owned(), password.trim_end_matches('\n').to_owned());
-    }
-    if !access.tls_ca.is_empty() {
-        secrets::exists("bus.tls_ca", Path::new(access.tls_ca))?;
-        // Who names a certificate authority never wants to speak in the clear.
-        options = options.add_root_certificates(access.tls_ca.into()).require_tls(true);
-    }
-    Ok(options)
-}
-
 fn retry_delay(attempts: usize) -> Duration {
     let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
     RETRY_LONGEST.min(RETRY_FIRST * 2_u32.pow(doublings))
 }
 
-/// One line when the bus comes or goes; attempts that fail after that are not news.
-fn report(program: &str, address: &str, event: &Event, said_away: &AtomicBool) {
-    match event {
-        Event::Connected => {
-            said_away.store(false, Ordering::Relaxed);
-            eprintln!("{program}: bus {address}: connected");
+/// What was said of the connection, so that nothing is said over and over.
+#[derive(Default)]
+struct Said {
+    away: bool,
+    server: Option<(String, Instant)>,
+}
+
+impl Said {
+    /// One line when the bus comes or goes; attempts that fail after that are not news, and what the server refuses is
+    /// said once in a while.
+    fn say(&mut self, address: &str, event: &Event, now: Instant) -> Option<String> {
+        match event {
+            Event::Connected => {
+                self.away = false;
+                Some(format!("bus {address}: connected"))
+            }
+            Event::Disconnected | Event::ClientError(_) if !std::mem::replace(&mut self.away, true) => {
+                Some(format!("bus {address}: {event}; trying again for as long as it takes"))
+            }
+            Event::ServerError(error) => {
+                let text = error.to_string();
+                let again = self
+                    .server
+                    .as_ref()
+                    .is_some_and(|(said, at)| *said == text && now.saturating_duration_since(*at) < SAY_AGAIN_AFTER);
+                if again {
+                    return None;
+                }
+                self.server = Some((text.clone(), now));
+                Some(format!("bus {address}: the server says: {text}"))
+            }
+            _ => None,
         }
-        Event::Disconnected | Event::ClientError(_) if !said_away.swap(true, Ordering::Relaxed) => {
-            eprintln!("{program}: bus {address}: {event}; trying again for as long as it takes");
-        }
-        Event::ServerError(error) => eprintln!("{program}: bus {address}: {error}"),
-        _ => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use async_nats::ServerError;
 
     #[test]
     fn attempts_to_connect_become_rarer_up_to_a_bound() {
         let delays: Vec<u128> = [0, 1, 2, 3, 100].iter().map(|n| retry_delay(*n).as_millis()).collect();
         assert_eq!(delays, [50, 50, 100, 200, 2000]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_before_anything_is_sent() {
+        let refused = |access: Access<'_>| access.read().expect_err("refused");
+        let bad = Access { credentials: "/nowhere/n1.creds", ..Access::default() };
+        assert_eq!(refused(bad), "bus.credentials: /nowhere/n1.creds: is not there");
+        let bad = Access { tls_ca: "/nowhere/ca.pem", ..Access::default() };
+        assert_eq!(refused(bad), "bus.tls_ca: /nowhere/ca.pem: is not there");
+        let bad = Access { tls_ca: "/dev/null", ..Access::default() };
+        assert_eq!(refused(bad), "bus.tls_ca: /dev/null: holds no certificate (PEM)");
+    }
+
+    #[test]
+    fn what_is_said_of_the_connection_is_said_once() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        let mut say = |event: Event, after_s| said.say("a:1", &event, now + Duration::from_secs(after_s));
+        let refused = || Event::ServerError(ServerError::Other("Permissions Violation".to_owned()));
+        assert_eq!(say(Event::Connected, 0).as_deref(), Some("bus a:1: connected"));
+        assert!(say(Event::Disconnected, 1).is_some() && say(Event::Disconnected, 2).is_none());
+        assert!(say(refused(), 3).is_some_and(|line| line.contains("Permissions Violation")));
+        assert!(say(refused(), 62).is_none() && say(refused(), 64).is_some());
+        assert!(say(Event::ServerError(ServerError::AuthorizationViolation), 65).is_some());
     }
 }

@@ -22,12 +22,12 @@ pub fn read(setting: &str, path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| named(&error))
 }
 
-/// A file that is no secret, and must be readable.
+/// A file that is no secret.
 ///
 /// # Errors
-/// When it is not.
-pub fn exists(setting: &str, path: &Path) -> Result<(), String> {
-    fs::File::open(path).map(|_| ()).map_err(|error| said(setting, path, &error))
+/// When it cannot be read.
+pub fn read_open(setting: &str, path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| said(setting, path, &error))
 }
 
 fn said(setting: &str, path: &Path, error: &io::Error) -> String {
@@ -58,7 +58,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(exists("bus.tls_ca", &file), Ok(()));
+        assert_eq!(read_open("bus.tls_ca", &file), Ok(b"secret\n".to_vec()));
         assert!(read("x", &folder.path().join("y")).is_err_and(|error| error.ends_with("y: is not there")));
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use slackwater_messages::Value;
+use slackwater_node::bus::Access;
 use slackwater_node::settings::{self, ConfigError, Faults};
 
 /// The program's name in what it says.
@@ -99,12 +100,20 @@ slackwater_node::settings! {
     [bus] struct BusSettings {
         /// URL of the NATS server: nats://HOST:PORT or tls://HOST:PORT.
         url: String = "nats://127.0.0.1:14222".to_owned();
+        /// Credentials file of NATS (JWT and key); empty: none.
+        credentials: String = String::new();
+        /// File with an NKey seed; empty: none.
+        nkey_file: String = String::new();
         /// User name, with bus.password_file; empty: none.
         user: String = String::new();
         /// File with the user's password.
         password_file: String = String::new();
         /// File with the certificate authority (PEM) that the server must be of; empty: those of the machine.
         tls_ca: String = String::new();
+        /// File with our certificate (PEM), with bus.tls_key; empty: none.
+        tls_cert: String = String::new();
+        /// File with its key (PEM).
+        tls_key: String = String::new();
     }
     /// Which Orders count.
     [orders] struct OrderSettings {
@@ -199,6 +208,22 @@ pub fn parse(text: &str, file: &str, hostname: &str) -> Result<Settings, ConfigE
     settings::parse(text, file, PROGRAM, |settings| name_it(settings, hostname), faults)
 }
 
+impl BusSettings {
+    /// Who we are to the server, and whom we take it for.
+    pub fn access(&self) -> Access<'_> {
+        Access {
+            url: &self.url,
+            credentials: &self.credentials,
+            nkey_file: &self.nkey_file,
+            user: &self.user,
+            password_file: &self.password_file,
+            tls_ca: &self.tls_ca,
+            tls_cert: &self.tls_cert,
+            tls_key: &self.tls_key,
+        }
+    }
+}
+
 fn name_it(settings: &mut Settings, hostname: &str) {
     if settings.node.is_empty() {
         settings.node = hostname.to_owned();
@@ -208,11 +233,7 @@ fn name_it(settings: &mut Settings, hostname: &str) {
 fn faults(settings: &Settings, faults: &mut Faults) {
     faults.expect_name("node", &settings.node);
     faults.expect_name("pool", &settings.pool);
-    faults.expect_bus_url("bus.url", &settings.bus.url);
-    let bus = &settings.bus;
-    faults.expect("bus.password_file", bus.user.is_empty() == bus.password_file.is_empty(), || {
-        "must be set together with bus.user".to_owned()
-    });
+    settings.bus.access().check(faults);
     faults.expect_cgroup("cpu.cgroup", &settings.cpu.cgroup);
     for (name, seconds, lowest, highest) in [
         ("check_every_s", settings.check_every_s, 0.1, 600.0),

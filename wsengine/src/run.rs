@@ -8,13 +8,13 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::connection::State;
 use slackwater_messages::{Change, Order, VERSION, Value, encode};
-use slackwater_node::bus::Access;
+use slackwater_node::bus::connect;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::StreamExt;
 
-use crate::config::{BusSettings, PROGRAM, Settings};
+use crate::config::{PROGRAM, Settings};
 use crate::engine::Engine;
 use crate::identity::{HEADER, Identity};
 use crate::knobs;
@@ -201,9 +201,8 @@ async fn hear(
     mut published: UnboundedReceiver<Change>,
 ) -> Result<(), String> {
     let mut signals = Signals::new()?;
-    let BusSettings { url, user, password_file, tls_ca } = &settings.bus;
-    let access = Access { url, user, password_file, tls_ca };
-    let client = slackwater_node::bus::connect(&access, PROGRAM, &settings.node, WAITING).await?;
+    let access = settings.bus.access().read()?;
+    let client = connect(&settings.bus.url, access, PROGRAM, &settings.node, WAITING).await?;
     let subject = format!("slackwater.order.{}.{}", settings.pool, settings.node);
     let mut orders = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
     let outbox = Store::open(Path::new(&settings.state_dir))?;
