@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+pub use slackwater_node::files::why;
+
 /// Where the collectors look. Tests point the roots at trees of fixtures and hold the clock.
 #[derive(Clone)]
 pub struct Inputs {
@@ -49,16 +51,6 @@ impl Inputs {
 
 fn nanoseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// "PATH: what the system said", in few words.
-pub fn why(path: &Path, error: &io::Error) -> String {
-    let reason = match error.kind() {
-        io::ErrorKind::NotFound => "is not there".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("{}: {reason}", path.display())
 }
 
 /// Reads small files of the kernel into one buffer.

@@ -5,12 +5,14 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::files::why;
+
 /// The text of a secret file; `setting` stands in front of what is wrong.
 ///
 /// # Errors
 /// When it cannot be read, or when others than its owner and its group can.
 pub fn read(setting: &str, path: &Path) -> Result<String, String> {
-    let named = |error: &io::Error| said(setting, path, error);
+    let named = |error: &io::Error| format!("{setting}: {}", why(path, error));
     let mode = fs::metadata(path).map_err(|error| named(&error))?.permissions().mode() & 0o777;
     if mode & 0o007 != 0 {
         return Err(format!(
@@ -27,16 +29,7 @@ pub fn read(setting: &str, path: &Path) -> Result<String, String> {
 /// # Errors
 /// When it cannot be read.
 pub fn read_open(setting: &str, path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| said(setting, path, &error))
-}
-
-fn said(setting: &str, path: &Path, error: &io::Error) -> String {
-    let reason = match error.kind() {
-        io::ErrorKind::NotFound => "is not there".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("{setting}: {}: {reason}", path.display())
+    fs::read(path).map_err(|error| format!("{setting}: {}", why(path, &error)))
 }
 
 #[cfg(test)]
