@@ -61,6 +61,7 @@ PROGRAMS = {
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
+    "setcap": "sbin/setcap",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
