@@ -20,6 +20,7 @@ from lab.load import Demand
 from lab.noise import NOISES
 from lab.policies import POLICIES
 from lab.terminal import console
+from lab.timetable import DISTURBANCES, plan
 
 
 def say(text: str) -> None:
@@ -184,6 +185,13 @@ def run_(
 @click.option("--swing", is_flag=True, help="The load swings between 20% and 70% of the capacity.")
 @click.option("--drain", is_flag=True, help="Also move the weight of a host while its neighbour is loud.")
 @click.option("--overload", is_flag=True, help="Also load that the pool cannot carry, labelled so.")
+@click.option(
+    "--disturbance",
+    "disturbances",
+    multiple=True,
+    type=click.Choice([*DISTURBANCES, "all"]),
+    help="Also what is no neighbour, labelled so; again for more.",
+)
 def record(
     app: str,
     balance: str,
@@ -199,13 +207,15 @@ def record(
     swing: bool,
     drain: bool,
     overload: bool,
+    disturbances: tuple[str, ...],
 ) -> None:
     """Record what the monitors say while neighbours come and go, with labels, for `slackwater train`."""
     from lab import record as recording
 
     kinds = () if calm else kinds or tuple(NOISES)
     intensities = intensities or (0.5, 0.75, 1.0)
-    script = recording.plan(
+    disturbances = DISTURBANCES if "all" in disturbances else disturbances
+    script = plan(
         seed,
         seconds,
         hosts=hosts,
@@ -214,6 +224,7 @@ def record(
         share=None if swing else share,
         drain=drain,
         overload=overload,
+        disturbances=disturbances,
     )
     note = ", ".join(
         [
@@ -221,6 +232,7 @@ def record(
             "load 20% to 70% of capacity" if swing else f"load {share:.0%} of capacity",
             *(["weights moved"] if drain else []),
             *(["overload"] if overload else []),
+            *disturbances,
             f"seed {seed}",
         ]
     )
