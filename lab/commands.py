@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from evaluation.simulate_commands import simulate
 from lab.applications import APPLICATIONS
 from lab.balancer import BALANCES
 from lab.lab import Lab, LabSettings, down, is_up, state, traces
@@ -260,3 +261,6 @@ def demo(seconds: float, stay: bool) -> None:
         wrong = play.run(cluster, seconds, stay, click.echo)
     if wrong:
         sys.exit(1)
+
+
+lab.add_command(simulate)
