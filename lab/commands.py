@@ -13,11 +13,13 @@ import click
 from rich.table import Table
 
 from evaluation.simulate_commands import simulate
+from lab import scenario as scenarios
 from lab.applications import APPLICATIONS
 from lab.balancer import BALANCES
 from lab.lab import Lab, LabSettings, down, is_up, state, traces
 from lab.load import Demand
 from lab.noise import NOISES
+from lab.policies import POLICIES
 from lab.terminal import console
 
 
@@ -109,12 +111,13 @@ def status(as_json: bool) -> None:
 @lab.command("run", epilog="Example: slackwater lab run --policy static --balance leastconn --rounds 3 --json out.json")
 @cluster_options
 @noise_options
-@click.option("--scenario", type=click.Choice(["one-noisy"]), default="one-noisy", show_default=True)
-@click.option("--policy", type=click.Choice(["static", "slackwater", "oracle"]), default="static", show_default=True)
+@click.option("--scenario", type=click.Choice(list(scenarios.SCENARIOS)), default="one-noisy", show_default=True)
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="static", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--rate", type=click.FloatRange(1), help="Open loop: requests per second  [default: the application's]")
 @click.option("--load", "share", type=click.FloatRange(0.01, 2), help="Open loop: share of the measured capacity.")
+@click.option("--left", type=click.FloatRange(0.01, 2), help="Open loop: share of the capacity beside the neighbours.")
 @click.option("--clients", type=click.IntRange(1), help="Closed loop: number of clients.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
@@ -132,18 +135,21 @@ def run_(
     rounds: int,
     rate: float | None,
     share: float | None,
+    left: float | None,
     clients: int | None,
     json_file: str | None,
 ) -> None:
-    """Measure a policy: calm, a noisy neighbour, calm again; as often as there are rounds."""
-    from lab import scenario as scenarios
-
-    if sum(value is not None for value in (rate, share, clients)) > 1:
-        raise click.UsageError("give at most one of --rate, --load and --clients")
-    if share is None and clients is None and rate is None:
+    """Measure a policy: calm, noisy neighbours, calm again; as often as there are rounds."""
+    if sum(value is not None for value in (rate, share, left, clients)) > 1:
+        raise click.UsageError("give at most one of --rate, --load, --left and --clients")
+    shares = share is not None or left is not None
+    if not shares and clients is None and rate is None:
         rate = APPLICATIONS[app].rate_rps
-    demand = None if share is not None else Demand(rate_rps=rate, clients=clients)
-    plan = scenarios.Plan(policy, noise, intensity, seconds, rounds, demand, share)
+    demand = None if shares else Demand(rate_rps=rate, clients=clients)
+    of_left = left is not None
+    plan = scenarios.Plan(
+        policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario
+    )
     with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
         result = scenarios.run(cluster, plan, say)
     if json_file:

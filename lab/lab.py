@@ -296,9 +296,9 @@ class Lab:
         self.programs.append(started)
         return started
 
-    def load(self, demand: Demand, seconds: float) -> Load:
-        """Starts load on the balancer."""
-        urls = [self.balancer.url + path for path in self.app.paths]
+    def load(self, demand: Demand, seconds: float, url: str | None = None) -> Load:
+        """Starts load on the balancer, or on the server with this URL."""
+        urls = [(url or self.balancer.url) + path for path in self.app.paths]
         self._loads.append(Load(self.in_front([program("oha")]), LAB_DIR, urls, demand, seconds))
         return self._loads[-1]
 

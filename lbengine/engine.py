@@ -155,6 +155,10 @@ class Engine:
         )
         return sentence
 
+    def settle(self) -> None:
+        """Has the Changes of the last turn on the disk; call it when they have been published."""
+        self._writer.settle()
+
     def pause(self, by: str, why: str, now_s: float) -> str:
         """Puts the baseline weights back and keeps hands off until `resume`. Raises PauseError when it can't be kept.
 

@@ -179,6 +179,7 @@ class Driver:
             log.log(logging.DEBUG if sentence == self._said else logging.INFO, "%s", sentence)
             self._said = sentence
         await self.publish()
+        await self._in_thread(self.engine.settle)
 
     def _complain(self, complaint: str) -> None:
         """Once for each outage, not in each cycle."""
@@ -202,6 +203,7 @@ class Driver:
             raise ValueError(str(error)) from None
         log.info("%s", sentence)
         await self.publish()
+        await self._in_thread(self.engine.settle)
         return {"sentence": sentence}
 
     async def _stop(self) -> None:
@@ -222,4 +224,5 @@ class Driver:
                     )
                     break
             await asyncio.sleep(0.2)
+        await self._in_thread(self.engine.settle)
         self._thread.shutdown()

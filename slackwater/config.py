@@ -51,6 +51,7 @@ _IN_WORDS = {
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What the patterns ask for, for people."""
+Law = Literal["optimal", "tail", "ice", "equalise"]
 BALANCERS = {"haproxy": "HAProxy", "lvs": "IPVS", "keepalived": "keepalived"}
 """How the balancers are called in texts."""
 
@@ -116,7 +117,7 @@ class PoolSettings(Settings, frozen=True):
         "observe"
     )
     law: Annotated[
-        Literal["optimal", "tail", "ice", "equalise"],
+        Law,
         Meta(
             description="optimal: least mean response time; tail: least p99; ice: keep predicted CPU below u_threshold;"
             " equalise: the same predicted utilisation everywhere"

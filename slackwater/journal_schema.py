@@ -124,6 +124,7 @@ def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
     try:
         if not read_only:
             _use_wal(connection, wait_s)
+            connection.execute("PRAGMA synchronous=NORMAL")  # what must be on the disk at once is forced there after it
             _update(connection)
         _check(connection, path, read_only)
     except sqlite3.Error as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
@@ -257,12 +259,56 @@ def test_a_writer_that_is_killed_leaves_a_journal_that_can_be_read_and_written(p
     assert check == ("ok",)
 
 
-def test_it_is_in_wal_mode_and_only_changes_wait_for_the_disk(journal: Journal, path: Path) -> None:
+def test_it_is_in_wal_mode_and_only_changes_wait_for_the_disk(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    forced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        forced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     journal.record(sample("host1", 0.0))
-    assert journal._connection.execute("PRAGMA synchronous").fetchone()[0] == 1
+    assert forced == []
     journal.record(sample("host1", 0.2), change(1))
-    assert journal._connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert forced == ["journal.sqlite-wal", path.parent.name], "the log, and once its name in the folder"
+    journal.record(change(2), wait=False)
+    assert len(forced) == 2
+    journal.force()
+    journal.force()
+    assert forced[2:] == ["journal.sqlite-wal"]
+
+
+def test_what_is_not_forced_yet_is_read_by_others_and_survives_the_death_of_its_writer(path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_record_and_die, args=(path,))
+    process.start()
+    process.join(20.0)
+    assert process.exitcode == -signal.SIGKILL
+    with Journal.open(path) as journal:
+        assert [made.id for made in journal.changes()] == [change(1).id]
+
+
+def _record_and_die(path: Path) -> None:
+    Journal.open(path).record(change(1), wait=False)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_disk_that_refuses_to_be_forced_is_said_and_tried_again(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", refuses)
+        with pytest.raises(JournalError, match="the disk refused"):
+            journal.record(change(1))
+        with pytest.raises(JournalError, match="the disk refused"):
+            journal.force()
+    journal.force()
 
 
 def test_a_missing_journal_is_said_in_words(path: Path) -> None:
