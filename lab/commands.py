@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from evaluation.simulate_commands import simulate
 from lab import scenario as scenarios
 from lab.applications import APPLICATIONS
 from lab.balancer import BALANCES
@@ -278,3 +279,6 @@ def demo(seconds: float, stay: bool) -> None:
         wrong = play.run(cluster, seconds, stay, click.echo)
     if wrong:
         sys.exit(1)
+
+
+lab.add_command(simulate)
