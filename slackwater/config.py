@@ -214,7 +214,14 @@ class WebSettings(Settings, frozen=True):
 class JournalSettings(Settings, frozen=True):
     """What is kept, in `state_dir/journal.sqlite`."""
 
-    keep_samples_h: Annotated[Positive, Meta(description="hours for which Samples and Verdicts are kept")] = 24.0
+    keep_samples_h: Annotated[Positive, Meta(description="hours for which Samples are kept as they came")] = 24.0
+    keep_minutes_d: Annotated[
+        Positive, Meta(description="days for which their means of minutes and hours are kept, and episodes")
+    ] = 90.0
+    max_mb: Annotated[
+        float,
+        Meta(ge=10, description="megabytes that the journal stays under: the oldest Samples go first, Changes never"),
+    ] = 4000.0
 
 
 class ControllerSettings(Settings, frozen=True):

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,8 +38,19 @@ class NodeSeries(msgspec.Struct):
     rps: list[float | None]
     rt_p50_ms: list[float | None]
     rt_p95_ms: list[float | None]
+    rt_p99_ms: list[float | None]
     cpu: list[float | None]
     """Utilisation: 1.0 is full."""
+    errors_per_s: list[float | None]
+    run_delay_per_cpu_s: list[float | None]
+    """Seconds runnable but not running, per CPU second used."""
+    steal: list[float | None]
+    """Share of the VM's CPU time that the hypervisor gave to others."""
+    pressure_cpu: list[float | None]
+    """Share of time in which some task waited for a CPU."""
+    pressure_io: list[float | None]
+    cpi: list[float | None]
+    """Cycles per instruction, or per load of the probe."""
     weight: list[float | None]
 
 
@@ -186,26 +197,6 @@ class Journal:
                 [(*key, now_unix_s, _json(message)) for key, message in newest.items()],
             )
 
-    def prune(self, keep_samples_h: float) -> int:
-        """Deletes Samples, weights and states older than this many hours, not Changes; returns the rows deleted.
-
-        One short transaction a node, so that no other writer waits for long.
-        """
-        before_unix_s = self._clock() - keep_samples_h * 3600.0
-        with self._reading() as database:
-            ids = [row[0] for row in database.execute("SELECT id FROM nodes")]
-        deleted = 0
-        for node_id in ids:
-            with self._transaction("pruned") as database:
-                for statement in schema.PRUNE_NODE:
-                    deleted += database.execute(statement, (node_id, before_unix_s)).rowcount
-        with self._transaction("pruned") as database:
-            database.execute("DELETE FROM latest WHERE kind <> 'cycle' AND received_unix_s < ?", (before_unix_s,))
-            deleted += database.execute("DELETE FROM weights WHERE time_unix_s < ?", (before_unix_s,)).rowcount
-            database.execute(schema.PRUNE_NODES)
-            self._node_ids.clear()
-        return deleted
-
     def _node_id(self, database: sqlite3.Connection, pool: str, node: str) -> int:
         node_id = self._node_ids.get((pool, node))
         if node_id is None:
@@ -246,6 +237,7 @@ class Journal:
             same = (weight, wanted) == (server.weight, server.wanted)
             if same and 0 <= cycle.time_unix_s - written_unix_s < WEIGHT_EVERY_S:
                 continue
+            self._node_id(database, cycle.pool, server.server)
             database.execute(
                 "INSERT OR REPLACE INTO weights VALUES (?,?,?,?,?)",
                 (cycle.pool, server.server, cycle.time_unix_s, server.weight, server.wanted),
@@ -316,11 +308,13 @@ class Journal:
         *,
         until_unix_s: float | None = None,
         servers: Mapping[str, str] | None = None,
+        nodes: Collection[str] | None = None,
     ) -> History:
         """Series of each node from `since_unix_s` to `until_unix_s` (None: now), one value a step of `step_s`.
 
-        Response times are means over the step, weighted with the requests. `servers` maps server names to node names
-        where they differ (as in the settings). Raises ValueError for a step that is not positive or too short.
+        Response times are means over the step, weighted with the requests. Steps of a minute or more come from the
+        rolled-up minutes, of an hour or more from hours. `servers` maps server names to node names where they differ
+        (as in the settings); `nodes`: only these. Raises ValueError for a step that is not positive or too short.
         """
         if step_s <= 0:
             raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
@@ -328,29 +322,34 @@ class Journal:
         length = max(0, math.ceil((until_unix_s - since_unix_s) / step_s))
         if length > MAX_STEPS:
             raise ValueError(f"step_s: {step_s:g} s gives {length} steps, expected at most {MAX_STEPS}")
-        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s}
+        tier = schema.HOUR_S if step_s >= schema.HOUR_S else schema.MINUTE_S if step_s >= schema.MINUTE_S else 0
+        held_s = tier or WEIGHT_HOLDS_S
+        names = servers or {}
+        drawn = None if nodes is None else [*nodes, *(name for name, node in names.items() if node in nodes)]
+        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s, "tier": tier}
+        where |= {"nodes": _json_list(nodes), "servers": _json_list(drawn), "held": held_s}
         with self._reading() as database:
-            measured = database.execute(schema.HISTORY, where).fetchall()
-            weights = database.execute(schema.WEIGHTS, {**where, "held": WEIGHT_HOLDS_S}).fetchall()
-        nodes: dict[str, NodeSeries] = {}
+            measured = database.execute(schema.ROLLED_HISTORY if tier else schema.HISTORY, where).fetchall()
+            weights = database.execute(schema.ROLLED_WEIGHTS if tier else schema.WEIGHTS, where).fetchall()
+        found: dict[str, NodeSeries] = {}
         gaps: list[float | None] = [None] * length
 
         def series(node: str) -> NodeSeries:
-            if node not in nodes:
-                nodes[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
-            return nodes[node]
+            if node not in found:
+                found[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
+            return found[node]
 
         for row in measured:
             of_node = series(row["node"])
-            for name in ("rps", "rt_p50_ms", "rt_p95_ms", "cpu"):
+            for name in schema.SIGNALS:
                 getattr(of_node, name)[row["slot"]] = row[name]
         for row in weights:
             first = (row["time_unix_s"] - since_unix_s) / step_s
-            held = series((servers or {}).get(row["server"], row["server"])).weight
-            for slot in range(max(0, int(first)), min(length, int(first + WEIGHT_HOLDS_S / step_s) + 1)):
+            held = series(names.get(row["server"], row["server"])).weight
+            for slot in range(max(0, int(first)), min(length, int(first + held_s / step_s) + 1)):
                 held[slot] = row["weight"]
         grid = [since_unix_s + slot * step_s for slot in range(length)]
-        return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(nodes.items())))
+        return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
 
     def _latest(self, kind: type[M], pool: str) -> dict[str, tuple[M, float]]:
         name = next(name for name, struct in messages.KINDS.items() if struct is kind)
@@ -367,6 +366,21 @@ class Journal:
             raise JournalError(f"{self.path}: a {kind.__name__} cannot be read: {error}") from None
 
     # --- the connection
+
+    def used_bytes(self) -> int:
+        """What the file's rows take; pages that deleted rows left behind are used again and do not count."""
+        with self._reading() as database:
+            pages, free, size = (
+                int(database.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        return (pages - free) * size
+
+    def keeping(self, work: Callable[[sqlite3.Connection], None], verb: str) -> None:
+        """Runs `work` in one transaction (for `slackwater.journal_keep`); node ids may have gone afterwards."""
+        with self._transaction(verb) as database:
+            work(database)
+            self._node_ids.clear()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -432,6 +446,10 @@ def _force_log(database: Path, known_inode: int) -> int:
 
 def _kind_of(message: Message) -> str:
     return next(kind for kind, struct in messages.KINDS.items() if isinstance(message, struct))
+
+
+def _json_list(names: Collection[str] | None) -> str | None:
+    return None if names is None else msgspec.json.encode(sorted(names)).decode()
 
 
 def _json(message: Any) -> str:

@@ -187,18 +187,6 @@ def test_readings_are_means_of_the_last_seconds_by_the_nodes_own_clock(journal: 
     assert {node: reading.rps for node, reading in readings.items()} == {"host1": 15.0, "host2": 7.0, "host3": None}
 
 
-def test_prune_removes_what_is_old_but_no_change(journal: Journal) -> None:
-    day_s = 86400.0
-    journal.record(change(1, at=-2 * day_s), cycle(-2 * day_s, host1=100))
-    journal.record(sample("gone", -2 * day_s), verdict("gone", -2 * day_s, since=-2 * day_s))
-    journal.record(sample("host1", -2 * day_s), sample("host1", 0.0), verdict("host1", 0.0))
-    assert journal.prune(keep_samples_h=24.0) == 4
-    assert journal.history("web", T0 - 3 * day_s, 3600.0).nodes.keys() == {"host1"}
-    assert [kept.id for kept in journal.changes()] == ["id1"]
-    journal.record(sample("gone", 0.0))
-    assert journal.readings("web").keys() == {"gone", "host1"}
-
-
 def test_two_processes_write_at_the_same_time_and_both_are_kept(path: Path) -> None:
     writer = (
         "import sys; from slackwater.journal import Journal; from slackwater.messages import Change\n"
