@@ -18,6 +18,7 @@ from slackwater import __version__, nats_server, state_dir
 from slackwater.bus import without_password
 from slackwater.children import Child, Death
 from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.notify import Notify
 
 log = logging.getLogger("slackwater.serve")
 
@@ -98,13 +99,17 @@ class Supervisor:
         self._outage = Outage(settings.lbengine.lease_s)
         self._children: list[Child] = []
         self._written: dict[str, int | None] | None = None
+        self._notify = Notify()
 
     def run(self) -> int:
         """The supervisor's life: start, tend, stop."""
         try:
             self._start()
+            self._notify.ready()
             while (number := self._wait_for_signal()) is None:
+                self._notify.alive(time.monotonic())
                 self._tend()
+            self._notify.stopping()
             log.info("stopping (%s): lbengine first", signal.Signals(number).name)
         finally:
             confirmed = self._stop()

@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use async_nats::connection::State;
 use slackwater_messages::{Change, Order, VERSION, Value, encode};
 use slackwater_node::bus::connect;
+use slackwater_node::notify::Notify;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -25,6 +26,8 @@ use crate::world::World;
 const WAITING: usize = 64;
 /// A restore at the end that takes longer than this is left to the next start.
 const END_WITHIN_S: f64 = 60.0;
+/// The watchdog of the service manager hears of each turn.
+const TURN_AT_LEAST_EVERY_S: f64 = 5.0;
 /// Changes that wait are offered to the bus again after this time.
 const OFFER_EVERY: Duration = Duration::from_secs(1);
 
@@ -171,9 +174,11 @@ fn turn(
     });
     let now_s = world.monotonic_s.clone();
     let mut engine = Engine::open(settings, identity, world, knobs, store, send)?;
+    let mut notify = Notify::ready();
     let mut end_s = None;
     loop {
-        let wait_s = engine.turn();
+        let wait_s = engine.turn().min(TURN_AT_LEAST_EVERY_S);
+        notify.alive(Instant::now());
         if let Some(end_s) = end_s {
             if engine.is_idle() {
                 return Ok(());
@@ -187,6 +192,7 @@ fn turn(
             Ok(Told::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Told::Restore) => engine.end_all("put back by hand"),
             Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => {
+                notify.stopping();
                 engine.end_all("wsengine ends");
                 end_s.get_or_insert(now_s() + END_WITHIN_S);
             }
