@@ -51,7 +51,7 @@ _SECTIONS: dict[str, tuple[Callable[[Sequence[Sample]], list[Any]], Any, tuple[s
     "canary": (
         _section("canary"),
         Canary(),
-        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio"),
+        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms"),
     ),
     "traffic": (_section("traffic"), Traffic(), ("rps", "rt_mean_ms", "rt_p95_ms", "in_flight")),
     "memory": (_section("memory"), Memory(), ("major_faults_per_s",)),

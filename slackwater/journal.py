@@ -19,7 +19,7 @@ import msgspec
 from slackwater import journal_schema as schema
 from slackwater import messages
 from slackwater.journal_schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.messages import Change, Cycle, Message, Sample, State, Verdict
+from slackwater.messages import Change, Cycle, Message, Resource, Sample, State, Verdict
 
 __all__ = ["History", "Journal", "JournalError", "NodeSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -73,6 +73,8 @@ class StateSpan(msgspec.Struct):
     """The highest."""
     path: list[str]
     """Why it began."""
+    resource: Resource | None = None
+    """What the neighbour took, as it was last told clearly; None in other states."""
 
 
 def journal_path(state_dir: str | Path) -> Path:
@@ -195,8 +197,9 @@ class Journal:
 
     def _write_state(self, database: sqlite3.Connection, verdict: Verdict) -> None:
         database.execute(
-            "INSERT INTO states VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
-            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity)",
+            "INSERT INTO states VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
+            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity),"
+            " resource = coalesce(nullif(excluded.resource, 'unclear'), resource, excluded.resource)",
             (
                 self._node_id(database, verdict.pool, verdict.node),
                 verdict.since_unix_s,
@@ -204,6 +207,7 @@ class Journal:
                 verdict.time_unix_s,
                 verdict.severity,
                 msgspec.json.encode(verdict.path).decode(),
+                verdict.resource,
             ),
         )
 
@@ -262,8 +266,8 @@ class Journal:
         """The states that the pool's nodes were in since then, in order of their beginning."""
         with self._reading() as database:
             rows = database.execute(
-                "SELECT node, state, since_unix_s, last_unix_s, severity, path FROM states JOIN nodes ON id = node_id"
-                " WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
+                "SELECT node, state, since_unix_s, last_unix_s, severity, path, resource FROM states"
+                " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
                 (pool, since_unix_s),
             ).fetchall()
         return [

@@ -48,6 +48,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE latest (kind TEXT NOT NULL, pool TEXT NOT NULL, node TEXT NOT NULL,"
         " received_unix_s REAL NOT NULL, json TEXT NOT NULL, PRIMARY KEY (kind, pool, node)) WITHOUT ROWID",
     ),
+    ("ALTER TABLE states ADD COLUMN resource TEXT",),
 )
 
 INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"

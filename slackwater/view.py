@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from slackwater.journal import Journal
-from slackwater.messages import Change, Mode, ServerState, State, Verdict
+from slackwater.messages import Change, Mode, Resource, ServerState, State, Verdict
 
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
@@ -51,6 +51,8 @@ class Row(msgspec.Struct):
     cpu: float | None
     """Utilisation: 1.0 is full."""
     why: str
+    resource: Resource | None = None
+    """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
 
 
 class PoolView(msgspec.Struct):
@@ -106,6 +108,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             cpu=reading.cpu if reading else None,
             why=_reasons(server, state, why, stale),
+            resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
 
     known = {servers.get(server.server, server.server): server for server in (cycle.servers if cycle else [])}

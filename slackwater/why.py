@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from slackwater.journal import Journal, StateSpan
-from slackwater.messages import Change, State
+from slackwater.messages import Change, Resource, State
 
 LOOK_BACK_S = 7 * 86400.0
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
@@ -29,6 +29,8 @@ class Story(msgspec.Struct):
     """The highest share of the node's calm capacity that was lost."""
     path: list[str]
     """Why it was judged so, as it began."""
+    resource: Resource | None
+    """What the neighbour takes, where it can be told; None for other states."""
     changes: list[Change]
     """What was done about it, oldest first, and what came of that."""
 
@@ -51,6 +53,7 @@ def story(journal: Journal, pool: str, node: str, servers: Mapping[str, str], no
         until_unix_s=ended,
         severity=episode.severity,
         path=episode.path,
+        resource=episode.resource,
         changes=_changes(journal, pool, names, episode, ended),
     )
 
@@ -67,8 +70,8 @@ def as_text(told: Story) -> str:
     """For people, times in the local zone."""
     lasted = "it goes on" if told.until_unix_s is None else f"{told.until_unix_s - told.since_unix_s:.1f} s"
     lines = [
-        f"{told.node} ({told.pool}): {told.state} since {_clock(told.since_unix_s, date=True)}, {lasted},"
-        f" {told.severity:.0%} of its capacity lost at most",
+        f"{told.node} ({told.pool}): {told.state}{_of(told.resource)} since {_clock(told.since_unix_s, date=True)},"
+        f" {lasted}, {told.severity:.0%} of its capacity lost at most",
         *(f"  because {reason}" for reason in told.path),
     ]
     climbing: Change | None = None
@@ -80,6 +83,10 @@ def as_text(told: Story) -> str:
             lines.append(_line(climbing))
         climbing = made
     return "\n".join(lines)
+
+
+def _of(resource: Resource | None) -> str:
+    return f" ({resource})" if resource not in (None, "unclear") else ""
 
 
 def _goes_on(before: Change, now: Change) -> bool:

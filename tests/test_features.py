@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_cluster import Cluster
+from test_estimator import frame
 
 from detector.baseline import KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of, load, save
 from detector.features import DEMAND, FEATURES, Features, Frame, _median_of_others, describe, missing, words
 from detector.history import History
 from detector.signals import INDEX, SIGNALS, reason
-from slackwater.messages import Canary, Counters, Sample
+from detector.thresholds import cross
+from slackwater.messages import Canary, Counters, Pressure, Sample
 
 
 def one_signal(baselines: Baselines, key: str, values: list[float], load_bin: int = 3) -> None:
@@ -125,6 +127,36 @@ def test_the_probe_is_read_beside_hardware_counters() -> None:
     assert reason(SIGNALS[INDEX["canary_ratio"]], sample) == "the canary is switched off in the configuration"
 
 
+def test_how_late_the_canary_began_is_a_signal_with_its_longest_of_a_second_and_its_reason_when_absent() -> None:
+    history = History()
+    history.resize(1)
+    cluster = Cluster(names=("host1",))
+    found: list[tuple[float, float]] = []
+    for late_ms in (0.1, 24.0, 0.2, None):
+        sample = cluster.sample("host1", 3.0)
+        sample.canary = Canary(late_ms=late_ms)
+        sample.absent["canary.late_ms"] = "the probe ran with the Sample, not at a moment of its own"
+        values = history.add(np.array([0]), [sample], np.array([not found])).values[0]
+        found.append((values[INDEX["late"]], values[INDEX["late_max"]]))
+    assert found[:3] == [(0.1, 0.1), (24.0, 24.0), (0.2, 24.0)]
+    assert np.isnan(found[3][0])
+    assert found[3][1] == 24.0
+    assert reason(SIGNALS[INDEX["late"]], sample) == "the probe ran with the Sample, not at a moment of its own"
+    assert {"late:own", "late:peers", "late_max:own", "late_max:peers"} <= set(FEATURES)
+
+
+def test_pressure_of_the_servers_own_cgroup_comes_before_the_machines() -> None:
+    history = History()
+    history.resize(1)
+    sample = Cluster(names=("host1",)).sample("host1", 3.0)
+    found = []
+    for pressure in (Pressure(cpu_some=0.9), Pressure(cpu_some=0.9, cgroup_cpu_some=0.0), Pressure()):
+        sample.pressure = pressure
+        found.append(history.add(np.array([0]), [sample], np.array([True])).values[0, INDEX["cpu_pressure"]])
+    assert found[:2] == [0.9, 0.0]
+    assert np.isnan(found[2])
+
+
 def test_the_baseline_is_the_median_and_ignores_a_few_wild_values() -> None:
     baselines = Baselines()
     baselines.resize(1)
@@ -220,3 +252,14 @@ def test_the_median_of_the_others_is_what_it_says(values: list[float], data: st.
 
 def test_every_feature_has_words() -> None:
     assert all(words(feature) and ":" not in words(feature) for feature in FEATURES)
+
+
+def test_a_late_canary_is_one_cause_which_needs_a_second_one_of_another_group() -> None:
+    def found(**signals: float) -> tuple[bool, bool]:
+        crossed = cross(frame([80.0], [0.3], **signals))
+        return bool(crossed.votes[0, INDEX["late"]]), bool(crossed.interfering[0])
+
+    assert found(late=30.0) == (True, False)
+    assert found(late=30.0, canary_ratio=9.0) == (True, False), "both wait for the same core"
+    assert found(late=30.0, run_delay_per_cpu=9.0) == (True, True)
+    assert found(late=1.1, run_delay_per_cpu=2.6) == (False, False)
