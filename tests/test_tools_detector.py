@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 from lab.commands import record
 
 TOOLS = Path(__file__).parents[1] / "tools"
