@@ -39,7 +39,7 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python tools/bench_detector.py --write docs/bench-detector.md
 
-recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 90 minutes, quiet)
+recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
 	python tools/lab_recordings.py
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)

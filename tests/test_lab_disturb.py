@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_lab import eventually
+from real_lab import eventually, needs_lab
 
 from lab.balancer import free_port
+from lab.controller import start_bus
 from lab.database import set_delay
-from lab.disturb import CLOCK_SOURCE, DOERS, Clock, prelude
+from lab.disturb import CLOCK_SOURCE, DOERS, Clock, Site, prelude
+from lab.lab import Lab, LabSettings, traces
+from lab.paths import LabError
 from lab.timetable import DISTURBANCES, LOADS
 
 CLOCKS = "import time\nwhile input(): print(time.time(), time.monotonic(), flush=True)"
@@ -91,3 +94,39 @@ def test_the_shared_service_takes_as_long_as_it_is_told_to(service: int) -> None
 def test_a_deploy_adds_work_to_each_request() -> None:
     assert "$i < 0;" in prelude(0)
     assert "$i < 1234;" in prelude(1234)
+
+
+@pytest.mark.lab
+@needs_lab
+def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
+    if found := traces():
+        pytest.skip(f"a lab is up or was left behind: {found}")
+    with Lab(LabSettings(hosts=2)) as lab:
+        site = Site(lab)
+        start_bus(lab)
+        site.start_monitors()
+        site.cpu_s = 0.01
+        host = lab.hosts[1]
+        for kind, do in DOERS.items():
+            before = site.monitors[host.name].process.pid
+            with do(site, host, 2.0):
+                pass
+            eventually(f"all serve after {kind}", lambda: all(site.serves(one) for one in lab.hosts), 20.0)
+            lab.check()
+            assert (site.monitors[host.name].process.pid != before) == (kind == "start")
+        assert lab.balancer.snapshot().weight == {"host1": 100, "host2": 100}
+    assert traces() == []
+
+
+@pytest.mark.lab
+@needs_lab
+def test_a_restart_that_fails_is_told() -> None:
+    if found := traces():
+        pytest.skip(f"a lab is up or was left behind: {found}")
+    with Lab(LabSettings(hosts=2)) as lab:
+        site = Site(lab)
+        with (
+            pytest.raises(LabError, match="restarting host2: 'host2'"),
+            DOERS["start"](site, lab.hosts[1], 1.0),  # its monitor was never started
+        ):
+            pass
