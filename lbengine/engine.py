@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lbengine import limits, tell
 from lbengine.account import Account
-from lbengine.balancer import Balancer
+from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
 from lbengine.decide import HOLD, Decisions, View, decide
 from lbengine.doors import balancer_of
@@ -24,7 +24,7 @@ from lbengine.reconcile import Ours, follow, reconcile, restarted
 from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict
+from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
@@ -139,6 +139,7 @@ class Engine:
             changes = self._apply(snapshot, decisions)
             self._remarks += self._account.over_share(snapshot, self._baselines or {})
         self._account.follow_up(changes)
+        self._say()
         sentence = self._tell(snapshot, changes, decisions)
         self.outbox.append(
             Cycle(
@@ -195,6 +196,7 @@ class Engine:
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
+        self._say()
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -343,6 +345,22 @@ class Engine:
         return changes
 
     # --- telling
+
+    def _say(self) -> None:
+        """Tells the nodes what to answer, where HAProxy asks them for its weights."""
+        balancer = self._writer.balancer
+        if self.acting and isinstance(balancer, Speaker):
+            for server, percent in balancer.words().items():
+                self.outbox.append(
+                    Weight(
+                        v=VERSION,
+                        node=self._node(server),
+                        pool=self.pool.name,
+                        time_unix_s=self._wall(),
+                        percent=percent,
+                        lease_s=self.settings.lease_s,
+                    )
+                )
 
     def _hands_off(self) -> str:
         if self.paused is None:

@@ -1,7 +1,8 @@
 """The bus: one door to NATS. Everything that the parts tell each other goes through here, on one machine too.
 
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
-`slackwater.change.<pool>`, `slackwater.cycle.<pool>`; requests: `slackwater.control.<pool>`.
+`slackwater.weight.<pool>.<node>`, `slackwater.change.<pool>`, `slackwater.cycle.<pool>`; requests:
+`slackwater.control.<pool>`.
 """
 
 from __future__ import annotations

@@ -113,6 +113,13 @@ class PoolSettings(Settings, frozen=True):
             description="take admin sockets on TCP addresses, which have no login: whoever reaches one can do anything"
         ),
     ] = False
+    way: Annotated[
+        Literal["socket", "agent-check"],
+        Meta(
+            description="how HAProxy gets its weights: by the admin socket, or by agent-check from the nodes' monitors"
+            " (`agent.listen` there), so that the socket is only read and `level operator` is enough"
+        ),
+    ] = "socket"
     mode: Annotated[Mode, Meta(description="observe: decide and record, touch nothing; act: set the weights")] = (
         "observe"
     )
@@ -140,7 +147,7 @@ class PoolSettings(Settings, frozen=True):
             missing, foreign = [key for key in ("backend", "socket") if not getattr(self, key)], ["service"]
         else:
             missing = [] if self.service else ["service"]
-            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"]
+            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"] + ["way"] * (self.way != "socket")
         if missing:
             raise ValueError(f'`{missing[0]}` is missing, which `balancer = "{self.balancer}"` needs')
         if given := [key for key in foreign if getattr(self, key)]:

@@ -321,6 +321,19 @@ class Order(msgspec.Struct, omit_defaults=True):
     by: str
 
 
+class Weight(msgspec.Struct, omit_defaults=True):
+    """What a node's monitor answers to HAProxy's agent-check. Subject: `slackwater.weight.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    percent: Annotated[int, Meta(ge=0, le=25600)]
+    """Of the weight that the node's server has in HAProxy's configuration."""
+    lease_s: Annotated[float, Meta(gt=0.0)]
+    """One that is not renewed within this time is void: the monitor answers 100% then."""
+
+
 class Change(msgspec.Struct, omit_defaults=True):
     """Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`."""
 
@@ -391,11 +404,12 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     servers: list[ServerState]
 
 
-Message = Sample | Verdict | Order | Change | Cycle
+Message = Sample | Verdict | Order | Weight | Change | Cycle
 KINDS: dict[str, type[Message]] = {
     "sample": Sample,
     "verdict": Verdict,
     "order": Order,
+    "weight": Weight,
     "change": Change,
     "cycle": Cycle,
 }

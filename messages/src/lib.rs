@@ -1,4 +1,5 @@
-//! The messages on the bus that run on a node: `Sample` (sent), `Order` (received), `Change` (sent), and `Verdict`.
+//! The messages on the bus that run on a node: `Sample` (sent), `Order` and `Weight` (received), `Change` (sent), and
+//! `Verdict`.
 //!
 //! Their written form is `schema/*.json`; the golden examples in `schema/examples/` are read by the tests of both
 //! languages. Unknown fields are tolerated, a wrong type is refused with the field's name.
@@ -104,6 +105,23 @@ pub struct Order {
     pub reason: String,
     /// Who gave it.
     pub by: String,
+}
+
+/// What a node's monitor answers to HAProxy's agent-check. Subject: `slackwater.weight.<pool>.<node>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Weight {
+    /// Version of the message.
+    pub v: u32,
+    /// The node that it is for.
+    pub node: String,
+    /// The pool that the node serves in.
+    pub pool: String,
+    /// Wall time at which it was said.
+    pub time_unix_s: f64,
+    /// Of the weight that the node's server has in HAProxy's configuration.
+    pub percent: u32,
+    /// One that is not renewed within this time is void.
+    pub lease_s: f64,
 }
 
 /// Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`.

@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
+use crate::agent;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::confine::confine;
@@ -59,6 +60,9 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut bus = Bus::open(&settings.bus, access, &settings.node, subject.clone()).await?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
+    if let Err(error) = agent::open(settings, bus.client()).await {
+        eprintln!("slackwater-monitor: HAProxy's agent-check is not answered: {error}");
+    }
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);
 
     let period = Duration::from_secs_f64(settings.period_s);
