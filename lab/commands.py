@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -108,7 +109,7 @@ def status(as_json: bool) -> None:
 @lab.command("run", epilog="Example: slackwater lab run --policy static --balance leastconn --rounds 3 --json out.json")
 @cluster_options
 @noise_options
-@click.option("--scenario", type=click.Choice(["one-noisy"]), default="one-noisy", show_default=True)
+@click.option("--scenario", type=click.Choice(["one-noisy", "all-noisy"]), default="one-noisy", show_default=True)
 @click.option("--policy", type=click.Choice(["static", "slackwater", "oracle"]), default="static", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
@@ -134,9 +135,15 @@ def run_(
     clients: int | None,
     json_file: str | None,
 ) -> None:
-    """Measure a policy: calm, a noisy neighbour, calm again; as often as there are rounds."""
+    """Measure a policy: calm, a noisy neighbour, calm again; as often as there are rounds.
+
+    all-noisy: a neighbour in every host, a closed loop; with the weights alone, then with the second stage too.
+    """
     from lab import scenario as scenarios
 
+    if scenario == "all-noisy":
+        _run_all_noisy(LabSettings(hosts, quota, balance, app), noise, intensity, seconds, rounds, clients, json_file)
+        return
     if sum(value is not None for value in (rate, share, clients)) > 1:
         raise click.UsageError("give at most one of --rate, --load and --clients")
     if share is None and clients is None and rate is None:
@@ -158,6 +165,39 @@ def run_(
     console().print(table)
     for number, one in enumerate(result["rounds"], start=1):
         click.echo(f"round {number}: {scenarios.sentence(one)}")
+
+
+def _run_all_noisy(
+    settings: LabSettings,
+    noise: str,
+    intensity: float,
+    seconds: float,
+    rounds: int,
+    clients: int | None,
+    json_file: str | None,
+) -> None:
+    """Calm, a neighbour in each host with the weights alone, the same with the second stage; always a closed loop."""
+    from lab import all_noisy
+    from lab import scenario as scenarios
+
+    plan = all_noisy.Plan(noise, intensity, seconds, rounds, clients or 48)
+    settings = dataclasses.replace(settings, php_children=all_noisy.CALM_CHILDREN, retunable=True)
+    with Lab(settings, say) as cluster:
+        result = all_noisy.run(cluster, plan, say)
+    if json_file:
+        write_json(result, json_file)
+        if json_file == "-":
+            return
+    title = (
+        f"all-noisy, {settings.balance}, {settings.app}, {noise}, {plan.clients} clients: medians of {rounds} rounds"
+    )
+    table = Table("phase", *[name for name, _ in scenarios.COLUMNS], title=title)
+    for row in all_noisy.medians(result):
+        table.add_row(*row)
+    console().print(table)
+    for number, one in enumerate(result["rounds"], start=1):
+        click.echo(f"round {number}: {all_noisy.sentence(one)}")
+    click.echo(f"p95 with the second stage: {scenarios.shown(result['ratio'], '.2f')} of without it")
 
 
 @lab.command(epilog="Example: slackwater lab record --out calm-and-loud.parquet --seconds 300 --swing --seed 7")
