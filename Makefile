@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine web lab evaluation tools tests
+PYTHON_CODE := slackwater detector lbengine retune web lab evaluation tools tests
 
 .PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine bench-detector recordings docs
 .PHONY: clean

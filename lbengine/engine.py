@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lbengine import limits, tell
 from lbengine.account import Account
@@ -22,6 +23,7 @@ from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
 from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
+from lbengine.wishes import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight
@@ -72,6 +74,7 @@ class Engine:
         """Servers whose `maxconn` someone else has changed while we limited it."""
         self._account = Account(self._writer, self._node)
         self._rates = Rates()
+        self._wishes = Wishes()
         self._last: Snapshot | None = None
         self._started_s: float | None = None
         self._remarks: list[str] = []
@@ -170,6 +173,7 @@ class Engine:
         pause = Pause(by=by, why=why, since_unix_s=self._wall())
         self._pauses.save(pause)
         self._writer.note("pause", by, why)
+        self._wishes.forget()
         self.paused = pause
         self._put_back_due = self._store.path.exists()
         try:
@@ -189,6 +193,17 @@ class Engine:
             return f"{self.pool.name}: resumed by {by}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
         except BalancerError as error:
             return f"{self.pool.name}: resumed by {by}; {self._who} doesn't answer yet ({error})"
+
+    def wish(self, question: Mapping[str, Any], now_s: float) -> str:
+        """Takes what the second stage asks for; what it comes to is seen in the cycles. Raises ValueError."""
+        if self.paused is not None or not self.acting:
+            raise ValueError(self._hands_off())
+        node = question.get("node")
+        servers = [s.name for s in self._last.servers if self._node(s.name) == node] if self._last is not None else []
+        if not servers:
+            raise ValueError(f"no server of {self.pool.name} is the node {node!r}")
+        told = [self._wishes.take(server, question, now_s) for server in servers]
+        return f"{self.pool.name}: {'; '.join(told)}"
 
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed. Raises BalancerError when that is refused."""
@@ -291,6 +306,8 @@ class Engine:
             total_rps=self._rates.total_rps,
             now_s=now_s,
             limits=dict(self._writer.limits),
+            drains=self._wishes.drains(now_s),
+            caps=self._wishes.limits(now_s),
         )
 
     # --- writing

@@ -188,12 +188,17 @@ class Driver:
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Answers pause and resume; ValueError becomes the answer's `error`. Who stands by leaves it to the other."""
+        """Answers pause, resume and wishes; ValueError becomes the answer's `error`. Who stands by says nothing."""
         if self.engine.standby:
             return None
         action, by, why = (question.get(key, "") for key in ("action", "by", "why"))
+        if action in ("drain", "limit", "undo"):
+            sentence = await self._in_thread(self.engine.wish, question, time.monotonic())
+            log.info("%s", sentence)
+            self._wake.set()
+            return {"sentence": sentence}
         if action not in ("pause", "resume"):
-            raise ValueError(f"action {action!r} is not known; expected `pause` or `resume`")
+            raise ValueError(f"action {action!r} is not known; expected `pause`, `resume`, `drain`, `limit` or `undo`")
         if not isinstance(by, str) or not isinstance(why, str) or not by:
             raise ValueError(f"`by` and `why` must be texts, `by` not empty; got {by!r} and {why!r}")
         work = self.engine.pause if action == "pause" else self.engine.resume

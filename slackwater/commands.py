@@ -29,6 +29,7 @@ SERVICES = {
     "journal": "slackwater.journal_service",
     "detector": "detector.service",
     "lbengine": "lbengine.service",
+    "retune": "retune.service",
     "web": "web.service",
 }
 """What `serve` runs; each module has `async def run(settings)`."""
@@ -69,9 +70,9 @@ def why_option() -> Callable[[Command], Command]:
 def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C; then set the baseline weights and end.
 
-    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine and the dashboard,
-    and starts again what dies. Exit status 1 when it cannot start, or when the baseline weights could not be
-    confirmed at the end.
+    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
+    (unless retune.mode is off) and the dashboard, and starts again what dies. Exit status 1 when it cannot start, or
+    when the baseline weights could not be confirmed at the end.
     """
     from slackwater import serve as supervisor
 

@@ -127,7 +127,10 @@ class Supervisor:
                 )
             self._add(NATS, nats_server.command(self._folder, settings.bus.listen))
             nats_server.wait_until_it_answers(settings.bus.listen, self._folder / "nats.log")
-        for name in ("journal", "detector", "lbengine", *(["web"] if settings.web.listen else [])):
+        names = ["journal", "detector", "lbengine"]
+        names += ["retune"] if settings.retune.mode != "off" else []
+        names += ["web"] if settings.web.listen else []
+        for name in names:
             run = [sys.executable, "-P", "-m", "slackwater.cli", "run", name, "--config", str(self._config_path)]
             self._add(name, run)
         self._describe()
