@@ -1,9 +1,9 @@
 """What a run leaves behind, in Parquet: every request, every weight, and what is needed to make all figures again.
 
-`NNNN.parquet`: a request a row (`due_s` from the run's begin, `seconds`, `status`); the file's metadata has the run, its
-marks and what was lost. `NNNN-weights.parquet`: the balancer 20 times a second (`at_s`, `server`, `weight`, `requests`).
-`NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record` writes them.
-The first of the three is written last: a run is there when it is.
+`NNNN.parquet`: a request a row (`due_s` from the run's begin, `seconds`, `status`); the file's metadata has the run,
+its marks and what was lost. `NNNN-weights.parquet`: the balancer 20 times a second (`at_s`, `server`, `weight`,
+`requests`). `NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record`
+writes them. The first of the three is written last: a run is there when it is.
 """
 
 from __future__ import annotations

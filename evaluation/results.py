@@ -132,7 +132,8 @@ def versus(found: Sequence[dict[str, Any]], scenario: str, policy: str, other: s
         for number in sorted(ours.keys() & theirs.keys())
         if ours[number]["loud"][measure] is not None and theirs[number]["loud"][measure] is not None
     ]
-    return change(*([side[number]["loud"][measure] for number in rounds] for side in (ours, theirs)))
+    mine, others = ([float(side[number]["loud"][measure]) for number in rounds] for side in (ours, theirs))
+    return change(mine, others)
 
 
 def _told(estimate: Estimate | None) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from evaluation.compare_commands import compare
 from evaluation.simulate_commands import simulate
 from lab import scenario as scenarios
 from lab.applications import APPLICATIONS
@@ -270,3 +271,4 @@ def demo(seconds: float, stay: bool) -> None:
 
 
 lab.add_command(simulate)
+lab.add_command(compare)

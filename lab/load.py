@@ -40,7 +40,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Demand:
-    """Open loop at `rate_rps`, or closed loop of so many `clients`; both: a closed loop that asks no faster than that."""
+    """Open loop at `rate_rps`, or closed loop of so many `clients`; both: a closed loop that asks no faster than so."""
 
     rate_rps: float | None = None
     clients: int | None = None

@@ -42,6 +42,7 @@ def test_a_request_takes_its_work_over_the_idle_share(monkeypatch: pytest.Monkey
     run = Simulation(replace(ONE, load=0.5, seconds=1000.0), "static", None)
     work: dict[int, float] = {}
     add = run.servers[0].add
+
     def noted(number: int, cost: float) -> None:
         work[number] = cost
         add(number, cost)
