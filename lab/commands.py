@@ -13,6 +13,7 @@ import click
 from rich.table import Table
 
 from evaluation.compare_commands import compare
+from evaluation.report_commands import report
 from evaluation.simulate_commands import simulate
 from lab import scenario as scenarios
 from lab.applications import APPLICATIONS
@@ -272,3 +273,4 @@ def demo(seconds: float, stay: bool) -> None:
 
 lab.add_command(simulate)
 lab.add_command(compare)
+lab.add_command(report)
