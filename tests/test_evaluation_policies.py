@@ -1,75 +1,34 @@
-"""Each policy does what its source says: calm, a neighbour beside host1, calm again."""
+"""Each policy does what its source says, on looks that were recorded in the lab."""
 
 from __future__ import annotations
 
+import json
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from evaluation.policies import KNOBS, POLICIES, Answer, Look, Outlier, Seen
-from slackwater.messages import VERSION, State, Verdict
 
 BASE = {"host1": 100, "host2": 100, "host3": 100}
-RECORDED = [
-    # Mean response times in ms and idle shares of the three hosts, a second a line, half of the capacity asked for. In
-    # seconds 3 to 8 a neighbour is beside host1. Typed in, after what the lab shows.
-    ((3.1, 3.4, 2.9), (0.52, 0.50, 0.53)),
-    ((3.3, 3.0, 3.6), (0.49, 0.53, 0.51)),
-    ((2.9, 3.2, 3.1), (0.51, 0.51, 0.50)),
-    ((148.0, 3.3, 3.4), (0.71, 0.50, 0.52)),
-    ((912.0, 3.1, 3.2), (0.82, 0.52, 0.50)),
-    ((1710.0, 3.5, 3.0), (0.82, 0.49, 0.51)),
-    ((2480.0, 3.2, 3.3), (0.83, 0.51, 0.52)),
-    ((3260.0, 3.0, 3.1), (0.82, 0.50, 0.51)),
-    ((3990.0, 3.1, 3.4), (0.81, 0.52, 0.50)),
-    ((2110.0, 3.3, 3.2), (0.12, 0.51, 0.49)),
-    ((3.4, 3.0, 3.1), (0.50, 0.50, 0.52)),
-    ((3.0, 3.3, 3.2), (0.51, 0.49, 0.51)),
-]
-NOISY = range(3, 9)
-
-
-def verdict(node: str, state: State, now_s: float, since_s: float) -> Verdict:
-    calm = state == "calm"
-    return Verdict(
-        v=VERSION,
-        node=node,
-        pool="web",
-        time_unix_s=now_s,
-        state=state,
-        since_unix_s=since_s,
-        severity=0.0 if calm else 0.82,
-        path=["run delay"],
-        model="thresholds",
-        cpu=0.5 if calm else 0.18,
-        cpu_predicted=0.5 if calm else 0.95,
-        capacity_rps=300.0 if calm else 54.0,
-        rps=150.0 if calm else 54.0,
-    )
+RECORDED = Path(__file__).parent / "traces/looks.json"
+"""A look a second from a run of the lab: half of the capacity asked for, a memory-walking neighbour beside host1 from
+the seventh look to the 25th. Verdicts are the shipped model's on the same Samples. The weights were nearly even
+throughout, so what a policy does here changes nothing of what it sees next."""
 
 
 def looks(load: float = 0.5) -> list[Look]:
     found = []
-    for number, (times, idle) in enumerate(RECORDED):
-        noisy = number in NOISY
-        servers = [
-            Seen(
-                server=f"host{place}",
-                requests=54 if noisy and place == 1 else 150,
-                rt_mean_ms=rt_ms,
-                cpu_idle=share,
-                noisy=noisy and place == 1,
-                verdict=verdict(
-                    f"host{place}",
-                    "interference" if noisy and place == 1 else "calm",
-                    float(number),
-                    3.0 if noisy else 0.0,
-                ),
-            )
-            for place, (rt_ms, share) in enumerate(zip(times, idle, strict=True), start=1)
-        ]
-        found.append(Look(float(number), servers, load))
+    for line in json.loads(RECORDED.read_text()):
+        servers = msgspec.convert(line["servers"], list[Seen])
+        found.append(Look(line["now_s"], servers, load))
     return found
+
+
+NOISY = [look.servers[0].noisy for look in looks()]
+JUDGED = [one.verdict is not None and one.verdict.state == "interference" for one in (x.servers[0] for x in looks())]
 
 
 def answers(name: str, load: float = 0.5) -> list[Answer]:
@@ -102,10 +61,10 @@ def test_every_policy_names_its_source_and_leaves_the_calm_alone_except_the_agen
 
 def test_agents_set_the_share_of_the_weight_that_is_idle() -> None:
     found = answers("agent-check")
-    assert found[0].weights == {"host1": 52, "host2": 50, "host3": 53}
-    # The guest does not see who takes its CPU: it looks idle and is given more.
-    assert found[5].weights["host1"] == 82
-    assert found[9].weights["host1"] == 12
+    assert found[0].weights == {"host1": 49, "host2": 48, "host3": 49}
+    # The guest does not see who takes its CPU: beside the neighbour it looks as idle as the others, or more so.
+    loud = [answer.weights for answer, noisy in zip(found, NOISY, strict=True) if noisy]
+    assert statistics.fmean(one["host1"] for one in loud) > statistics.fmean(one["host2"] for one in loud)
 
 
 def test_agents_never_leave_no_server_at_all() -> None:
@@ -115,8 +74,9 @@ def test_agents_never_leave_no_server_at_all() -> None:
 
 
 def test_an_outlier_is_ejected_for_a_time_that_grows_with_its_ejections() -> None:
-    # Ejected at 3 for 5 s; in again at 8, still slow, so out again at once for 2 x 5 s.
-    assert host1("outlier") == [100] * 3 + [0] * 9
+    # Out in the first second of the noise for 5 s, then, as slow as before, at once for 10 s, and again for 15 s.
+    assert host1("outlier") == [100] * 6 + [0] * 24
+    assert all(answer.weights["host2"] == answer.weights["host3"] == 100 for answer in answers("outlier"))
 
 
 def test_an_ejected_host_that_behaves_has_a_short_ejection_the_next_time() -> None:
@@ -153,37 +113,40 @@ def test_half_of_the_hosts_at_most_are_ejected_and_one_always() -> None:
 
 
 def test_the_oracle_drains_at_the_onset_and_returns_at_the_end_if_the_others_can_carry_it() -> None:
-    assert host1("oracle") == [100] * 3 + [0] * 6 + [100] * 3
-    assert host1("oracle", load=0.8) == [100] * 12
+    assert host1("oracle") == [0 if noisy else 100 for noisy in NOISY]
+    assert host1("oracle", load=0.8) == [100] * len(NOISY)
 
 
 def test_web_server_only_turns_knobs_and_no_weights() -> None:
     found = answers("wsengine-only")
     assert all(answer.weights == BASE for answer in found)
-    assert [bool(answer.knobs) for answer in found] == [number in NOISY for number in range(12)]
-    assert found[4].knobs == {"host1": {name: values[1] for name, values in KNOBS.items()}}
-    for calm, noisy, up in zip(*zip(*KNOBS.values(), strict=True), (False, True, True), strict=True):
-        assert (noisy > calm) is up
+    assert [bool(answer.knobs) for answer in found] == JUDGED
+    assert found[10].knobs == {"host1": {name: values[1] for name, values in KNOBS.items()}}
+    assert KNOBS["apache.max_request_workers"][1] < KNOBS["apache.max_request_workers"][0]
+    assert KNOBS["php_fpm.max_children"][1] > KNOBS["php_fpm.max_children"][0]
+    assert KNOBS["apache.keepalive_timeout"][1] > KNOBS["apache.keepalive_timeout"][0]
 
 
-def test_ice_keeps_the_slow_server_below_its_threshold_and_slackwater_nearly_drains_it() -> None:
-    ours, ice = host1("slackwater"), host1("ice")
-    assert ours[3] <= 1, "in the look in which the Verdict is there"
-    assert 0 < ice[3] < 100
-    # Below 80% of 54 requests/s of 354 in all, beside two servers that share the rest.
-    assert ice[3] / (ice[3] + 200) * 354 <= 0.8 * 54
+def test_slackwater_lowers_the_slow_server_s_weight_at_the_first_verdict() -> None:
+    """The neighbour takes half of the host and the pool is half full: the square-root split leaves it some requests."""
+    first, last = JUDGED.index(True), len(JUDGED) - JUDGED[::-1].index(True)
+    found = host1("slackwater")
+    assert found[:first] == [100] * first
+    assert all(30 <= weight <= 50 for weight in found[first : last - 3])
+    assert found[-1] == 100, "it comes back after the end"
+    # On leastconn a weight says how many requests it may hold, and less than one is none.
+    assert 0 in host1("slackwater-lc")[first : first + 2]
 
 
-def test_ice_turns_the_knobs_of_a_long_episode_only() -> None:
-    decide = POLICIES["ice"].make()
-    long = [
-        replace(one, verdict=verdict(one.server, "interference", 20.0, since))
-        for one, since in zip(looks()[5].servers[:1], (3.0,), strict=True)
-    ]
-    assert set(decide(Look(20.0, [*long, *looks()[5].servers[1:]])).knobs) == {"host1"}
-    assert all(not answer.knobs for answer in answers("ice")), "this one is 6 s long"
-
-
-def test_weights_come_back_after_the_end() -> None:
-    assert host1("slackwater")[-1] > 0
-    assert host1("slackwater-lc")[4] == 0
+def test_ice_keeps_the_slow_server_s_predicted_cpu_below_its_threshold() -> None:
+    found = answers("ice")
+    first = JUDGED.index(True)
+    verdict = looks()[first].servers[0].verdict
+    assert verdict is not None
+    assert verdict.capacity_rps is not None
+    total = sum(one.verdict.rps or 0.0 for one in looks()[first].servers if one.verdict)
+    weight = found[first].weights["host1"]
+    assert 0 <= weight < 100
+    assert weight / (weight + 200) * total <= 0.8 * verdict.capacity_rps + total / 200
+    assert not any(answer.knobs for answer in found[: first + 9]), "knobs are for episodes of 10 s and more"
+    assert found[first + 12].knobs.keys() == {"host1"}
