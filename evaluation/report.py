@@ -32,23 +32,25 @@ code{background:#eee}.short{border:3px solid #000;padding:1em;font-weight:bold}"
 class Parts:
     """What the report is made of; each may be missing, and is then said to be."""
 
-    comparison: Path | None
+    comparisons: Sequence[Path] = ()
     simulated: Sequence[Path] = ()
 
 
 def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Writes page, figures and `report.json` into a folder; gives what is in the last. Raises CompareError, OSError."""
     out.mkdir(parents=True, exist_ok=True)
-    summary = results.summary(parts.comparison) if parts.comparison else None
+    summaries = {folder: results.summary(folder) for folder in parts.comparisons}
+    summary = results.together(list(summaries.values())) if summaries else None
+    folders = {cell["scenario"]: folder for folder, one in summaries.items() for cell in one["cells"]}
     runs = [run for path in parts.simulated for run in read_simulated(path)]
     checked: dict[str, Any] = {"compared": []}
     fit = None
-    if parts.comparison and summary:
+    if folder := folders.get(validation.SCENARIO):
         try:
-            checked = validation.validate(parts.comparison, model, say)
+            checked = validation.validate(folder, model, say)
         except CompareError as error:
             say(f"not validated: {error}")
-        fit = estimator_fit.fit(parts.comparison)
+        fit = estimator_fit.fit(folder)
     lines = goals.of_comparison(summary) + goals.of_simulator(runs, checked["compared"])
     found = {
         "complete": summary is not None and summary["complete"],
@@ -58,7 +60,7 @@ def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], Non
         "comparison": {key: value for key, value in (summary or {}).items() if key != "runs"},
     }
     (out / DATA).write_text(json.dumps(found, indent=1) + "\n")
-    (out / PAGE).write_text(_page(parts, out, summary, runs, lines, found))
+    (out / PAGE).write_text(_page(parts, out, folders, summary, runs, lines, found))
     return found
 
 
@@ -74,6 +76,7 @@ def read_simulated(path: Path) -> list[dict[str, Any]]:
 def _page(
     parts: Parts,
     out: Path,
+    folders: dict[str, Path],
     summary: dict[str, Any] | None,
     runs: Sequence[dict[str, Any]],
     lines: Sequence[goals.Goal],
@@ -88,8 +91,8 @@ def _page(
         "<h2>Goals</h2>",
         _table(("what", "goal", "found", ""), [(g.what, g.goal, g.found, g.word) for g in lines]),
     ]
-    if parts.comparison and summary:
-        body += _compared(parts.comparison, out, summary)
+    if summary:
+        body += _compared(folders, out, summary)
     body += _checked(found)
     body += _simulated(parts, out, runs)
     style = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
@@ -98,10 +101,11 @@ def _page(
     )
 
 
-def _compared(folder: Path, out: Path, summary: dict[str, Any]) -> list[str]:
-    command = f"slackwater lab compare --out {folder} --replay"
+def _compared(folders: dict[str, Path], out: Path, summary: dict[str, Any]) -> list[str]:
     body = ["<h2>In the lab</h2>", f"<p>{escape(machine_in_words(summary))}</p>"]
     for scenario in dict.fromkeys(cell["scenario"] for cell in summary["cells"]):
+        folder = folders[scenario]
+        command = f"slackwater lab compare --out {folder} --replay"
         rows = [
             (cell["policy"], str(cell["rounds"]), *(told(cell[key], form) for key, _, form in SHOWN))
             for cell in summary["cells"]
@@ -115,7 +119,10 @@ def _compared(folder: Path, out: Path, summary: dict[str, Any]) -> list[str]:
         ours = [name for name in ("ice", *goals.OURS) if any(cell["policy"] == name for cell in summary["cells"])]
         drawn = figures.improvement(summary, scenario, ours, out / f"improvement-{scenario}.png")
         body += _figure(drawn, "Improvement, with what the papers claim", command)
-    body += _figure(figures.answers(summary, out / "answers.png"), "How soon the weights answer", command)
+    commands = "; ".join(
+        f"slackwater lab compare --out {folder} --replay" for folder in dict.fromkeys(folders.values())
+    )
+    body += _figure(figures.answers(summary, out / "answers.png"), "How soon the weights answer", commands)
     rows = [(name, policy.balance, policy.source) for name, policy in POLICIES.items()]
     body += ["<h3>Policies</h3>", _table(("policy", "balance", "source"), rows)]
     return body + [f"<p>Not run: {escape(name)}: {escape(why)}.</p>" for name, why in ELSEWHERE.items()]

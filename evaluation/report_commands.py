@@ -13,22 +13,22 @@ FILE = click.Path(exists=True, path_type=Path)
 
 
 @click.command(epilog="Example: slackwater lab report --compare compared --simulated simulated.json --out report")
-@click.option("--compare", "comparison", type=FILE, help="Folder of `slackwater lab compare`, whole or cut short.")
+@click.option("--compare", "comparisons", multiple=True, type=FILE, help="Folder of `slackwater lab compare`; again.")
 @click.option(
     "--simulated", multiple=True, type=FILE, help="Again for more: what `slackwater lab simulate --json` wrote."
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the page.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report's data as JSON.")
-def report(comparison: Path | None, simulated: tuple[Path, ...], out: Path, as_json: bool) -> None:
+def report(comparisons: tuple[Path, ...], simulated: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Write the evaluation's page and figures, and print its goals: reached or not, in one table."""
     from detector.service import choose_model
     from evaluation import report as reports
     from lab.commands import say
     from slackwater.config import DetectorSettings
 
-    if comparison is None and not simulated:
+    if not comparisons and not simulated:
         raise click.UsageError("nothing to report on: give --compare or --simulated")
-    parts = reports.Parts(comparison, simulated)
+    parts = reports.Parts(comparisons, simulated)
     found = reports.write(parts, out, choose_model(DetectorSettings()), say)
     if as_json:
         click.echo((out / reports.DATA).read_text(), nl=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evaluation import recording
-from evaluation.plan import Plan, load
+from evaluation.plan import CompareError, Plan, load
 from evaluation.recording import Recorded
 from evaluation.statistics import Estimate, change, median
 
@@ -87,6 +87,23 @@ def summary(folder: Path) -> dict[str, Any]:
         "machine": made.machine,
         "cells": _cells(made, found),
         "runs": found,
+    }
+
+
+def together(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several comparisons as one, each with scenarios of its own; machine and seed are the first one's.
+
+    Raises CompareError when two have the same scenario.
+    """
+    scenarios = [name for one in summaries for name in dict.fromkeys(cell["scenario"] for cell in one["cells"])]
+    if twice := [name for name in scenarios if scenarios.count(name) > 1]:
+        raise CompareError(f"scenario {twice[0]} is in more than one comparison: expected each in one of them")
+    return summaries[0] | {
+        "complete": all(one["complete"] for one in summaries),
+        "runs_done": sum(one["runs_done"] for one in summaries),
+        "runs_planned": sum(one["runs_planned"] for one in summaries),
+        "cells": [cell for one in summaries for cell in one["cells"]],
+        "runs": [run for one in summaries for run in one["runs"]],
     }
 
 

@@ -142,3 +142,14 @@ def test_a_richer_law_is_judged_on_what_it_did_not_see() -> None:
 def test_without_samples_there_is_no_fit(compared: Path) -> None:
     assert estimator_fit.fit(compared) is None
     assert plan.load(compared).rounds == 5
+
+
+def test_comparisons_of_different_scenarios_make_one_report(tmp_path: Path) -> None:
+    comparison(tmp_path / "open", scenarios=("one",))
+    comparison(tmp_path / "closed", runs=4, scenarios=("one-closed",))
+    summaries = [results.summary(tmp_path / name) for name in ("open", "closed")]
+    both = results.together(summaries)
+    assert results.cut_short(both).startswith("CUT SHORT: 24 of 40 runs")
+    assert {cell["scenario"] for cell in both["cells"]} == {"one", "one-closed"}
+    with pytest.raises(CompareError, match="scenario one is in more than one comparison"):
+        results.together([summaries[0], summaries[0]])
