@@ -13,6 +13,8 @@ from typing import Any
 import click
 from rich.table import Table
 
+from evaluation.compare_commands import compare
+from evaluation.report_commands import report
 from evaluation.simulate_commands import simulate
 from lab import scenario as scenarios
 from lab.applications import APPLICATIONS
@@ -324,3 +326,5 @@ def demo(seconds: float, stay: bool) -> None:
 
 
 lab.add_command(simulate)
+lab.add_command(compare)
+lab.add_command(report)

@@ -37,12 +37,17 @@ def test_mg1_ps_has_the_same_mean_whatever_the_distribution_of_the_work(cv2: flo
     assert mean_ms(replace(ONE, cost_cv2=cv2, load=0.6, seconds=1000.0)) == pytest.approx(1e3 / 40.0, rel=0.05)
 
 
-def test_a_request_takes_its_work_over_the_idle_share() -> None:
+def test_a_request_takes_its_work_over_the_idle_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """E[T | work x] = x/(1 - u) in M/G/1-PS: long requests do not starve short ones."""
     run = Simulation(replace(ONE, load=0.5, seconds=1000.0), "static", None)
     work: dict[int, float] = {}
     add = run.servers[0].add
-    run.servers[0].add = lambda request, cost: (work.update({request: cost}), add(request, cost))[1]  # type: ignore[method-assign]
+
+    def noted(number: int, cost: float) -> None:
+        work[number] = cost
+        add(number, cost)
+
+    monkeypatch.setattr(run.servers[0], "add", noted)
     run.run()
     done = [one for one in run._ended if run._began[one] > WARM_UP_S]
     costs = np.array([work[one] for one in done])

@@ -207,7 +207,7 @@ class Simulation:
             "detector": [1e3 * one for one in self.driver.costs.detector_s],
             "lbengine": [1e3 * one for one in self.driver.costs.lbengine_s],
         }
-        felt = felt_of(ended, took, len(asked) - len(done))
+        felt = felt_of(ended, took + self.setup.overhead_ms / 1e3, len(asked) - len(done))
         return self.score.outcome(self.setup, self.policy, "requests", felt, costs)
 
 
