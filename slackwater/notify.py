@@ -35,5 +35,8 @@ class Notify:
         if not self._address:
             return
         # A manager that cannot be reached will say so itself.
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way,
+        ):
             way.sendto(state.encode(), self._address)
