@@ -57,7 +57,9 @@ def test_restore_of_all_pools_goes_through_each_whatever_became_of_the_others(tm
     assert done.exit_code == 0
     assert done.output.splitlines() == ["web: nothing to put back", "api: nothing to put back"]
     settings = load(file)
-    BaselineStore(tmp_path, settings.pool[0]).path.write_text("broken")
+    stored = BaselineStore(tmp_path, settings.pool[0]).path
+    stored.parent.mkdir()
+    stored.write_text("broken")
     done = CliRunner().invoke(cli, ["restore", "--all", "--config", str(file)])
     assert done.exit_code == 1
     assert "api: nothing to put back" in done.output
