@@ -22,6 +22,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
 from slackwater import messages
@@ -80,6 +81,14 @@ def _access(settings: BusSettings) -> dict[str, Any]:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+async def _new_store(stream: JetStreamContext, name: str) -> KeyValue:
+    """Kept by three servers where the bus is a cluster of three or more: one may die. Else by one."""
+    try:
+        return await stream.create_key_value(bucket=name, history=1, replicas=3)
+    except nats.js.errors.APIError:
+        return await stream.create_key_value(bucket=name, history=1)
 
 
 class Bucket:
@@ -262,7 +271,7 @@ class Bus:
             try:
                 return Bucket(await stream.key_value(name), self.url)
             except nats.js.errors.BucketNotFoundError:
-                return Bucket(await stream.create_key_value(bucket=name, history=1), self.url)
+                return Bucket(await _new_store(stream, name), self.url)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise BusError(f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?") from None
 

@@ -37,6 +37,6 @@ class Notify:
         # A manager that cannot be reached will say so itself.
         with (
             contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way,
         ):
             way.sendto(state.encode(), self._address)

@@ -35,7 +35,10 @@ DEBIAN_13 = BUILD / "debian-13"
 
 OHA_VERSION = "1.16.0"
 MULTIARCH = f"{platform.machine()}-linux-gnu"
-LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
+LIBRARY_PATH = [
+    *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
+    *(DEBIAN / "usr/lib" / MULTIARCH / "systemd", DEBIAN / "lib" / MULTIARCH / "systemd"),
+]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
     "aarch64-linux-gnu-ar": "usr/bin/aarch64-linux-gnu-ar",
@@ -44,6 +47,7 @@ PROGRAMS = {
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
     "busybox": "bin/busybox",
+    "chrpath": "usr/bin/chrpath",
     "collectd": "usr/sbin/collectd",
     "cpio": "bin/cpio",
     "haproxy": "usr/sbin/haproxy",
@@ -53,6 +57,7 @@ PROGRAMS = {
     "memcached": "usr/bin/memcached",
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
+    "mmdebstrap": "usr/bin/mmdebstrap",
     "nats-server": "usr/sbin/nats-server",
     "nginx": "usr/sbin/nginx",
     "openssl": "usr/bin/openssl",
@@ -61,6 +66,7 @@ PROGRAMS = {
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
+    "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
