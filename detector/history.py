@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from detector.columns import Columns, columns_of
+from detector.columns import Columns, Table
 from detector.routes import RouteTimes
 from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
-from slackwater.messages import Sample
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(KEPT := 6)
 PEAK_TICKS = 3
@@ -62,16 +60,16 @@ class History:
         self._last[slot] = np.nan
         self.routes.forget(slot)
 
-    def add(self, slots: Ints, samples: Sequence[Sample], first: Bools) -> Rows:
+    def add(self, slots: Ints, table: Table, first: Bools) -> Rows:
         """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
-        columns = columns_of(samples)
-        values = np.full((len(samples), len(SIGNALS)), np.nan)
+        columns = table.columns
+        values = np.full((len(table), len(SIGNALS)), np.nan)
         for number, signal in enumerate(SIGNALS):
             if signal.read is not None:
                 values[:, number] = signal.read(columns)
         now = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
         cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
-        by_route = self.routes.read(samples)
+        by_route = self.routes.read(table.routes)
         if by_route is not None:
             values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
 

@@ -5,14 +5,13 @@ Which of them show a neighbour was measured: see the notes beside `SIGNALS` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from detector.columns import Bools, Columns, Floats, Ints
-from slackwater.messages import Sample
 
 __all__ = ["FLOORS", "INDEX", "QUEUES", "SIGNALS", "WINDOW", "Bools", "Floats", "Group", "Ints", "Signal", "reason"]
 
@@ -167,9 +166,9 @@ FLOORS: Floats = np.array([signal.floor for signal in SIGNALS])
 QUEUES: Bools = np.array([signal.queues for signal in SIGNALS])
 
 
-def reason(signal: Signal, sample: Sample) -> str:
-    """Why a Sample has no value for this signal, in its monitor's words where it gave any."""
+def reason(signal: Signal, absent: Mapping[str, str]) -> str:
+    """Why a Sample has no value for this signal, in its monitor's words (`Sample.absent`) where it gave any."""
     for name in signal.dotted:
-        if name in sample.absent:
-            return sample.absent[name]
+        if name in absent:
+            return absent[name]
     return "no value in this period"

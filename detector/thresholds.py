@@ -131,8 +131,14 @@ def cross(frame: Frame) -> Crossed:
 
 
 def _groups(marks: Bools) -> dict[str, Bools]:
-    """For each group of `_GROUPS` whether any of its signals is marked: (M,)."""
-    return {group: (marks & columns).any(axis=1) for group, columns in _GROUPS.items()}
+    """For each group of `_GROUPS` whether any of its signals is marked: (M,). Nearly all rows have no mark."""
+    some = np.flatnonzero(marks.any(axis=1))
+    found = {group: np.zeros(len(marks), dtype=bool) for group in _GROUPS}
+    if len(some):
+        marked = marks[some]
+        for group, columns in _GROUPS.items():
+            found[group][some] = (marked & columns).any(axis=1)
+    return found
 
 
 def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
