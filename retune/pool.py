@@ -90,11 +90,16 @@ class Pool:
     # --- the turn
 
     @property
+    def paused(self) -> bool:
+        """Somebody said: hands off. What we have turned is given back."""
+        return self.cycle is not None and self.cycle.paused
+
+    @property
     def acting(self) -> bool:
         """Whether anything may be turned now."""
         allowed = self.settings.mode == "act" and self._pool.mode == "act"
         fresh = self.cycle is not None and self._clock() - self._cycle_s < SILENT_S
-        return allowed and fresh and self.cycle is not None and not self.cycle.paused
+        return allowed and fresh and not self.paused
 
     async def turn(self) -> None:
         """Does what is due."""
@@ -195,6 +200,8 @@ class Pool:
 
     def _wish(self, node: Node, now_s: float) -> dict[str, Value]:
         """What our knobs should be on this node now."""
+        if self.paused:
+            return {}
         if node.stage.entered:
             return node.wanted(self._knowledge, now_s)
         return self._calm_wish(node, now_s)
@@ -235,16 +242,13 @@ class Pool:
             self._turning.result()
             self._turning = None
         for node in sorted(self.nodes.values(), key=lambda node: (node.again_s, -node.stage.severity, node.name)):
-            due = {knob: value for knob, value in self._due(node, now_s).items() if reloads(node.knobs, knob)}
-            if due and now_s >= node.again_s and (self.acting or self._gives_back(due)):
+            due = self._due(node, now_s)
+            if self.acting:
+                due = {knob: value for knob, value in due.items() if reloads(node.knobs, knob)}
+            if due and now_s >= node.again_s and (self.acting or self.paused):
                 coming = self._retune(node, due) if self.acting else self._give_back(node, due)
                 self._turning = asyncio.create_task(coming, name=node.name)
                 return
-
-    def _gives_back(self, due: Mapping[str, Value]) -> bool:
-        """Hands off means: back, without lbengine's help if need be."""
-        paused = self.cycle is not None and self.cycle.paused
-        return paused and all(value == RELEASE for value in due.values())
 
     async def _retune(self, node: Node, due: Mapping[str, Value]) -> None:
         why = self._why(node) if node.stage.entered else "the episode is over"
@@ -264,6 +268,7 @@ class Pool:
         node.settled_s = now_s
 
     async def _give_back(self, node: Node, due: Mapping[str, Value]) -> None:
+        """Without a drain, which lbengine would refuse: the reload itself cuts nothing."""
         for knob in due:
             await self._order(node, knob, RELEASE, "hands off: the pool is paused")
             node.held.pop(knob, None)
@@ -278,7 +283,7 @@ class Pool:
         if node.climb is None:
             ranges = node.ranges(self._knowledge, now_s)
             cost_ms = node.cost_ms(now_s - self.settings.search_measure_s)
-            if ranges and cost_ms is not None and not node.held:
+            if ranges and cost_ms is not None and not node.held.keys() & ranges.keys():
                 node.climb = search.begin(ranges, cost_ms)
                 self._try_next(node)
             return
