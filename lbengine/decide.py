@@ -22,6 +22,14 @@ FULL_SHARE = 0.7
 
 
 @dataclass(frozen=True)
+class Pin:
+    """A weight that a person holds a server at."""
+
+    weight: int
+    by: str
+
+
+@dataclass(frozen=True)
 class View:
     """Everything that a decision depends on, of one moment."""
 
@@ -40,6 +48,7 @@ class View:
     now_s: float
     limits: Mapping[str, int] = field(default_factory=dict)
     """The `maxconn`s that we have set."""
+    pins: Mapping[str, Pin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,15 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         if name in wanted and position.weight > 0:
             most = limits.limit(wanted[name].in_flight, view.baselines[name].maxconn, view.limits.get(name))
         decisions[name] = Decision(position, why, short, most)
+    for name, pin in view.pins.items():
+        if name in decisions:
+            why = f"pinned at {pin.weight} by {pin.by}"
+            decisions[name] = Decision(Position(min(pin.weight, movable[name])), why, why)
     held = {server.name: server.weight for server in usable if server.name not in movable}
     bounded = guard.bound(
         {name: decision.position.weight for name, decision in decisions.items()},
         movable,
-        reduce,
+        reduce | view.pins.keys(),
         pool.max_mitigated,
         held,
         view.snapshot.most_weight,
