@@ -23,6 +23,7 @@ from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
 from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
+from detector.tail.online import Learner
 from detector.tree import Model
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
@@ -69,6 +70,8 @@ class Judge:
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
+        self.tail: Learner | None = None
+        """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._machines = StateMachines(calm_dwell_s)
@@ -142,6 +145,8 @@ class Judge:
         if more > 0:
             for part in (self.features, self.history, self.estimator, self._machines):
                 part.resize(self.inbox.slots)
+            if self.tail is not None:
+                self.tail.resize(self.inbox.slots)
             self._seen_slow, self._fresh, self._in_episode, self._used = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
                 for marks in (self._seen_slow, self._fresh, self._in_episode, self._used)
@@ -154,6 +159,8 @@ class Judge:
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
+                if self.tail is not None:
+                    self.tail.forget(slot)
                 self._seen_slow[slot] = self._in_episode[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
@@ -194,7 +201,12 @@ class Judge:
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
         paths = self._paths(frame, crossed, seen, steps, why)
-        return self._verdicts(table, frame.slots, steps, estimates, paths)
+        verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
+        if self.tail is not None:
+            self.tail.see(now_s, frame)
+            for row, curve in self.tail.tell(now_s, frame):
+                verdicts[row].p95_at_rps = curve
+        return verdicts
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Why]:
         """Rows that look interfered by themselves, and a function that gives the reasons of a row.
