@@ -60,12 +60,13 @@ class Site:
             self.process = subprocess.Popen([sys.executable, "-c", RUN, str(self.config)], stderr=log)
         return self.process
 
-    def start_second(self) -> subprocess.Popen[bytes]:
+    def start_second(self, mode: str = 'mode = "act"') -> subprocess.Popen[bytes]:
         """Another lbengine for the same HAProxy, with a state folder of its own."""
         folder = self.folder / "second"
         folder.mkdir()
         config = folder / "controller.toml"
-        config.write_text(self.config.read_text().replace(f'"{self.folder}"', f'"{folder}"'), encoding="utf-8")
+        text = self.config.read_text().replace(f'"{self.folder}"', f'"{folder}"').replace('mode = "act"', mode)
+        config.write_text(text, encoding="utf-8")
         with (folder / "lbengine.log").open("ab") as log:
             self.second = subprocess.Popen([sys.executable, "-c", RUN, str(config)], stderr=log)
         return self.second
