@@ -26,7 +26,7 @@ from slackwater.config import load
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 asyncio.run(run(load(sys.argv[1])))
 """
-IN_TIME_S = 20.0
+IN_TIME_S = 60.0
 
 
 class Site:
@@ -46,6 +46,7 @@ class Site:
             encoding="utf-8",
         )
         self.log = folder / "lbengine.log"
+        self.log.touch()
         self.bus_process: subprocess.Popen[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.second: subprocess.Popen[bytes] | None = None
