@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::ConnectOptions;
 use slackwater_messages::Sample;
+use slackwater_node::notify::Notify;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
@@ -74,6 +75,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     probe_is_due.set(start + jitter.draw());
     let mut ring = Ring::default();
     let mut is_starting = true;
+    let mut notify = Notify::ready();
     loop {
         ring.watch(sampler.wakes_on());
         tokio::select! {
@@ -84,6 +86,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 let sample = Sample { periods_missed: missed, ..sampler.take() };
                 metrics.take(&sample, sampler.response_times());
                 bus.publish(sample).await;
+                notify.alive(due);
                 metrics.sent(bus.sent());
                 if is_starting && start.elapsed() >= STARTED_AFTER {
                     is_starting = false;
@@ -101,6 +104,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
             _ = interrupt.recv() => break,
         }
     }
+    notify.stopping();
     bus.close().await;
     eprintln!("slackwater-monitor: ended by a signal");
     Ok(())
