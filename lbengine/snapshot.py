@@ -72,7 +72,7 @@ class Snapshot:
     version: str
     stopping: bool
     balance: str
-    """The algorithm; HAProxy 2.6 and 3.0 call `random` "unknown"."""
+    """The algorithm; HAProxy 2.6 to 3.2 call `random` "unknown"."""
     cookie: str
     servers: tuple[Server, ...]
     most_weight: int = 256
