@@ -115,7 +115,7 @@ def test_pause_and_resume_are_answered(site: Site) -> None:
         answer = await ask(bus, {"action": "resume", "by": "alice", "why": ""})
         assert answer["sentence"].startswith("web: resumed by alice; host1 100 -> 0")
         assert "expected `pause`, `resume`" in (await ask(bus, {"action": "stop", "by": "x"}))["error"]
-        assert "must be texts" in (await ask(bus, {"action": "pause", "by": 7}))["error"]
+        assert "Expected `str`, got `int` - at `$.by`" in (await ask(bus, {"action": "pause", "by": 7}))["error"]
 
     story(site, tell)
 
