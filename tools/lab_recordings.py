@@ -52,12 +52,12 @@ SCENES = (  # in this order: who breaks off has a part of both sets
     Scene("fresh/dokuwiki-steady", f"--app dokuwiki --load 0.45 --seed 201 {FRESH_NOISES}"),
     Scene("fresh/events-other-load", f"--load 0.55 --seed 202 {FRESH_NOISES}"),
     Scene("fresh/dokuwiki-calm", f"--app dokuwiki {CALM} --seed 203"),
+    Scene("fresh/events-calm", f"{CALM} --seed 205"),
     Scene("train/events-overload", f"--swing --overload --seed 105 {TRAIN_NOISES}"),
     Scene(
         "fresh/dokuwiki-leastconn-drain",
         f"--app dokuwiki --swing --drain --balance leastconn --seed 204 {FRESH_NOISES}",
     ),
-    Scene("fresh/events-calm", f"{CALM} --seed 205"),
     Scene("train/events-leastconn-drain", f"--swing --drain --balance leastconn --seed 104 {TRAIN_NOISES}"),
 )
 
