@@ -37,7 +37,7 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 	python tools/bench_sniffer.py --write docs/bench-sniffer.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
-	python tools/bench_detector.py --write docs/bench-detector.md
+	python tools/bench_detector.py --hour 400 --write docs/bench-detector.md
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
 	python tools/lab_recordings.py

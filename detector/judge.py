@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from detector.estimator import START, Estimates, Estimator
 from detector.features import Features, Frame
 from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
+from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
 from detector.tree import Model
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
@@ -74,7 +74,7 @@ class Judge:
         self._machines = StateMachines(calm_dwell_s)
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
-        self._restored: dict[str, dict[str, Any]] = {}
+        self._restored: Nodes = {}
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._used: Bools = np.zeros(0, dtype=bool)
@@ -109,16 +109,28 @@ class Judge:
 
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
-    def export_baselines(self) -> dict[str, Any]:
-        """Node -> its calm baseline as JSON, those not heard of since the start too."""
-        known: dict[str, Any] = {}
-        for node, slot in self.inbox.nodes.items():
-            known[node] = self.features.baselines.export(slot)
-            if routes := self.history.routes.export(slot):
-                known[node][ROUTES] = routes
-        return {**self._restored, **{node: cells for node, cells in known.items() if cells}}
+    def baseline_nodes(self) -> list[str]:
+        """All nodes that `export_baselines` knows, those not heard of since the start too."""
+        return [*self._restored, *self.inbox.nodes]
 
-    def restore_baselines(self, nodes: dict[str, Any]) -> None:
+    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
+        """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
+
+        One heard of in the last hour counts as heard of now.
+        """
+        wanted = self.baseline_nodes() if nodes is None else nodes
+        slot_of = self.inbox.nodes
+        heard = [node for node in wanted if node in slot_of]
+        slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
+        found: Nodes = {node: self._restored[node] for node in wanted if node in self._restored}
+        for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
+            if routes := self.history.routes.export(slot):
+                cells[ROUTES] = routes
+            if cells:
+                found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
+        return found
+
+    def restore_baselines(self, nodes: Nodes) -> None:
         """Takes what `export_baselines` gave; each node gets its own when it is first heard of."""
         self._restored = dict(nodes)
 
@@ -147,7 +159,8 @@ class Judge:
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
                 try:
-                    cells = dict(self._restored.pop(node))
+                    cells = {**self._restored.pop(node)}
+                    cells.pop(LAST_HEARD, None)
                     self.history.routes.restore(slot, cells.pop(ROUTES, {}))
                     self.features.baselines.restore(slot, cells)
                 except (ValueError, TypeError) as error:
