@@ -17,6 +17,7 @@ from lab.hosts import BRIDGE_ADDRESS, Host
 from lab.lab import Lab
 from lab.paths import BIN, LAB_DIR, LabError, program, system_program
 from lab.spawn import Program, wait_until
+from slackwater.config import Law
 from slackwater.journal import Journal, JournalError
 from slackwater.messages import Mode, Verdict
 from slackwater.state_dir import read_serve
@@ -31,7 +32,7 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(admin_socket: Path, web_listen: str, mode: Mode) -> str:
+def controller_toml(admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
     """The controller's file, all else at its defaults."""
     return f"""\
 state_dir = "{STATE_DIR}"
@@ -41,6 +42,7 @@ name = "{POOL}"
 backend = "{BACKEND}"
 socket = "{admin_socket}"
 mode = "{mode}"
+law = "{law}"
 
 [bus]
 listen = "{BUS_LISTEN}"
@@ -98,8 +100,9 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) ->
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(self, lab: Lab, mode: Mode) -> None:
+    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal") -> None:
         self.lab = lab
+        self.law: Law = law
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
         self.program: Program | None = None
@@ -109,7 +112,7 @@ class Controller:
 
     def write(self, mode: Mode) -> None:
         """Writes the controller's file; in force from the next start."""
-        CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode))
+        CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law))
 
     def start(self) -> None:
         """Starts serve and, the first time, the monitors; waits until it judges all nodes."""

@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from lab import noise as noises
+from lab import retunable
 from lab.applications import APPLICATIONS
 from lab.balancer import Balancer
 from lab.cgroups import Cgroups
@@ -64,6 +65,8 @@ class LabSettings:
     balance: str = "roundrobin"
     app: str = "events"
     php_children: int = 4
+    retunable: bool = False
+    """Each host has a wsengine's ways in: drop-in files and status pages."""
 
 
 def missing() -> list[str]:
@@ -241,6 +244,8 @@ class Lab:
         for host in self.hosts:
             root = self.app.lay_out(host)
             write_configuration(host, root, self.settings.php_children)
+            if self.settings.retunable:
+                retunable.prepare(host)
             self.start_web_server(host)
         self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
         self.balancer.start(self.in_front([program("haproxy")]))
@@ -299,9 +304,9 @@ class Lab:
         self.programs.append(started)
         return started
 
-    def load(self, demand: Demand, seconds: float) -> Load:
-        """Starts load on the balancer."""
-        urls = [self.balancer.url + path for path in self.app.paths]
+    def load(self, demand: Demand, seconds: float, url: str | None = None) -> Load:
+        """Starts load on the balancer, or on the server with this URL."""
+        urls = [(url or self.balancer.url) + path for path in self.app.paths]
         self._loads.append(Load(self.in_front([program("oha")]), LAB_DIR, urls, demand, seconds))
         return self._loads[-1]
 
