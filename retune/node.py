@@ -95,7 +95,7 @@ class Node:
             first = verdict.path[0] if verdict.path else "no reason given"
             lasted_s = max(0.0, verdict.time_unix_s - verdict.since_unix_s)
             return Affected(verdict.severity, f"interference: {first}", now_s - lasted_s)
-        if verdict is not None and self.squeeze.squeezed:
+        if verdict is not None and verdict.state != "unknown" and self.squeeze.squeezed:
             used = self.squeeze.used or 0.0
             return Affected(
                 self.squeeze.severity,
