@@ -23,6 +23,14 @@ FULL_SHARE = 0.7
 
 
 @dataclass(frozen=True)
+class Pin:
+    """A weight that a person holds a server at."""
+
+    weight: int
+    by: str
+
+
+@dataclass(frozen=True)
 class View:
     """Everything that a decision depends on, of one moment."""
 
@@ -45,6 +53,7 @@ class View:
     """Servers that should get no requests for a while. No verdict speaks there, so panic does not stand against it."""
     caps: Mapping[str, Wish] = field(default_factory=dict)
     """Servers that should get fewer at a time for a while."""
+    pins: Mapping[str, Pin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,11 +130,15 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
             most = limits.capped(cap.maxconn, most, view.baselines[name].maxconn)
             why = why if view.limits.get(name) == most else f"{why}; {cap.told}"
         decisions[name] = Decision(position, why, short, most)
+    for name, pin in view.pins.items():
+        if name in decisions:
+            why = f"pinned at {pin.weight} by {pin.by}"
+            decisions[name] = Decision(Position(min(pin.weight, movable[name])), why, why)
     held = {server.name: server.weight for server in usable if server.name not in movable}
     bounded = guard.bound(
         {name: decision.position.weight for name, decision in decisions.items()},
         movable,
-        reduce | (view.drains.keys() & movable.keys()),
+        reduce | (view.drains.keys() & movable.keys()) | view.pins.keys(),
         pool.max_mitigated,
         held,
         view.snapshot.most_weight,

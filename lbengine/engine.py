@@ -15,6 +15,7 @@ from lbengine import limits, tell
 from lbengine.account import Account
 from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
+from lbengine.by_hand import ByHand, may_pin
 from lbengine.decide import HOLD, Decisions, View, decide
 from lbengine.doors import balancer_of
 from lbengine.inbox import Inbox
@@ -26,7 +27,7 @@ from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
 from lbengine.wishes import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight
+from slackwater.messages import VERSION, Change, Cycle, Mode, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
@@ -53,7 +54,8 @@ class Engine:
         self._who = pool.balancer_name
         self.settings = settings
         self.inbox = Inbox()
-        self.acting = pool.mode == "act"
+        self._by_hand = ByHand(state_dir, pool.name, pool.mode)
+        self.acting = self._by_hand.mode == "act"
         self._wall = wall
         self._store = BaselineStore(state_dir, pool)
         balancer = balancer or balancer_of(pool, settings.socket_timeout_s)
@@ -140,6 +142,7 @@ class Engine:
         else:
             decisions = decide(self._view(snapshot, verdicts, now_s), self.pool, self.settings)
             changes = self._apply(snapshot, decisions)
+            self._remarks += self._by_hand.remarks()
             self._remarks += self._account.over_share(snapshot, self._baselines or {})
         self._account.follow_up(changes)
         self._say()
@@ -149,7 +152,7 @@ class Engine:
                 v=VERSION,
                 pool=self.pool.name,
                 time_unix_s=self._wall(),
-                mode=self.pool.mode,
+                mode=self._by_hand.mode,
                 paused=self.paused is not None,
                 balance=snapshot.balance,
                 law=self.pool.law,
@@ -189,10 +192,54 @@ class Engine:
         self._writer.note("resume", by, why)
         self.paused = None
         self._put_back_due = self._put_back_due and not self.acting
+        return self._then_cycle(f"resumed by {by}", now_s)
+
+    def set_mode(self, mode: Mode, by: str, why: str, now_s: float) -> str:
+        """Observes or acts from now on; to observe puts the baseline weights back first. Raises ByHandError."""
+        before = self._by_hand.mode
+        if mode == before:
+            return f"{self.pool.name}: mode is {mode} already"
+        self._by_hand.set_mode(mode)
+        self._writer.try_record(self._writer.change("mode", self.pool.name, before, mode, why, by, applied=True))
+        self.acting = self._writer.acting = mode == "act"
+        self._wishes.forget()
+        if self.acting:  # what was imagined in observe mode was never set
+            self._positions, self._yielded, self._writer.limits = {}, frozenset(), {}
+            self._put_back_due = False
+        else:
+            self._put_back_due = self._store.path.exists()
+        return self._then_cycle(f"mode is {mode} by {by}", now_s)
+
+    def pin(self, server: str, weight: int, for_s: float, by: str, why: str, now_s: float) -> str:
+        """Holds a server at a weight, within the guard's bounds, for a time. Raises ByHandError."""
+        may_pin(server, weight, self._baselines or {})
+        self._by_hand.pin(server, weight, by, for_s, now_s, self._wall())
+        told = f"{why + ': ' if why else ''}for {for_s:g} s"
+        self._writer.try_record(self._writer.change("pin", server, None, weight, told, by, applied=True))
+        return self._then_cycle(f"{server} is pinned at {weight} by {by} for {for_s:g} s", now_s)
+
+    def unpin(self, server: str, by: str, why: str, now_s: float) -> str:
+        """Ends a pin. Raises ByHandError when there is none."""
+        self._by_hand.unpin(server)
+        self._writer.try_record(self._writer.change("unpin", server, None, None, why, by, applied=True))
+        return self._then_cycle(f"{server} is no longer pinned", now_s)
+
+    def end_episode(self, node: str, by: str, why: str, now_s: float) -> str:
+        """Takes a node for calm until the episode that it is in is over. Raises ByHandError."""
+        self._by_hand.end_episode(self.inbox.fresh(now_s, self.settings.lease_s).get(node), node, by)
+        self._writer.try_record(self._writer.change("end_episode", node, None, None, why, by, applied=True))
+        return self._then_cycle(f"{node}'s episode was ended by hand by {by}", now_s)
+
+    def acknowledge(self, node: str, by: str, why: str) -> str:
+        """Records that somebody has seen it."""
+        self._writer.try_record(self._writer.change("acknowledge", node, None, None, why, by, applied=True))
+        return f"{self.pool.name}: {node} acknowledged by {by}"
+
+    def _then_cycle(self, said: str, now_s: float) -> str:
         try:
-            return f"{self.pool.name}: resumed by {by}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
+            return f"{self.pool.name}: {said}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
         except BalancerError as error:
-            return f"{self.pool.name}: resumed by {by}; {self._who} doesn't answer yet ({error})"
+            return f"{self.pool.name}: {said}; {self._who} doesn't answer yet ({error})"
 
     def wish(self, question: Mapping[str, Any], now_s: float) -> str:
         """Takes what the second stage asks for; what it comes to is seen in the cycles. Raises ValueError."""
@@ -221,7 +268,7 @@ class Engine:
         """Fresh Verdicts by node."""
         if self._started_s is None:
             self._started_s = now_s
-        return self.inbox.fresh(now_s, self.settings.lease_s)
+        return self._by_hand.judged(self.inbox.fresh(now_s, self.settings.lease_s))
 
     def _node(self, server: str) -> str:
         return self.pool.servers.get(server, server)
@@ -308,6 +355,7 @@ class Engine:
             limits=dict(self._writer.limits),
             drains=self._wishes.drains(now_s),
             caps=self._wishes.limits(now_s),
+            pins=self._by_hand.pins(now_s, self._wall()),
         )
 
     # --- writing
@@ -381,7 +429,7 @@ class Engine:
 
     def _hands_off(self) -> str:
         if self.paused is None:
-            return f"mode is {self.pool.mode}"
+            return f"mode is {self._by_hand.mode}"
         return f"paused by {self.paused.by}{f' ({self.paused.why})' if self.paused.why else ''}"
 
     def _tell(self, snapshot: Snapshot, changes: list[Change], decisions: Decisions) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_S = 60.0
+WISHES = ("drain", "limit", "undo")
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ TCP = "tcp://"
 SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
 Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
+HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
 SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
 Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
 _IN_WORDS = {
@@ -48,6 +49,7 @@ _IN_WORDS = {
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
     SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
     SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
+    HEADER_PATTERN: "the name of an HTTP header",
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What the patterns ask for, for people."""
@@ -134,6 +136,10 @@ class PoolSettings(Settings, frozen=True):
     max_mitigated: Annotated[
         float, Meta(gt=0, le=1, description="at most this share of the pool is reduced at a time (blast radius)")
     ] = 0.5
+    target_p95_ms: Annotated[
+        float, Meta(ge=0, description="the p95 of response time that users shall have, for the dashboard; 0: none")
+    ] = 0.0
+    target_p99_ms: Annotated[float, Meta(ge=0, description="the same for p99; 0: none")] = 0.0
     servers: Annotated[
         dict[Name, Name],
         Meta(
@@ -266,9 +272,34 @@ class RetuneSettings(Settings, frozen=True):
 
 
 class WebSettings(Settings, frozen=True):
-    """The dashboard."""
+    """The dashboard. Who may log in is said with `slackwater web user`."""
 
     listen: Annotated[OptionalAddress, Meta(description="HOST:PORT; empty: no dashboard")] = "127.0.0.1:8099"
+    read_without_login: Annotated[
+        Literal["loopback", "always", "never"],
+        Meta(
+            description="who may look without a login: `loopback`: whoever reaches it, if it listens on loopback and"
+            " `hosts` is empty. Controls always need an operator's login"
+        ),
+    ] = "loopback"
+    hosts: Annotated[
+        list[str], Meta(description="names under which a TLS proxy in front of it is reached; others are refused")
+    ] = []
+    proxy_user_header: Annotated[
+        str,
+        Meta(
+            pattern=HEADER_PATTERN,
+            description="header in which a proxy of `proxies` names the logged-in person, such as X-Remote-User;"
+            " empty: no header is believed",
+        ),
+    ] = ""
+    proxies: Annotated[
+        list[str], Meta(description="addresses of proxies whose header is believed; loopback always is")
+    ] = []
+    proxy_operators: Annotated[
+        list[str], Meta(description="people named by the proxy who are operators; the others are viewers")
+    ] = []
+    session_h: Annotated[Positive, Meta(description="hours after which one has to log in again")] = 12.0
 
 
 class JournalSettings(Settings, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -68,6 +69,7 @@ class Reading(msgspec.Struct):
     rps: float | None
     rt_p50_ms: float | None
     rt_p95_ms: float | None
+    rt_p99_ms: float | None
     cpu: float | None
     received_unix_s: float
     """When its last Sample was written, by this machine's clock."""
@@ -276,15 +278,43 @@ class Journal:
             ).fetchall()
         return dict(rows)
 
-    def changes(self, pool: str | None = None, limit: int = 100, since_unix_s: float | None = None) -> list[Change]:
-        """The Changes of a pool (or of all), newest first."""
+    def changes(
+        self,
+        pool: str | None = None,
+        limit: int = 100,
+        since_unix_s: float | None = None,
+        *,
+        until_unix_s: float | None = None,
+        what: str | None = None,
+        target: str | None = None,
+        text: str = "",
+        offset: int = 0,
+    ) -> list[Change]:
+        """The Changes of a pool (or of all), newest first; `text`: those with it in any field, in either case."""
+        clauses = {
+            "pool = :pool": pool,
+            "time_unix_s >= :since": since_unix_s,
+            "time_unix_s < :until": until_unix_s,
+            "what = :what": what,
+            "target = :target": target,
+            "json LIKE :text ESCAPE '!'": _like(text) if text else None,
+        }
+        asked = [clause for clause, value in clauses.items() if value is not None] or ["1"]
+        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "what": what, "target": target}
+        where |= {"text": clauses["json LIKE :text ESCAPE '!'"], "limit": limit, "offset": offset}
         with self._reading() as database:
             rows = database.execute(
-                "SELECT json FROM changes WHERE (?1 IS NULL OR pool = ?1) AND time_unix_s >= ?2"
-                " ORDER BY time_unix_s DESC, rowid DESC LIMIT ?3",
-                (pool, 0.0 if since_unix_s is None else since_unix_s, limit),
+                f"SELECT json FROM changes WHERE {' AND '.join(asked)}"
+                " ORDER BY time_unix_s DESC, rowid DESC LIMIT :limit OFFSET :offset",
+                where,
             ).fetchall()
         return [self._decode(Change, row[0]) for row in rows]
+
+    def kinds_of_change(self) -> dict[tuple[str, str], int]:
+        """(pool, what) -> how many Changes there are of it."""
+        with self._reading() as database:
+            rows = database.execute("SELECT pool, what, count(*) FROM changes GROUP BY pool, what").fetchall()
+        return {(row[0], row[1]): row[2] for row in rows}
 
     def states(self, pool: str, since_unix_s: float) -> list[StateSpan]:
         """The states that the pool's nodes were in since then, in order of their beginning."""
@@ -450,6 +480,11 @@ def _force_log(database: Path, known_inode: int) -> int:
 
 def _kind_of(message: Message) -> str:
     return next(kind for kind, struct in messages.KINDS.items() if isinstance(message, struct))
+
+
+def _like(text: str) -> str:
+    """The pattern that finds a text as it stands within a JSON string; `!` escapes."""
+    return f"%{re.sub('([!%_])', '!' + chr(92) + '1', msgspec.json.encode(text).decode()[1:-1])}%"
 
 
 def _json_list(names: Collection[str] | None) -> str | None:

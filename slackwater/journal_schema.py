@@ -93,7 +93,7 @@ def _means(names: Iterable[str], count: str = "1", scale: str = "") -> str:
     return ", ".join(f"{_mean(name, count)}{scale} AS {name}" for name in names)
 
 
-_READ = ("rps", "rt_p50_ms", "rt_p95_ms", "cpu")
+_READ = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu")
 SIGNALS = (
     *("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu", "errors_per_s", "run_delay_per_cpu_s", "steal"),
     *("pressure_cpu", "pressure_io", "cpi"),

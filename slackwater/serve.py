@@ -177,7 +177,8 @@ class Supervisor:
         return confirmed
 
     def _restore(self, why: str) -> bool:
-        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool if pool.mode == "act"]
+        # Also pools that the configuration has in observe mode: an operator may have had them act.
+        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool]
         return all(confirmed)
 
     def _restore_pool(self, pool: PoolSettings, why: str) -> bool:

@@ -114,8 +114,8 @@ def test_pause_and_resume_are_answered(site: Site) -> None:
         assert site.weights() == [100, 100, 100]
         answer = await ask(bus, {"action": "resume", "by": "alice", "why": ""})
         assert answer["sentence"].startswith("web: resumed by alice; host1 100 -> 0")
-        assert "expected `pause`, `resume`, `drain`" in (await ask(bus, {"action": "stop", "by": "x"}))["error"]
-        assert "must be texts" in (await ask(bus, {"action": "pause", "by": 7}))["error"]
+        assert "expected `pause`, `resume`" in (await ask(bus, {"action": "stop", "by": "x"}))["error"]
+        assert "Expected `str`, got `int` - at `$.by`" in (await ask(bus, {"action": "pause", "by": 7}))["error"]
 
     story(site, tell)
 

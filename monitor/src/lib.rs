@@ -11,7 +11,7 @@
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
 //! - [`status`]: the web server's status pages
-//! - [`switches`]: which turns on a core ended voluntarily
+//! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample
@@ -47,6 +47,7 @@ pub mod seccomp;
 pub mod status;
 pub mod switches;
 pub mod table;
+pub mod threads;
 pub mod ticks;
 pub mod timer;
 pub mod watched;

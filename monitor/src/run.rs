@@ -28,6 +28,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// By then everything was done once: connected, captured, measured.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
+/// What is said then; the benchmark waits for it.
+const STARTED: &str = "has started; memory that only the start needed is given back";
 
 /// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
 /// long the period is.
@@ -90,7 +92,8 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 metrics.sent(bus.sent());
                 if is_starting && start.elapsed() >= STARTED_AFTER {
                     is_starting = false;
-                    memory::give_back_code();
+                    memory::give_back();
+                    eprintln!("slackwater-monitor: {STARTED}");
                 }
                 if let Some(sentence) = overruns.count(missed, due) {
                     eprintln!("slackwater-monitor: {sentence}");
