@@ -69,6 +69,7 @@ PROGRAMS = {
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
     "systemd-nspawn": "usr/bin/systemd-nspawn",
+    "setcap": "sbin/setcap",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
