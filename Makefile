@@ -1,10 +1,12 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine web lab evaluation tools tests
+PYTHON_CODE := slackwater detector lbengine retune web lab evaluation tools tests packaging ansible/library
 
-.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine bench-detector recordings docs
-.PHONY: evaluate clean
+.PHONY: help setup demo test test-full lint clean docs
+.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector
+.PHONY: recordings evaluate
+.PHONY: deb test-rollout
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,7 +41,13 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python tools/bench_detector.py --write docs/bench-detector.md
 
-recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 90 minutes, quiet)
+deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
+	python packaging/build.py --revision $(or $(DEB_REVISION),1)
+
+test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 20 minutes)
+	pytest tests/test_packages.py tests/test_rollout*.py
+
+recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
 	python tools/lab_recordings.py
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)

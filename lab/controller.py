@@ -9,12 +9,13 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.balancer import BACKEND, free_port
 from lab.hosts import BRIDGE_ADDRESS, Host
 from lab.lab import Lab
-from lab.paths import BIN, LAB_DIR, LabError, program
+from lab.paths import BIN, LAB_DIR, LabError, program, system_program
 from lab.spawn import Program, wait_until
 from slackwater.config import Law
 from slackwater.journal import Journal, JournalError
@@ -80,18 +81,20 @@ def start_bus(lab: Lab) -> Program:
 
 
 def start_monitors(lab: Lab) -> list[Program]:
-    """One in each guest; they are in the `vm` cgroup, so what they cost is the guest's to bear."""
+    """One in each guest."""
+    return [start_monitor(lab, host) for host in lab.hosts]
+
+
+def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Program:
+    """It is in the `vm` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
     monitor = BIN / "slackwater-monitor"
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")
-    started = []
-    for host in lab.hosts:
-        config = host.folder / "node.toml"
-        config.write_text(node_toml(host))
-        argv = host.inside([str(monitor), "run", "--config", str(config)], lab.cgroups)
-        name = f"slackwater-monitor of {host.name}"
-        started.append(lab.add(Program.start(name, argv, host.folder / "monitor.log")))
-    return started
+    config = host.folder / "node.toml"
+    config.write_text(node_toml(host))
+    settings = [system_program("env"), *(f"{key}={value}" for key, value in env.items())] if env else []
+    argv = host.inside([*settings, str(monitor), "run", "--config", str(config)], lab.cgroups)
+    return lab.add(Program.start(f"slackwater-monitor of {host.name}", argv, host.folder / "monitor.log"))
 
 
 class Controller:

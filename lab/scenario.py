@@ -41,7 +41,7 @@ PHASES = ("calm", "noise", "after")
 SCENARIOS: dict[str, Callable[[Sequence[Host]], Sequence[Host]]] = {
     "one-noisy": lambda members: members[:1],
     "two-noisy": lambda members: members[:2],
-    "all-noisy": lambda members: members,
+    "weights-all-noisy": lambda members: members,
 }
 """By name, the hosts that get a neighbour, all at the same time; the first is the one whose share is told."""
 

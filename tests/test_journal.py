@@ -25,6 +25,7 @@ import pytest
 from slackwater import messages, nats_server
 from slackwater.bus import Bus
 from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.journal_schema import APPLICATION_ID, STEPS
 from slackwater.journal_service import COMPLAIN_S, Queue, Writer
 from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 
@@ -186,18 +187,6 @@ def test_readings_are_means_of_the_last_seconds_by_the_nodes_own_clock(journal: 
     assert {node: reading.rps for node, reading in readings.items()} == {"host1": 15.0, "host2": 7.0, "host3": None}
 
 
-def test_prune_removes_what_is_old_but_no_change(journal: Journal) -> None:
-    day_s = 86400.0
-    journal.record(change(1, at=-2 * day_s), cycle(-2 * day_s, host1=100))
-    journal.record(sample("gone", -2 * day_s), verdict("gone", -2 * day_s, since=-2 * day_s))
-    journal.record(sample("host1", -2 * day_s), sample("host1", 0.0), verdict("host1", 0.0))
-    assert journal.prune(keep_samples_h=24.0) == 4
-    assert journal.history("web", T0 - 3 * day_s, 3600.0).nodes.keys() == {"host1"}
-    assert [kept.id for kept in journal.changes()] == ["id1"]
-    journal.record(sample("gone", 0.0))
-    assert journal.readings("web").keys() == {"gone", "host1"}
-
-
 def test_two_processes_write_at_the_same_time_and_both_are_kept(path: Path) -> None:
     writer = (
         "import sys; from slackwater.journal import Journal; from slackwater.messages import Change\n"
@@ -323,9 +312,25 @@ def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
     other.execute("PRAGMA user_version=99")
     other.close()
     for read_only in (True, False):
-        with pytest.raises(JournalError, match=r"newer Slackwater \(schema 99, expected at most 1\)"):
+        with pytest.raises(JournalError, match=rf"newer Slackwater \(schema 99, expected at most {len(STEPS)}\)"):
             Journal.open(path, read_only)
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (99,)
+
+
+def test_a_journal_of_before_resources_were_told_is_updated_and_keeps_its_states(path: Path) -> None:
+    old = sqlite3.connect(path)
+    for statement in STEPS[0]:
+        old.execute(statement)
+    old.execute("INSERT INTO nodes VALUES (1, 'web', 'host1')")
+    old.execute("INSERT INTO states VALUES (1, 5.0, 'interference', 9.0, 0.5, '[]')")
+    old.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    old.execute("PRAGMA user_version=1")
+    old.commit()
+    old.close()
+    with pytest.raises(JournalError, match="`slackwater serve` updates it"):
+        Journal.open(path, read_only=True)
+    with Journal.open(path) as journal:
+        assert [(span.severity, span.resource) for span in journal.states("web", 0.0)] == [(0.5, None)]
 
 
 def test_somebody_elses_file_is_refused_and_left_alone(path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_scenario_names_its_noisy_hosts() -> None:
     assert names == {
         "one-noisy": ["host1"],
         "two-noisy": ["host1", "host2"],
-        "all-noisy": ["host1", "host2", "host3"],
+        "weights-all-noisy": ["host1", "host2", "host3"],
     }
 
 

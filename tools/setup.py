@@ -35,7 +35,11 @@ DEBIAN_13 = BUILD / "debian-13"
 
 OHA_VERSION = "1.16.0"
 MULTIARCH = f"{platform.machine()}-linux-gnu"
-LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH]
+LIBRARY_PATH = [
+    *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
+    *(DEBIAN / "usr/lib" / MULTIARCH / "systemd", DEBIAN / "lib" / MULTIARCH / "systemd"),
+    DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio",
+]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
     "aarch64-linux-gnu-ar": "usr/bin/aarch64-linux-gnu-ar",
@@ -44,6 +48,8 @@ PROGRAMS = {
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
     "busybox": "bin/busybox",
+    "chrpath": "usr/bin/chrpath",
+    "chromium-headless-shell": "usr/lib/chromium/chromium-headless-shell",
     "collectd": "usr/sbin/collectd",
     "cpio": "bin/cpio",
     "haproxy": "usr/sbin/haproxy",
@@ -53,14 +59,17 @@ PROGRAMS = {
     "memcached": "usr/bin/memcached",
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
+    "mmdebstrap": "usr/bin/mmdebstrap",
     "nats-server": "usr/sbin/nats-server",
     "nginx": "usr/sbin/nginx",
     "openssl": "usr/bin/openssl",
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
     "php8.2": "usr/bin/php8.2",
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
+    "promtool": "usr/bin/promtool",
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
+    "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",
@@ -306,6 +315,24 @@ def oha_run() -> None:
     shutil.rmtree(target, ignore_errors=True)
 
 
+def browser_run() -> None:
+    """What the dashboard's tests drive a browser with, from the npm registry, as package-lock.json names it."""
+    need("npm", "apt-get install npm, or Node.js 20 from elsewhere; the browser tests need it")
+    folder = BUILD / "browser"
+    folder.mkdir(exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(ROOT / "tests/browser" / name, folder / name)
+    run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=folder)
+
+
+def browser_or_not() -> None:
+    """Without it the browser tests are skipped, and say so; nothing else needs it."""
+    try:
+        browser_run()
+    except SetupError as error:
+        say(f"no browser tests here: {error}")
+
+
 def contents(*names: str) -> Callable[[], list[bytes]]:
     return lambda: [str(ROOT).encode(), *((ROOT / name).read_bytes() for name in names)]
 
@@ -317,6 +344,12 @@ STEPS = (
         contents("requirements.txt", "requirements-dev.txt", "pyproject.toml"),
         lambda: (VENV / "bin/slackwater").exists(),
         python_run,
+    ),
+    Step(
+        "browser tests",
+        contents("tests/browser/package.json", "tests/browser/package-lock.json"),
+        lambda: (BUILD / "browser/node_modules/playwright-core").exists(),
+        browser_or_not,
     ),
     Step(
         "HAProxy 3",
