@@ -3,8 +3,8 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine web lab tools tests
 
-.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine bench-detector recordings docs
-.PHONY: clean
+.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine bench-detector bench-web
+.PHONY: recordings screenshots docs clean
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,12 @@ bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
 	python tools/bench_lbengine.py
+
+bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
+	python tools/bench_web.py --write docs/bench-web.md
+
+screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
+	python tools/screenshots.py
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
 	python tools/schema.py

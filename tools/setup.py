@@ -35,7 +35,10 @@ DEBIAN_13 = BUILD / "debian-13"
 
 OHA_VERSION = "1.16.0"
 MULTIARCH = f"{platform.machine()}-linux-gnu"
-LIBRARY_PATH = [DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH, DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio"]
+LIBRARY_PATH = [
+    *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
+    DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio",  # Chromium's
+]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
     "aarch64-linux-gnu-ar": "usr/bin/aarch64-linux-gnu-ar",

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, abort, current_app, render_template, request, url_for
 from werkzeug.exceptions import HTTPException, SecurityError
+from werkzeug.sansio.response import Response as BaseResponse
 
 from slackwater.config import PoolSettings
 from slackwater.journal import JournalError
@@ -138,13 +139,17 @@ def blueprint(reader: Reader) -> Blueprint:
         return render_template("settings.html", page=settings_page(reader.settings))
 
     @pages.app_errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response | HTTPException:
+    def refused(error: HTTPException) -> BaseResponse | HTTPException:
         if isinstance(error, SecurityError):  # a foreign host name: there is no page to lead to
             return error
+        answer = error.get_response()  # with its headers, such as Allow
         if request.path.startswith(("/api/", "/metrics", "/events")):
-            return Response(msgspec.json.encode({"error": error.description}), error.code, mimetype="application/json")
-        page = render_template("error.html", code=error.code, title=error.name, text=error.description)
-        return Response(page, error.code, mimetype="text/html")
+            answer.set_data(msgspec.json.encode({"error": error.description}))
+            answer.mimetype = "application/json"
+        else:
+            page = render_template("error.html", code=error.code, title=error.name, text=error.description)
+            answer.set_data(page)
+        return answer
 
     @pages.app_errorhandler(JournalError)
     def unreadable(error: JournalError) -> Response:
