@@ -19,6 +19,7 @@ CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 MODULES = ROOT / ".build/browser"
 pytestmark = [
     needs_haproxy,
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make setup` brings it"),
     pytest.mark.skipif(not (MODULES / "node_modules/playwright-core").exists(), reason="no playwright-core here"),
     pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js here"),
