@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from detector.columns import Columns, columns_of
+from detector.columns import Columns, Table
 from detector.routes import RouteTimes
 from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
-from slackwater.messages import Sample
 
-_RATIO, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(5)
+_RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(KEPT := 6)
 PEAK_TICKS = 3
 MIN_REQUESTS = 5
 """Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
@@ -47,13 +45,13 @@ class History:
 
     def __init__(self) -> None:
         self.routes = RouteTimes()
-        self._last: Floats = np.full((0, WINDOW, 5), np.nan)
+        self._last: Floats = np.full((0, WINDOW, KEPT), np.nan)
         self._at: Ints = np.zeros(0, dtype=np.int64)
 
     def resize(self, slots: int) -> None:
         more = slots - len(self._at)
         if more > 0:
-            self._last = np.concatenate([self._last, np.full((more, WINDOW, 5), np.nan)])
+            self._last = np.concatenate([self._last, np.full((more, WINDOW, KEPT), np.nan)])
             self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
             self.routes.resize(slots)
 
@@ -62,16 +60,16 @@ class History:
         self._last[slot] = np.nan
         self.routes.forget(slot)
 
-    def add(self, slots: Ints, samples: Sequence[Sample], first: Bools) -> Rows:
+    def add(self, slots: Ints, table: Table, first: Bools) -> Rows:
         """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
-        columns = columns_of(samples)
-        values = np.full((len(samples), len(SIGNALS)), np.nan)
+        columns = table.columns
+        values = np.full((len(table), len(SIGNALS)), np.nan)
         for number, signal in enumerate(SIGNALS):
             if signal.read is not None:
                 values[:, number] = signal.read(columns)
-        now = _window_row(columns, values[:, INDEX["canary_ratio"]])
+        now = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
         cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
-        by_route = self.routes.read(samples)
+        by_route = self.routes.read(table.routes)
         if by_route is not None:
             values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
 
@@ -80,11 +78,8 @@ class History:
         self._at[slots] = (self._at[slots] + 1) % WINDOW
         window = self._last[slots]
 
-        ratios = window[:, :, _RATIO]
-        seen = ~np.isnan(ratios)
-        values[:, INDEX["canary_ratio_max"]] = np.where(
-            seen.any(axis=1), np.where(seen, ratios, -np.inf).max(axis=1), np.nan
-        )
+        values[:, INDEX["canary_ratio_max"]] = np.fmax.reduce(window[:, :, _RATIO], axis=1)
+        values[:, INDEX["late_max"]] = np.fmax.reduce(window[:, :, _LATE], axis=1)
         cpu_s, requests = _sums(window, _CPU_S, _REQUESTS)
         values[:, INDEX["cpu_per_request"]] = np.where(
             requests >= MIN_REQUESTS, cpu_s / np.maximum(requests, 1) * 1e3, np.nan
@@ -112,14 +107,13 @@ class History:
         )
 
 
-def _window_row(columns: Columns, ratio: Floats) -> Floats:
-    """(M, 5): what the window keeps of each Sample."""
+def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
+    """(M, KEPT): what the window keeps of each Sample."""
     period_s, utilisation = columns["period_s"], columns["cpu.utilisation"]
     cpu_s_per_s = columns["sched.cpu_s_per_s"]
     cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
-    return np.stack(
-        [ratio, cpu_s_per_s * period_s, columns["traffic.rps"] * period_s, period_s, utilisation * period_s], axis=1
-    )
+    requests = columns["traffic.rps"] * period_s
+    return np.stack([ratio, late_ms, cpu_s_per_s * period_s, requests, period_s, utilisation * period_s], axis=1)
 
 
 def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detector import baseline, reading, tree
+from detector.columns import Row, row_of
 from detector.judge import Judge
 from slackwater.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
@@ -61,7 +62,7 @@ class Detector:
             )
             for pool in settings.pool
         }
-        self._arrived: dict[str, list[Sample]] = {name: [] for name in self._judges}
+        self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()
         self._saved_s = time.monotonic()
@@ -73,7 +74,7 @@ class Detector:
             loop.add_signal_handler(number, self._stop.set)
         self._restore()
         for pool in self._judges:
-            await self._bus.subscribe("sample", self._arrived[pool].append, pool=pool, decode=reading.decode)
+            await self._bus.subscribe("sample", self._keep, pool=pool, decode=reading.decode)
         tick_s = self._settings.detector.tick_s
         while not self._stop.is_set():
             await self._tick(time.monotonic())
@@ -83,11 +84,14 @@ class Detector:
                 continue
         await asyncio.to_thread(self._save, self._export())
 
+    def _keep(self, sample: Sample) -> None:
+        """Keeps a Sample for the next tick."""
+        self._arrived[sample.pool].append(row_of(sample))
+
     async def _tick(self, now_s: float) -> None:
         for pool, judge in self._judges.items():
-            samples = self._arrived[pool][:]
-            self._arrived[pool].clear()
-            for verdict in judge.tick(now_s, samples):
+            arrived, self._arrived[pool] = self._arrived[pool], []
+            for verdict in judge.take(now_s, arrived):
                 self._tell(verdict)
                 await self._bus.publish(verdict)
         if now_s - self._saved_s >= SAVE_EVERY_S:

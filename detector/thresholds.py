@@ -29,6 +29,7 @@ LIMITS: dict[str, Limit] = {
     "run_delay_per_cpu": Limit(2.5, 2.0),
     "canary_ratio": Limit(1.5, 1.4),
     "period": Limit(1.25, 1.25),
+    "late": Limit(3.0, 2.5),
     "steal": Limit(2.5, 2.0),
     "cpu_pressure": Limit(2.0, 1.6),
     "cpi": Limit(1.4, 1.3),
@@ -59,7 +60,7 @@ OWN_DOING = 0.85
 """From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
-RESIDUAL = ("run_delay", "canary_ratio", "period", "steal", "cpi", "probe_cycles")
+RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "probe_cycles")
 """What still lives on a server without requests; any of them keeps an episode open."""
 RESIDUAL_LIMITS: dict[str, Limit] = {**LIMITS, "run_delay": Limit(2.5, 2.0)}
 
@@ -101,7 +102,7 @@ def cross(frame: Frame) -> Crossed:
         # Who had nearly all of the CPU to itself a moment ago waits for itself: what queues says nothing then.
         own_doing = (frame.peak >= OWN_DOING)[:, None] & _WAITS
         far &= ~own_doing
-        # Pressure says of the whole machine what the run delay says of the web server: it stands in where that is not.
+        # Pressure says of the cgroup or the machine what the run delay says of the web server: it stands in for it.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
         # Where response times are known by route, those over all requests say nothing more: the mix may have changed.
         far[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
@@ -130,8 +131,14 @@ def cross(frame: Frame) -> Crossed:
 
 
 def _groups(marks: Bools) -> dict[str, Bools]:
-    """For each group of `_GROUPS` whether any of its signals is marked: (M,)."""
-    return {group: (marks & columns).any(axis=1) for group, columns in _GROUPS.items()}
+    """For each group of `_GROUPS` whether any of its signals is marked: (M,). Nearly all rows have no mark."""
+    some = np.flatnonzero(marks.any(axis=1))
+    found = {group: np.zeros(len(marks), dtype=bool) for group in _GROUPS}
+    if len(some):
+        marked = marks[some]
+        for group, columns in _GROUPS.items():
+            found[group][some] = (marked & columns).any(axis=1)
+    return found
 
 
 def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:

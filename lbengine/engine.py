@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lbengine import limits, tell
 from lbengine.account import Account
-from lbengine.balancer import Balancer
+from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
 from lbengine.by_hand import ByHand, may_pin
 from lbengine.decide import HOLD, Decisions, View, decide
@@ -23,9 +24,10 @@ from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
 from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
+from lbengine.wishes import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import VERSION, Change, Cycle, Mode, ServerState, Verdict
+from slackwater.messages import VERSION, Change, Cycle, Mode, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
@@ -74,6 +76,7 @@ class Engine:
         """Servers whose `maxconn` someone else has changed while we limited it."""
         self._account = Account(self._writer, self._node)
         self._rates = Rates()
+        self._wishes = Wishes()
         self._last: Snapshot | None = None
         self._started_s: float | None = None
         self._remarks: list[str] = []
@@ -142,6 +145,7 @@ class Engine:
             self._remarks += self._by_hand.remarks()
             self._remarks += self._account.over_share(snapshot, self._baselines or {})
         self._account.follow_up(changes)
+        self._say()
         sentence = self._tell(snapshot, changes, decisions)
         self.outbox.append(
             Cycle(
@@ -158,6 +162,10 @@ class Engine:
         )
         return sentence
 
+    def settle(self) -> None:
+        """Has the Changes of the last turn on the disk; call it when they have been published."""
+        self._writer.settle()
+
     def pause(self, by: str, why: str, now_s: float) -> str:
         """Puts the baseline weights back and keeps hands off until `resume`. Raises PauseError when it can't be kept.
 
@@ -168,6 +176,7 @@ class Engine:
         pause = Pause(by=by, why=why, since_unix_s=self._wall())
         self._pauses.save(pause)
         self._writer.note("pause", by, why)
+        self._wishes.forget()
         self.paused = pause
         self._put_back_due = self._store.path.exists()
         try:
@@ -193,6 +202,7 @@ class Engine:
         self._by_hand.set_mode(mode)
         self._writer.try_record(self._writer.change("mode", self.pool.name, before, mode, why, by, applied=True))
         self.acting = self._writer.acting = mode == "act"
+        self._wishes.forget()
         if self.acting:  # what was imagined in observe mode was never set
             self._positions, self._yielded, self._writer.limits = {}, frozenset(), {}
             self._put_back_due = False
@@ -231,12 +241,24 @@ class Engine:
         except BalancerError as error:
             return f"{self.pool.name}: {said}; {self._who} doesn't answer yet ({error})"
 
+    def wish(self, question: Mapping[str, Any], now_s: float) -> str:
+        """Takes what the second stage asks for; what it comes to is seen in the cycles. Raises ValueError."""
+        if self.paused is not None or not self.acting:
+            raise ValueError(self._hands_off())
+        node = question.get("node")
+        servers = [s.name for s in self._last.servers if self._node(s.name) == node] if self._last is not None else []
+        if not servers:
+            raise ValueError(f"no server of {self.pool.name} is the node {node!r}")
+        told = [self._wishes.take(server, question, now_s) for server in servers]
+        return f"{self.pool.name}: {'; '.join(told)}"
+
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed. Raises BalancerError when that is refused."""
         if self.standby or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
+        self._say()
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -331,6 +353,8 @@ class Engine:
             total_rps=self._rates.total_rps,
             now_s=now_s,
             limits=dict(self._writer.limits),
+            drains=self._wishes.drains(now_s),
+            caps=self._wishes.limits(now_s),
             pins=self._by_hand.pins(now_s, self._wall()),
         )
 
@@ -386,6 +410,22 @@ class Engine:
         return changes
 
     # --- telling
+
+    def _say(self) -> None:
+        """Tells the nodes what to answer, where HAProxy asks them for its weights."""
+        balancer = self._writer.balancer
+        if self.acting and isinstance(balancer, Speaker):
+            for server, percent in balancer.words().items():
+                self.outbox.append(
+                    Weight(
+                        v=VERSION,
+                        node=self._node(server),
+                        pool=self.pool.name,
+                        time_unix_s=self._wall(),
+                        percent=percent,
+                        lease_s=self.settings.lease_s,
+                    )
+                )
 
     def _hands_off(self) -> str:
         if self.paused is None:

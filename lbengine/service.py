@@ -25,6 +25,7 @@ from lbengine.ownership import BUCKET, Ownership
 from lbengine.pause import PauseError
 from lbengine.preflight import check
 from lbengine.snapshot import BalancerError
+from lbengine.wishes import WISHES
 from slackwater.bus import Bus, BusError
 from slackwater.config import BusSettings, ControllerSettings, PoolSettings
 from slackwater.control import Request, request_of
@@ -184,6 +185,7 @@ class Driver:
             log.log(logging.DEBUG if sentence == self._said else logging.INFO, "%s", sentence)
             self._said = sentence
         await self.publish()
+        await self._in_thread(self.engine.settle)
 
     def _complain(self, complaint: str) -> None:
         """Once for each outage, not in each cycle."""
@@ -192,9 +194,17 @@ class Driver:
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Does what a person asks; ValueError becomes the answer's `error`. Who stands by leaves it to the other."""
+        """Does what a person or the second stage asks; ValueError becomes the answer's `error`.
+
+        Who stands by leaves it to the other.
+        """
         if self.engine.standby:
             return None
+        if question.get("action") in WISHES:
+            sentence = await self._in_thread(self.engine.wish, question, time.monotonic())
+            log.info("%s", sentence)
+            self._wake.set()
+            return {"sentence": sentence}
         request = request_of(question)
         try:
             if request.mode == "act" and not self.engine.acting:
@@ -204,6 +214,7 @@ class Driver:
             raise ValueError(str(error)) from None
         log.info("%s", sentence)
         await self.publish()
+        await self._in_thread(self.engine.settle)
         return {"sentence": sentence}
 
     async def _may_act(self) -> None:
@@ -251,4 +262,5 @@ class Driver:
                     )
                     break
             await asyncio.sleep(0.2)
+        await self._in_thread(self.engine.settle)
         self._thread.shutdown()

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> where it is, and its line in the overview."""
 HIDDEN = {"run": ("slackwater.commands:run", "One child of `serve`.")}
-OUR_PACKAGES = {"slackwater", "detector", "lbengine", "web", "lab"}
+OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "web", "lab", "evaluation"}
 
 
 class Failure(click.ClickException):

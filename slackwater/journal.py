@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ import msgspec
 from slackwater import journal_schema as schema
 from slackwater import messages
 from slackwater.journal_schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.messages import Change, Cycle, Message, Sample, State, Verdict
+from slackwater.messages import Change, Cycle, Message, Resource, Sample, State, Verdict
 
 __all__ = ["History", "Journal", "JournalError", "NodeSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -86,6 +87,8 @@ class StateSpan(msgspec.Struct):
     """The highest."""
     path: list[str]
     """Why it began."""
+    resource: Resource | None = None
+    """What the neighbour took, as it was last told clearly; None in other states."""
 
 
 def journal_path(state_dir: str | Path) -> Path:
@@ -109,6 +112,10 @@ class Journal:
         self._clock = clock
         self._lock = threading.Lock()
         self._inode = path.stat().st_ino
+        self._unforced = False
+        """Changes were recorded that may not be on the disk yet."""
+        self._log_inode = 0
+        """Of the write-ahead log whose name is on the disk."""
         self._node_ids: dict[tuple[str, str], int] = {}
         self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
 
@@ -135,15 +142,38 @@ class Journal:
 
     # --- writing
 
-    def record(self, *batch: Message) -> None:
+    def record(self, *batch: Message, wait: bool = True) -> None:
         """Writes all of these in one transaction, or none (JournalError). A Change that is there already is left alone.
 
-        A transaction with a Change is on the disk when this returns (synchronous=FULL); Samples, Verdicts and Cycles
-        of the last moments may be lost with the machine's power (NORMAL), never by the death of a process.
+        What is written survives the death of any process. A transaction with a Change is on the disk when this
+        returns, so that it survives a power cut too; with `wait` false only once `force` has returned. Samples,
+        Verdicts and Cycles of the last moments may be lost with the machine's power.
         """
         if not batch:
             return
-        with self._transaction("written", durable=any(isinstance(message, Change) for message in batch)) as database:
+        self._write(batch)
+        if any(isinstance(message, Change) for message in batch):
+            self._unforced = True
+            if wait:
+                self.force()
+
+    def force(self) -> None:
+        """Has every Change that was recorded on the disk. Waits for the disk without keeping other writers waiting.
+
+        SQLite's own way (synchronous=FULL) would hold the write lock meanwhile. A write-ahead log that is forced to
+        the disk after the commit is as safe (https://sqlite.org/wal.html, "Performance Considerations").
+        """
+        if not self._unforced:
+            return
+        self._unforced = False
+        try:
+            self._log_inode = _force_log(Path(os.path.realpath(self.path)), self._log_inode)
+        except OSError as error:
+            self._unforced = True
+            raise JournalError(f"{self.path}: not written: the disk refused ({error})") from None
+
+    def _write(self, batch: Sequence[Message]) -> None:
+        with self._transaction("written") as database:
             now_unix_s = self._clock()
             for message in batch:
                 if isinstance(message, Change):
@@ -188,8 +218,9 @@ class Journal:
 
     def _write_state(self, database: sqlite3.Connection, verdict: Verdict) -> None:
         database.execute(
-            "INSERT INTO states VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
-            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity)",
+            "INSERT INTO states VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
+            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity),"
+            " resource = coalesce(nullif(excluded.resource, 'unclear'), resource, excluded.resource)",
             (
                 self._node_id(database, verdict.pool, verdict.node),
                 verdict.since_unix_s,
@@ -197,6 +228,7 @@ class Journal:
                 verdict.time_unix_s,
                 verdict.severity,
                 msgspec.json.encode(verdict.path).decode(),
+                verdict.resource,
             ),
         )
 
@@ -284,8 +316,8 @@ class Journal:
         """The states that the pool's nodes were in since then, in order of their beginning."""
         with self._reading() as database:
             rows = database.execute(
-                "SELECT node, state, since_unix_s, last_unix_s, severity, path FROM states JOIN nodes ON id = node_id"
-                " WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
+                "SELECT node, state, since_unix_s, last_unix_s, severity, path, resource FROM states"
+                " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
                 (pool, since_unix_s),
             ).fetchall()
         return [
@@ -389,12 +421,11 @@ class Journal:
                 raise failure(self.path, "read", error) from error
 
     @contextlib.contextmanager
-    def _transaction(self, verb: str, durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, verb: str) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 self._reopen_if_replaced()
                 database = self._connection
-                database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")
@@ -420,6 +451,27 @@ class Journal:
         self._inode = self.path.stat().st_ino
         self._node_ids.clear()
         self._weights.clear()
+
+
+def _force_log(database: Path, known_inode: int) -> int:
+    """The write-ahead log is on the disk after this, and its name too if it was made since; its inode. One that is not
+    there is no news: it goes when all of it is in the database."""
+    try:
+        handle = os.open(f"{database}-wal", os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    try:
+        os.fsync(handle)
+        inode = os.fstat(handle).st_ino
+    finally:
+        os.close(handle)
+    if inode != known_inode:
+        folder = os.open(database.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return inode
 
 
 def _kind_of(message: Message) -> str:

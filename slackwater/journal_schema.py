@@ -54,6 +54,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE latest (kind TEXT NOT NULL, pool TEXT NOT NULL, node TEXT NOT NULL,"
         " received_unix_s REAL NOT NULL, json TEXT NOT NULL, PRIMARY KEY (kind, pool, node)) WITHOUT ROWID",
     ),
+    ("ALTER TABLE states ADD COLUMN resource TEXT",),
     (
         f"CREATE TABLE rolled (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL,"
         f" n INTEGER NOT NULL, {', '.join(f'{name} INTEGER' for name in SAMPLE_COLUMNS)},"
@@ -201,6 +202,7 @@ def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
     try:
         if not read_only:
             _use_wal(connection, wait_s)
+            connection.execute("PRAGMA synchronous=NORMAL")  # what must be on the disk at once is forced there after it
             _update(connection)
         _check(connection, path, read_only)
     except sqlite3.Error as error:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from slackwater.journal import Journal, Reading
-from slackwater.messages import Change, Mode, ServerState, State, Verdict
+from slackwater.messages import Change, Mode, Resource, ServerState, State, Verdict
 from slackwater.percentile import pooled_ms
 
 STALE_AFTER_S = 3.0
@@ -59,6 +59,8 @@ class Row(msgspec.Struct):
     cpu: float | None
     """Utilisation: 1.0 is full."""
     why: str
+    resource: Resource | None = None
+    """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
 
 
 class PoolView(msgspec.Struct):
@@ -128,6 +130,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,
             why=_reasons(server, state, why, stale),
+            resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
 
     known = {servers.get(server.server, server.server): server for server in (cycle.servers if cycle else [])}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from slackwater.journal import Journal
-from slackwater.messages import Change, State
+from slackwater.messages import Change, Resource, State
 
 LOOK_BACK_S = 7 * 86400.0
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
@@ -29,6 +29,8 @@ class Story(msgspec.Struct):
     """The highest share of the node's calm capacity that was lost."""
     path: list[str]
     """Why it was judged so, as it began."""
+    resource: Resource | None
+    """What the neighbour takes, where it can be told; None for other states."""
     changes: list[Change]
     """What was done about it, oldest first, and what came of that."""
 
@@ -48,14 +50,24 @@ def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
         following[span.node] = span.since_unix_s
         if span.state in SLOW:
             told.append(
-                Story(pool, span.node, span.state, span.since_unix_s, ended, span.severity, span.path, changes=[])
+                Story(
+                    pool=pool,
+                    node=span.node,
+                    state=span.state,
+                    since_unix_s=span.since_unix_s,
+                    until_unix_s=ended,
+                    severity=span.severity,
+                    path=span.path,
+                    resource=span.resource,
+                    changes=[],
+                )
             )
     return told[::-1]
 
 
 def with_changes(journal: Journal, told: Story, servers: Mapping[str, str]) -> Story:
     """The episode with what was done about it."""
-    names = {server for server, of in servers.items() if of == told.node} | {told.node}
+    names = {server for server, of in servers.items() if of == told.node} | ({told.node} - servers.keys())
     return msgspec.structs.replace(told, changes=_changes(journal, told, names))
 
 
@@ -69,8 +81,8 @@ def as_text(told: Story) -> str:
     """For people, times in the local zone."""
     lasted = "it goes on" if told.until_unix_s is None else f"{told.until_unix_s - told.since_unix_s:.1f} s"
     lines = [
-        f"{told.node} ({told.pool}): {told.state} since {_clock(told.since_unix_s, date=True)}, {lasted},"
-        f" {told.severity:.0%} of its capacity lost at most",
+        f"{told.node} ({told.pool}): {told.state}{_of(told.resource)} since {_clock(told.since_unix_s, date=True)},"
+        f" {lasted}, {told.severity:.0%} of its capacity lost at most",
         *(f"  because {reason}" for reason in told.path),
     ]
     climbing: Change | None = None
@@ -82,6 +94,10 @@ def as_text(told: Story) -> str:
             lines.append(_line(climbing))
         climbing = made
     return "\n".join(lines)
+
+
+def _of(resource: Resource | None) -> str:
+    return f" ({resource})" if resource not in (None, "unclear") else ""
 
 
 def _goes_on(before: Change, now: Change) -> bool:

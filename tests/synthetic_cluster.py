@@ -154,7 +154,7 @@ class Cluster:
         else:
             sample.absent["traffic"] = "no capture: CAP_NET_RAW is missing"
         if self.rich:
-            self._enrich(sample, host, other)
+            self._enrich(sample, host, loud, other)
         host.seq += 1
         return sample
 
@@ -166,8 +166,8 @@ class Cluster:
             found.append(RouteTraffic(name, served * share / PERIOD_S, rt_ms if served * share >= 1 else None))
         return found
 
-    def _enrich(self, sample: Sample, host: Host, other: float) -> None:
-        """The Sample's further sections; `other` is the intensity of a neighbour that takes no CPU."""
+    def _enrich(self, sample: Sample, host: Host, loud: float, other: float) -> None:
+        """The Sample's further sections; `loud` is how much CPU a neighbour takes, `other` how much of others."""
         draw = self._random
         takes = {name: other * (host.takes == name) for name in ("cache", "memory bandwidth", "network", "disk")}
         cycles = 1 + 2.5 * takes["memory bandwidth"] + 1.0 * takes["cache"]
@@ -183,6 +183,7 @@ class Cluster:
             alu_cycles_per_op=abs(draw.normal(0.5, 0.01)),
             slow_share=min(1.0, abs(draw.normal(0.1, 0.01)) * (1 + 4 * takes["cache"])),
             wall_cpu_ratio=1.0 + draw.exponential(0.01),
+            late_ms=draw.exponential(0.1) + (draw.uniform(0.0, 30.0) * loud if draw.random() < 0.8 else 0.0),
         )
         if sample.pressure is not None:
             sample.pressure.cgroup_cpu_some = sample.pressure.cpu_some

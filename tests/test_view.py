@@ -9,7 +9,7 @@ import pytest
 
 from slackwater import view
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Cycle, Mode, Sample, ServerState, State, Traffic, Verdict
+from slackwater.messages import Change, Cpu, Cycle, Mode, Resource, Sample, ServerState, State, Traffic, Verdict
 from slackwater.view import describe_change, duration, pool_view
 
 T0 = 1_795_000_000.0
@@ -30,7 +30,8 @@ class Pool:
 
     def verdict(self, node: str, state: State, path: str = "because") -> None:
         at = self.now_unix_s
-        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds"))
+        resource: Resource | None = "cache" if state == "interference" else None
+        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds", resource))
 
     def cycle(self, *servers: ServerState, mode: Mode = "act") -> None:
         sentence = "web: unchanged"
@@ -62,7 +63,8 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
     first, second = seen.rows
     assert (first.node, first.state, first.since_unix_s) == ("host1", "interference", T0 - 5)
     assert (first.weight, first.baseline, first.rps, first.rt_p95_ms, first.cpu) == (0, 100, 80.0, 5.0, 0.4)
-    assert first.why == "because; 2 of 3"
+    assert (first.why, first.resource) == ("because; 2 of 3", "cache")
+    assert second.resource is None
     assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "no Verdict yet", None, 70.0)
 
 

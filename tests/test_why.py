@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, State, Verdict
+from slackwater.messages import Change, Resource, State, Verdict
 from slackwater.why import Story, as_text, story
 
 NOW = time.time()
@@ -19,7 +19,8 @@ NOW = time.time()
 
 def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
     path = ["run delay 14.2x its calm baseline", "peers calm"] if state != "calm" else []
-    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds")
+    resource: Resource | None = ("unclear" if severity < 0.8 else "cpu") if state == "interference" else None
+    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds", resource)
 
 
 def change(
@@ -62,12 +63,13 @@ def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) ->
     assert found.since_unix_s == pytest.approx(NOW - 100.0)
     assert found.until_unix_s == pytest.approx(NOW - 80.0)
     assert found.severity == 0.82
+    assert found.resource == "cpu", "unclear at first"
     assert [made.after for made in found.changes] == [0, 4.9, 2, 40, 100]
 
 
 def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
     lines = as_text(told(journal)).splitlines()
-    assert lines[0].startswith("web1 (web): interference since ")
+    assert lines[0].startswith("web1 (web): interference (cpu) since ")
     assert "20.0 s, 82% of its capacity lost" in lines[0]
     assert lines[1:3] == ["  because run delay 14.2x its calm baseline", "  because peers calm"]
     assert "host1 weight 100 -> 0: optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1 (by lbengine)" in lines[3]

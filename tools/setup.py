@@ -37,6 +37,7 @@ OHA_VERSION = "1.16.0"
 MULTIARCH = f"{platform.machine()}-linux-gnu"
 LIBRARY_PATH = [
     *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
+    *(DEBIAN / "usr/lib" / MULTIARCH / "systemd", DEBIAN / "lib" / MULTIARCH / "systemd"),
     DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio",  # Chromium's
 ]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
@@ -47,6 +48,7 @@ PROGRAMS = {
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
     "busybox": "bin/busybox",
+    "chrpath": "usr/bin/chrpath",
     "chromium-headless-shell": "usr/lib/chromium/chromium-headless-shell",
     "collectd": "usr/sbin/collectd",
     "cpio": "bin/cpio",
@@ -57,6 +59,7 @@ PROGRAMS = {
     "memcached": "usr/bin/memcached",
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
+    "mmdebstrap": "usr/bin/mmdebstrap",
     "nats-server": "usr/sbin/nats-server",
     "nginx": "usr/sbin/nginx",
     "openssl": "usr/bin/openssl",
@@ -66,6 +69,7 @@ PROGRAMS = {
     "promtool": "usr/bin/promtool",
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
+    "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
     "wrk": "usr/bin/wrk",

@@ -1,13 +1,21 @@
-//! Gives back what only the start needed: pages of code and constants are the file's, so they can be dropped at any time,
-//! and those that are needed again come back by themselves. What is dropped stays in the kernel's cache of the file: no
-//! memory is freed at once, but the kernel may use it for something else.
+//! Gives back what only the start needed: freed memory that the allocator keeps, and pages of code and constants. These
+//! are the file's, so they can be dropped at any time, and those that are needed again come back by themselves. What is
+//! dropped stays in the kernel's cache of the file: no memory is freed at once, but the kernel may use it for something
+//! else.
 
 use std::fs;
 
 use rustix::mm::{Advice, madvise};
 
-/// Drops the pages of program and libraries from this process's memory. Where that is not possible nothing happens.
-pub fn give_back_code() {
+/// Drops both from this process's memory. Where that is not possible nothing happens.
+pub fn give_back() {
+    // SAFETY: the allocator hands back what nobody holds.
+    #[cfg(target_env = "gnu")]
+    let _ = unsafe { libc::malloc_trim(0) };
+    give_back_code();
+}
+
+fn give_back_code() {
     for part in unchanged(&fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
         let start = std::ptr::with_exposed_provenance_mut(part.start);
         // SAFETY: the pages hold what stands in a file, unchanged (no page of the mapping was copied) and unchangeable
