@@ -156,7 +156,7 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
         note=" · ".join(notes),
         state=row.state,
         symbol=SYMBOLS[row.state],
-        word=WORDS[row.state],
+        word=f"{WORDS[row.state]}: {row.resource}" if row.resource not in (None, "unclear") else WORDS[row.state],
         since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
         since_unix_s=row.since_unix_s,
         weight=NOTHING if row.weight is None else f"{row.weight} / {row.baseline}",
