@@ -53,6 +53,8 @@ class Frame:
     """(M,) see `history.Rows.load`."""
     peak: Floats
     """(M,) see `history.Rows.peak`."""
+    replaced: Bools
+    """(M,) see `history.Rows.replaced`."""
     bins: Ints
     """(M,) range of the peak load: the baseline that the tick is compared with."""
     demand: Floats
@@ -141,6 +143,7 @@ class Features:
             borrowed=borrowed,
             load=rows.load,
             peak=rows.peak,
+            replaced=rows.replaced,
             bins=bins,
             demand=demand,
             peers_demand=peers_demand,

@@ -169,6 +169,21 @@ class Tree:
                 paths[place] = list(path)
         return paths
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The tree's nodes for JSON: `asks`, `limit`, `below` and `above` (numbers of nodes), or a leaf's `says` with
+        its `interference` share."""
+        told: list[dict[str, Any]] = []
+        for number in range(len(self.left)):
+            if self.left[number] < 0:
+                share = float(self.interference[number])
+                told.append({"says": CLASSES[int(share >= SURE)], "interference": round(share, 4)})
+                continue
+            asks, limit = words(FEATURES[self.feature[number]]), float(f"{self.threshold[number]:.4g}")
+            told.append(
+                {"asks": asks, "limit": limit, "below": int(self.left[number]), "above": int(self.right[number])}
+            )
+        return told
+
     def draw(self) -> str:
         """The whole tree as text."""
         lines: list[str] = []
