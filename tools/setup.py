@@ -37,7 +37,7 @@ MULTIARCH = f"{platform.machine()}-linux-gnu"
 LIBRARY_PATH = [
     *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
     *(DEBIAN / "usr/lib" / MULTIARCH / "systemd", DEBIAN / "lib" / MULTIARCH / "systemd"),
-    DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio",
+    DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio",  # Chromium's
 ]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
@@ -68,6 +68,7 @@ PROGRAMS = {
     "promtool": "usr/bin/promtool",
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
+    "setcap": "sbin/setcap",
     "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
