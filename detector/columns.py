@@ -36,7 +36,10 @@ Bools = NDArray[np.bool_]
 
 SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
     "cpu": (Cpu(scope="system"), ("utilisation", "steal", "cores", "throttled")),
-    "sched": (Sched(), ("cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s", "involuntary_switches_per_s")),
+    "sched": (
+        Sched(),
+        ("cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s", "involuntary_switches_per_s", "threads"),
+    ),
     "pressure": (
         Pressure(),
         ("cpu_some", "memory_some", "io_some", "cgroup_cpu_some", "cgroup_memory_some", "cgroup_io_some"),

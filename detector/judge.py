@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,9 @@ from detector.estimator import START, Estimates, Estimator
 from detector.features import Features, Frame
 from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
+from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
+from detector.tail.online import Learner
 from detector.tree import Model
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
@@ -69,12 +70,14 @@ class Judge:
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
+        self.tail: Learner | None = None
+        """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._machines = StateMachines(calm_dwell_s)
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
-        self._restored: dict[str, dict[str, Any]] = {}
+        self._restored: Nodes = {}
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._used: Bools = np.zeros(0, dtype=bool)
@@ -109,16 +112,28 @@ class Judge:
 
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
-    def export_baselines(self) -> dict[str, Any]:
-        """Node -> its calm baseline as JSON, those not heard of since the start too."""
-        known: dict[str, Any] = {}
-        for node, slot in self.inbox.nodes.items():
-            known[node] = self.features.baselines.export(slot)
-            if routes := self.history.routes.export(slot):
-                known[node][ROUTES] = routes
-        return {**self._restored, **{node: cells for node, cells in known.items() if cells}}
+    def baseline_nodes(self) -> list[str]:
+        """All nodes that `export_baselines` knows, those not heard of since the start too."""
+        return [*self._restored, *self.inbox.nodes]
 
-    def restore_baselines(self, nodes: dict[str, Any]) -> None:
+    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
+        """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
+
+        One heard of in the last hour counts as heard of now.
+        """
+        wanted = self.baseline_nodes() if nodes is None else nodes
+        slot_of = self.inbox.nodes
+        heard = [node for node in wanted if node in slot_of]
+        slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
+        found: Nodes = {node: self._restored[node] for node in wanted if node in self._restored}
+        for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
+            if routes := self.history.routes.export(slot):
+                cells[ROUTES] = routes
+            if cells:
+                found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
+        return found
+
+    def restore_baselines(self, nodes: Nodes) -> None:
         """Takes what `export_baselines` gave; each node gets its own when it is first heard of."""
         self._restored = dict(nodes)
 
@@ -130,6 +145,8 @@ class Judge:
         if more > 0:
             for part in (self.features, self.history, self.estimator, self._machines):
                 part.resize(self.inbox.slots)
+            if self.tail is not None:
+                self.tail.resize(self.inbox.slots)
             self._seen_slow, self._fresh, self._in_episode, self._used = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
                 for marks in (self._seen_slow, self._fresh, self._in_episode, self._used)
@@ -142,12 +159,15 @@ class Judge:
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
+                if self.tail is not None:
+                    self.tail.forget(slot)
                 self._seen_slow[slot] = self._in_episode[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
                 try:
-                    cells = dict(self._restored.pop(node))
+                    cells = {**self._restored.pop(node)}
+                    cells.pop(LAST_HEARD, None)
                     self.history.routes.restore(slot, cells.pop(ROUTES, {}))
                     self.features.baselines.restore(slot, cells)
                 except (ValueError, TypeError) as error:
@@ -181,7 +201,12 @@ class Judge:
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
         paths = self._paths(frame, crossed, seen, steps, why)
-        return self._verdicts(table, frame.slots, steps, estimates, paths)
+        verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
+        if self.tail is not None:
+            self.tail.see(now_s, frame)
+            for row, curve in self.tail.tell(now_s, frame):
+                verdicts[row].p95_at_rps = curve
+        return verdicts
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Why]:
         """Rows that look interfered by themselves, and a function that gives the reasons of a row.

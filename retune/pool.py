@@ -63,6 +63,7 @@ class Pool:
         self._limits: dict[str, tuple[int, float]] = {}
         """Node -> the server's own maxconn, and when the limit was last asked for."""
         self._said: dict[str, str] = {}
+        self._began_s = clock()
 
     # --- what comes in
 
@@ -153,6 +154,9 @@ class Pool:
     # --- the balancer's own limit
 
     async def _limit_servers(self, now_s: float) -> None:
+        # A limit of the run before ends first: a server's own maxconn is what it shows without us.
+        if now_s - self._began_s < LIMIT_FOR_S and any(node.taken_over for node in self.nodes.values()):
+            return
         for node in self.nodes.values():
             server = self._site.server(node.name)
             rule = self._knowledge.get(MAXCONN)
