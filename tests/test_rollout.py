@@ -32,7 +32,7 @@ from slackwater.messages import Verdict
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
 ]
 WEBS = ["web1", "web2", "web3"]
