@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lbengine import limits, tell
 from lbengine.account import Account
-from lbengine.balancer import Balancer
+from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
+from lbengine.by_hand import ByHand, may_pin
 from lbengine.decide import HOLD, Decisions, View, decide
 from lbengine.doors import balancer_of
 from lbengine.inbox import Inbox
@@ -22,9 +24,10 @@ from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
 from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
+from lbengine.wishes import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict
+from slackwater.messages import VERSION, Change, Cycle, Mode, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
@@ -51,7 +54,8 @@ class Engine:
         self._who = pool.balancer_name
         self.settings = settings
         self.inbox = Inbox()
-        self.acting = pool.mode == "act"
+        self._by_hand = ByHand(state_dir, pool.name, pool.mode)
+        self.acting = self._by_hand.mode == "act"
         self._wall = wall
         self._store = BaselineStore(state_dir, pool)
         balancer = balancer or balancer_of(pool, settings.socket_timeout_s)
@@ -72,6 +76,7 @@ class Engine:
         """Servers whose `maxconn` someone else has changed while we limited it."""
         self._account = Account(self._writer, self._node)
         self._rates = Rates()
+        self._wishes = Wishes()
         self._last: Snapshot | None = None
         self._started_s: float | None = None
         self._remarks: list[str] = []
@@ -137,15 +142,17 @@ class Engine:
         else:
             decisions = decide(self._view(snapshot, verdicts, now_s), self.pool, self.settings)
             changes = self._apply(snapshot, decisions)
+            self._remarks += self._by_hand.remarks()
             self._remarks += self._account.over_share(snapshot, self._baselines or {})
         self._account.follow_up(changes)
+        self._say()
         sentence = self._tell(snapshot, changes, decisions)
         self.outbox.append(
             Cycle(
                 v=VERSION,
                 pool=self.pool.name,
                 time_unix_s=self._wall(),
-                mode=self.pool.mode,
+                mode=self._by_hand.mode,
                 paused=self.paused is not None,
                 balance=snapshot.balance,
                 law=self.pool.law,
@@ -154,6 +161,10 @@ class Engine:
             )
         )
         return sentence
+
+    def settle(self) -> None:
+        """Has the Changes of the last turn on the disk; call it when they have been published."""
+        self._writer.settle()
 
     def pause(self, by: str, why: str, now_s: float) -> str:
         """Puts the baseline weights back and keeps hands off until `resume`. Raises PauseError when it can't be kept.
@@ -165,6 +176,7 @@ class Engine:
         pause = Pause(by=by, why=why, since_unix_s=self._wall())
         self._pauses.save(pause)
         self._writer.note("pause", by, why)
+        self._wishes.forget()
         self.paused = pause
         self._put_back_due = self._store.path.exists()
         try:
@@ -180,10 +192,65 @@ class Engine:
         self._writer.note("resume", by, why)
         self.paused = None
         self._put_back_due = self._put_back_due and not self.acting
+        return self._then_cycle(f"resumed by {by}", now_s)
+
+    def set_mode(self, mode: Mode, by: str, why: str, now_s: float) -> str:
+        """Observes or acts from now on; to observe puts the baseline weights back first. Raises ByHandError."""
+        before = self._by_hand.mode
+        if mode == before:
+            return f"{self.pool.name}: mode is {mode} already"
+        self._by_hand.set_mode(mode)
+        self._writer.try_record(self._writer.change("mode", self.pool.name, before, mode, why, by, applied=True))
+        self.acting = self._writer.acting = mode == "act"
+        self._wishes.forget()
+        if self.acting:  # what was imagined in observe mode was never set
+            self._positions, self._yielded, self._writer.limits = {}, frozenset(), {}
+            self._put_back_due = False
+        else:
+            self._put_back_due = self._store.path.exists()
+        return self._then_cycle(f"mode is {mode} by {by}", now_s)
+
+    def pin(self, server: str, weight: int, for_s: float, by: str, why: str, now_s: float) -> str:
+        """Holds a server at a weight, within the guard's bounds, for a time. Raises ByHandError."""
+        may_pin(server, weight, self._baselines or {})
+        self._by_hand.pin(server, weight, by, for_s, now_s, self._wall())
+        told = f"{why + ': ' if why else ''}for {for_s:g} s"
+        self._writer.try_record(self._writer.change("pin", server, None, weight, told, by, applied=True))
+        return self._then_cycle(f"{server} is pinned at {weight} by {by} for {for_s:g} s", now_s)
+
+    def unpin(self, server: str, by: str, why: str, now_s: float) -> str:
+        """Ends a pin. Raises ByHandError when there is none."""
+        self._by_hand.unpin(server)
+        self._writer.try_record(self._writer.change("unpin", server, None, None, why, by, applied=True))
+        return self._then_cycle(f"{server} is no longer pinned", now_s)
+
+    def end_episode(self, node: str, by: str, why: str, now_s: float) -> str:
+        """Takes a node for calm until the episode that it is in is over. Raises ByHandError."""
+        self._by_hand.end_episode(self.inbox.fresh(now_s, self.settings.lease_s).get(node), node, by)
+        self._writer.try_record(self._writer.change("end_episode", node, None, None, why, by, applied=True))
+        return self._then_cycle(f"{node}'s episode was ended by hand by {by}", now_s)
+
+    def acknowledge(self, node: str, by: str, why: str) -> str:
+        """Records that somebody has seen it."""
+        self._writer.try_record(self._writer.change("acknowledge", node, None, None, why, by, applied=True))
+        return f"{self.pool.name}: {node} acknowledged by {by}"
+
+    def _then_cycle(self, said: str, now_s: float) -> str:
         try:
-            return f"{self.pool.name}: resumed by {by}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
+            return f"{self.pool.name}: {said}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
         except BalancerError as error:
-            return f"{self.pool.name}: resumed by {by}; {self._who} doesn't answer yet ({error})"
+            return f"{self.pool.name}: {said}; {self._who} doesn't answer yet ({error})"
+
+    def wish(self, question: Mapping[str, Any], now_s: float) -> str:
+        """Takes what the second stage asks for; what it comes to is seen in the cycles. Raises ValueError."""
+        if self.paused is not None or not self.acting:
+            raise ValueError(self._hands_off())
+        node = question.get("node")
+        servers = [s.name for s in self._last.servers if self._node(s.name) == node] if self._last is not None else []
+        if not servers:
+            raise ValueError(f"no server of {self.pool.name} is the node {node!r}")
+        told = [self._wishes.take(server, question, now_s) for server in servers]
+        return f"{self.pool.name}: {'; '.join(told)}"
 
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed. Raises BalancerError when that is refused."""
@@ -191,6 +258,7 @@ class Engine:
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
+        self._say()
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -200,7 +268,7 @@ class Engine:
         """Fresh Verdicts by node."""
         if self._started_s is None:
             self._started_s = now_s
-        return self.inbox.fresh(now_s, self.settings.lease_s)
+        return self._by_hand.judged(self.inbox.fresh(now_s, self.settings.lease_s))
 
     def _node(self, server: str) -> str:
         return self.pool.servers.get(server, server)
@@ -285,6 +353,9 @@ class Engine:
             total_rps=self._rates.total_rps,
             now_s=now_s,
             limits=dict(self._writer.limits),
+            drains=self._wishes.drains(now_s),
+            caps=self._wishes.limits(now_s),
+            pins=self._by_hand.pins(now_s, self._wall()),
         )
 
     # --- writing
@@ -340,9 +411,25 @@ class Engine:
 
     # --- telling
 
+    def _say(self) -> None:
+        """Tells the nodes what to answer, where HAProxy asks them for its weights."""
+        balancer = self._writer.balancer
+        if self.acting and isinstance(balancer, Speaker):
+            for server, percent in balancer.words().items():
+                self.outbox.append(
+                    Weight(
+                        v=VERSION,
+                        node=self._node(server),
+                        pool=self.pool.name,
+                        time_unix_s=self._wall(),
+                        percent=percent,
+                        lease_s=self.settings.lease_s,
+                    )
+                )
+
     def _hands_off(self) -> str:
         if self.paused is None:
-            return f"mode is {self.pool.mode}"
+            return f"mode is {self._by_hand.mode}"
         return f"paused by {self.paused.by}{f' ({self.paused.why})' if self.paused.why else ''}"
 
     def _tell(self, snapshot: Snapshot, changes: list[Change], decisions: Decisions) -> str:

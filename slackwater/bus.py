@@ -1,12 +1,15 @@
 """The bus: one door to NATS. Everything that the parts tell each other goes through here, on one machine too.
 
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
-`slackwater.change.<pool>`, `slackwater.cycle.<pool>`; requests: `slackwater.control.<pool>`.
+`slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.change.<pool>`,
+`slackwater.cycle.<pool>`; requests:
+`slackwater.control.<pool>`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -20,6 +23,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
 from slackwater import messages
@@ -78,6 +82,14 @@ def _access(settings: BusSettings) -> dict[str, Any]:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> KeyValue:
+    """Kept by three servers where the bus is a cluster that has so many: one may die. Else by one."""
+    if is_cluster:
+        with contextlib.suppress(nats.js.errors.APIError):
+            return await stream.create_key_value(bucket=name, history=1, replicas=3)
+    return await stream.create_key_value(bucket=name, history=1)
 
 
 class Bucket:
@@ -170,12 +182,16 @@ class Bus:
         """Whether there is a connection at this moment."""
         return self._client.is_connected
 
-    async def publish(self, message: Message) -> None:
-        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news."""
+    async def publish(self, message: Message, headers: Callable[[bytes], dict[str, str]] | None = None) -> None:
+        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news.
+
+        `headers` makes the headers that go with the message's bytes, such as a signature.
+        """
         if not self.connected and not isinstance(message, Change):
             return
         try:
-            await self._client.publish(subject_of(message), messages.encode(message))
+            payload = messages.encode(message)
+            await self._client.publish(subject_of(message), payload, headers=headers(payload) if headers else None)
         except nats.errors.Error as error:
             log.debug("bus %s: not sent: %s", self.url, _text(error))
 
@@ -256,7 +272,7 @@ class Bus:
             try:
                 return Bucket(await stream.key_value(name), self.url)
             except nats.js.errors.BucketNotFoundError:
-                return Bucket(await stream.create_key_value(bucket=name, history=1), self.url)
+                return Bucket(await _new_store(stream, name, bool(self._client.discovered_servers)), self.url)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise BusError(f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?") from None
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from slackwater.config import ControllerSettings, load
+from slackwater.config import ControllerSettings, PoolSettings, load
 
 if TYPE_CHECKING:
+    from slackwater.control import Action
     from slackwater.journal import Journal
     from slackwater.messages import Change
 
@@ -29,14 +30,11 @@ SERVICES = {
     "journal": "slackwater.journal_service",
     "detector": "detector.service",
     "lbengine": "lbengine.service",
+    "retune": "retune.service",
     "web": "web.service",
 }
 """What `serve` runs; each module has `async def run(settings)`."""
 LOOK_EVERY_S = 0.5
-
-
-class Refused(Exception):
-    """A running part said no, and why."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -69,9 +67,9 @@ def why_option() -> Callable[[Command], Command]:
 def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C; then set the baseline weights and end.
 
-    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine and the dashboard,
-    and starts again what dies. Exit status 1 when it cannot start, or when the baseline weights could not be
-    confirmed at the end.
+    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
+    (unless retune.mode is off) and the dashboard, and starts again what dies. Exit status 1 when it cannot start, or
+    when the baseline weights could not be confirmed at the end.
     """
     from slackwater import serve as supervisor
 
@@ -110,11 +108,33 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
+class ForJournald(OneLine):
+    """journald has the time, and takes the level from the number in front: sd-daemon(3)."""
+
+    LEVELS = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        number = next((number for level, number in self.LEVELS if record.levelno >= level), 7)
+        return f"<{number}>{super().formatMessage(record)}"
+
+
+def goes_to_journald(descriptor: int = 2) -> bool:
+    """Whether systemd connected this descriptor with its journal: systemd.exec(5), JOURNAL_STREAM."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
 def log_to_stderr() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
-    )
+    if goes_to_journald():
+        handler.setFormatter(ForJournald("%(name)s: %(message)s"))
+    else:
+        handler.setFormatter(
+            OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+        )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
@@ -247,7 +267,7 @@ def why(node: str, config_path: Path, pool_name: str | None, as_json: bool) -> N
 @why_option()
 def pause(config_path: Path, pool_name: str | None, why: str) -> None:
     """Set the baseline weights and keep hands off the pool until `resume`, also over a restart."""
-    _ask_lbengine("pause", config_path, pool_name, why)
+    ask_lbengine("pause", config_path, pool_name, why)
 
 
 @click.command(epilog="Example: slackwater resume --pool web")
@@ -256,27 +276,15 @@ def pause(config_path: Path, pool_name: str | None, why: str) -> None:
 @why_option()
 def resume(config_path: Path, pool_name: str | None, why: str) -> None:
     """Take up the work again after `pause`."""
-    _ask_lbengine("resume", config_path, pool_name, why)
+    ask_lbengine("resume", config_path, pool_name, why)
 
 
-def _ask_lbengine(action: str, config_path: Path, pool_name: str | None, why: str) -> None:
-    from slackwater.bus import Bus
+def ask_lbengine(action: Action, config_path: Path, pool_name: str | None, why: str, **more: Any) -> None:
+    from slackwater.control import Request, ask_once
 
     settings = load(config_path)
     pool = settings.the_pool(pool_name)
-
-    async def ask() -> dict[str, Any]:
-        bus = await Bus.connect(settings.bus, f"slackwater-{action}", wait_s=2.0)
-        try:
-            question = {"action": action, "by": login_name(), "why": why}
-            return await bus.ask(f"slackwater.control.{pool.name}", question)
-        finally:
-            await bus.close()
-
-    answer = asyncio.run(ask())
-    if "error" in answer:
-        raise Refused(f"lbengine refused: {answer['error']}")
-    click.echo(answer.get("sentence", f"{pool.name}: {action} done"))
+    click.echo(ask_once(settings.bus, pool.name, Request(action=action, by=login_name(), why=why, **more)))
 
 
 def login_name() -> str:
@@ -290,26 +298,43 @@ def login_name() -> str:
 @click.command(epilog='Example: slackwater restore --pool web --why "the controller is gone"')
 @config_option
 @pool_option("The pool; needed when there are several.")
+@click.option("--all", "every", is_flag=True, help="All pools, each whatever became of the others.")
 @why_option()
-def restore(config_path: Path, pool_name: str | None, why: str) -> None:
+def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> None:
     """Set the baseline weights by hand, as they are on disk; needs no running controller."""
-    from lbengine.restore import restore as set_baseline
     from slackwater.state_dir import running_serve
 
+    if every and pool_name:
+        raise click.UsageError("--all and --pool exclude each other.")
     settings = load(config_path)
-    pool = settings.the_pool(pool_name)
+    pools = settings.pool if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)
     if serving is not None:
         click.echo(
             f"warning: `slackwater serve` runs (pid {serving}) and may lower weights again;"
-            f" `slackwater pause --pool {pool.name}` keeps it from that",
+            f" `slackwater pause --pool {pools[0].name}` keeps it from that",
             err=True,
         )
-    changes = set_baseline(settings, pool, login_name(), why or "by hand")
+    failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why or "by hand"))]
+    if failed:
+        raise click.ClickException("; ".join(failed))
+
+
+def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:
+    """Sets and prints; returns why it could not, or an empty text."""
+    from lbengine.baseline import BaselineError
+    from lbengine.restore import restore as set_baseline
+    from lbengine.snapshot import BalancerError
+
+    try:
+        changes = set_baseline(settings, pool, login_name(), why)
+    except (BalancerError, BaselineError) as error:
+        return str(error)
     for change in changes:
         click.echo(f"{pool.name}: {change.target} {change.before} -> {change.after}")
     if not changes:
         click.echo(f"{pool.name}: nothing to put back")
+    return ""
 
 
 # --- configuration

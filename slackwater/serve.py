@@ -18,6 +18,7 @@ from slackwater import __version__, nats_server, state_dir
 from slackwater.bus import without_password
 from slackwater.children import Child, Death
 from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.notify import Notify
 
 log = logging.getLogger("slackwater.serve")
 
@@ -98,13 +99,17 @@ class Supervisor:
         self._outage = Outage(settings.lbengine.lease_s)
         self._children: list[Child] = []
         self._written: dict[str, int | None] | None = None
+        self._notify = Notify()
 
     def run(self) -> int:
         """The supervisor's life: start, tend, stop."""
         try:
             self._start()
+            self._notify.ready()
             while (number := self._wait_for_signal()) is None:
+                self._notify.alive(time.monotonic())
                 self._tend()
+            self._notify.stopping()
             log.info("stopping (%s): lbengine first", signal.Signals(number).name)
         finally:
             confirmed = self._stop()
@@ -122,7 +127,10 @@ class Supervisor:
                 )
             self._add(NATS, nats_server.command(self._folder, settings.bus.listen))
             nats_server.wait_until_it_answers(settings.bus.listen, self._folder / "nats.log")
-        for name in ("journal", "detector", "lbengine", *(["web"] if settings.web.listen else [])):
+        names = ["journal", "detector", "lbengine"]
+        names += ["retune"] if settings.retune.mode != "off" else []
+        names += ["web"] if settings.web.listen else []
+        for name in names:
             run = [sys.executable, "-P", "-m", "slackwater.cli", "run", name, "--config", str(self._config_path)]
             self._add(name, run)
         self._describe()
@@ -169,7 +177,8 @@ class Supervisor:
         return confirmed
 
     def _restore(self, why: str) -> bool:
-        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool if pool.mode == "act"]
+        # Also pools that the configuration has in observe mode: an operator may have had them act.
+        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool]
         return all(confirmed)
 
     def _restore_pool(self, pool: PoolSettings, why: str) -> bool:

@@ -79,6 +79,11 @@ impl Bus {
         }
     }
 
+    /// The connection, to listen on.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// How many Samples went where.
     pub fn sent(&self) -> Sent {
         Sent { published: self.published, dropped: self.backlog.dropped() }

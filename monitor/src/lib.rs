@@ -1,6 +1,7 @@
 //! What a web server's VM can see of itself, as a `Sample` each period. The binary is `slackwater-monitor`.
 //!
 //! # Layout
+//! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
 //! - [`inputs`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
@@ -22,6 +23,7 @@
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
+pub mod agent;
 pub mod backlog;
 pub mod bus;
 pub mod cgroup;

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use async_nats::ConnectOptions;
 use slackwater_messages::Sample;
+use slackwater_node::notify::Notify;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
+use crate::agent;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::confine::confine;
@@ -60,6 +62,9 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut bus = Bus::open(&settings.bus, access, &settings.node, subject.clone()).await?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
+    if let Err(error) = agent::open(settings, bus.client()).await {
+        eprintln!("slackwater-monitor: HAProxy's agent-check is not answered: {error}");
+    }
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);
 
     let period = Duration::from_secs_f64(settings.period_s);
@@ -72,6 +77,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     probe_is_due.set(start + jitter.draw());
     let mut ring = Ring::default();
     let mut is_starting = true;
+    let mut notify = Notify::ready();
     loop {
         ring.watch(sampler.wakes_on());
         tokio::select! {
@@ -82,6 +88,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 let sample = Sample { periods_missed: missed, ..sampler.take() };
                 metrics.take(&sample, sampler.response_times());
                 bus.publish(sample).await;
+                notify.alive(due);
                 metrics.sent(bus.sent());
                 if is_starting && start.elapsed() >= STARTED_AFTER {
                     is_starting = false;
@@ -100,6 +107,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
             _ = interrupt.recv() => break,
         }
     }
+    notify.stopping();
     bus.close().await;
     eprintln!("slackwater-monitor: ended by a signal");
     Ok(())

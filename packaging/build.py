@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Builds the Debian packages: the same bytes each time from the same sources (SOURCE_DATE_EPOCH, or the last commit's
+time).
+
+`make deb` calls it; `make setup` must have been there. The controller's Python packages come from `.build/wheels`,
+into which pip downloads what is missing, and nothing is compiled on the target hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import manual
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGING = ROOT / "packaging"
+BUILD = ROOT / ".build"
+WHEELS = BUILD / "wheels"
+SITE = Path("opt/slackwater/lib/python3.11/site-packages")
+PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
+PYTHON_PACKAGES = ("slackwater", "detector", "lbengine", "web", "lab")
+MAINTAINER = "Slackwater <slackwater@localhost>"
+TESTS_OF = ("joblib", "matplotlib", "mpl_toolkits", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "skops")
+"""Third-party packages whose own tests are left out: half of their files."""
+
+
+def output(*command: str | Path, **environment: str) -> str:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def version() -> str:
+    """Of both languages; they must be the same."""
+    python = output(sys.executable, "-c", "import slackwater; print(slackwater.__version__)", PYTHONPATH=str(ROOT))
+    rust = output(BUILD.parent / "target/release/slackwater-monitor", "--version").split()[-1]
+    if python.strip() != rust:
+        sys.exit(
+            f"the Python code has version {python.strip()}, slackwater-monitor {rust}: `make setup` builds it anew"
+        )
+    return rust
+
+
+def install(source: Path, place: Path, mode: int = 0o644) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, place)
+    place.chmod(mode)
+
+
+def write(place: Path, text: str, mode: int = 0o644) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text, encoding="utf-8")
+    place.chmod(mode)
+
+
+def write_gz(place: Path, text: bytes) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(gzip.compress(text, 9, mtime=0))
+    place.chmod(0o644)
+
+
+def documents(stage: Path, name: str, epoch_s: int, full_version: str) -> None:
+    folder = stage / "usr/share/doc" / name
+    # Debian's form of it: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+    head = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\nFiles: *\n"
+    head += "Copyright: the Slackwater authors\nLicense: Apache-2.0\n"
+    head += " On Debian systems the text of the licence is in /usr/share/common-licenses/Apache-2.0.\n"
+    write(folder / "copyright", head)
+    day = output("date", "-u", "-R", "-d", f"@{epoch_s}").strip()
+    entry = f"{name} ({full_version}) bookworm; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {day}\n"
+    write_gz(folder / "changelog.Debian.gz", entry.encode())
+    write_gz(folder / "CHANGELOG.md.gz", (ROOT / "CHANGELOG.md").read_bytes())
+    install(ROOT / "docs/settings.md", folder / "settings.md")
+
+
+def units(stage: Path, folder: Path, name: str) -> None:
+    for unit in sorted(folder.glob("*.service")):
+        install(unit, stage / "lib/systemd/system" / unit.name)
+    install(folder / "sysusers.conf", stage / f"usr/lib/sysusers.d/{name}.conf")
+    install(folder / "tmpfiles.conf", stage / f"usr/lib/tmpfiles.d/{name}.conf")
+
+
+def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
+    """The Rust programs, without the library path that they have in a checkout."""
+    for name in PROGRAMS:
+        place = stage / "usr/bin" / name
+        install(ROOT / "target/release" / name, place, 0o755)
+        output("chrpath", "-d", place)
+        output("strip", "--strip-unneeded", place)
+        said = manual.read(str(ROOT / "target/release" / name))
+        write_gz(stage / f"usr/share/man/man1/{name}.1.gz", manual.man_page(said, program_version, epoch_s).encode())
+        write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(said))
+
+
+def third_party() -> Path:
+    """The controller's pinned packages, installed and compiled; kept below .build until requirements.txt changes."""
+    how = "".join(map(inspect.getsource, (third_party, compile_python)))
+    wanted = (ROOT / "requirements.txt").read_bytes() + how.encode()
+    place = BUILD / f"controller-{hashlib.sha256(wanted).hexdigest()[:16]}"
+    if place.exists():
+        return place
+    fresh = Path(tempfile.mkdtemp(dir=BUILD, prefix="controller."))
+    pip = (BUILD / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "-q")
+    binary = ("--only-binary=:all:", "--find-links", WHEELS)
+    output(*pip, "download", "-d", WHEELS, *binary, "-r", ROOT / "requirements.txt")
+    offline = (
+        "install",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--no-warn-script-location",
+        "--target",
+        fresh / SITE,
+    )
+    output(*pip, *offline, *binary, "-r", ROOT / "requirements.txt")
+    site = fresh / SITE
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    shutil.rmtree(site / "share", ignore_errors=True)
+    for name in TESTS_OF:
+        for tests in sorted((site / name).rglob("tests")) if (site / name).exists() else []:
+            shutil.rmtree(tests, ignore_errors=True)
+    shutil.rmtree(site / "pyarrow/include", ignore_errors=True)
+    for record in site.glob("*.dist-info/RECORD"):  # it lists what was left out, and nothing reads it here
+        record.unlink()
+    compile_python(fresh, SITE)
+    for old in BUILD.glob("controller-*"):
+        shutil.rmtree(old)
+    fresh.chmod(0o755)
+    fresh.rename(place)
+    return place
+
+
+def compile_python(stage: Path, inside: Path) -> None:
+    """Byte code with the paths of the target, that is taken as it is: its sources are not looked at."""
+    command = ("-m", "compileall", "-q", "-j", "2", "--invalidation-mode", "unchecked-hash", "-s", stage, "-p", "/")
+    output(BUILD / "venv/bin/python", *command, stage / inside, PYTHONHASHSEED="0")
+
+
+def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
+    """Our Python code and its pinned packages as a virtual environment of Debian's python3.11."""
+    shutil.copytree(third_party(), stage, symlinks=True, dirs_exist_ok=True)
+    ours = Path(tempfile.mkdtemp(dir=stage.parent, prefix="ours."))
+    listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard", *PYTHON_PACKAGES)
+    for name in sorted(listed.splitlines()):
+        if (ROOT / name).is_file():
+            install(ROOT / name, ours / SITE / name)
+    compile_python(ours, SITE)
+    shutil.copytree(ours, stage, dirs_exist_ok=True)
+    shutil.rmtree(ours)
+    home = stage / "opt/slackwater"
+    write(home / "pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n")
+    (home / "bin").mkdir(mode=0o755)
+    (home / "bin/python").symlink_to("/usr/bin/python3.11")
+    write(
+        stage / "usr/bin/slackwater",
+        "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli import main\n\nmain()\n",
+        0o755,
+    )
+    said = manual.read(str(BUILD / "venv/bin/slackwater"))
+    write_gz(stage / "usr/share/man/man1/slackwater.1.gz", manual.man_page(said, program_version, epoch_s).encode())
+    for shell, place in {
+        "bash": "usr/share/bash-completion/completions/slackwater",
+        "zsh": "usr/share/zsh/vendor-completions/_slackwater",
+        "fish": "usr/share/fish/vendor_completions.d/slackwater.fish",
+    }.items():
+        script = output(BUILD / "venv/bin/slackwater", _SLACKWATER_COMPLETE=f"{shell}_source", PYTHONPATH=str(ROOT))
+        write(stage / place, script)
+
+
+PACKAGES = {"slackwater-node": ("node", stage_node), "slackwater-controller": ("controller", stage_controller)}
+
+
+def settle(stage: Path, epoch_s: int) -> None:
+    """Modes and times that don't depend on who builds when."""
+    for path in [stage, *sorted(stage.rglob("*"))]:
+        if not path.is_symlink():
+            is_open = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(0o755 if is_open else 0o644)
+        os.utime(path, (epoch_s, epoch_s), follow_symlinks=False)
+
+
+def build(name: str, revision: str, out: Path, epoch_s: int) -> Path:
+    """One package; returns its file."""
+    folder_name, fill = PACKAGES[name]
+    folder = PACKAGING / folder_name
+    program_version = version()
+    full_version = f"{program_version}-{revision}"
+    architecture = output("dpkg", "--print-architecture").strip()
+    with tempfile.TemporaryDirectory(dir=BUILD, prefix="stage.") as work:
+        stage = Path(work, "root")
+        stage.mkdir()
+        fill(stage, program_version, epoch_s)
+        units(stage, folder, name)
+        documents(stage, name, epoch_s, full_version)
+        files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
+        size_kib = sum(-(-path.stat().st_size // 1024) for path in files)
+        digests = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(stage)}\n" for path in files]
+        control = (folder / "control").read_text()
+        facts = f"Version: {full_version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n"
+        facts += f"Installed-Size: {size_kib}\nPriority: optional\n"
+        write(stage / "DEBIAN/control", control.replace("\n", "\n" + facts, 1))
+        write(stage / "DEBIAN/md5sums", "".join(digests))
+        for script in ("postinst", "prerm", "postrm"):
+            install(folder / script, stage / "DEBIAN" / script, 0o755)
+        settle(stage, epoch_s)
+        out.mkdir(parents=True, exist_ok=True)
+        file = out / f"{name}_{full_version}_{architecture}.deb"
+        output(
+            "dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", stage, file, SOURCE_DATE_EPOCH=str(epoch_s)
+        )
+    return file
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: packaging/build.py --out target/packages")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/packages", help="where the packages are written")
+    parser.add_argument("--revision", default="1", help="what follows the version: 0.1.0-REVISION")
+    parser.add_argument("--only", choices=sorted(PACKAGES), help="only this package")
+    arguments = parser.parse_args()
+    epoch_s = int(os.environ.get("SOURCE_DATE_EPOCH") or output("git", "log", "-1", "--format=%ct"))
+    os.umask(0o022)
+    for name in [arguments.only] if arguments.only else PACKAGES:
+        file = build(name, arguments.revision, arguments.out, epoch_s)
+        print(f"{file} {file.stat().st_size} bytes, sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    main()
