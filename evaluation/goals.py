@@ -74,7 +74,7 @@ def of_simulator(runs: Sequence[dict[str, Any]], validation: Sequence[dict[str, 
         found = [Goal(goal, "below 100% of the core", "-", None)]
     goal = "simulated p95 against the lab's"
     if validation:
-        told = ", ".join(f"{one['policy']} {one['error']:+.0%}" for one in validation)
+        told = ", ".join(f"{one['policy']} {one['error']:+.0%}{' (fitted)' * one['fitted']}" for one in validation)
         reached = all(abs(one["error"]) <= VALIDATED for one in validation)
         return [*found, Goal(goal, f"within {VALIDATED:.0%}", told, reached)]
     return [*found, Goal(goal, f"within {VALIDATED:.0%}", "-", None)]

@@ -51,7 +51,7 @@ class Simulation:
         self.score = Score(setup, plan)
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
-        self.servers = [Server(setup.children, setup.quota_cores) for _ in range(setup.servers)]
+        self.servers = [Server(setup.children, setup.quota_cores, setup.neighbour_cores) for _ in range(setup.servers)]
         capacities = setup.capacities()
         self._work = ((setup.quota_cores or 1.0) / capacities).tolist()
         rates = np.random.default_rng([setup.seed, 5])
