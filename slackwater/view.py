@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from slackwater.journal import Journal
+from slackwater.journal import Journal, Reading
 from slackwater.messages import Change, Knobs, Mode, Resource, ServerState, State, Verdict
 from slackwater.percentile import pooled_ms
 
@@ -107,6 +107,12 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     by_weight = cycle is not None and not cycle.balance.startswith(BY_CONNECTIONS)
     wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
 
+    served = sum(reading.rps or 0.0 for reading in readings.values())
+
+    def measured(reading: Reading | None) -> float | None:
+        """The share as the nodes measured it, where the balancer did not."""
+        return reading.rps / served if reading is not None and reading.rps is not None and served > 0.0 else None
+
     def row(node: str, server: ServerState | None) -> Row:
         reading = readings.get(node)
         if reading is not None and now_unix_s - reading.received_unix_s > STALE_AFTER_S:
@@ -128,7 +134,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             baseline=server.baseline if server else None,
             wanted=server.wanted if server else None,
             rps=_first(reading.rps if reading else None, server.rps if server and not stale else None),
-            share=server.share if server and not stale else None,
+            share=None if stale else _first(server.share if server else None, measured(reading)),
             share_wanted=server.wanted / wanted if server and wanted and by_weight and not stale else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,

@@ -1,5 +1,5 @@
-"""Takes the screenshots of the dashboard in docs/: a whole controller over a made-up cluster, one neighbour over, one
-at work. Run it as `make screenshots`."""
+"""Takes the screenshots of the dashboard in docs/: a whole controller over a made-up cluster, with neighbours that come
+and go. Run it as `make screenshots`."""
 
 from __future__ import annotations
 
