@@ -98,9 +98,13 @@ class Pool:
     @property
     def acting(self) -> bool:
         """Whether anything may be turned now."""
-        allowed = self.settings.mode == "act" and self._pool.mode == "act"
         fresh = self.cycle is not None and self._clock() - self._cycle_s < SILENT_S
-        return allowed and fresh and not self.paused
+        return self._may_act and fresh and not self.paused
+
+    @property
+    def _may_act(self) -> bool:
+        """By the settings, the pool's too; else it only says what it would do."""
+        return self.settings.mode == "act" and self._pool.mode == "act"
 
     async def turn(self) -> None:
         """Does what is due."""
@@ -114,7 +118,7 @@ class Pool:
         for name, node in self.nodes.items():
             if node.stage.turn(now_s, affected.get(name), room):
                 self._entered_or_left(node)
-            if not self.acting:
+            if not self._may_act:
                 await self._say_what_would_be(node, now_s)
         if self.acting:
             await self._limit_servers(now_s)
