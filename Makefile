@@ -39,7 +39,7 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 	python tools/bench_sniffer.py --write docs/bench-sniffer.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
-	python tools/bench_detector.py --write docs/bench-detector.md
+	python tools/bench_detector.py --hour 400 --write docs/bench-detector.md
 
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)

@@ -53,6 +53,8 @@ class Frame:
     """(M,) see `history.Rows.load`."""
     peak: Floats
     """(M,) see `history.Rows.peak`."""
+    replaced: Bools
+    """(M,) see `history.Rows.replaced`."""
     bins: Ints
     """(M,) range of the peak load: the baseline that the tick is compared with."""
     demand: Floats
@@ -141,6 +143,7 @@ class Features:
             borrowed=borrowed,
             load=rows.load,
             peak=rows.peak,
+            replaced=rows.replaced,
             bins=bins,
             demand=demand,
             peers_demand=peers_demand,
@@ -237,12 +240,12 @@ def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> lis
     signal = SIGNALS[column]
     values = frame.values[rows, column].tolist()
     ratios = {"own": frame.own, "peers": frame.peers}[against][rows, column].tolist()
-    name, unit, own, peers = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
-    lent = (frame.borrowed[rows] & (against != "peers")).tolist()
+    name, unit, own, lent = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
+    others = (frame.borrowed[rows] & (against != "peers")).tolist()
     return [
         # `times` written out where it is nearly always: a call for each node and tick would show.
-        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {peers if other else own}{after}"
-        for value, ratio, other in zip(values, ratios, lent, strict=True)
+        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {lent if other else own}{after}"
+        for value, ratio, other in zip(values, ratios, others, strict=True)
     ]
 
 

@@ -10,8 +10,12 @@ from detector.columns import Columns, Table
 from detector.routes import RouteTimes
 from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
 
-_RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(KEPT := 6)
+_RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
 PEAK_TICKS = 3
+REPLACED = 0.02
+"""A web server whose number of threads changes by this share, and by `REPLACED_THREADS`, was started anew or reloaded.
+One that ends after so many requests, as PHP's do, changes it by one."""
+REPLACED_THREADS = 3
 MIN_REQUESTS = 5
 """Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
 
@@ -28,6 +32,8 @@ class Rows:
     neighbour cannot raise it. Without those processes: the CPU's utilisation."""
     peak: Floats
     """(M,) the highest such load of the last `PEAK_TICKS` ticks: a burst's queue outlives it."""
+    replaced: Bools
+    """(M,) processes of the web server were replaced in the last `WINDOW` ticks: started anew, or reloaded."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
     utilisation: Floats
@@ -89,16 +95,23 @@ class History:
         busy, busy_period = _sums(window, _UTILISATION, _PERIOD)
         utilisation = busy / busy_period
         own = own_cpu_s / own_period / cores
-        recent = window[np.arange(len(slots))[:, None], (self._at[slots][:, None] - 1 - np.arange(PEAK_TICKS)) % WINDOW]
+        newest_first = (self._at[slots][:, None] - 1 - np.arange(WINDOW)) % WINDOW
+        window = window[np.arange(len(slots))[:, None], newest_first]
+        recent = window[:, :PEAK_TICKS]
         own_recent = recent[:, :, _CPU_S] / recent[:, :, _PERIOD] / cores[:, None]
         other_recent = recent[:, :, _UTILISATION] / recent[:, :, _PERIOD]
         load = np.where(np.isnan(own), utilisation, own)
+        threads = window[:, :, _THREADS]
+        moved = np.abs(threads[:, :-1] - threads[:, 1:])
+        with np.errstate(invalid="ignore"):
+            replaced = ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
         peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
         return Rows(
             slots=slots,
             values=values,
             load=load,
             peak=np.fmax(peak, load),
+            replaced=replaced,
             rps=requests / traffic_period,
             utilisation=utilisation,
             cores=cores,
@@ -113,7 +126,8 @@ def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
     cpu_s_per_s = columns["sched.cpu_s_per_s"]
     cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
     requests = columns["traffic.rps"] * period_s
-    return np.stack([ratio, late_ms, cpu_s_per_s * period_s, requests, period_s, utilisation * period_s], axis=1)
+    kept = [ratio, late_ms, cpu_s_per_s * period_s, requests, period_s, utilisation * period_s]
+    return np.stack([*kept, columns["sched.threads"]], axis=1)
 
 
 def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +21,11 @@ from detector.estimator import START, Estimates, Estimator
 from detector.features import Features, Frame
 from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
+from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
+from detector.tail.online import Learner
 from detector.tree import Model
+from detector.vantage import COLUMN, Vantage
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
@@ -66,15 +68,18 @@ class Judge:
         self.inbox = Inbox(pool, stale_after_s)
         self.features = Features()
         self.history = History()
+        self.vantage = Vantage()
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
+        self.tail: Learner | None = None
+        """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._machines = StateMachines(calm_dwell_s)
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
-        self._restored: dict[str, dict[str, Any]] = {}
+        self._restored: Nodes = {}
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._used: Bools = np.zeros(0, dtype=bool)
@@ -107,18 +112,37 @@ class Judge:
             verdicts.append(self._lost(now_s, stale))
         return verdicts
 
+    def hear_balancer(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
+        """Takes in each node's mean response time as the balancer sees it: for nodes that see no traffic themselves."""
+        for node, told_ms in rt_ms.items():
+            slot = self.inbox.slot(node)
+            if slot is not None:
+                self.vantage.hear(now_s, slot, told_ms)
+
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
-    def export_baselines(self) -> dict[str, Any]:
-        """Node -> its calm baseline as JSON, those not heard of since the start too."""
-        known: dict[str, Any] = {}
-        for node, slot in self.inbox.nodes.items():
-            known[node] = self.features.baselines.export(slot)
-            if routes := self.history.routes.export(slot):
-                known[node][ROUTES] = routes
-        return {**self._restored, **{node: cells for node, cells in known.items() if cells}}
+    def baseline_nodes(self) -> list[str]:
+        """All nodes that `export_baselines` knows, those not heard of since the start too."""
+        return [*self._restored, *self.inbox.nodes]
 
-    def restore_baselines(self, nodes: dict[str, Any]) -> None:
+    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
+        """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
+
+        One heard of in the last hour counts as heard of now.
+        """
+        wanted = self.baseline_nodes() if nodes is None else nodes
+        slot_of = self.inbox.nodes
+        heard = [node for node in wanted if node in slot_of]
+        slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
+        found: Nodes = {node: self._restored[node] for node in wanted if node in self._restored}
+        for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
+            if routes := self.history.routes.export(slot):
+                cells[ROUTES] = routes
+            if cells:
+                found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
+        return found
+
+    def restore_baselines(self, nodes: Nodes) -> None:
         """Takes what `export_baselines` gave; each node gets its own when it is first heard of."""
         self._restored = dict(nodes)
 
@@ -128,8 +152,10 @@ class Judge:
         """Makes room for new nodes, and empties slots that were another's."""
         more = self.inbox.slots - len(self._fresh)
         if more > 0:
-            for part in (self.features, self.history, self.estimator, self._machines):
+            for part in (self.features, self.history, self.estimator, self.vantage, self._machines):
                 part.resize(self.inbox.slots)
+            if self.tail is not None:
+                self.tail.resize(self.inbox.slots)
             self._seen_slow, self._fresh, self._in_episode, self._used = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
                 for marks in (self._seen_slow, self._fresh, self._in_episode, self._used)
@@ -142,12 +168,16 @@ class Judge:
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
+                self.vantage.forget(slot)
+                if self.tail is not None:
+                    self.tail.forget(slot)
                 self._seen_slow[slot] = self._in_episode[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
                 try:
-                    cells = dict(self._restored.pop(node))
+                    cells = {**self._restored.pop(node)}
+                    cells.pop(LAST_HEARD, None)
                     self.history.routes.restore(slot, cells.pop(ROUTES, {}))
                     self.features.baselines.restore(slot, cells)
                 except (ValueError, TypeError) as error:
@@ -156,6 +186,7 @@ class Judge:
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """One Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
+        table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
         rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         crossed = thresholds.cross(frame)
@@ -181,7 +212,12 @@ class Judge:
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
         paths = self._paths(frame, crossed, seen, steps, why)
-        return self._verdicts(table, frame.slots, steps, estimates, paths)
+        verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
+        if self.tail is not None:
+            self.tail.see(now_s, frame)
+            for row, curve in self.tail.tell(now_s, frame):
+                verdicts[row].p95_at_rps = curve
+        return verdicts
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Why]:
         """Rows that look interfered by themselves, and a function that gives the reasons of a row.

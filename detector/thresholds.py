@@ -48,6 +48,7 @@ LIMITS: dict[str, Limit] = {
     "rt_routes": Limit(2.5, 2.0),
     "rt_mean": Limit(2.5, 2.0),
     "rt_p95": Limit(3.0, 2.5),
+    "rt_balancer": Limit(2.5, 2.0),
     "in_flight": Limit(4.0, 3.0),
 }
 STRONG = 3.0
@@ -58,6 +59,8 @@ the probe now and then, which a spread does not know: signals of the core must a
 NOTHING = "no signal is beyond its limits"
 OWN_DOING = 0.85
 """From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
+LEISURE = 0.6
+"""Who used less of its CPU than this in each of the last ticks had no burst: that it waits is another's doing."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
 RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "probe_cycles")
@@ -99,8 +102,9 @@ def cross(frame: Frame) -> Crossed:
     """Compares a frame with the limits. Absent values cross nothing."""
     with np.errstate(invalid="ignore"):
         far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
-        # Who had nearly all of the CPU to itself a moment ago waits for itself: what queues says nothing then.
-        own_doing = (frame.peak >= OWN_DOING)[:, None] & _WAITS
+        # Who had nearly all of the CPU to itself a moment ago, or replaces its processes, waits for itself: what queues
+        # says nothing then.
+        own_doing = ((frame.peak >= OWN_DOING) | frame.replaced)[:, None] & _WAITS
         far &= ~own_doing
         # Pressure says of the cgroup or the machine what the run delay says of the web server: it stands in for it.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
@@ -124,7 +128,7 @@ def cross(frame: Frame) -> Crossed:
     unfelt: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
     return Crossed(
         votes=votes,
-        interfering=_interfering(votes, strong_votes, unfelt),
+        interfering=_interfering(votes, strong_votes, unfelt, np.asarray(frame.peak < LEISURE)),
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
@@ -141,11 +145,13 @@ def _groups(marks: Bools) -> dict[str, Bools]:
     return found
 
 
-def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
-    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and
-    users; or a disk, network or memory that waits, and users: strongly, or with a cause of the CPU beside it.
+def _interfering(votes: Bools, strong: Bools, unfelt: Bools, leisure: Bools) -> Bools:
+    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue and users, the
+    former strongly or at leisure; or a disk, network or memory that waits, and users: strongly, or with a cause of the
+    CPU beside it.
 
-    A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
+    A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers, and
+    it takes CPU.
     A backup of the server's own makes its disk wait too: as long as no request waits for it, nothing is to be done.
     Where no request ends there is nobody to feel anything; then the run delay is believed alone.
     """
@@ -157,6 +163,7 @@ def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
         (causes >= 2)
         | ((beyond["core"] | beyond["cost"] | device) & strong_users)
         | (far_beyond["run queue"] & (users | unfelt))
+        | (beyond["run queue"] & users & leisure)
         | (device & users & (causes >= 1))
     )
 

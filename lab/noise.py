@@ -23,7 +23,7 @@ NOISES: dict[str, str] = {
     "llcprobe": "random walk over twice the last-level cache",
     "dcopy": "copies between two buffers of together twice the last-level cache",
     "cpu": "arithmetic in registers",
-    "disk": "writes, each flushed to the disk",
+    "disk": "writes, flushed to the disk after each 16 MiB",
     "pagecache": "drops its files from the page cache and reads them back",
     "flood": "datagrams to the host, as many as it can send",
     "forks": "many short-lived processes that write to memory they share",

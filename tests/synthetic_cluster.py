@@ -46,6 +46,8 @@ class Host:
     """Share of requests of the route class that is six times as dear as the others; seen where `Cluster.routes`."""
     takes: str = "cpu"
     """What the neighbour takes: `cpu`, or (on a cluster with `rich` Samples) another resource of a Verdict."""
+    threads: int = 84
+    """Of the web server."""
     seq: int = 0
     boot_id: str = "boot-1"
 
@@ -123,7 +125,7 @@ class Cluster:
         if self.sched:
             sample.sched = Sched(
                 processes=9,
-                threads=84,
+                threads=host.threads,
                 cpu_s_per_s=cpu_s / PERIOD_S,
                 run_delay_s_per_s=wait_per_cpu * cpu_s / PERIOD_S if busy else (0.2 if stolen else 0.0005),
                 run_delay_per_cpu_s=wait_per_cpu if busy and cpu_s > 0.0005 else None,

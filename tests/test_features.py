@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from synthetic_cluster import Cluster
 from test_estimator import frame
 
-from detector.baseline import KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of, load, save
+from detector.baseline import AT_ONCE, KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.columns import Table, row_of, table_of
 from detector.features import DEMAND, FEATURES, Features, Frame, _median_of_others, describe, missing, words
 from detector.history import History
+from detector.keeping import LAST_HEARD, load, save
 from detector.signals import INDEX, SIGNALS, reason
 from detector.thresholds import cross
 from slackwater.messages import Canary, Counters, Pressure, Sample
@@ -203,20 +205,26 @@ def test_baselines_survive_on_disk(tmp_path: Path) -> None:
     baselines.resize(1)
     one_signal(baselines, "cpi", [float(value) for value in range(90, 111)])
     path = tmp_path / "state" / "detector-baselines.json"
-    save(path, {"web": {"host1": baselines.export(0)}}, now_unix_s=1000.0)
+    (cells,) = baselines.export(np.array([0]))
+    kept = {LAST_HEARD: 1e6, **cells}
+    save(path, json.dumps({"v": 3, "pools": {"web": {"host1": kept, "old": {LAST_HEARD: 1.0}}}}).encode())
     again = Baselines()
     again.resize(1)
-    again.restore(0, load(path, now_unix_s=1010.0)["web"]["host1"])
+    read = load(path, now_unix_s=1e6 + 10.0)["web"]
+    assert read == {"host1": kept}, "a node that left long ago is not believed any more"
+    again.restore(0, cells)
     for before, after in zip(
         baselines.reference(np.array([0]), np.array([3])), again.reference(np.array([0]), np.array([3])), strict=True
     ):
         assert after[0, INDEX["cpi"]] == pytest.approx(before[0, INDEX["cpi"]], rel=0.25)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name], "no draft is left behind"
-    assert load(path, now_unix_s=1000.0 + 30 * 86400) == {}, "baselines of last month are not believed"
+    assert load(path, now_unix_s=1e6 + 30 * 86400) == {"web": {}}, "baselines of last month are not believed"
     assert load(tmp_path / "none.json", now_unix_s=0.0) == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"v": 2}', '{"v": 1, "written_unix_s": 1, "pools": {"web": 3}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"v": 2}', '{"v": 3, "pools": {"web": 3}}', '{"v": 3, "pools": {"web": {"n": {}}}}']
+)
 def test_a_damaged_baseline_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baselines.json"
     path.write_text(text)
@@ -233,6 +241,24 @@ def test_a_damaged_baseline_of_a_node_is_refused_and_leaves_none(cells: dict[str
     with pytest.raises(ValueError, match="not a baseline"):
         baselines.restore(0, cells)
     assert np.isnan(baselines.reference(np.array([0]), np.array([3]))[0]).all()
+
+
+def test_cells_that_are_due_together_are_summed_up_in_turn_and_none_is_forgotten() -> None:
+    nodes = 3 * AT_ONCE
+    baselines = Baselines()
+    baselines.resize(nodes)
+    rows = np.full((nodes, len(SIGNALS)), np.nan)
+    rows[:, INDEX["cpi"]] = np.arange(nodes) + 1.0
+    everyone, bins = np.arange(nodes), np.full(nodes, 3)
+    nobody = np.zeros(0, dtype=np.int64)
+    for _ in range(MIN_SAMPLES):
+        baselines.learn(everyone, bins, rows)
+    known = [int((~np.isnan(baselines.reference(everyone, bins).median[:, INDEX["cpi"]])).sum())]
+    for _ in range(2):
+        baselines.learn(nobody, nobody, rows[:0])
+        known.append(int((~np.isnan(baselines.reference(everyone, bins).median[:, INDEX["cpi"]])).sum()))
+    assert known == [AT_ONCE, 2 * AT_ONCE, nodes]
+    np.testing.assert_array_equal(baselines.reference(everyone, bins).median[:, INDEX["cpi"]], np.arange(nodes) + 1.0)
 
 
 def test_loads_fall_in_their_bins_and_an_unknown_load_in_the_lowest() -> None:

@@ -28,7 +28,7 @@ from slackwater.signing import Signer
 
 pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.slow, pytest.mark.timeout(900)]
 RETUNES_EACH = 25
-LEASE_S = 60.0
+LEASE_S = 45.0
 KNOBS = {
     "php_fpm": {"max_children": "[1, 64]"},
     "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},

@@ -10,6 +10,7 @@ noisy neighbours too. A recording that is there already is kept, so that a broke
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
@@ -42,20 +43,22 @@ class Scene:
     options: str
 
 
-SCENES = (
+JUDGES = {"{model}": "new", "": "shipped", "thresholds": "thresholds"}
+"""What `slackwater detector evaluate --model` gets, and the name in the files of scores."""
+SCENES = (  # in this order: who breaks off has a part of both sets
     Scene("train/events-steady", f"--load 0.3 --seed 101 {TRAIN_NOISES}"),
     Scene("train/events-swing", f"--swing --seed 102 {TRAIN_NOISES}"),
     Scene("train/events-calm", f"{CALM} --seed 103"),
-    Scene("train/events-leastconn-drain", f"--swing --drain --balance leastconn --seed 104 {TRAIN_NOISES}"),
-    Scene("train/events-overload", f"--swing --overload --seed 105 {TRAIN_NOISES}"),
     Scene("fresh/dokuwiki-steady", f"--app dokuwiki --load 0.45 --seed 201 {FRESH_NOISES}"),
     Scene("fresh/events-other-load", f"--load 0.55 --seed 202 {FRESH_NOISES}"),
     Scene("fresh/dokuwiki-calm", f"--app dokuwiki {CALM} --seed 203"),
+    Scene("fresh/events-calm", f"{CALM} --seed 205"),
+    Scene("train/events-overload", f"--swing --overload --seed 105 {TRAIN_NOISES}"),
     Scene(
         "fresh/dokuwiki-leastconn-drain",
         f"--app dokuwiki --swing --drain --balance leastconn --seed 204 {FRESH_NOISES}",
     ),
-    Scene("fresh/events-calm", f"{CALM} --seed 205"),
+    Scene("train/events-leastconn-drain", f"--swing --drain --balance leastconn --seed 104 {TRAIN_NOISES}"),
 )
 
 
@@ -97,13 +100,48 @@ def record(folder: Path, seconds: float, only_next: bool) -> None:
 
 
 def train_and_score(folder: Path) -> None:
+    """Trains, and scores the new model, the one that comes with the program, and the thresholds on the second set."""
     train, fresh, model = folder / "train", folder / "fresh", folder / "model.skops"
     call(["slackwater", "train", str(train), "--out", str(model), "--report", str(folder / "report.html")])
-    for judge, name in ((str(model), "model"), ("thresholds", "thresholds")):
+    for judge, name in JUDGES.items():
         scores = folder / f"scores-{name}.json"
-        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge, "--json"], scores)
-        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge])
-    call(["slackwater", "detector", "tail", str(train), str(fresh), "--json"], folder / "tail.json")
+        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge.format(model=model), "--json"], scores)
+
+
+def shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def per_day_at_most(episodes: int, hours: float) -> float:
+    """Upper end of the one-sided 95% confidence interval of a rate per day, for events that are counted (Poisson)."""
+    from scipy.stats import chi2
+
+    return float(chi2.ppf(0.95, 2 * episodes + 2)) / 2 / hours * 24
+
+
+def page(folder: Path) -> str:
+    """The scores as Markdown tables. Raises OSError when there are none yet."""
+    found = {name: json.loads((folder / f"scores-{name}.json").read_text()) for name in JUDGES.values()}
+    lines = [
+        "| noise | trained | noises | p95 over calm, median | felt | found of those | delay median s | delay p95 s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, one in found["new"]["by_kind"].items():
+        felt = one["felt"]
+        counts = f"{one['noises']} | {shown(one['harm_median'])} | {felt['noises']} | {shown(felt['recall'])}"
+        delays = f"{shown(felt['detection_delay_median_s'])} | {shown(felt['detection_delay_p95_s'])}"
+        lines.append(f"| {kind} | {'no' if kind in OTHER_KINDS else 'yes'} | {counts} | {delays} |")
+    lines += [
+        "",
+        "| judge | felt | missed | delay median s | delay p95 s | false episodes | calm node-hours | a day at most |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        felt, hours, false = one["felt"], one["calm_node_hours"], one["false_episodes"]
+        delays = f"{shown(felt['detection_delay_median_s'])} | {shown(felt['detection_delay_p95_s'])}"
+        rate = f"{false} | {hours:.2f} | {per_day_at_most(false, hours):.0f}"
+        lines.append(f"| {name} | {felt['noises']} | {felt['missed']} | {delays} | {rate} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -112,7 +150,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200.0, help="length of a recording (default 200)")
     parser.add_argument("--plan", action="store_true", help="only say what is left to do, and how long it takes")
     parser.add_argument("--next", action="store_true", dest="only_next", help="make the next recording and no more")
+    parser.add_argument("--scores", action="store_true", help="train and score with what there is; print the tables")
     options = parser.parse_args()
+    if options.scores:
+        train_and_score(options.out)
+        print(page(options.out))
+        return
     if options.plan:
         todo = list(missing(options.out))
         print(left_text(len(todo), options.seconds))
@@ -122,6 +165,7 @@ def main() -> None:
     record(options.out, options.seconds, options.only_next)
     if not list(missing(options.out)) and not options.only_next:
         train_and_score(options.out)
+        print(page(options.out))
 
 
 if __name__ == "__main__":

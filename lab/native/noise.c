@@ -3,7 +3,7 @@
  *   llcprobe   random walk over MIB, more than the last-level cache (each load depends on the one before)
  *   dcopy      copies between two buffers of together MIB
  *   cpu        arithmetic in registers
- *   disk       1 MiB writes, each flushed to the disk, round and round in 64 MiB
+ *   disk       1 MiB writes, round and round in 64 MiB, flushed to the disk after each 16
  *   pagecache  drops 64 MiB of its own from the page cache and reads them back, over and over
  *   flood      datagrams of 1400 bytes to port 9 of the IPv4 address TARGET
  *   forks      16 children at a time, each writing to the memory that it shares with its parent
@@ -37,6 +37,7 @@
 #define LINE 64
 #define FILE_BYTES ((size_t)64 << 20)
 #define PIECE_BYTES ((size_t)1 << 20)
+#define FLUSH_BYTES ((size_t)16 << 20)
 #define PAGE_BYTES 4096
 #define CHILDREN 16
 #define DATAGRAM_BYTES 1400
@@ -139,9 +140,11 @@ static void prepare_disk(struct state *s)
 
 static void write_piece(struct state *s)
 {
-    if (pwrite(s->file, s->from, PIECE_BYTES, (off_t)s->at) < 0 || fdatasync(s->file) != 0)
+    if (pwrite(s->file, s->from, PIECE_BYTES, (off_t)s->at) < 0)
         fail("writing");
     s->at = (s->at + PIECE_BYTES) % FILE_BYTES;
+    if (s->at % FLUSH_BYTES == 0 && fdatasync(s->file) != 0)
+        fail("writing");
 }
 
 static void prepare_page_cache(struct state *s)
