@@ -4,8 +4,8 @@ export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine retune web lab evaluation tools tests packaging ansible/library
 
 .PHONY: help setup demo test test-full lint clean docs
-.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector
-.PHONY: recordings evaluate
+.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web
+.PHONY: recordings screenshots evaluate
 .PHONY: deb test-rollout
 
 help:  ## shows this list
@@ -55,6 +55,12 @@ bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
 	python tools/bench_lbengine.py
+
+bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
+	python tools/bench_web.py --write docs/bench-web.md
+
+screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
+	python tools/screenshots.py
 
 EVALUATION := evaluation-run
 SCENARIOS := one one-closed two all bursts slow-ramp flash-crowd mixed uneven-hosts load-20 load-80 long

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -23,7 +23,9 @@ from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
 from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
+from detector.tail.online import Learner
 from detector.tree import Model
+from detector.vantage import COLUMN, Vantage
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
@@ -66,9 +68,12 @@ class Judge:
         self.inbox = Inbox(pool, stale_after_s)
         self.features = Features()
         self.history = History()
+        self.vantage = Vantage()
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
+        self.tail: Learner | None = None
+        """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._machines = StateMachines(calm_dwell_s)
@@ -108,6 +113,13 @@ class Judge:
             verdicts.append(self._lost(now_s, stale))
         return verdicts
 
+    def hear_balancer(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
+        """Takes in each node's mean response time as the balancer sees it: for nodes that see no traffic themselves."""
+        for node, told_ms in rt_ms.items():
+            slot = self.inbox.slot(node)
+            if slot is not None:
+                self.vantage.hear(now_s, slot, told_ms)
+
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
     def baseline_nodes(self) -> list[str]:
@@ -141,8 +153,10 @@ class Judge:
         """Makes room for new nodes, and empties slots that were another's."""
         more = self.inbox.slots - len(self._fresh)
         if more > 0:
-            for part in (self.features, self.history, self.estimator, self._machines):
+            for part in (self.features, self.history, self.estimator, self.vantage, self._machines):
                 part.resize(self.inbox.slots)
+            if self.tail is not None:
+                self.tail.resize(self.inbox.slots)
             self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
                 for marks in (self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting)
@@ -155,6 +169,9 @@ class Judge:
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
+                self.vantage.forget(slot)
+                if self.tail is not None:
+                    self.tail.forget(slot)
                 self._seen_slow[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
@@ -170,6 +187,7 @@ class Judge:
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """One Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
+        table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
         rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         crossed = thresholds.cross(frame, self._kept_waiting[slots])
@@ -196,7 +214,12 @@ class Judge:
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
         paths = self._paths(frame, crossed, seen, steps, why)
-        return self._verdicts(table, frame.slots, steps, estimates, paths)
+        verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
+        if self.tail is not None:
+            self.tail.see(now_s, frame)
+            for row, curve in self.tail.tell(now_s, frame):
+                verdicts[row].p95_at_rps = curve
+        return verdicts
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Why]:
         """Rows that look interfered by themselves, and a function that gives the reasons of a row.

@@ -7,14 +7,19 @@ import gc
 import logging
 import signal
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from detector import keeping, reading, tree
 from detector.columns import Row, row_of
 from detector.judge import Judge
+from detector.tail.data import Rows
+from detector.tail.online import Learner, fit
+from detector.vantage import response_times_ms
 from slackwater.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
-from slackwater.messages import Sample, Verdict
+from slackwater.messages import Cycle, Sample, Verdict
 
 log = logging.getLogger("detector")
 
@@ -48,6 +53,10 @@ def choose_model(settings: DetectorSettings) -> tree.Model | None:
     return model
 
 
+async def _fit(learner: Learner, rows: Rows) -> None:
+    learner.put(await asyncio.to_thread(fit, rows))
+
+
 def spare_the_collector() -> None:
     """Leaves what was loaded so far out of garbage collection, and makes it rare.
 
@@ -78,6 +87,9 @@ class Detector:
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()
+        for judge in self._judges.values():
+            judge.tail = Learner()
+        self._fitting: asyncio.Task[None] | None = None
         self._keeper = keeping.Keeper(self._judges, time.monotonic())
 
     async def run(self) -> None:
@@ -88,6 +100,8 @@ class Detector:
         self._restore()
         for pool in self._judges:
             await self._bus.subscribe("sample", self._keep, pool=pool, decode=reading.decode)
+        for settings in self._settings.pool:
+            await self._bus.subscribe("cycle", partial(self._hear, settings.servers), pool=settings.name)
         spare_the_collector()
         tick_s = self._settings.detector.tick_s
         while not self._stop.is_set():
@@ -103,15 +117,28 @@ class Detector:
         """Keeps a Sample for the next tick."""
         self._arrived[sample.pool].append(row_of(sample))
 
+    def _hear(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
+        self._judges[cycle.pool].hear_balancer(time.monotonic(), response_times_ms(cycle, node_of))
+
     async def _tick(self, now_s: float) -> None:
         for pool, judge in self._judges.items():
             arrived, self._arrived[pool] = self._arrived[pool], []
             for verdict in judge.take(now_s, arrived):
                 self._tell(verdict)
                 await self._bus.publish(verdict)
+        if self._fitting is None or self._fitting.done():
+            self._fitting = self._learn_tail(now_s)
         content = self._keeper.step(now_s, time.time())
         if content is not None:
             await asyncio.to_thread(self._save, content)
+
+    def _learn_tail(self, now_s: float) -> asyncio.Task[None] | None:
+        """Begins to learn one pool's p95 by request rate, if that is due; in a thread, while ticks go on."""
+        for learner in (judge.tail for judge in self._judges.values()):
+            rows = learner.due(now_s) if learner is not None else None
+            if learner is not None and rows is not None:
+                return asyncio.create_task(_fit(learner, rows))
+        return None
 
     def _tell(self, verdict: Verdict) -> None:
         """One log line per change of state."""

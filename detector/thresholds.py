@@ -48,6 +48,7 @@ LIMITS: dict[str, Limit] = {
     "rt_routes": Limit(2.5, 2.0),
     "rt_mean": Limit(2.5, 2.0),
     "rt_p95": Limit(3.0, 2.5),
+    "rt_balancer": Limit(2.5, 2.0),
     "in_flight": Limit(4.0, 3.0),
 }
 STRONG = 3.0

@@ -67,13 +67,14 @@ def of_simulator(runs: Sequence[dict[str, Any]], validation: Sequence[dict[str, 
     goal = "10,000 servers, a decision a second, in real time on one core"
     if large:
         run = large[0]
-        share = sum(part["p50"] or 0.0 for part in run["cost_ms"].values()) / 1e3 / run["setup"]["period_s"]
-        found = [Goal(goal, "below 100% of the core", f"{share:.0%} (median cycle, model included)", share < 1.0)]
+        share, slowest = run["core_share"], sum(part["max"] or 0.0 for part in run["cost_ms"].values()) / 1e3
+        told = f"{share:.0%} of the core, model and learning included; slowest cycle at most {slowest:.1f} s"
+        found = [Goal(goal, "below 100% of the core", told, share < 1.0)]
     else:
         found = [Goal(goal, "below 100% of the core", "-", None)]
     goal = "simulated p95 against the lab's"
     if validation:
-        told = ", ".join(f"{one['policy']} {one['error']:+.0%}" for one in validation)
+        told = ", ".join(f"{one['policy']} {one['error']:+.0%}{' (fitted)' * one['fitted']}" for one in validation)
         reached = all(abs(one["error"]) <= VALIDATED for one in validation)
         return [*found, Goal(goal, f"within {VALIDATED:.0%}", told, reached)]
     return [*found, Goal(goal, f"within {VALIDATED:.0%}", "-", None)]

@@ -135,7 +135,10 @@ def _checked(found: dict[str, Any]) -> list[str]:
             (one["policy"], f"{one['lab_p95_ms']:.1f}", f"{one['simulated_p95_ms']:.1f}", f"{one['error']:+.0%}")
             for one in found["validation"]["compared"]
         ]
-        body += ["<h2>The simulator against the lab</h2>", "<p>Fitted on calm requests only.</p>"]
+        body += [
+            "<h2>The simulator against the lab</h2>",
+            "<p>Fitted under `static` weights; all others are predictions.</p>",
+        ]
         body.append(_table(("policy", "lab p95 ms", "simulated p95 ms", "error"), rows))
     if fit := found["estimator"]:
         laws = [(name, f"{fit[name]['r2']:.3f}", f"{fit[name]['mean_error']:.3f}") for name in ("linear", "quadratic")]

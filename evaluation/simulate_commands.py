@@ -128,12 +128,13 @@ def simulate(
 
 RUN = ("run", "model", "policy", "servers", "balancers", "load", "noisy")
 FELT = ("mean ms", "p50 ms", "p95 ms", "p99 ms", "failed")
-DECIDED = ("answered s", "missed", "false", "turns/h", "detector ms", "lbengine ms", "model ms")
+DECIDED = ("answered s", "missed", "false", "turns/h", "detector ms", "lbengine ms", "model ms", "of a core")
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Table]:
     """What users felt, and how it was decided: a run a row. `answered`: median from an episode's begin to the first
-    weight; `turns/h`: changes of direction per server and hour; the last three: median CPU time of a cycle."""
+    weight; `turns/h`: changes of direction per server and hour; the last: median CPU time of a cycle by
+    part, and of the whole run over its simulated time."""
     felt = Table(*RUN, *FELT, title="what users felt", box=None)
     decided = Table("run", "policy", *DECIDED, title="how it was decided", box=None)
     for number, run in enumerate(runs, start=1):
@@ -144,6 +145,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Table]:
         calls = [_shown(run["detection_s"]["p50"], ".2f"), run["missed"], run["false_reductions"]]
         calls += [f"{run['turns_per_server_hour']:.1f}"]
         calls += [_shown(costs[part]["p50"], ".2f") for part in ("detector", "lbengine", "model")]
+        calls.append(f"{run['core_share']:.0%}")
         decided.add_row(str(number), run["policy"], *map(str, calls))
     return [felt, decided]
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20 | 0x40
+MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20
 DRAINED = 0x08 | 0x10
-"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell."""
+"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell. The
+bit 0x40 (`SRV_ADMF_HMAINT`) is no maintenance: its name is from the socket or from a SRV record."""
 STARTING, RUNNING = 1, 2
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
@@ -71,7 +72,7 @@ class Snapshot:
     version: str
     stopping: bool
     balance: str
-    """The algorithm; HAProxy 2.6 and 3.0 call `random` "unknown"."""
+    """The algorithm; HAProxy 2.6 to 3.2 call `random` "unknown"."""
     cookie: str
     servers: tuple[Server, ...]
     most_weight: int = 256

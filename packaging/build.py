@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -107,7 +108,8 @@ def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
 
 def third_party() -> Path:
     """The controller's pinned packages, installed and compiled; kept below .build until requirements.txt changes."""
-    wanted = (ROOT / "requirements.txt").read_bytes() + Path(__file__).read_bytes()
+    how = "".join(map(inspect.getsource, (third_party, compile_python)))
+    wanted = (ROOT / "requirements.txt").read_bytes() + how.encode()
     place = BUILD / f"controller-{hashlib.sha256(wanted).hexdigest()[:16]}"
     if place.exists():
         return place

@@ -44,10 +44,14 @@ class Node:
     held: dict[str, Held] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     """Knobs that are left alone until this episode is over, with the reason."""
+    noted: dict[str, Value] = field(default_factory=dict)
+    """What was said that it would be, where nothing may be turned."""
     again_s: float = 0.0
     """Not before then the next reload."""
     times_ms: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
     """When a p95 was said, and the p95."""
+    taken_over: bool = False
+    """An earlier run of ours had turned it."""
     searches: bool = False
     """Numbers are found by trying, not by the knowledge base."""
     climb: Climb | None = None
@@ -69,6 +73,7 @@ class Node:
             ours = knob.order and knob.by == BY and not knob.why
             if ours and knob.name not in self.held and knob.value is not None:
                 self.held[knob.name] = Held(knob.value, knob.order, now_s - 1e6)
+                self.taken_over = True
                 rule = knowledge.get(knob.name)
                 if rule is not None:
                     rows = [at for at in rule.severity if value_for(rule, knob, at) == knob.value]
@@ -95,7 +100,7 @@ class Node:
             first = verdict.path[0] if verdict.path else "no reason given"
             lasted_s = max(0.0, verdict.time_unix_s - verdict.since_unix_s)
             return Affected(verdict.severity, f"interference: {first}", now_s - lasted_s)
-        if verdict is not None and self.squeeze.squeezed:
+        if verdict is not None and verdict.state != "unknown" and self.squeeze.squeezed:
             used = self.squeeze.used or 0.0
             return Affected(
                 self.squeeze.severity,

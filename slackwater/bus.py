@@ -9,6 +9,7 @@ Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -83,12 +84,12 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-async def _new_store(stream: JetStreamContext, name: str) -> KeyValue:
-    """Kept by three servers where the bus is a cluster of three or more: one may die. Else by one."""
-    try:
-        return await stream.create_key_value(bucket=name, history=1, replicas=3)
-    except nats.js.errors.APIError:
-        return await stream.create_key_value(bucket=name, history=1)
+async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> KeyValue:
+    """Kept by three servers where the bus is a cluster that has so many: one may die. Else by one."""
+    if is_cluster:
+        with contextlib.suppress(nats.js.errors.APIError):
+            return await stream.create_key_value(bucket=name, history=1, replicas=3)
+    return await stream.create_key_value(bucket=name, history=1)
 
 
 class Bucket:
@@ -271,7 +272,7 @@ class Bus:
             try:
                 return Bucket(await stream.key_value(name), self.url)
             except nats.js.errors.BucketNotFoundError:
-                return Bucket(await _new_store(stream, name), self.url)
+                return Bucket(await _new_store(stream, name, bool(self._client.discovered_servers)), self.url)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise BusError(f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?") from None
 

@@ -40,6 +40,7 @@ TCP = "tcp://"
 SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
 Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
+WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
 HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
 SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
 Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
@@ -50,6 +51,7 @@ _IN_WORDS = {
     SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
     SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
     HEADER_PATTERN: "the name of an HTTP header",
+    WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What the patterns ask for, for people."""
@@ -299,6 +301,13 @@ class WebSettings(Settings, frozen=True):
     proxy_operators: Annotated[
         list[str], Meta(description="people named by the proxy who are operators; the others are viewers")
     ] = []
+    grafana_url: Annotated[
+        str,
+        Meta(
+            pattern=WEB_URL_PATTERN,
+            description="URL of the Grafana dashboard; episodes then link to their time there. Empty: none",
+        ),
+    ] = ""
     session_h: Annotated[Positive, Meta(description="hours after which one has to log in again")] = 12.0
 
 

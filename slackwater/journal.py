@@ -21,7 +21,7 @@ import msgspec
 from slackwater import journal_schema as schema
 from slackwater import messages
 from slackwater.journal_schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.messages import Change, Cycle, Message, Resource, Sample, State, Verdict
+from slackwater.messages import Change, Cycle, Knobs, Message, Resource, Sample, State, Verdict
 
 __all__ = ["History", "Journal", "JournalError", "NodeSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -261,6 +261,10 @@ class Journal:
     def latest_samples(self, pool: str) -> dict[str, Sample]:
         """The last Sample of each node."""
         return {node: sample for node, (sample, _) in self._latest(Sample, pool).items()}
+
+    def latest_knobs(self, pool: str) -> dict[str, tuple[Knobs, float]]:
+        """What each node's wsengine said last of its knobs, and when that was written."""
+        return self._latest(Knobs, pool)
 
     def latest_verdicts(self, pool: str) -> dict[str, Verdict]:
         """The last Verdict of each node."""

@@ -21,7 +21,7 @@ from slackwater.messages import Change, Message
 
 log = logging.getLogger("slackwater.journal")
 
-KINDS = ("sample", "verdict", "change", "cycle")
+KINDS = ("sample", "verdict", "change", "cycle", "knobs")
 FLUSH_S = 0.5
 KEEP_S = 60.0
 KEEP_MESSAGES = 50_000

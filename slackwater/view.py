@@ -9,14 +9,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from slackwater.journal import Journal
-from slackwater.messages import Change, Mode, Resource, ServerState, State, Verdict
+from slackwater.journal import Journal, Reading
+from slackwater.messages import Change, Knobs, Mode, Resource, ServerState, State, Verdict
 from slackwater.percentile import pooled_ms
 
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
 SERVING = ("UP", "no check")
 """How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
+KNOBS_FRESH_S = 20.0
+"""A wsengine says what its knobs are every 5 s; one that is silent for longer may have put everything back."""
 BY_CONNECTIONS = "leastconn"
 """How the balance algorithms begin under which a weight above 0 says little of the share."""
 FORGET_AFTER_S = 60.0
@@ -61,6 +63,8 @@ class Row(msgspec.Struct):
     why: str
     resource: Resource | None = None
     """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
+    turned: list[str] = []
+    """What the second stage has turned on the node: `php_fpm.max_children 4 → 16`."""
 
 
 class PoolView(msgspec.Struct):
@@ -96,11 +100,18 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     verdicts = journal.latest_verdicts(pool)
     judged_unix_s = journal.received("verdict", pool)
     readings = journal.readings(pool)
+    knobs = journal.latest_knobs(pool)
     age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
     stale = age_s is None or age_s > STALE_AFTER_S
     silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
     by_weight = cycle is not None and not cycle.balance.startswith(BY_CONNECTIONS)
     wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
+
+    served = sum(reading.rps or 0.0 for reading in readings.values())
+
+    def measured(reading: Reading | None) -> float | None:
+        """The share as the nodes measured it, where the balancer did not."""
+        return reading.rps / served if reading is not None and reading.rps is not None and served > 0.0 else None
 
     def row(node: str, server: ServerState | None) -> Row:
         reading = readings.get(node)
@@ -108,6 +119,11 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             reading = None
         verdict = verdicts.get(node)
         state, why = _judged(verdict, now_unix_s - judged_unix_s.get(node, 0.0), silence)
+        told, told_unix_s = knobs.get(node, (None, 0.0))
+        turned = _turned(told) if now_unix_s - told_unix_s < KNOBS_FRESH_S else []
+        reasons = _reasons(server, state, why, stale)
+        if turned:
+            reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(turned)}"
         return Row(
             node=node,
             server=server.server if server else "",
@@ -118,12 +134,13 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             baseline=server.baseline if server else None,
             wanted=server.wanted if server else None,
             rps=_first(reading.rps if reading else None, server.rps if server and not stale else None),
-            share=server.share if server and not stale else None,
+            share=None if stale else _first(server.share if server else None, measured(reading)),
             share_wanted=server.wanted / wanted if server and wanted and by_weight and not stale else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,
-            why=_reasons(server, state, why, stale),
+            why=reasons,
+            turned=turned,
             resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
 
@@ -188,6 +205,12 @@ def duration(seconds: float) -> str:
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next(index for index, (count, _) in enumerate(parts) if count)
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def _turned(knobs: Knobs | None) -> list[str]:
+    """What is turned on a node, knob by knob."""
+    held = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
+    return [f"{knob.name} {_value(knob.baseline)} → {_value(knob.value)}" for knob in held]
 
 
 def _judged(verdict: Verdict | None, verdict_age_s: float, silence: str) -> tuple[State, str]:

@@ -86,14 +86,26 @@ def as_text(told: Story) -> str:
         *(f"  because {reason}" for reason in told.path),
     ]
     climbing: Change | None = None
-    for made in [*told.changes, None]:
+    changes, renewals = _without_orders(told.changes)
+    for made in [*changes, None]:
         if made is not None and climbing is not None and _goes_on(climbing, made):
             climbing = msgspec.structs.replace(climbing, after=made.after)
             continue
         if climbing is not None:
             lines.append(_line(climbing))
         climbing = made
+    if renewals:
+        lines.append(f"  Orders were renewed {renewals} times")
     return "\n".join(lines)
+
+
+def _without_orders(changes: list[Change]) -> tuple[list[Change], int]:
+    """Without the Orders whose outcome is told, by the node that it came to; and how many only renewed a lease."""
+    answered = {made.follows for made in changes if made.follows}
+    orders = [made for made in changes if made.what.startswith("order ")]
+    renewed = {made.id for made in orders if ": renewed: " in made.why}
+    left_out = renewed | {made.id for made in orders if made.id in answered}
+    return [made for made in changes if made.id not in left_out], len(renewed)
 
 
 def _of(resource: Resource | None) -> str:

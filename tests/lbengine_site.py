@@ -26,7 +26,7 @@ from slackwater.config import load
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 asyncio.run(run(load(sys.argv[1])))
 """
-IN_TIME_S = 20.0
+IN_TIME_S = 60.0
 
 
 class Site:
@@ -46,6 +46,7 @@ class Site:
             encoding="utf-8",
         )
         self.log = folder / "lbengine.log"
+        self.log.touch()
         self.bus_process: subprocess.Popen[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.second: subprocess.Popen[bytes] | None = None
@@ -60,12 +61,13 @@ class Site:
             self.process = subprocess.Popen([sys.executable, "-c", RUN, str(self.config)], stderr=log)
         return self.process
 
-    def start_second(self) -> subprocess.Popen[bytes]:
+    def start_second(self, mode: str = 'mode = "act"') -> subprocess.Popen[bytes]:
         """Another lbengine for the same HAProxy, with a state folder of its own."""
         folder = self.folder / "second"
         folder.mkdir()
         config = folder / "controller.toml"
-        config.write_text(self.config.read_text().replace(f'"{self.folder}"', f'"{folder}"'), encoding="utf-8")
+        text = self.config.read_text().replace(f'"{self.folder}"', f'"{folder}"').replace('mode = "act"', mode)
+        config.write_text(text, encoding="utf-8")
         with (folder / "lbengine.log").open("ab") as log:
             self.second = subprocess.Popen([sys.executable, "-c", RUN, str(config)], stderr=log)
         return self.second

@@ -78,7 +78,7 @@ NOT_CONFIGURATION = ("passwd-", "group-", "shadow-", "gshadow-", ".pwd.lock", "l
 
 def configuration(hosts: Hosts, name: str) -> dict[str, str]:
     """What stands in /etc (mode, owner, bytes), which packages, users, units and files of ours there are."""
-    skip = " ".join(f"! -path '/etc/{name}'" for name in NOT_CONFIGURATION)
+    skip = " ".join(f"! -path 'etc/{name}'" for name in NOT_CONFIGURATION)
     files = hosts.ssh(
         name,
         f"cd / && find etc \\( -type f -o -type l -o -type d \\) {skip} -printf '%p %y %m %U %G %l\\n' | LC_ALL=C sort;"
@@ -89,7 +89,7 @@ def configuration(hosts: Hosts, name: str) -> dict[str, str]:
         "packages": "dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'",
         "manual": "apt-mark showmanual",
         "units": "systemctl list-unit-files --no-legend --no-pager",
-        "ours": "find /opt /usr /var /lib /run -iname '*slackwater*' ! -path '/proc/*' 2>/dev/null",
+        "ours": "find /opt /usr /var /lib /run -iname '*slackwater*' ! -path '/run/systemd/*' 2>/dev/null; true",
     }.items():
         seen |= {f"{what}: {line}": "" for line in hosts.ssh(name, command).stdout.splitlines()}
     return seen

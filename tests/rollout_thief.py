@@ -102,10 +102,10 @@ class Thief:
         return not any("Permissions Violation" in error for error in self.errors())
 
     def flood(self, subject: str, payload: bytes, count: int) -> None:
-        """Sends as fast as it can."""
-        batch = b"".join([f"PUB {subject} {len(payload)}\r\n".encode() + payload + b"\r\n"] * 100)
-        for _ in range(count // 100):
-            self._socket.sendall(batch)
+        """Sends it as often, as fast as the server takes it."""
+        one = f"PUB {subject} {len(payload)}\r\n".encode() + payload + b"\r\n"
+        for left in range(count, 0, -100):
+            self._socket.sendall(one * min(left, 100))
 
 
 def _identity(seed: str) -> Identity:

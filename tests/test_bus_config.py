@@ -21,7 +21,7 @@ from slackwater.bus import Bus, BusError, subject_of
 from slackwater.bus_config import CONTROLLER, WSENGINE, Node, config_text, read_nodes
 from slackwater.cli import cli
 from slackwater.config import BusSettings, ConfigError
-from slackwater.messages import Change, Order, Sample, Weight, encode
+from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
 from slackwater.signing import Signer
 
 IN_TIME_S = 30.0
@@ -172,14 +172,16 @@ def test_a_wsengine_hears_orders_of_the_controller_and_of_nobody_else(site: Site
 
     async def run() -> list[Change]:
         seen: list[Change] = []
+        told: list[Knobs] = []
         controller = await Bus.connect(site.settings(CONTROLLER), "controller")
         node = await Bus.connect(site.settings("web-2"), "node")
         await controller.subscribe("change", seen.append, pool="web")
+        await controller.subscribe("knobs", told.append, pool="web")
         await controller.flush()
         async with asyncio.timeout(IN_TIME_S):
             # The engine may not listen yet when the first Orders come.
             number = 0
-            while not seen:
+            while not (seen and told):
                 for bus, by in ((node, "node"), (controller, "controller")):
                     number += 1
                     order = Order(

@@ -24,7 +24,8 @@ SIMULATED = {
     "model": "cycles",
     "felt": {"mean_ms": 9.0, "p50_ms": 5.0, "p95_ms": 20.0, "p99_ms": 40.0},
     "turns_per_server_hour": 1.0,
-    "cost_ms": {part: {"p50": 200.0} for part in ("detector", "lbengine", "model")},
+    "cost_ms": {part: {"p50": 200.0, "max": 400.0} for part in ("detector", "lbengine", "model")},
+    "core_share": 0.6,
 }
 
 
@@ -37,7 +38,9 @@ def compared(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulating a lab that never was takes a minute and says nothing."""
-    monkeypatch.setattr(validation, "validate", lambda *_: {"compared": [{"policy": "static", "error": 0.2} | P95S]})
+    monkeypatch.setattr(
+        validation, "validate", lambda *_: {"compared": [{"policy": "static", "error": 0.2, "fitted": True} | P95S]}
+    )
 
 
 P95S = {"lab_p95_ms": 50.0, "simulated_p95_ms": 60.0}
@@ -73,11 +76,14 @@ def test_one_scenario_in_which_ours_is_worse_is_enough(compared: Path) -> None:
 
 
 def test_the_simulator_s_goals_are_real_time_and_nearness_to_the_lab() -> None:
-    quick, near = goals.of_simulator([SIMULATED], [{"policy": "static", "error": 0.1}])
-    assert (quick.word, quick.found) == ("reached", "60% (median cycle, model included)")
+    quick, near = goals.of_simulator([SIMULATED], [{"policy": "static", "error": 0.1, "fitted": False}])
+    assert quick.word == "reached"
+    assert quick.found == "60% of the core, model and learning included; slowest cycle at most 1.2 s"
     assert near.word == "reached"
-    slow = SIMULATED | {"cost_ms": {part: {"p50": 400.0} for part in ("detector", "lbengine", "model")}}
-    assert [goal.word for goal in goals.of_simulator([slow], [{"policy": "x", "error": -0.2}])] == ["NOT reached"] * 2
+    slow = SIMULATED | {"core_share": 1.1}
+    assert [goal.word for goal in goals.of_simulator([slow], [{"policy": "x", "error": -0.2, "fitted": False}])] == [
+        "NOT reached"
+    ] * 2
     assert [goal.word for goal in goals.of_simulator([], [])] == ["not measured"] * 2
 
 

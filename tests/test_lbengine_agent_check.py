@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -185,7 +186,7 @@ class Agent:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection:
+            with connection, contextlib.suppress(OSError):  # a HAProxy that is reloaded hangs up
                 connection.sendall(self.line.encode())
                 self.asked += 1
 

@@ -209,6 +209,21 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
     assert {tuple(weights) for weights in seen} == {(0, 100, 100)}
 
 
+def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: Site) -> None:
+    async def tell(_bus: Bus, detector: Detector) -> None:
+        site.start_second('mode = "observe"')
+        detector.states["host1"] = "interference"
+        await until(lambda: "(observe): would set host1" in site.second_says(), site, "the second one only says it")
+        assert site.weights() == [100, 100, 100]
+        site.start()
+        await until(lambda: site.weights()[0] == 0, site, "the first one acts")
+        detector.states["host1"] = "calm"
+        await until(lambda: site.weights() == [100, 100, 100], site, "and goes back")
+
+    story(site, tell)
+    assert "standing by" not in site.log.read_text() + site.second_says()
+
+
 def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: Site) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         first = site.start()

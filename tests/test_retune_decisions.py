@@ -12,6 +12,7 @@ from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
 from retune.memory import Memory, band
 from retune.squeeze import FULL, Squeeze, is_squeezed
 from retune.stage import Affected, Stage, Timing, has_room
+from slackwater.config import ConfigError, parse
 from slackwater.messages import Cpu, KnobState, Sample, Sched
 
 TIMING = Timing(long_after_s=30.0, no_room_after_s=5.0, leave_after_s=10.0)
@@ -196,3 +197,14 @@ def test_what_was_good_is_remembered_by_kind_and_severity_over_a_restart(tmp_pat
     (tmp_path / "retune.json").write_text("{")
     assert Memory(tmp_path).get("small", 0.41) is None
     assert [band(at) for at in (0.0, 0.2, 0.599, 0.6, 1.0)] == ["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
+
+
+# --- settings
+
+
+def test_to_act_a_key_is_needed() -> None:
+    pool = '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\n'
+    assert parse(pool, "c.toml").retune.mode == "off"
+    with pytest.raises(ConfigError, match="`order_key` is missing"):
+        parse(pool + '[retune]\nmode = "act"\n', "c.toml")
+    assert parse(pool + '[retune]\nmode = "act"\norder_key = "/k"\n', "c.toml").retune.mode == "act"

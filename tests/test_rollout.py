@@ -5,11 +5,16 @@ One story, told in order: each test goes on where the one before ended.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,10 +26,14 @@ from rollout_base import ROOT
 from rollout_hosts import Hosts, hosts, why_not
 from rollout_site import configuration, difference, haproxy_cfg, put, set_up
 
+from slackwater.bus import Bus
+from slackwater.config import BusSettings
+from slackwater.messages import Verdict
+
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
 ]
 WEBS = ["web1", "web2", "web3"]
@@ -37,11 +46,17 @@ def build_packages(out: Path, *options: str) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packages")
+def made_packages(out: Path) -> Path:
+    """Fresh packages; or those of the folder that ROLLOUT_PACKAGES names, to save some minutes."""
+    if there := os.environ.get("ROLLOUT_PACKAGES"):
+        return Path(there)
     build_packages(out)
     return out
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_packages(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +302,54 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
                 assert not thief.may_subscribe(subject), f"{part} hears {subject}"
     assert rollout_thief.is_refused(broker, "", authority), "who has no key does not come in"
     assert rollout_thief.is_refused(broker, rollout_thief.new_seed(), authority), "an unknown key does not come in"
+
+
+def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Site, tmp_path: Path) -> None:
+    """Compares how old web2's Verdicts are when they come, without and with a flood from web1."""
+    authority, password = tmp_path / "authority.pem", tmp_path / "password"
+    authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
+    password.write_text(site.hosts.ssh("lb1", "cat /etc/slackwater/controller/password").stdout)
+    password.chmod(0o600)
+    broker = f"{site.hosts['lb1'].address}:14222"
+    bus = BusSettings(
+        url=f"tls://{broker}", user="slackwater-controller", password_file=str(password), tls_ca=str(authority)
+    )
+    seed = site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip()
+
+    def flood() -> None:
+        with rollout_thief.connect(broker, seed, authority) as thief, contextlib.suppress(OSError):
+            end_s = time.monotonic() + 8.0
+            while time.monotonic() < end_s:
+                thief.flood("slackwater.sample.web.web1", b"{" + b"x" * 1000, 1000)
+
+    calm = statistics.median(asyncio.run(ages_s(bus, "web2", 25)))
+    flooding = threading.Thread(target=flood, daemon=True)
+    flooding.start()
+    flooded = statistics.median(asyncio.run(ages_s(bus, "web2", 25)))
+    flooding.join(60)
+    print(f"web2's Verdicts are {calm * 1e3:.0f} ms old, with a flood {flooded * 1e3:.0f} ms")
+    assert flooded < calm + 0.2, "one period"
+
+
+async def ages_s(settings: BusSettings, node: str, count: int) -> list[float]:
+    """How old a node's Verdicts are when they come."""
+    ages: list[float] = []
+    enough = asyncio.Event()
+
+    def take(verdict: Verdict) -> None:
+        if verdict.node == node:
+            ages.append(time.time() - verdict.time_unix_s)
+            if len(ages) >= count:
+                enough.set()
+
+    bus = await Bus.connect(settings, "test")
+    try:
+        await bus.subscribe("verdict", take, pool="web")
+        async with asyncio.timeout(60):
+            await enough.wait()
+    finally:
+        await bus.close()
+    return ages
 
 
 def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("model", [requests, cycles])
 
 
 def without_costs(outcome: Outcome) -> Outcome:
-    return replace(outcome, cost_ms={})
+    return replace(outcome, cost_ms={}, cpu_s=0.0)
 
 
 def p99(outcome: Outcome) -> float:
@@ -131,7 +131,7 @@ def test_the_score_tells_answers_misses_false_alarms_and_turns_apart() -> None:
     for weight, at in ((2, 46.0), (0, 46.5), (10, 47.0)):
         score.moved(0, 0, weight, at)
     score.advance(50.0)
-    found = score.outcome(setup, "x", "cycles", requests.simulate(SMALL, "static", None).felt, {})
+    found = score.outcome(setup, "x", "cycles", requests.simulate(SMALL, "static", None).felt, {}, 0.0)
     assert found.detection_s == [pytest.approx(0.5)]
     assert found.missed == 1
     assert found.false_reductions == 1

@@ -9,7 +9,20 @@ import pytest
 
 from slackwater import view
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Cycle, Mode, Resource, Sample, ServerState, State, Traffic, Verdict
+from slackwater.messages import (
+    Change,
+    Cpu,
+    Cycle,
+    Knobs,
+    KnobState,
+    Mode,
+    Resource,
+    Sample,
+    ServerState,
+    State,
+    Traffic,
+    Verdict,
+)
 from slackwater.view import describe_change, duration, pool_view
 
 T0 = 1_795_000_000.0
@@ -185,3 +198,17 @@ def test_changes_are_told_in_words() -> None:
     weight = Change(1, "1", "web", T0, "weight", "host1", 100, 0, "", "lbengine", True)
     assert describe_change(weight) == "weight of host1: 100 → 0"
     assert describe_change(Change(1, "2", "web", T0, "pause", "web", None, None, "", "alice", True)) == "pause"
+
+
+def test_what_the_second_stage_has_turned_is_told_while_the_node_says_so(pool: Pool) -> None:
+    pool.sample("host1")
+    pool.verdict("host1", "interference")
+    pool.cycle(server("host1"))
+    held = KnobState("php_fpm.max_children", 16, 4, order="o1", by="retune")
+    own = KnobState("cpu.frequency", "schedutil", "schedutil")
+    pool.journal.record(Knobs(1, "host1", "web", pool.now_unix_s, "any", [held, own]))
+    (row,) = pool.view().rows
+    assert row.turned == ["php_fpm.max_children 4 → 16"]
+    assert row.why.endswith("; retuned: php_fpm.max_children 4 → 16")
+    (row,) = pool.view(after_s=30.0).rows
+    assert row.turned == []

@@ -130,7 +130,7 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     page = Texts(answer.text)
     assert page.fields["headline"] == ["1 of 2 servers beside a noisy neighbour: web1"]
     assert page.fields["node"] == ["web1", "web1", "web2"], "the episode that goes on comes first"
-    assert page.fields["done"] == ["weight 100 → 0, it gets – of the requests"]  # noqa: RUF001
+    assert page.fields["done"] == ["weight 100 → 0, it gets 50 % of the requests"]
     assert page.fields["word"] == ["interference", "interference", "calm"]
     assert page.fields["since"] == ["42 s", "42 s"]
     assert page.fields["weight"] == ["0 / 100", "100 / 100"]
@@ -258,8 +258,8 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
     assert (pool["mode"], pool["stale"], pool["age_s"]) == ("act", False, 0.0)
     assert pool["rows"][0] == {
         "node": "web1", "server": "web1", "status": "UP", "state": "interference", "since_unix_s": T0 - 42,
-        "weight": 0, "baseline": 100, "wanted": 0, "rps": 80.0, "share": None, "share_wanted": 0.0,
-        "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4,
+        "weight": 0, "baseline": 100, "wanted": 0, "rps": 80.0, "share": 0.5, "share_wanted": 0.0,
+        "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "turned": [],
         "why": "interference: run delay 14x",
     }  # fmt: skip
 

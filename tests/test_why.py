@@ -110,3 +110,20 @@ def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: 
     assert json.loads(run("web1", "--json"))["severity"] == 0.82
     assert run("web9") == "web9 (web): no episode within a week\n"
     assert run("web9", "--json") == "null\n"
+
+
+def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: Journal) -> None:
+    def of_retune(id_: str, at_s: float, what: str, why: str, by: str, follows: str = "") -> Change:
+        return Change(1, id_, "web", NOW + at_s, what, "web1", 4, 16, why, by, True, follows=follows)
+
+    journal.record(
+        of_retune("o1", -70.0, "order php_fpm.max_children", "for 60 s: run delay", "retune"),
+        of_retune("c1", -69.0, "php_fpm.max_children", "run delay; 16 processes", "wsengine", "o1"),
+        of_retune("o2", -50.0, "order php_fpm.max_children", "for 60 s: renewed: run delay", "retune"),
+        of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune"),
+    )
+    text = as_text(told(journal))
+    assert "web1 php_fpm.max_children 4 -> 16: run delay; 16 processes (by wsengine)" in text
+    assert text.count("php_fpm.max_children") == 1
+    assert "web1 order cpu.frequency" in text, "an Order that nobody answered is told"
+    assert text.endswith("Orders were renewed 1 times")

@@ -143,7 +143,7 @@ def number(name: str, default: float, most: float = 1e9, least: float = 0.0) -> 
     text = request.args.get(name)
     if text is None:
         return default
-    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?(e[0-9])?", text) else -1.0
+    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", text) else -1.0
     if not (least <= value <= most and value > 0.0):
         expected = f"from {least:g} to {most:g}" if least else f"above 0 and at most {most:g}"
         raise ApiError(400, f"{name}: expected a number {expected}, got `{text}`")

@@ -20,6 +20,7 @@ from web.shown import ms
 ON_A_PAGE = 100
 MOST = 10_000
 """As many are given at a time, by the API and as a file."""
+LONGEST = 200
 SINCE_S = {"1h": 3600.0, "1d": 86400.0, "7d": 7 * 86400.0, "90d": 90 * 86400.0, "all": math.inf}
 COLUMNS = (
     *("time_utc", "time_unix_s", "pool", "what", "target", "before", "after", "why", "by", "applied"),
@@ -57,7 +58,10 @@ class Line(msgspec.Struct):
 
 def filter_of(given: Mapping[str, str]) -> Filter:
     """From a query string. Raises FilterError."""
-    texts = {key: given[key][:200] for key in ("pool", "what", "target", "q", "since") if given.get(key)}
+    texts = {key: given[key] for key in ("pool", "what", "target", "q", "since") if given.get(key)}
+    for key, text in texts.items():
+        if len(text) > LONGEST:
+            raise FilterError(f"{key}: expected at most {LONGEST} characters, got {len(text)}")
     asked = msgspec.convert(texts, Filter)
     if asked.since not in SINCE_S:
         raise FilterError(f"since: expected one of {', '.join(SINCE_S)}, got `{asked.since}`")

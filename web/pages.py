@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 from flask import Blueprint, Response, abort, current_app, render_template, request, url_for
 from werkzeug.exceptions import HTTPException, SecurityError
+from werkzeug.sansio.response import Response as BaseResponse
 
 from slackwater.config import PoolSettings
 from slackwater.journal import JournalError
@@ -20,7 +22,7 @@ from web.reader import Reader
 from web.settings_page import settings_page
 
 RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d": (86400.0, 120.0)}
-RANGES |= {"7d": (7 * 86400.0, 900.0), "90d": (90 * 86400.0, 7200.0)}
+RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
 """What the plots show: seconds back, and their step."""
 EPISODES_S = 7 * 86400.0
 
@@ -76,7 +78,7 @@ def blueprint(reader: Reader) -> Blueprint:
             if told is None:
                 abort(404, f"No episode of {node} that began then is in the journal.")
             page = episodes.page(journal, reader.settings, settings, told, now)
-        return render_template("episode.html", episode=page)
+        return render_template("episode.html", episode=page, grafana=_grafana(reader.settings.web.grafana_url, page))
 
     @pages.get("/episodes")
     def all_episodes() -> str:
@@ -138,13 +140,17 @@ def blueprint(reader: Reader) -> Blueprint:
         return render_template("settings.html", page=settings_page(reader.settings))
 
     @pages.app_errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response | HTTPException:
+    def refused(error: HTTPException) -> BaseResponse | HTTPException:
         if isinstance(error, SecurityError):  # a foreign host name: there is no page to lead to
             return error
+        answer = error.get_response()  # with its headers, such as Allow
         if request.path.startswith(("/api/", "/metrics", "/events")):
-            return Response(msgspec.json.encode({"error": error.description}), error.code, mimetype="application/json")
-        page = render_template("error.html", code=error.code, title=error.name, text=error.description)
-        return Response(page, error.code, mimetype="text/html")
+            answer.set_data(msgspec.json.encode({"error": error.description}))
+            answer.mimetype = "application/json"
+        else:
+            page = render_template("error.html", code=error.code, title=error.name, text=error.description)
+            answer.set_data(page)
+        return answer
 
     @pages.app_errorhandler(JournalError)
     def unreadable(error: JournalError) -> Response:
@@ -159,6 +165,13 @@ def blueprint(reader: Reader) -> Blueprint:
         return Response(page, 500, mimetype="text/html")
 
     return pages
+
+
+def _grafana(url: str, page: episodes.EpisodePage) -> str:
+    """The time around an episode in Grafana (https://grafana.com/docs/grafana/latest/dashboards/share-dashboards-panels/);
+    empty without one."""
+    since_ms, until_ms = round(page.plot_since_unix_s * 1000), round(page.plot_until_unix_s * 1000)
+    return f"{url}?{urlencode({'from': since_ms, 'to': until_ms, 'var-pool': page.pool})}" if url else ""
 
 
 def _absent(sample: Sample | None) -> list[tuple[str, str]]:

@@ -156,7 +156,7 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
         note=" · ".join(notes),
         state=row.state,
         symbol=SYMBOLS[row.state],
-        word=WORDS[row.state],
+        word=f"{WORDS[row.state]}: {row.resource}" if row.resource not in (None, "unclear") else WORDS[row.state],
         since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
         since_unix_s=row.since_unix_s,
         weight=NOTHING if row.weight is None else f"{row.weight} / {row.baseline}",
@@ -175,12 +175,13 @@ def _episode(told: Story, view: PoolView, changes: Sequence[Change], now_unix_s:
     row = next((row for row in view.rows if row.node == told.node), None)
     names = {told.node, row.server if row is not None else told.node}
     since = [made for made in changes if made.target in names and made.time_unix_s >= told.since_unix_s - 1.0]
-    outcome = next((made.why for made in since if made.what == "outcome"), "")
+    outcome = next((made.why for made in since if made.what == "outcome"), "not known yet: told 10 s after a change")
     seen = next((made.by for made in since if made.what == "acknowledge"), "")
     done = "nothing was changed"
     if row is not None and row.weight is not None and row.baseline is not None and not view.stale:
         if row.weight < row.baseline:
-            done = f"weight {row.baseline} → {row.weight}, it gets {percent(row.share)} of the requests"
+            gets = f", it gets {percent(row.share)} of the requests" if row.share is not None else ""
+            done = f"weight {row.baseline} → {row.weight}{gets}"
         elif view.mode == "observe" and row.wanted is not None and row.wanted < row.baseline:
             done = f"observe mode: the weight would be {row.wanted} instead of {row.weight}"
         elif view.paused:

@@ -7,8 +7,10 @@ scatter a little more than the exponential that is taken for each server. `evalu
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,11 +159,29 @@ class Monitors:
         return found
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cyclic garbage: it would walk all Samples again and again, and the product reads them
+    into structs that it does not watch (`detector/reading.py`)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Runs the cycle-level model; a decision is made `delay_s` after the end of each period.
 
     Raises SimulationError for several balancers that do not go by weights alone.
     """
+    with _uncollected():
+        return _simulate(setup, policy, model, say)
+
+
+def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None]) -> Outcome:
     plan = setup.episodes()
     servers, monitors, timeline = Servers(setup), Monitors(setup), Timeline(setup.servers, plan)
     score, mixture = Score(setup, plan), Mixture()
@@ -169,6 +189,7 @@ def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str]
     asked = np.zeros((setup.balancers, setup.servers), dtype=np.int64)
     cycles = round(setup.end_s / setup.period_s)
     model_ms = []
+    began_s = time.thread_time()
     said = time.monotonic()
     for number in range(cycles):
         began = time.thread_time()
@@ -195,4 +216,4 @@ def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str]
         "detector": [1e3 * one for one in driver.costs.detector_s],
         "lbengine": [1e3 * one for one in driver.costs.lbengine_s],
     }
-    return score.outcome(setup, policy, "cycles", mixture.felt(), costs)
+    return score.outcome(setup, policy, "cycles", mixture.felt(), costs, time.thread_time() - began_s)

@@ -40,6 +40,8 @@ class Outcome:
     """Moves in the opposite direction of the server's last one, later than `SETTLE_S` after its neighbour changed."""
     cost_ms: dict[str, list[float]]
     """CPU time of this machine for each cycle, by part: `detector`, `lbengine`, `model`."""
+    cpu_s: float
+    """CPU time of the whole run, warm-up and learning included."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: times as percentiles, everything else as it is."""
@@ -47,6 +49,8 @@ class Outcome:
         found["detection_s"] = _spread(self.detection_s)
         found["cost_ms"] = {part: _spread(times) for part, times in self.cost_ms.items()}
         found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
+        # Below 1 the run would keep up with real time on one core.
+        found["core_share"] = self.cpu_s / self.setup.end_s
         return found
 
 
@@ -110,7 +114,9 @@ class Score:
         elif before == BASE_WEIGHT and now_s - self._ended[server] > SETTLE_S:
             self.false_reductions += 1
 
-    def outcome(self, setup: Setup, policy: str, model: str, felt: Felt, cost_ms: dict[str, list[float]]) -> Outcome:
+    def outcome(
+        self, setup: Setup, policy: str, model: str, felt: Felt, cost_ms: dict[str, list[float]], cpu_s: float
+    ) -> Outcome:
         """At the end; episodes that are still open without an answer count as missed."""
         return Outcome(
             setup=setup,
@@ -124,4 +130,5 @@ class Score:
             moves=sum(turns.moves for turns in self._turns),
             turns=sum(turns.counted for turns in self._turns),
             cost_ms=cost_ms,
+            cpu_s=cpu_s,
         )

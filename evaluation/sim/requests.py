@@ -51,7 +51,7 @@ class Simulation:
         self.score = Score(setup, plan)
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
-        self.servers = [Server(setup.children, setup.quota_cores) for _ in range(setup.servers)]
+        self.servers = [Server(setup.children, setup.quota_cores, setup.neighbour_cores) for _ in range(setup.servers)]
         capacities = setup.capacities()
         self._work = ((setup.quota_cores or 1.0) / capacities).tolist()
         rates = np.random.default_rng([setup.seed, 5])
@@ -110,9 +110,10 @@ class Simulation:
                     said = time.monotonic()
                     say(f"{self.policy}, {setup.servers} servers: {now_s:.0f} of {setup.end_s:.0f} s")
         costs = self.driver.costs
+        cpu_s = time.thread_time() - began
         deciding_s = sum(costs.detector_s) + sum(costs.lbengine_s)
-        per_decision_ms = 1e3 * (time.thread_time() - began - deciding_s) * DECIDE_S / setup.end_s
-        return self._outcome(per_decision_ms)
+        per_decision_ms = 1e3 * (cpu_s - deciding_s) * DECIDE_S / setup.end_s
+        return self._outcome(per_decision_ms, cpu_s)
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ class Simulation:
             if weights is not None:
                 picker.set_weights(weights)
 
-    def _outcome(self, model_ms: float) -> Outcome:
+    def _outcome(self, model_ms: float, cpu_s: float) -> Outcome:
         """Requests that began in the measured time; those without an answer at the end count as failed."""
         asked = [number for number, began_s in enumerate(self._began) if began_s >= WARM_UP_S]
         done = [number for number in asked if number in self._ended]
@@ -208,7 +209,7 @@ class Simulation:
             "lbengine": [1e3 * one for one in self.driver.costs.lbengine_s],
         }
         felt = felt_of(ended, took + self.setup.overhead_ms / 1e3, len(asked) - len(done))
-        return self.score.outcome(self.setup, self.policy, "requests", felt, costs)
+        return self.score.outcome(self.setup, self.policy, "requests", felt, costs, cpu_s)
 
 
 def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None] = lambda _: None) -> Outcome:

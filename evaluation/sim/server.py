@@ -18,8 +18,6 @@ PERIOD_S = 0.1
 """Of the quota: cpu.cfs_period_us, the kernel's default."""
 HOST_CORES = 2.0
 """Cores that a cgroup with a quota can run on at a time; web server and neighbour have equal shares of them."""
-NEIGHBOUR_THREADS = 2.0
-"""As the lab's noise makers have on a host of less than a core."""
 NEVER = math.inf
 DUST = 1e-12
 
@@ -27,14 +25,14 @@ DUST = 1e-12
 class Server:
     """Work is in seconds of the whole server when calm (without a quota), or in CPU seconds (with one)."""
 
-    def __init__(self, children: int, quota_cores: float = 0.0) -> None:
+    def __init__(self, children: int, quota_cores: float = 0.0, neighbour_cores: float = 2.0) -> None:
         self.taken = 0.0
         """Without a quota: share of the speed that is gone; with one: share of the time in which the neighbour runs."""
         self.cpu_s = 0.0
         self.runnable_s = 0.0
         """Time that requests wanted to run, all together."""
         self.at_s = 0.0
-        self._children, self._quota = children, quota_cores
+        self._children, self._quota, self._loud_cores = children, quota_cores, neighbour_cores
         self._active: list[tuple[float, int]] = []
         """Heap of (value of `_done` at which it is finished, request)."""
         self._waiting: deque[tuple[float, int]] = deque()
@@ -55,7 +53,7 @@ class Server:
             return ((1.0 - self.taken) / count if count else 0.0), 0.0
         if self._left <= DUST:
             return 0.0, 0.0
-        loud = NEIGHBOUR_THREADS * self.taken
+        loud = self._loud_cores * self.taken
         web = min(float(count), max(HOST_CORES / 2.0, HOST_CORES - loud))
         neighbour = min(loud, HOST_CORES - web)
         return (web / count if count else 0.0), web + neighbour

@@ -46,6 +46,9 @@ class Setup:
     quota_cores: float = 0.0
     """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, as the lab's hosts are, and the neighbour
     spends of the same quota; 0: a neighbour slows a server down evenly. Request-level only."""
+    neighbour_cores: float = 2.0
+    """Cores that the neighbour runs on as long as there is quota; other work of the machine leaves it less than it has
+    threads. With a quota only."""
     overhead_ms: float = 0.0
     """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
     noisy: float = 0.1
@@ -75,6 +78,7 @@ class Setup:
             ("children", self.children >= 1, "1 or more"),
             ("cost_cv2", self.cost_cv2 >= 0, "0 or more"),
             ("clients", self.clients >= 0, "0 or more"),
+            ("neighbour_cores", self.neighbour_cores > 0, "more than 0"),
             ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
             ("quota_cores", self.quota_cores >= 0, "0 or more"),
             ("noisy", 0 <= self.noisy <= 1 and (self.episode_s == 0 or self.noisy < 1), "0 to 1, below 1 for episodes"),

@@ -14,6 +14,7 @@ export async function open(browser, url, { width = 1600, height = 1000, dark = f
     viewport: { width, height }, colorScheme: dark ? "dark" : "light", timezoneId: "Europe/Berlin", locale: "en-GB", baseURL: url, ...more,
   });
   const page = await context.newPage();
+  page.setDefaultTimeout(90_000); // other things may run on the machine
   page.problems = [];
   page.on("pageerror", (error) => page.problems.push(`${error}`));
   page.on("console", (message) => message.type() === "error" && page.problems.push(message.text()));

@@ -7,15 +7,15 @@ const SYMBOLS = { interference: "▲", overload: "■", all_slow: "◆", unknown
 const WORDS = { interference: "interference", overload: "overload", all_slow: "all slow", unknown: "unknown" };
 const AGAIN_MS = 30_000;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
-const digits = (value) => (value >= 9.95 ? Math.round(value).toLocaleString() : value.toPrecision(2));
+const digits = (value) => (value === 0 ? "0" : value >= 9.95 ? Math.round(value).toLocaleString() : value.toPrecision(2));
 const SIGNALS = [
   { key: "rt_p95_ms", title: "p95 of response time", unit: (v) => (v >= 9995 ? `${(v / 1000).toFixed(1)} s` : `${digits(v)} ms`) },
   { key: "rps", title: "Requests per second", unit: (v) => `${digits(v)}/s` },
   { key: "weight", title: "Weight", unit: (v) => `${Math.round(v)}`, stepped: true },
   { key: "cpu", title: "CPU", unit: (v) => `${Math.round(100 * v)} %` },
-  { key: "run_delay_per_cpu_s", title: "Run delay per CPU second", unit: (v) => `${v.toPrecision(2)} s` },
+  { key: "run_delay_per_cpu_s", title: "Run delay per CPU second", unit: (v) => `${digits(v)} s` },
   { key: "steal", title: "Steal", unit: (v) => `${Math.round(100 * v)} %` },
-  { key: "cpi", title: "Cycles per instruction, or per load of the probe", unit: (v) => v.toPrecision(3) },
+  { key: "cpi", title: "Cycles per instruction, or per load of the probe", unit: (v) => (v === 0 ? "0" : v.toPrecision(3)) },
 ];
 
 function colour(name) {
@@ -116,13 +116,13 @@ class Figure {
       {
         width: Math.max(200, this.canvas.clientWidth),
         height: this.last ? 144 : 120,
-        padding: [4, 6, 0, 0],
+        padding: [4, 6, this.last ? 0 : 7, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, sync: { key: "signals" }, points: { show: false } },
-        scales: { x: { time: true }, y: { range: (_, __, most) => [0, 1.08 * Math.max(most ?? 0, 1e-6)] } },
+        scales: { x: { time: true }, y: { range: (_, __, most) => [0, (this.signal.stepped ? 1.4 : 1.08) * Math.max(most ?? 0, 1e-6)] } },
         series: [{}, ...nodes.map(line)],
         axes: [
-          { ...axis, show: this.last, space: 80, size: 24, values: (_, splits) => splits.map((second) => (days ? dayAndClock(second).split(",")[0] : clock(second).slice(0, 5))) },
+          { ...axis, show: this.last, space: 70, size: 24, incrs: [60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 1209600], values: (_, splits) => splits.map((second) => (days ? dayAndClock(second).split(",")[0] : clock(second).slice(0, 5))) },
           { ...axis, size: 58, space: 30, values: (_, splits) => splits.map((value) => this.signal.unit(value)) },
         ],
         hooks: {

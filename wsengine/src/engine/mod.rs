@@ -66,6 +66,7 @@ pub struct Engine {
     /// What each knob was when it was last read, while nothing of ours stood there.
     readings: BTreeMap<&'static str, Result<Value, String>>,
     read_s: f64,
+    tried_s: f64,
     refusals: (f64, u32),
     publish: Box<dyn FnMut(Change)>,
 }
@@ -101,6 +102,7 @@ impl Engine {
             checked_s,
             readings: BTreeMap::new(),
             read_s: f64::NEG_INFINITY,
+            tried_s: f64::NEG_INFINITY,
             refusals: (0.0, 0),
             publish,
         })

@@ -6,7 +6,9 @@ use super::Engine;
 use crate::knobs::KNOBS;
 
 /// Reading a knob may start programs, so it is done this seldom while nothing is turned.
-const READ_EVERY_S: f64 = 60.0;
+const READ_EVERY_S: f64 = 600.0;
+/// One that could not be read is tried again after this time.
+const TRY_EVERY_S: f64 = 60.0;
 
 impl Engine {
     /// The knobs as they are now.
@@ -29,13 +31,22 @@ impl Engine {
     }
 
     fn read_idle(&mut self) {
-        let due = self.now_s() - self.read_s >= READ_EVERY_S;
+        let now_s = self.now_s();
+        let (due, again) = (now_s - self.read_s >= READ_EVERY_S, now_s - self.tried_s >= TRY_EVERY_S);
         if due {
-            self.read_s = self.now_s();
+            self.read_s = now_s;
+        }
+        if again {
+            self.tried_s = now_s;
         }
         for (name, knob) in &self.knobs {
             let idle = !self.state.leases.contains_key(*name);
-            if idle && (due || !self.readings.contains_key(name)) {
+            let known = match self.readings.get(name) {
+                Some(Ok(_)) => true,
+                Some(Err(_)) => !again,
+                None => false,
+            };
+            if idle && (due || !known) {
                 let read = knob.baseline().and_then(|_| knob.read()).map(|reading| reading.value);
                 self.readings.insert(name, read);
             }
