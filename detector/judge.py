@@ -81,6 +81,7 @@ class Judge:
         """Slot of a node in an episode -> why, on the last tick that showed it."""
         self._restored: Nodes = {}
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
+        self._kept_waiting: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._used: Bools = np.zeros(0, dtype=bool)
         self._in_episode: Bools = np.zeros(0, dtype=bool)
@@ -156,9 +157,9 @@ class Judge:
                 part.resize(self.inbox.slots)
             if self.tail is not None:
                 self.tail.resize(self.inbox.slots)
-            self._seen_slow, self._fresh, self._in_episode, self._used = (
+            self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
-                for marks in (self._seen_slow, self._fresh, self._in_episode, self._used)
+                for marks in (self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting)
             )
             self._resource = np.concatenate([self._resource, np.full(more, UNCLEAR)])
         for slot, row in welcome:
@@ -171,7 +172,7 @@ class Judge:
                 self.vantage.forget(slot)
                 if self.tail is not None:
                     self.tail.forget(slot)
-                self._seen_slow[slot] = self._in_episode[slot] = False
+                self._seen_slow[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
@@ -189,7 +190,8 @@ class Judge:
         table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
         rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
-        crossed = thresholds.cross(frame)
+        crossed = thresholds.cross(frame, self._kept_waiting[slots])
+        self._kept_waiting[slots] = crossed.kept_waiting
         suspected, why = self._suspect(frame, crossed, table)
         seen = self._pool_says(frame, crossed, suspected)
         has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
@@ -359,7 +361,7 @@ class Judge:
 
     def _lost(self, now_s: float, stale: Stale) -> Verdict:
         slot = stale.slot
-        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = False
+        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = self._kept_waiting[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
         self._machines.lost(slot, now_s, label_unix_s)
         return Verdict(
