@@ -58,7 +58,9 @@ _NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items
 _words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
 
 Columns = dict[str, Floats]
-"""Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,)."""
+"""Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
+
+`balancer.rt_mean_ms` is no Sample's: see `detector.vantage`."""
 Row = tuple[tuple[Any, ...], tuple[Any, ...]]
 """A Sample as `Table` takes it: its words and its numbers."""
 
@@ -128,6 +130,7 @@ def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> 
     numbers = np.array([numbers for _, numbers in rows], dtype=np.float64).T.copy()
     numbers[np.isinf(numbers)] = np.nan
     columns: Columns = dict(zip(_NUMBERS, numbers, strict=True))
+    columns["balancer.rt_mean_ms"] = np.full(len(rows), np.nan)
     hardware = np.array([source == "pmu" for source in sources])
     for field in ("cpi", "cache_miss_rate"):
         values = columns[f"counters.{field}"]

@@ -151,6 +151,10 @@ class Inbox:
             Stale(self._name[slot], slot, float(quiet_s[slot]), float(at.time_unix_s[slot])) for slot in due.tolist()
         ]
 
+    def slot(self, node: str) -> int | None:
+        """A node's slot; None for one that is not known."""
+        return self._slot.get(node)
+
     @property
     def nodes(self) -> dict[str, int]:
         """Slot of each known node, stale ones too."""

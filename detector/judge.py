@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -25,6 +25,7 @@ from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
 from detector.tail.online import Learner
 from detector.tree import Model
+from detector.vantage import COLUMN, Vantage
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
@@ -67,6 +68,7 @@ class Judge:
         self.inbox = Inbox(pool, stale_after_s)
         self.features = Features()
         self.history = History()
+        self.vantage = Vantage()
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
@@ -79,6 +81,7 @@ class Judge:
         """Slot of a node in an episode -> why, on the last tick that showed it."""
         self._restored: Nodes = {}
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
+        self._kept_waiting: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._used: Bools = np.zeros(0, dtype=bool)
         self._in_episode: Bools = np.zeros(0, dtype=bool)
@@ -109,6 +112,13 @@ class Judge:
         for stale in self.inbox.stale(now_s):
             verdicts.append(self._lost(now_s, stale))
         return verdicts
+
+    def hear_balancer(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
+        """Takes in each node's mean response time as the balancer sees it: for nodes that see no traffic themselves."""
+        for node, told_ms in rt_ms.items():
+            slot = self.inbox.slot(node)
+            if slot is not None:
+                self.vantage.hear(now_s, slot, told_ms)
 
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
@@ -143,13 +153,13 @@ class Judge:
         """Makes room for new nodes, and empties slots that were another's."""
         more = self.inbox.slots - len(self._fresh)
         if more > 0:
-            for part in (self.features, self.history, self.estimator, self._machines):
+            for part in (self.features, self.history, self.estimator, self.vantage, self._machines):
                 part.resize(self.inbox.slots)
             if self.tail is not None:
                 self.tail.resize(self.inbox.slots)
-            self._seen_slow, self._fresh, self._in_episode, self._used = (
+            self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
-                for marks in (self._seen_slow, self._fresh, self._in_episode, self._used)
+                for marks in (self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting)
             )
             self._resource = np.concatenate([self._resource, np.full(more, UNCLEAR)])
         for slot, row in welcome:
@@ -159,9 +169,10 @@ class Judge:
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
+                self.vantage.forget(slot)
                 if self.tail is not None:
                     self.tail.forget(slot)
-                self._seen_slow[slot] = self._in_episode[slot] = False
+                self._seen_slow[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
@@ -176,9 +187,11 @@ class Judge:
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """One Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
+        table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
         rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
-        crossed = thresholds.cross(frame)
+        crossed = thresholds.cross(frame, self._kept_waiting[slots])
+        self._kept_waiting[slots] = crossed.kept_waiting
         suspected, why = self._suspect(frame, crossed, table)
         seen = self._pool_says(frame, crossed, suspected)
         has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
@@ -348,7 +361,7 @@ class Judge:
 
     def _lost(self, now_s: float, stale: Stale) -> Verdict:
         slot = stale.slot
-        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = False
+        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = self._kept_waiting[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
         self._machines.lost(slot, now_s, label_unix_s)
         return Verdict(

@@ -7,6 +7,8 @@ import gc
 import logging
 import signal
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from detector import keeping, reading, tree
@@ -14,9 +16,10 @@ from detector.columns import Row, row_of
 from detector.judge import Judge
 from detector.tail.data import Rows
 from detector.tail.online import Learner, fit
+from detector.vantage import response_times_ms
 from slackwater.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
-from slackwater.messages import Sample, Verdict
+from slackwater.messages import Cycle, Sample, Verdict
 
 log = logging.getLogger("detector")
 
@@ -97,6 +100,8 @@ class Detector:
         self._restore()
         for pool in self._judges:
             await self._bus.subscribe("sample", self._keep, pool=pool, decode=reading.decode)
+        for settings in self._settings.pool:
+            await self._bus.subscribe("cycle", partial(self._hear, settings.servers), pool=settings.name)
         spare_the_collector()
         tick_s = self._settings.detector.tick_s
         while not self._stop.is_set():
@@ -111,6 +116,9 @@ class Detector:
     def _keep(self, sample: Sample) -> None:
         """Keeps a Sample for the next tick."""
         self._arrived[sample.pool].append(row_of(sample))
+
+    def _hear(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
+        self._judges[cycle.pool].hear_balancer(time.monotonic(), response_times_ms(cycle, node_of))
 
     async def _tick(self, now_s: float) -> None:
         for pool, judge in self._judges.items():

@@ -121,10 +121,12 @@ _NET_DROPS = _one("network.drops_per_s")
 _ROUTES: Source = (None, ("traffic.routes", "traffic"))
 _RT_MEAN = _one("traffic.rt_mean_ms")
 _RT_P95 = _one("traffic.rt_p95_ms")
+_RT_BALANCER: Source = (_one("balancer.rt_mean_ms")[0], ("traffic",))
 _IN_FLIGHT = _one("traffic.in_flight")
 _UTILISATION = _one("cpu.utilisation")
 _HIGHEST = f"highest canary wall/CPU ratio of {WINDOW} ticks"
 _LONGEST = f"the canary's longest wait for a core in {WINDOW} ticks"
+_AT_BALANCER = "mean response time at the balancer"
 _BY_ROUTE = "response time by route over its calm one"
 
 # fmt: off
@@ -157,6 +159,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", True, *_ROUTES, evidence=False),
     Signal("rt_mean", "mean response time", " ms", 1.0, "users", True, *_RT_MEAN, evidence=False),
     Signal("rt_p95", "p95 response time", " ms", 2.0, "users", True, *_RT_P95, evidence=False),
+    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", True, *_RT_BALANCER, evidence=False),
     Signal("in_flight", "requests in flight", "", 1.0, "users", True, *_IN_FLIGHT, evidence=False),
     Signal("utilisation", "CPU utilisation", "", 0.05, "load", False, *_UTILISATION, evidence=False),
 )

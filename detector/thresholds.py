@@ -48,6 +48,7 @@ LIMITS: dict[str, Limit] = {
     "rt_routes": Limit(2.5, 2.0),
     "rt_mean": Limit(2.5, 2.0),
     "rt_p95": Limit(3.0, 2.5),
+    "rt_balancer": Limit(2.5, 2.0),
     "in_flight": Limit(4.0, 3.0),
 }
 STRONG = 3.0
@@ -59,7 +60,8 @@ NOTHING = "no signal is beyond its limits"
 OWN_DOING = 0.85
 """From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
 LEISURE = 0.6
-"""Who used less of its CPU than this in each of the last ticks had no burst: that it waits is another's doing."""
+"""Who used less of its CPU than this in each of the last ticks had no burst: if its requests wait for a core in two
+ticks in a row, that is another's doing. In one tick it is not: a burst's first tick may hold little of it."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
 RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "probe_cycles")
@@ -91,14 +93,16 @@ class Crossed:
     """(M, signals) beyond both limits."""
     interfering: Bools
     """(M,) by the thresholds alone: a neighbour."""
+    kept_waiting: Bools
+    """(M,) the run queue and users deviate, at leisure: a neighbour when the tick before was so too."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
     """(M, len(RESIDUAL)) signs of a neighbour that show without requests too."""
 
 
-def cross(frame: Frame) -> Crossed:
-    """Compares a frame with the limits. Absent values cross nothing."""
+def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
+    """Compares a frame with the limits. Absent values cross nothing. `waited`: who was `kept_waiting` a tick before."""
     with np.errstate(invalid="ignore"):
         far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
         # Who had nearly all of the CPU to itself a moment ago, or replaces its processes, waits for itself: what queues
@@ -125,9 +129,12 @@ def cross(frame: Frame) -> Crossed:
             & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
         )
     unfelt: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
+    kept_waiting: Bools = np.asarray(_kept_waiting(votes) & (frame.peak < LEISURE))
+    interfering = _interfering(votes, strong_votes, unfelt)
     return Crossed(
         votes=votes,
-        interfering=_interfering(votes, strong_votes, unfelt, np.asarray(frame.peak < LEISURE)),
+        interfering=interfering if waited is None else interfering | (kept_waiting & waited),
+        kept_waiting=kept_waiting,
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
@@ -144,13 +151,11 @@ def _groups(marks: Bools) -> dict[str, Bools]:
     return found
 
 
-def _interfering(votes: Bools, strong: Bools, unfelt: Bools, leisure: Bools) -> Bools:
-    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue and users, the
-    former strongly or at leisure; or a disk, network or memory that waits, and users: strongly, or with a cause of the
-    CPU beside it.
+def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
+    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and
+    users; or a disk, network or memory that waits, and users: strongly, or with a cause of the CPU beside it.
 
-    A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers, and
-    it takes CPU.
+    A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
     A backup of the server's own makes its disk wait too: as long as no request waits for it, nothing is to be done.
     Where no request ends there is nobody to feel anything; then the run delay is believed alone.
     """
@@ -162,9 +167,13 @@ def _interfering(votes: Bools, strong: Bools, unfelt: Bools, leisure: Bools) -> 
         (causes >= 2)
         | ((beyond["core"] | beyond["cost"] | device) & strong_users)
         | (far_beyond["run queue"] & (users | unfelt))
-        | (beyond["run queue"] & users & leisure)
         | (device & users & (causes >= 1))
     )
+
+
+def _kept_waiting(votes: Bools) -> Bools:
+    found = _groups(votes)
+    return np.asarray(found["run queue"] & found["users"])
 
 
 def _slow(beyond: Bools, strong: Bools) -> Bools:

@@ -224,8 +224,11 @@ class Driver:
             log.warning("%s", warning)
         if self._ownership is None and self._bus is not None:
             self._ownership = await self._own(self._bus)
-        if self.engine.standby:
-            raise ByHandError(f"{self.pool.name}: {self.engine.standby}")
+        if told := self.engine.standby:
+            if self._ownership is not None:
+                await self._ownership.end()
+            self._ownership, self.engine.standby = None, ""  # to look on needs no lease
+            raise ByHandError(f"{self.pool.name}: {told}")
 
     def _carry_out(self, request: Request) -> str:
         engine, by, why, now_s = self.engine, request.by, request.why, time.monotonic()

@@ -44,6 +44,8 @@ class Node:
     held: dict[str, Held] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     """Knobs that are left alone until this episode is over, with the reason."""
+    noted: dict[str, Value] = field(default_factory=dict)
+    """What was said that it would be, where nothing may be turned."""
     again_s: float = 0.0
     """Not before then the next reload."""
     times_ms: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))

@@ -98,9 +98,13 @@ class Pool:
     @property
     def acting(self) -> bool:
         """Whether anything may be turned now."""
-        allowed = self.settings.mode == "act" and self._pool.mode == "act"
         fresh = self.cycle is not None and self._clock() - self._cycle_s < SILENT_S
-        return allowed and fresh and not self.paused
+        return self._may_act and fresh and not self.paused
+
+    @property
+    def _may_act(self) -> bool:
+        """By the settings, the pool's too; else it only says what it would do."""
+        return self.settings.mode == "act" and self._pool.mode == "act"
 
     async def turn(self) -> None:
         """Does what is due."""
@@ -113,7 +117,9 @@ class Pool:
         room = has_room(self._total_rps(), capacities, self._pool.u_threshold)
         for name, node in self.nodes.items():
             if node.stage.turn(now_s, affected.get(name), room):
-                await self._entered_or_left(node, now_s)
+                self._entered_or_left(node)
+            if not self._may_act:
+                await self._say_what_would_be(node, now_s)
         if self.acting:
             await self._limit_servers(now_s)
             for node in self.nodes.values():
@@ -132,19 +138,22 @@ class Pool:
         rates = [server.rps for server in self.cycle.servers] if self.cycle else []
         return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
 
-    async def _entered_or_left(self, node: Node, now_s: float) -> None:
+    def _entered_or_left(self, node: Node) -> None:
         entered, stage = node.stage.entered, node.stage
         node.lost.clear()
+        node.noted.clear()
         node.climb, node.tried, node.settled_s = None, None, None
         if not entered:
             log.info("%s leaves the second stage", node.name)
             return
         log.info("%s enters the second stage: %s", node.name, stage.why)
-        if self.acting:
-            return
-        for knob, value in node.wanted(self._knowledge, now_s).items():
-            state = node.usable(now_s)[knob]
-            await self._site.note(node.name, knob, state.value, value, self._why(node))
+
+    async def _say_what_would_be(self, node: Node, now_s: float) -> None:
+        """Once for each value in an episode."""
+        for knob, value in node.wanted(self._knowledge, now_s).items() if node.stage.entered else ():
+            if node.noted.get(knob) != value:
+                node.noted[knob] = value
+                await self._site.note(node.name, knob, node.usable(now_s)[knob].value, value, self._why(node))
 
     def _why(self, node: Node) -> str:
         if not node.stage.entered:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import shutil
 import statistics
@@ -32,7 +33,7 @@ from slackwater.messages import Verdict
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
 ]
 WEBS = ["web1", "web2", "web3"]
@@ -45,11 +46,17 @@ def build_packages(out: Path, *options: str) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packages")
+def made_packages(out: Path) -> Path:
+    """Fresh packages; or those of the folder that ROLLOUT_PACKAGES names, to save some minutes."""
+    if there := os.environ.get("ROLLOUT_PACKAGES"):
+        return Path(there)
     build_packages(out)
     return out
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_packages(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,14 @@ from rollout_ansible import Site
 from rollout_hosts import Hosts, hosts, why_not
 from rollout_site import set_up
 from synthetic_cluster import Cluster
-from test_rollout import build_packages
+from test_rollout import made_packages
 
 from slackwater import messages
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
 ]
 WEBS = ["web1", "web2", "web3"]
@@ -86,8 +86,7 @@ def wait_until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    packages = tmp_path_factory.mktemp("packages")
-    build_packages(packages)
+    packages = made_packages(tmp_path_factory.mktemp("packages"))
     with hosts() as ours:
         ours.up([*BROKERS, *WEBS])
         set_up(ours, BALANCERS, WEBS)

@@ -51,7 +51,9 @@ def bearer(client: FlaskClient) -> dict[str, str]:  # noqa: ARG001 - it makes th
 
 @api.parametrize()
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_as_described(case: schemathesis.Case, client: FlaskClient, bearer: dict[str, str]) -> None:
+def test_every_answer_is_as_described(
+    case: schemathesis.Case[Any], client: FlaskClient, bearer: dict[str, str]
+) -> None:
     response = case.call(app=client.application, base_url="http://localhost", headers=bearer)
     case.validate_response(response)
 

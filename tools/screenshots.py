@@ -32,9 +32,10 @@ def browser_environment() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tools/screenshots.py --out docs/screenshots")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/screenshots")
-    parser.add_argument("--all", action="store_true", help="every page in every look, not only what the docs show")
-    out: Path = parser.parse_args().out
-    everything: bool = parser.parse_args().all
+    parser.add_argument("--all", action="store_true", help="every page in both widths and schemes")
+    asked = parser.parse_args()
+    out: Path = asked.out
+    everything: bool = asked.all
     with tempfile.TemporaryDirectory() as folder, live_cluster(Path(folder)) as cluster:
         time.sleep(SETTLE_S)
         cluster.noise("host2")
@@ -45,13 +46,12 @@ def main() -> int:
         time.sleep(SETTLE_S)
         shots = Path(folder) / "shots"
         shots.mkdir()
-        command = ["node", str(ROOT / "tests/browser/screenshots.mjs"), cluster.url, str(shots), PASSWORD]
+        script = str(ROOT / "tests/browser/screenshots.mjs")
+        command = ["node", script, cluster.url, str(shots), PASSWORD, *(["all"] if everything else [])]
         subprocess.run(command, check=True, env=browser_environment())
         out.mkdir(parents=True, exist_ok=True)
         for shot in sorted(shots.glob("*.png")):
-            narrow_or_dark = shot.stem.endswith(("-narrow", "-wide-dark")) and shot.stem.startswith("overview")
-            if everything or shot.stem.endswith("-wide") or narrow_or_dark:
-                shutil.copy(shot, out / shot.name)
+            shutil.copy(shot, out / shot.name)
     return 0
 
 

@@ -8,6 +8,7 @@ use super::fitting::fitting;
 use super::group::{self, Group, Opened, Options, Target};
 use super::libpfm::Encoding;
 use super::permission::{Permission, why_refused};
+use super::seen::Seen;
 use super::targets::Source;
 use crate::inputs::Inputs;
 
@@ -20,21 +21,6 @@ const STARVED_NS: u64 = 2_000_000_000;
 /// The groups of one target, with the time that each has waited for the hardware.
 struct Counted {
     groups: Vec<(Group, u64)>,
-}
-
-/// What is known of one event in a scope.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seen {
-    /// Targets on which it is open.
-    pub opened: usize,
-    /// Why it is not open on the others.
-    pub refused: Option<String>,
-    /// What it counted since it was opened, not scaled.
-    pub counted: u64,
-    /// Time that it was on the hardware since then.
-    pub running_ns: u64,
-    /// Time that it should have been.
-    pub enabled_ns: u64,
 }
 
 /// One scope.
@@ -237,7 +223,7 @@ impl Scope {
             mute[*event as usize] = match self.wanted.iter().find(|wanted| wanted.event == *event) {
                 None => Some(format!("{key} is left out in the configuration")),
                 Some(Wanted { encoding: Err(reason), .. }) => Some(reason.clone()),
-                Some(_) => why_mute(key, seen, self.opened.len()),
+                Some(_) => seen.why_mute(key, self.opened.len()),
             };
         }
         mute
@@ -253,15 +239,6 @@ impl Scope {
 /// The size of groups that stand a better chance; cycles and instructions stay together for as long as possible.
 fn smaller(size: usize) -> usize {
     if size > 2 { (size / 2).max(2) } else { 1 }
-}
-
-fn why_mute(key: &str, seen: &Seen, targets: usize) -> Option<String> {
-    match &seen.refused {
-        Some(reason) => Some(format!("{key}: {reason}")),
-        None if seen.opened < targets => Some(format!("{key}: open on {} of {targets} only", seen.opened)),
-        None if seen.counted > 0 || seen.running_ns == 0 => None,
-        None => Some(format!("{key} opens but has counted nothing in {:.1} s", seen.running_ns as f64 / 1e9)),
-    }
 }
 
 #[cfg(test)]
