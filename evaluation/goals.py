@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
+from evaluation.scenarios import SCENARIOS
+
+ROUNDS = 5
+"""The goals are of so many rounds; what fewer say decides nothing."""
 OURS = ("slackwater", "slackwater-lc")
 NEVER_WORSE = 0.05
 ORACLE = 1.25
@@ -15,7 +19,7 @@ ICE_MS = "second_means_median_ms"
 
 @dataclass(frozen=True)
 class Goal:
-    """One line: `reached` is None where it was not measured."""
+    """One line: `reached` is None where it was not measured, or in too few rounds or scenarios."""
 
     what: str
     goal: str
@@ -24,7 +28,7 @@ class Goal:
 
     @property
     def word(self) -> str:
-        return {True: "reached", False: "NOT reached", None: "not measured"}[self.reached]
+        return {True: "reached", False: "NOT reached", None: "not decided"}[self.reached]
 
 
 def of_comparison(summary: dict[str, Any] | None) -> list[Goal]:
@@ -40,24 +44,28 @@ def of_comparison(summary: dict[str, Any] | None) -> list[Goal]:
     for scenario, other, measure, goal, what, ours in wanted:
         for name in ours:
             estimate = (cells.get((scenario, name)) or {}).get("change", {}).get(other, {}).get(measure)
-            reached = None if estimate is None else estimate["value"] <= goal
+            reached = None if not _enough(estimate) else estimate["value"] <= goal
             found.append(Goal(f"{what}: `{name}`", f"{goal:.0%} or better", percent(estimate), reached))
     for name in OURS:
         estimate = (cells.get(("one", name)) or {}).get("change", {}).get("oracle", {}).get("p99_ms")
-        reached = None if estimate is None else estimate["value"] <= ORACLE - 1.0
+        reached = None if not _enough(estimate) else estimate["value"] <= ORACLE - 1.0
         found.append(Goal(f"p99 against `oracle`: `{name}`", f"within {ORACLE:g} times", percent(estimate), reached))
     return found + [_never_worse(cells, name) for name in OURS]
 
 
 def _never_worse(cells: dict[tuple[str, str], dict[str, Any]], name: str) -> Goal:
     what = f"against `leastconn` in each scenario, median over seconds of means: `{name}`"
-    told, worst = [], None
+    told: list[str] = []
+    worst, left = -1.0, set(SCENARIOS)
     for (scenario, policy), cell in cells.items():
         estimate = cell["change"].get("leastconn", {}).get(ICE_MS)
         if policy == name and estimate is not None:
             told.append(f"{scenario} {estimate['value']:+.0%}")
-            worst = max(worst if worst is not None else -1.0, estimate["value"])
-    reached = None if worst is None else worst <= NEVER_WORSE
+            if _enough(estimate):
+                worst = max(worst, estimate["value"])
+                left.discard(scenario)
+    # One scenario in which it is worse is enough; that it is never worse takes all of them.
+    reached = False if worst > NEVER_WORSE else None if left else True
     return Goal(what, f"never worse by more than {NEVER_WORSE:.0%}", ", ".join(told) or "-", reached)
 
 
@@ -78,6 +86,10 @@ def of_simulator(runs: Sequence[dict[str, Any]], validation: Sequence[dict[str, 
         reached = all(abs(one["error"]) <= VALIDATED for one in validation)
         return [*found, Goal(goal, f"within {VALIDATED:.0%}", told, reached)]
     return [*found, Goal(goal, f"within {VALIDATED:.0%}", "-", None)]
+
+
+def _enough(estimate: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    return estimate is not None and estimate["count"] >= ROUNDS
 
 
 def percent(estimate: dict[str, Any] | None) -> str:
