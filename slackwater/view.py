@@ -192,6 +192,8 @@ def no_view(pool: str, why: str) -> PoolView:
 
 def describe_change(change: Change) -> str:
     """What a Change did, in a few words: `weight of web1: 100 → 0`."""
+    if change.what == "outcome":
+        return f"outcome for {change.target}"  # `why` has it in words, with units
     if change.before is None and change.after is None:
         return change.what if change.target == change.pool else f"{change.what} {change.target}"
     return f"{change.what} of {change.target}: {_value(change.before)} → {_value(change.after)}"

@@ -113,8 +113,9 @@ def test_cycles_per_instruction_are_the_machines(guest: Guest, tmp_path: Path, s
 
 # What a NATS server says to a client that connects; what comes in is kept.
 BUS = r"""
+: > bus.txt
 (printf 'INFO {"server_id":"g","version":"2.9.10","proto":1,"host":"0.0.0.0","port":4222,"max_payload":1048576}\r\n'
- sleep 1; printf 'PONG\r\n'; sleep 120) | nc -l -p 4222 > bus.txt &
+ sleep 1; printf 'PONG\r\n'; sleep 120) | nc -l -p 4222 >> bus.txt &
 """
 # Bounded: an emulated machine that is slow may take a minute for some periods.
 AWAIT = """
