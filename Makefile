@@ -1,10 +1,12 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine web lab tools tests packaging ansible/library
+PYTHON_CODE := slackwater detector lbengine retune web lab evaluation tools tests packaging ansible/library
 
-.PHONY: help setup demo test test-full lint bench-sniffer bench-monitor bench-lbengine bench-detector recordings docs
-.PHONY: deb test-rollout clean
+.PHONY: help setup demo test test-full lint clean docs
+.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web
+.PHONY: recordings screenshots evaluate
+.PHONY: deb test-rollout
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,7 +39,7 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 	python tools/bench_sniffer.py --write docs/bench-sniffer.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
-	python tools/bench_detector.py --write docs/bench-detector.md
+	python tools/bench_detector.py --hour 400 --write docs/bench-detector.md
 
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)
@@ -45,7 +47,7 @@ deb: setup  ## Debian packages of node and controller in target/packages, the sa
 test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 20 minutes)
 	pytest tests/test_packages.py tests/test_rollout*.py
 
-recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 90 minutes, quiet)
+recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
 	python tools/lab_recordings.py
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)
@@ -53,6 +55,28 @@ bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
 	python tools/bench_lbengine.py
+
+bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
+	python tools/bench_web.py --write docs/bench-web.md
+
+screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
+	python tools/screenshots.py
+
+EVALUATION := evaluation-run
+SCENARIOS := one one-closed two all bursts slow-ramp flash-crowd mixed uneven-hosts load-20 load-80 long
+POLICIES := static leastconn random2 agent-check outlier ice slackwater slackwater-lc oracle
+
+evaluate: setup  ## the papers' tables: every policy in every scenario, the simulator, one page (root, quiet; 9 hours, goes on)
+	mkdir -p $(EVALUATION)
+	slackwater lab compare --out $(EVALUATION)/compare $(SCENARIOS:%=--scenario %) $(POLICIES:%=--policy %)
+	slackwater lab simulate --servers 10 --servers 100 --servers 1000 --servers 10000 --model cycles --period 1 \
+	  --seconds 30 --policy slackwater --json $(EVALUATION)/size.json
+	slackwater lab simulate --servers 100 --noisy 0.05 --noisy 0.1 --noisy 0.2 --noisy 0.3 --noisy 0.4 \
+	  --json $(EVALUATION)/share.json
+	slackwater lab simulate --servers 20 --model requests --balancers 1 --balancers 3 --balancers 10 \
+	  --policy static --policy slackwater --policy oracle --json $(EVALUATION)/balancers.json
+	slackwater lab report --compare $(EVALUATION)/compare --simulated $(EVALUATION)/size.json \
+	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json --out $(EVALUATION)/page
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
 	python tools/schema.py

@@ -6,9 +6,6 @@ slowly later: a cell holds `KEEP` values; once full it takes in fewer and fewer 
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,14 +23,14 @@ MIN_SAMPLES = 10
 PROMPT = 24
 """Until it holds so many ticks, each one counts at once; later every `EVERY`th tick counts those before it in too."""
 EVERY = 4
+AT_ONCE = 400
+"""So many cells are summed up in a tick, of more the others in the next ones: thousands of nodes that began together
+would otherwise all be due in the same tick."""
 MAX_STRIDE = 150
 """A full cell takes in one tick of this many at the least: 30 s at the default period."""
 MAX_STRETCH = 6.0
 QUANTILES = 9
 """A cell is kept on disk as this many evenly spaced quantiles."""
-VERSION = 2
-"""Of the file. In 1 the probe's cycles stood under the name of hardware's."""
-MAX_AGE_S = 7 * 86400.0
 USUAL = 0.95
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
@@ -73,7 +70,12 @@ class Baselines:
         self._known: Bools = np.zeros((0, signals), dtype=bool)
         self._free: list[int] = []
         self._used = 1
-        self._ring = np.full((1, KEEP, signals), np.nan, dtype=np.float32)
+        self._ring = np.full((1, signals, KEEP), np.nan, dtype=np.float32)
+        self._slot: Ints = np.zeros(1, dtype=np.int64)
+        """(cells,) whose it is."""
+        self._due: Bools = np.zeros(1, dtype=bool)
+        """(cells,) has ticks that its summary lacks."""
+        self._turn = 0
         self._count: Ints = np.zeros((1, signals), dtype=np.int64)
         self._summary: Floats = np.full((1, len(Reference._fields), signals), np.nan)
         """(cells, median spread high, signals)."""
@@ -89,7 +91,7 @@ class Baselines:
         """Empties a slot for a new node."""
         cells = self._cell[slot][self._cell[slot] > 0]
         self._ring[cells] = self._summary[cells] = np.nan
-        self._count[cells] = 0
+        self._count[cells], self._due[cells] = 0, False
         self._free += [int(cell) for cell in cells]
         self._cell[slot] = self._seen[slot] = self._taken[slot] = self._nearest[slot] = 0
         self._known[slot] = False
@@ -100,15 +102,18 @@ class Baselines:
         take = self._seen[slots, bins] % stride == 0
         self._seen[slots, bins] += 1
         slots, bins, values = slots[take], bins[take], values[take]
-        if not len(slots):
-            return
-        self._allot(slots, bins)
-        taken = self._taken[slots, bins]
-        self._ring[self._cell[slots, bins], taken % KEEP] = values
-        self._taken[slots, bins] = taken = taken + 1
-        due = (taken >= MIN_SAMPLES) & ((taken <= PROMPT) | (taken % EVERY == 0))
-        if due.any():
-            self._summarise(slots[due], bins[due])
+        if len(slots):
+            self._allot(slots, bins)
+            cells, taken = self._cell[slots, bins], self._taken[slots, bins]
+            self._ring[cells, :, taken % KEEP] = values
+            self._taken[slots, bins] = taken = taken + 1
+            self._due[cells[(taken >= MIN_SAMPLES) & ((taken <= PROMPT) | (taken % EVERY == 0))]] = True
+        due = np.flatnonzero(self._due)
+        if len(due) > AT_ONCE:
+            due = np.roll(due, -int(np.searchsorted(due, self._turn)))[:AT_ONCE]
+            self._turn = int(due[-1]) + 1
+        if len(due):
+            self._summarise(due)
 
     def _allot(self, slots: Ints, bins: Ints) -> None:
         """Gives cells to those that have none."""
@@ -124,23 +129,24 @@ class Baselines:
             self._ring = _grown(self._ring, room, np.nan)
             self._count = _grown(self._count, room, 0)
             self._summary = _grown(self._summary, room, np.nan)
-        self._cell[slots[lacking], bins[lacking]] = cells
+            self._slot, self._due = _grown(self._slot, room, 0), _grown(self._due, room, 0)
+        self._cell[slots[lacking], bins[lacking]], self._slot[cells] = cells, slots[lacking]
 
-    def _summarise(self, slots: Ints, bins: Ints) -> None:
-        at = self._cell[slots, bins]
-        cells = self._ring[at]
-        count = (~np.isnan(cells)).sum(axis=1)
-        ordered = np.sort(cells, axis=1)
+    def _summarise(self, at: Ints) -> None:
+        """Medians, spreads and highs of these cells."""
+        ordered = np.sort(self._ring[at], axis=2)
+        count = (~np.isnan(ordered)).sum(axis=2)
         median = _median(ordered, count)
-        away = np.sort(np.abs(cells - median[:, None, :].astype(np.float32)), axis=1)
+        away = np.sort(np.abs(ordered - median[:, :, None].astype(np.float32)), axis=2)
         usual = np.ceil(USUAL * np.maximum(count - 1, 0)).astype(np.int64)
         self._summary[at, 0] = median
         self._summary[at, 1] = MAD_TO_SIGMA * _median(away, count)
-        self._summary[at, 2] = ordered[np.arange(len(cells))[:, None], usual, np.arange(cells.shape[2])[None, :]]
+        self._summary[at, 2] = _pick(ordered, usual)
+        self._due[at] = False
         changed = ((self._count[at] >= MIN_SAMPLES) != (count >= MIN_SAMPLES)).any(axis=1)
         self._count[at] = count
         if changed.any():
-            self._look_around(np.unique(slots[changed]))
+            self._look_around(np.unique(self._slot[at[changed]]))
 
     def _look_around(self, slots: Ints) -> None:
         """Which bins speak for which, after these slots have learnt enough of one more."""
@@ -163,20 +169,19 @@ class Baselines:
         cells = self._cell[slots[:, None], nearest]
         return Reference(*(self._summary[cells, number, columns] * stretch for number in range(3)))
 
-    def export(self, slot: int) -> dict[str, Any]:
-        """One slot as JSON: bin -> signal -> quantiles."""
-        cells: dict[str, Any] = {}
-        for number in np.flatnonzero(self._seen[slot]):
-            ring = self._ring[self._cell[slot, number]]
-            cell = {}
-            for column, signal in enumerate(SIGNALS):
-                values = ring[~np.isnan(ring[:, column]), column]
-                if len(values) >= MIN_SAMPLES:
-                    quantiles = np.quantile(values, np.linspace(0, 1, QUANTILES))
-                    cell[signal.key] = [float(f"{value:.4g}") for value in quantiles]
-            if cell:
-                cells[str(number)] = cell
-        return cells
+    def export(self, slots: Ints) -> list[dict[str, Any]]:
+        """Slots as JSON: bin -> signal -> quantiles, of signals with enough ticks."""
+        owners, bins = np.nonzero(self._seen[slots])
+        cells = self._cell[slots[owners], bins]
+        ordered = np.sort(self._ring[cells], axis=2)
+        count = (~np.isnan(ordered)).sum(axis=2)
+        quantiles = _four_digits(_quantiles(ordered, count)).tolist()
+        known: list[list[int]] = [np.flatnonzero(row).tolist() for row in count >= MIN_SAMPLES]
+        found: list[dict[str, Any]] = [{} for _ in slots]
+        for owner, number, values, columns in zip(owners.tolist(), bins.tolist(), quantiles, known, strict=True):
+            if columns:
+                found[owner][str(number)] = {SIGNALS[column].key: values[column] for column in columns}
+        return found
 
     def restore(self, slot: int, cells: dict[str, Any]) -> None:
         """The opposite of `export`. The quantiles stand for `MIN_SAMPLES` ticks, which new ones soon outnumber.
@@ -189,19 +194,17 @@ class Baselines:
                 number = int(name)
                 if not 0 <= number < BINS:
                     raise ValueError(f"load range {number} is not one of 0..{BINS - 1}")
-                place = np.array([slot]), np.array([number])
-                self._allot(*place)
+                self._allot(np.array([slot]), np.array([number]))
+                ring = self._ring[self._cell[slot, number]]
                 for column, signal in enumerate(SIGNALS):
                     if signal.key in cell:
                         quantiles = np.asarray(cell[signal.key], dtype=np.float64)
                         if quantiles.shape != (QUANTILES,) or not np.isfinite(quantiles).all():
                             raise ValueError(f"{signal.key} in load range {number}: expected {QUANTILES} numbers")
                         spots = np.linspace(0, QUANTILES - 1, MIN_SAMPLES)
-                        self._ring[self._cell[slot, number], :MIN_SAMPLES, column] = np.interp(
-                            spots, np.arange(QUANTILES), quantiles
-                        )
+                        ring[column, :MIN_SAMPLES] = np.interp(spots, np.arange(QUANTILES), quantiles)
                 self._seen[slot, number] = self._taken[slot, number] = MIN_SAMPLES
-                self._summarise(*place)
+                self._summarise(self._cell[slot, number : number + 1])
         except (ValueError, TypeError, AttributeError) as error:
             self.forget(slot)
             raise ValueError(f"not a baseline: {error}") from None
@@ -212,37 +215,32 @@ def _grown(array: Any, length: int, fill: float) -> Any:
     return np.concatenate([array, np.full((length - len(array), *array.shape[1:]), fill, dtype=array.dtype)])
 
 
+def _pick(ordered: NDArray[np.floating[Any]], place: Ints) -> NDArray[np.floating[Any]]:
+    """(M, S) the values of (M, S, K) at these places of the last axis."""
+    return np.take_along_axis(ordered, place[:, :, None], axis=2)[:, :, 0]
+
+
 def _median(ordered: NDArray[np.floating[Any]], count: Ints) -> Floats:
-    """Median over axis 1 of (M, K, S), which is sorted there; `count` (M, S) values are no NaN."""
-    rows, columns = np.arange(len(ordered))[:, None], np.arange(ordered.shape[2])[None, :]
-    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, ordered.shape[1] - 1)
-    return np.asarray((ordered[rows, low, columns] + ordered[rows, high, columns]) / 2)
+    """Median over the last axis of (M, S, K), which is sorted there; `count` (M, S) values are no NaN."""
+    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, ordered.shape[2] - 1)
+    return np.asarray((_pick(ordered, low).astype(np.float64) + _pick(ordered, high)) / 2)
 
 
-def save(path: Path, pools: dict[str, dict[str, Any]], now_unix_s: float) -> None:
-    """Writes the baselines of all pools (pool -> node -> `Baselines.export`), atomically. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.write_text(json.dumps({"v": VERSION, "written_unix_s": now_unix_s, "pools": pools}), encoding="utf-8")
-    draft.replace(path)
+def _quantiles(ordered: NDArray[np.floating[Any]], count: Ints) -> Floats:
+    """(M, S, QUANTILES) evenly spaced quantiles over the last axis of (M, S, K), as `_median` takes it."""
+    spots = np.linspace(0.0, 1.0, QUANTILES) * np.maximum(count - 1, 0)[:, :, None]
+    low = np.floor(spots).astype(np.int64)
+    high = np.minimum(low + 1, np.maximum(count - 1, 0)[:, :, None])
+    one, other = (np.take_along_axis(ordered, place, axis=2).astype(np.float64) for place in (low, high))
+    return np.asarray(one + (other - one) * (spots - low))
 
 
-def load(path: Path, now_unix_s: float) -> dict[str, dict[str, Any]]:
-    """Reads what `save` wrote; empty when there is no file. Raises ValueError for a file that is no such thing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["v"] != VERSION:
-            raise ValueError(f"version {content['v']}, expected {VERSION}")
-        if not 0 <= now_unix_s - float(content["written_unix_s"]) <= MAX_AGE_S:
-            return {}
-        pools = content["pools"]
-        if not isinstance(pools, dict) or not all(isinstance(nodes, dict) for nodes in pools.values()):
-            raise ValueError("expected `pools` to map a pool to its nodes")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the detector's baselines: {error!r}") from None
-    return pools
+def _four_digits(values: Floats) -> Floats:
+    """Rounded to four digits, which are enough and short in JSON."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        digits = np.nan_to_num(3.0 - np.floor(np.log10(np.abs(values))), nan=0.0, posinf=0.0, neginf=0.0)
+    up, down = 10.0 ** np.maximum(digits, 0.0), 10.0 ** np.maximum(-digits, 0.0)
+    return np.asarray(np.rint(values * up / down) / up * down)
 
 
 def learnable(calm: Bools, values: Floats) -> Bools:

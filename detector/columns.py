@@ -1,99 +1,149 @@
 """Samples as columns: each field of a tick's Samples as one array, NaN where it is absent.
 
-Fields are fetched one after the other for all Samples, by `attrgetter` in `map`, which loops in C: at thousands
-of Samples a tick, a Python call for each field of each Sample would cost more than all the rest of the detector.
+A Sample becomes a row of plain numbers as soon as it is read, by one call in C while it is still in the processor's
+cache; all rows of a tick become arrays at once. At thousands of Samples a tick, coming back to each Sample for each
+field would cost more than all the rest of the detector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.messages import Canary, Counters, Cpu, Disk, Memory, Network, Pressure, Sample, Sched, Traffic
+from slackwater.messages import (
+    Canary,
+    Counters,
+    Cpu,
+    Disk,
+    Memory,
+    Network,
+    Pressure,
+    RouteTraffic,
+    Sample,
+    Sched,
+    Traffic,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-
-def _counters(source: str) -> Callable[[Sequence[Sample]], list[Any]]:
-    """The section `counters` where it is of this source: hardware's cycles are no probe's cycles."""
-    return lambda samples: [
-        counters if (counters := sample.counters) is not None and counters.source == source else None
-        for sample in samples
-    ]
-
-
-def _section(name: str) -> Callable[[Sequence[Sample]], list[Any]]:
-    get = attrgetter(name)
-    return lambda samples: list(map(get, samples))
-
-
-_SECTIONS: dict[str, tuple[Callable[[Sequence[Sample]], list[Any]], Any, tuple[str, ...]]] = {
-    "cpu": (_section("cpu"), Cpu(scope="system"), ("utilisation", "steal", "cores", "throttled")),
+SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
+    "cpu": (Cpu(scope="system"), ("utilisation", "steal", "cores", "throttled")),
     "sched": (
-        _section("sched"),
         Sched(),
-        ("cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s", "involuntary_switches_per_s"),
+        ("cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s", "involuntary_switches_per_s", "threads"),
     ),
     "pressure": (
-        _section("pressure"),
         Pressure(),
         ("cpu_some", "memory_some", "io_some", "cgroup_cpu_some", "cgroup_memory_some", "cgroup_io_some"),
     ),
-    "counters": (_section("counters"), Counters(source="canary"), ("wall_cpu_ratio",)),
-    "pmu": (_counters("pmu"), Counters(source="pmu"), ("cpi", "cache_miss_rate")),
-    "probe": (_counters("canary"), Counters(source="canary"), ("cpi", "cache_miss_rate")),
-    "canary": (
-        _section("canary"),
-        Canary(),
-        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio"),
-    ),
-    "traffic": (_section("traffic"), Traffic(), ("rps", "rt_mean_ms", "rt_p95_ms", "in_flight")),
-    "memory": (_section("memory"), Memory(), ("major_faults_per_s",)),
-    "disk": (_section("disk"), Disk(device=""), ("busy", "wait_ms")),
-    "network": (_section("network"), Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),
+    "counters": (Counters(source="canary"), ("cpi", "cache_miss_rate", "wall_cpu_ratio")),
+    "canary": (Canary(), ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms")),
+    "traffic": (Traffic(), ("rps", "rt_mean_ms", "rt_p95_ms", "in_flight")),
+    "memory": (Memory(), ("major_faults_per_s",)),
+    "disk": (Disk(device=""), ("busy", "wait_ms")),
+    "network": (Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),
 }
-"""Section of a column's name -> where it is, what stands in for an absent one (all fields absent), fields needed."""
-NOT_A_SECTION = ("pmu", "probe")
-"""Columns that are `counters` by source."""
-_GETTERS = {field: attrgetter(field) for _, _, fields in _SECTIONS.values() for field in fields}
+"""Section -> what stands in for an absent one (all fields absent), and its fields that are numbers for the detector."""
+_WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent")
+_PLAIN = ("time_unix_s", "period_s", "seq", "samples_dropped")
+_NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
+_words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
 
 Columns = dict[str, Floats]
-"""Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,)."""
+"""Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
+
+`balancer.rt_mean_ms` is no Sample's: see `detector.vantage`."""
+Row = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""A Sample as `Table` takes it: its words and its numbers."""
 
 
 def fields_read() -> dict[str, set[str]]:
     """Section of a Sample -> its fields that the detector reads."""
-    found: dict[str, set[str]] = {"counters": {"source"}, "traffic": {"routes"}}
-    for name, (_, _, fields) in _SECTIONS.items():
-        found.setdefault("counters" if name in NOT_A_SECTION else name, set()).update(fields)
+    found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}
+    found["counters"].add("source")
+    found["traffic"].add("routes")
     return found
 
 
-def columns_of(samples: Sequence[Sample]) -> Columns:
-    """All columns of these Samples; infinite values count as absent."""
-    found: Columns = {"period_s": _finite([sample.period_s for sample in samples])}
-    for name, (get, stand_in, fields) in _SECTIONS.items():
-        parts = get(samples)
-        absent = parts.count(None)
-        if absent == len(parts):
-            nothing = np.full(len(parts), np.nan)
-            found.update({f"{name}.{field}": nothing for field in fields})
-            continue
-        if absent:
-            parts = [stand_in if part is None else part for part in parts]
-        for field in fields:
-            found[f"{name}.{field}"] = _finite(list(map(_GETTERS[field], parts)))
-    return found
+def row_of(sample: Sample) -> Row:
+    """A Sample as a row."""
+    try:
+        return _words(sample), _numbers(sample)
+    except AttributeError:  # a section is absent
+        absent = {name: part for name, (part, _) in SECTIONS.items() if getattr(sample, name) is None}
+        whole = msgspec.structs.replace(sample, **absent)
+        return _words(whole), _numbers(whole)
 
 
-def _finite(values: Sequence[Any]) -> Floats:
-    """As floats; None and infinities become NaN."""
-    array = np.array(values, dtype=np.float64)
-    array[np.isinf(array)] = np.nan
-    return array
+@dataclass(frozen=True)
+class Table:
+    """M Samples of one pool, in the order in which they came."""
+
+    nodes: Sequence[str]
+    boot_ids: Sequence[str]
+    seq: Ints
+    samples_dropped: Ints
+    time_unix_s: Floats
+    columns: Columns
+    routes: Sequence[Sequence[RouteTraffic]]
+    absent: Sequence[dict[str, str]]
+    samples: Sequence[Sample]
+    """What the rows were made of; empty where that was not kept."""
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def only(self, rows: Ints) -> Table:
+        """Some of its rows."""
+        numbers = rows.tolist()
+
+        def some(values: Sequence[Any]) -> list[Any]:
+            return [values[number] for number in numbers] if values else []
+
+        return Table(
+            nodes=some(self.nodes),
+            boot_ids=some(self.boot_ids),
+            seq=self.seq[rows],
+            samples_dropped=self.samples_dropped[rows],
+            time_unix_s=self.time_unix_s[rows],
+            columns={name: values[rows] for name, values in self.columns.items()},
+            routes=some(self.routes),
+            absent=some(self.absent),
+            samples=some(self.samples),
+        )
+
+
+def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> Table:
+    """The rows as columns; infinite values count as absent. Raises ValueError for a Sample of another pool."""
+    nodes, pools, boot_ids, sources, routes, absent = zip(*(words for words, _ in rows), strict=True)
+    if pools.count(pool) != len(pools):
+        other = next(one for one in pools if one != pool)
+        raise ValueError(f"a Sample of pool {other} was handed to the detector of pool {pool}")
+    numbers = np.array([numbers for _, numbers in rows], dtype=np.float64).T.copy()
+    numbers[np.isinf(numbers)] = np.nan
+    columns: Columns = dict(zip(_NUMBERS, numbers, strict=True))
+    columns["balancer.rt_mean_ms"] = np.full(len(rows), np.nan)
+    hardware = np.array([source == "pmu" for source in sources])
+    for field in ("cpi", "cache_miss_rate"):
+        values = columns[f"counters.{field}"]
+        columns[f"pmu.{field}"] = np.where(hardware, values, np.nan)
+        columns[f"probe.{field}"] = np.where(hardware, np.nan, values)
+    return Table(
+        nodes=nodes,
+        boot_ids=boot_ids,
+        seq=columns["seq"].astype(np.int64),
+        samples_dropped=columns["samples_dropped"].astype(np.int64),
+        time_unix_s=columns["time_unix_s"],
+        columns=columns,
+        routes=routes,
+        absent=absent,
+        samples=samples,
+    )

@@ -169,7 +169,8 @@ def explain(path: Path | None, report: Path | None, as_json: bool) -> None:
             write_report(report, model)
     except tree.ModelError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(json.dumps(model.metadata, indent=2) if as_json else describe(model))
+    about = {**model.metadata, "tree": model.tree.rows(), "coefficients": list(model.coefficients)}
+    click.echo(json.dumps(about, indent=2) if as_json else describe(model))
 
 
 def describe(model: tree.Model) -> str:

@@ -6,7 +6,7 @@ One vectorised pass over all nodes with a new Sample. An absent value is NaN, wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from detector.baseline import MIN_SAMPLES, Baselines, Reference, bins_of
 from detector.history import Rows
 from detector.signals import FLOORS, INDEX, SIGNALS, Bools, Floats, Ints, reason
-from slackwater.messages import Sample
 
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
@@ -54,6 +53,8 @@ class Frame:
     """(M,) see `history.Rows.load`."""
     peak: Floats
     """(M,) see `history.Rows.peak`."""
+    replaced: Bools
+    """(M,) see `history.Rows.replaced`."""
     bins: Ints
     """(M,) range of the peak load: the baseline that the tick is compared with."""
     demand: Floats
@@ -142,6 +143,7 @@ class Features:
             borrowed=borrowed,
             load=rows.load,
             peak=rows.peak,
+            replaced=rows.replaced,
             bins=bins,
             demand=demand,
             peers_demand=peers_demand,
@@ -194,14 +196,14 @@ def _median_of_others(values: Floats, fit: Bools, slots: Ints) -> Floats:
     return found
 
 
-def why_missing(feature: str, frame: Frame, row: int, sample: Sample) -> str:
-    """Why a feature of this row is NaN, in words."""
+def why_missing(feature: str, frame: Frame, row: int, absent: Mapping[str, str]) -> str:
+    """Why a feature of this row is NaN, in words; `absent` is its Sample's."""
     if feature == DEMAND:
         return "no request rate, CPU time per request or number of cores"
     key, _, _ = feature.partition(":")
     column = INDEX[key]
     if math.isnan(frame.values[row, column]):
-        return reason(SIGNALS[column], sample)
+        return reason(SIGNALS[column], absent)
     if feature.endswith(":own"):
         return f"no calm baseline yet (it needs {MIN_SAMPLES} calm ticks)"
     return "no peer has it now"
@@ -229,21 +231,21 @@ def describe(feature: str, frame: Frame, row: int) -> str:
     return f"{value} is {times(ratio)} {whose or AGAINST[against]}"
 
 
-def describe_all(feature: str, frame: Frame, rows: Ints) -> list[str]:
-    """`describe` of many rows: (K,)."""
+def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[str]:
+    """`describe` of many rows, with the same words after each: (K,)."""
     if feature == DEMAND:
-        return [describe(feature, frame, int(row)) for row in rows]
+        return [describe(feature, frame, int(row)) + after for row in rows]
     key, _, against = feature.partition(":")
     column = INDEX[key]
     signal = SIGNALS[column]
     values = frame.values[rows, column].tolist()
     ratios = {"own": frame.own, "peers": frame.peers}[against][rows, column].tolist()
-    name, unit, own, peers = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
-    lent = (frame.borrowed[rows] & (against != "peers")).tolist()
+    name, unit, own, lent = signal.words, signal.unit, AGAINST[against], "its peers' calm baseline"
+    others = (frame.borrowed[rows] & (against != "peers")).tolist()
     return [
         # `times` written out where it is nearly always: a call for each node and tick would show.
-        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {peers if other else own}"
-        for value, ratio, other in zip(values, ratios, lent, strict=True)
+        f"{name} {value:.3g}{unit} is {f'{ratio:.2g}x' if ratio < 10 else times(ratio)} {lent if other else own}{after}"
+        for value, ratio, other in zip(values, ratios, others, strict=True)
     ]
 
 
@@ -252,11 +254,11 @@ def times(value: float) -> str:
     return f"{value:.0f}x" if value >= 100 else f"{value:.2g}x" if value < 10 else f"{value:.1f}x"
 
 
-def missing(frame: Frame, row: int, samples: Sequence[Sample]) -> dict[str, str]:
-    """Every missing feature of a row with its reason."""
+def missing(frame: Frame, row: int, absent: Mapping[str, str]) -> dict[str, str]:
+    """Every missing feature of a row with its reason; `absent` is its Sample's."""
     matrix = frame.matrix()[row]
     return {
-        feature: why_missing(feature, frame, row, samples[row])
+        feature: why_missing(feature, frame, row, absent)
         for feature, value in zip(FEATURES, matrix, strict=True)
         if math.isnan(value)
     }

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from detector.columns import Columns, columns_of
+from detector.columns import Columns, Table
 from detector.routes import RouteTimes
 from detector.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
-from slackwater.messages import Sample
 
-_RATIO, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION = range(5)
+_RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
 PEAK_TICKS = 3
+REPLACED = 0.02
+"""A web server whose number of threads changes by this share, and by `REPLACED_THREADS`, was started anew or reloaded.
+One that ends after so many requests, as PHP's do, changes it by one."""
+REPLACED_THREADS = 3
 MIN_REQUESTS = 5
 """Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
 
@@ -30,6 +32,8 @@ class Rows:
     neighbour cannot raise it. Without those processes: the CPU's utilisation."""
     peak: Floats
     """(M,) the highest such load of the last `PEAK_TICKS` ticks: a burst's queue outlives it."""
+    replaced: Bools
+    """(M,) processes of the web server were replaced in the last `WINDOW` ticks: started anew, or reloaded."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
     utilisation: Floats
@@ -47,13 +51,13 @@ class History:
 
     def __init__(self) -> None:
         self.routes = RouteTimes()
-        self._last: Floats = np.full((0, WINDOW, 5), np.nan)
+        self._last: Floats = np.full((0, WINDOW, KEPT), np.nan)
         self._at: Ints = np.zeros(0, dtype=np.int64)
 
     def resize(self, slots: int) -> None:
         more = slots - len(self._at)
         if more > 0:
-            self._last = np.concatenate([self._last, np.full((more, WINDOW, 5), np.nan)])
+            self._last = np.concatenate([self._last, np.full((more, WINDOW, KEPT), np.nan)])
             self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
             self.routes.resize(slots)
 
@@ -62,16 +66,16 @@ class History:
         self._last[slot] = np.nan
         self.routes.forget(slot)
 
-    def add(self, slots: Ints, samples: Sequence[Sample], first: Bools) -> Rows:
+    def add(self, slots: Ints, table: Table, first: Bools) -> Rows:
         """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
-        columns = columns_of(samples)
-        values = np.full((len(samples), len(SIGNALS)), np.nan)
+        columns = table.columns
+        values = np.full((len(table), len(SIGNALS)), np.nan)
         for number, signal in enumerate(SIGNALS):
             if signal.read is not None:
                 values[:, number] = signal.read(columns)
-        now = _window_row(columns, values[:, INDEX["canary_ratio"]])
+        now = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
         cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
-        by_route = self.routes.read(samples)
+        by_route = self.routes.read(table.routes)
         if by_route is not None:
             values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
 
@@ -80,11 +84,8 @@ class History:
         self._at[slots] = (self._at[slots] + 1) % WINDOW
         window = self._last[slots]
 
-        ratios = window[:, :, _RATIO]
-        seen = ~np.isnan(ratios)
-        values[:, INDEX["canary_ratio_max"]] = np.where(
-            seen.any(axis=1), np.where(seen, ratios, -np.inf).max(axis=1), np.nan
-        )
+        values[:, INDEX["canary_ratio_max"]] = np.fmax.reduce(window[:, :, _RATIO], axis=1)
+        values[:, INDEX["late_max"]] = np.fmax.reduce(window[:, :, _LATE], axis=1)
         cpu_s, requests = _sums(window, _CPU_S, _REQUESTS)
         values[:, INDEX["cpu_per_request"]] = np.where(
             requests >= MIN_REQUESTS, cpu_s / np.maximum(requests, 1) * 1e3, np.nan
@@ -94,16 +95,23 @@ class History:
         busy, busy_period = _sums(window, _UTILISATION, _PERIOD)
         utilisation = busy / busy_period
         own = own_cpu_s / own_period / cores
-        recent = window[np.arange(len(slots))[:, None], (self._at[slots][:, None] - 1 - np.arange(PEAK_TICKS)) % WINDOW]
+        newest_first = (self._at[slots][:, None] - 1 - np.arange(WINDOW)) % WINDOW
+        window = window[np.arange(len(slots))[:, None], newest_first]
+        recent = window[:, :PEAK_TICKS]
         own_recent = recent[:, :, _CPU_S] / recent[:, :, _PERIOD] / cores[:, None]
         other_recent = recent[:, :, _UTILISATION] / recent[:, :, _PERIOD]
         load = np.where(np.isnan(own), utilisation, own)
+        threads = window[:, :, _THREADS]
+        moved = np.abs(threads[:, :-1] - threads[:, 1:])
+        with np.errstate(invalid="ignore"):
+            replaced = ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
         peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
         return Rows(
             slots=slots,
             values=values,
             load=load,
             peak=np.fmax(peak, load),
+            replaced=replaced,
             rps=requests / traffic_period,
             utilisation=utilisation,
             cores=cores,
@@ -112,14 +120,14 @@ class History:
         )
 
 
-def _window_row(columns: Columns, ratio: Floats) -> Floats:
-    """(M, 5): what the window keeps of each Sample."""
+def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
+    """(M, KEPT): what the window keeps of each Sample."""
     period_s, utilisation = columns["period_s"], columns["cpu.utilisation"]
     cpu_s_per_s = columns["sched.cpu_s_per_s"]
     cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
-    return np.stack(
-        [ratio, cpu_s_per_s * period_s, columns["traffic.rps"] * period_s, period_s, utilisation * period_s], axis=1
-    )
+    requests = columns["traffic.rps"] * period_s
+    kept = [ratio, late_ms, cpu_s_per_s * period_s, requests, period_s, utilisation * period_s]
+    return np.stack([*kept, columns["sched.threads"]], axis=1)
 
 
 def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:

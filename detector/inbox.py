@@ -1,21 +1,22 @@
-"""Keeps the newest Samples of one pool's nodes and says which are new, there twice, old, late or from a restart.
+"""Sorts the Samples of one pool that came since the last tick: which are new, there twice, old, late or from a restart.
 
 Durations come from the monotonic clock handed in; a Sample's wall time only orders what its sequence number cannot.
+All nodes are looked at in one pass; a node's second Sample of a tick has a pass of its own.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-from detector.lateness import Timeline
+import numpy as np
+
+from detector.columns import Bools, Floats, Ints, Table
+from detector.lateness import Timelines
 from detector.signals import WINDOW
-from slackwater.messages import Sample
 
 QUEUE = 64
-"""Samples of one node that may wait for a tick; of more, the oldest are dropped (13 s at the default period)."""
+"""Samples of one node that count in a tick; of more, the oldest are dropped (13 s at the default period)."""
 OLD_IN_A_ROW = 3
 """So many older Samples, each newer than the one before, are a restarted monitor whose clock was set back."""
 FORGET_AFTER_S = 3600.0
@@ -23,26 +24,29 @@ FORGET_AFTER_S = 3600.0
 
 Arrival = Literal["new", "restart", "duplicate", "old", "late"]
 """`late`: it waited while the bus was away, so it tells of then and not of now."""
+ARRIVALS: tuple[Arrival, ...] = get_args(Arrival)
+_NEW, _RESTART, _DUPLICATE, _OLD, _LATE = range(len(ARRIVALS))
 
 
-@dataclass
-class _Node:
-    slot: int
-    boot_id: str
-    seq: int
-    time_unix_s: float
-    seen_s: float
-    timeline: Timeline
-    waiting: deque[tuple[Sample, bool]] = field(default_factory=lambda: deque(maxlen=QUEUE))
-    said_s: float = 0.0
-    old_run: int = 0
-    old_seq: int = -1
-    past_boot_id: str = ""
-    hole: bool = False
-    """Too much is missing before the next Sample for a window to reach across."""
-    lost: int = 0
-    dropped: int = 0
-    said_lost_s: float = -math.inf
+@dataclass(frozen=True)
+class Round:
+    """At most one Sample of each node, (M,) each: its row in the tick's table, and its node's slot."""
+
+    rows: Ints
+    slots: Ints
+    first: Bools
+    """Nothing of before it counts in the windows: the first of a run, or the first after a hole."""
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A tick's Samples, sorted."""
+
+    arrivals: Ints
+    """Index in `ARRIVALS` of each row."""
+    welcome: list[tuple[int, int]]
+    """(slot, row) of each node that was not known."""
+    rounds: list[Round]
 
 
 @dataclass(frozen=True)
@@ -66,99 +70,194 @@ class Stale:
     """Wall time of its last Sample."""
 
 
+@dataclass
+class _Slots:
+    """What is known of each slot, (slots,)."""
+
+    used: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    seq: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    time_unix_s: Floats = field(default_factory=lambda: np.zeros(0))
+    seen_s: Floats = field(default_factory=lambda: np.zeros(0))
+    said_s: Floats = field(default_factory=lambda: np.zeros(0))
+    old_run: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    old_seq: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    hole: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Too much is missing before the next Sample for a window to reach across."""
+    lost: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    dropped: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    said_lost_s: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def resize(self, slots: int) -> None:
+        for name, array in vars(self).items():
+            setattr(self, name, np.concatenate([array, np.zeros(slots - len(array), dtype=array.dtype)]))
+
+
 class Inbox:
-    """The pool's waiting Samples. Each node has a slot, its row in the detector's arrays; slots are used again."""
+    """What is known of the pool's nodes. Each has a slot, its row in the detector's arrays; slots are used again."""
 
     def __init__(self, pool: str, stale_after_s: float) -> None:
         self.pool = pool
         self.stale_after_s = stale_after_s
         self.slots = 0
-        self._nodes: dict[str, _Node] = {}
+        self._slot: dict[str, int] = {}
+        self._name: list[str] = []
+        self._boot_id: list[str] = []
+        self._past_boot_id: list[str] = []
         self._free: list[int] = []
+        self._at = _Slots()
+        self._timelines = Timelines()
 
-    def offer(self, sample: Sample, now_s: float) -> Arrival:
-        """Takes a Sample in. Raises ValueError for one of another pool.
+    def sort(self, table: Table, now_s: float) -> Sorted:
+        """Takes a tick's Samples in.
 
         A duplicate, an older and a late one are left out. After a restart and after a hole of `WINDOW` Samples nothing
         of before counts in the windows.
         """
-        if sample.pool != self.pool:
-            raise ValueError(f"a Sample of pool {sample.pool} was handed to the inbox of pool {self.pool}")
-        node = self._nodes.get(sample.node)
-        if node is None:
-            slot = self._free.pop() if self._free else self.slots
-            self.slots = max(self.slots, slot + 1)
-            timeline = Timeline(now_s, sample.period_s)
-            node = _Node(slot, sample.boot_id, sample.seq, sample.time_unix_s, now_s, timeline)
-            self._nodes[sample.node] = node
-            node.waiting.append((sample, True))
-            return "new"
-        restarted = sample.boot_id != node.boot_id
-        if restarted and sample.boot_id == node.past_boot_id:
-            return "old"
-        if not restarted and sample.seq == node.seq and sample.time_unix_s == node.time_unix_s:
-            node.seen_s = now_s
-            return "duplicate"
-        if not restarted and sample.seq <= node.seq:
-            # A restarted monitor counts from 0 again, later than what we have; a late Sample is earlier than that.
-            restarted = sample.time_unix_s > node.time_unix_s
-            if not restarted:
-                node.old_run = node.old_run + 1 if sample.seq == node.old_seq + 1 else 1
-                node.old_seq = sample.seq
-                if node.old_run < OLD_IN_A_ROW:
-                    return "old"
-                restarted = True
-        if sample.boot_id != node.boot_id:
-            node.past_boot_id, node.boot_id = node.boot_id, sample.boot_id
-        missing = 0 if restarted else sample.seq - node.seq - 1
-        node.seq, node.time_unix_s = sample.seq, sample.time_unix_s
-        node.old_run, node.old_seq = 0, -1
-        node.lost += missing
-        node.dropped += min(sample.samples_dropped, missing)
-        node.hole |= restarted or missing >= WINDOW
-        if restarted:
-            node.timeline = Timeline(now_s, sample.period_s)
-        elif node.timeline.late_s(now_s, sample.period_s, missing, self.stale_after_s) > self.stale_after_s:
-            node.hole = True
-            return "late"
-        node.seen_s = now_s
-        node.waiting.append((sample, node.hole))
-        node.hole = False
-        return "restart" if restarted else "new"
-
-    def take(self) -> list[tuple[int, Sample, bool]] | None:
-        """The oldest waiting Sample of each node as (slot, Sample, first of a run), None when none waits.
-
-        Called until it gives None, so that two Samples that came in one tick count as two.
-        """
-        batch = [(node.slot, *node.waiting.popleft()) for node in self._nodes.values() if node.waiting]
-        return batch or None
+        welcome = self._find_slots(table)
+        slots: Ints = np.fromiter(map(self._slot.__getitem__, table.nodes), dtype=np.int64, count=len(table))
+        arrivals: Ints = np.zeros(len(table), dtype=np.int64)
+        fresh = np.zeros(len(table), dtype=bool)
+        fresh[[row for _, row in welcome]] = True
+        rounds = []
+        for rows, counts in _one_of_each(slots):
+            arrivals[rows], first = self._sort(table, rows, slots[rows], fresh[rows], now_s)
+            taken = (arrivals[rows] <= _RESTART) & counts
+            if taken.any():
+                rounds.append(Round(rows[taken], slots[rows][taken], first[taken]))
+        return Sorted(arrivals, welcome, rounds)
 
     def losses(self, now_s: float, every_s: float = 60.0) -> list[Loss]:
         """What was lost since it was last told, of each node at most every `every_s` seconds."""
-        told = []
-        for name, node in self._nodes.items():
-            if node.lost and now_s - node.said_lost_s >= every_s:
-                told.append(Loss(name, node.lost, node.dropped))
-                node.lost, node.dropped, node.said_lost_s = 0, 0, now_s
+        at = self._at
+        due = np.flatnonzero(at.used & (at.lost > 0) & (now_s - at.said_lost_s >= every_s))
+        told = [Loss(self._name[slot], int(at.lost[slot]), int(at.dropped[slot])) for slot in due.tolist()]
+        at.lost[due], at.dropped[due], at.said_lost_s[due] = 0, 0, now_s
         return told
 
     def stale(self, now_s: float, every_s: float = 1.0) -> list[Stale]:
         """Stale nodes, each at most every `every_s` seconds. Drops nodes that have left (`FORGET_AFTER_S`)."""
-        due = []
-        for name, node in list(self._nodes.items()):
-            quiet_s = now_s - node.seen_s
-            if quiet_s < self.stale_after_s:
-                continue
-            if quiet_s >= FORGET_AFTER_S:
-                del self._nodes[name]
-                self._free.append(node.slot)
-            elif node.said_s < node.seen_s or now_s - node.said_s >= every_s:
-                node.said_s = now_s
-                due.append(Stale(name, node.slot, quiet_s, node.time_unix_s))
-        return due
+        at = self._at
+        quiet_s = now_s - at.seen_s
+        stale = at.used & (quiet_s >= self.stale_after_s)
+        if not stale.any():
+            return []
+        for slot in np.flatnonzero(stale & (quiet_s >= FORGET_AFTER_S)).tolist():
+            del self._slot[self._name[slot]]
+            self._free.append(slot)
+            stale[slot] = at.used[slot] = False
+        due = np.flatnonzero(stale & ((at.said_s < at.seen_s) | (now_s - at.said_s >= every_s)))
+        at.said_s[due] = now_s
+        return [
+            Stale(self._name[slot], slot, float(quiet_s[slot]), float(at.time_unix_s[slot])) for slot in due.tolist()
+        ]
+
+    def slot(self, node: str) -> int | None:
+        """A node's slot; None for one that is not known."""
+        return self._slot.get(node)
 
     @property
     def nodes(self) -> dict[str, int]:
         """Slot of each known node, stale ones too."""
-        return {name: node.slot for name, node in self._nodes.items()}
+        return dict(self._slot)
+
+    def _find_slots(self, table: Table) -> list[tuple[int, int]]:
+        """Gives a slot to each node that has none; (slot, row of its first Sample)."""
+        found = []
+        if self._slot.keys() >= set(table.nodes):
+            return []
+        for row, node in enumerate(table.nodes):
+            if node in self._slot:
+                continue
+            slot = self._free.pop() if self._free else self.slots
+            if slot == self.slots:
+                self.slots += 1
+                for names in (self._name, self._boot_id, self._past_boot_id):
+                    names.append("")
+            self._slot[node], self._name[slot] = slot, node
+            found.append((slot, row))
+        if self.slots > len(self._at.used):
+            room = max(self.slots, 2 * len(self._at.used))
+            self._at.resize(room)
+            self._timelines.resize(room)
+        return found
+
+    def _sort(self, table: Table, rows: Ints, slots: Ints, fresh: Bools, now_s: float) -> tuple[Ints, Bools]:
+        """Sorts at most one Sample of each node: what each is, and whether nothing of before counts, (M,)."""
+        at = self._at
+        seq, time_unix_s = table.seq[rows], table.time_unix_s[rows]
+        period_s = table.columns["period_s"][rows]
+        self._begin(table, rows[fresh], slots[fresh], now_s)
+
+        another_boot, past_boot = self._boots(table, rows, slots)
+        again = ~another_boot & (seq == at.seq[slots]) & (time_unix_s == at.time_unix_s[slots]) & ~fresh
+        behind = ~another_boot & ~again & (seq <= at.seq[slots]) & ~fresh
+        # A restarted monitor counts from 0 again, later than what we have; a late Sample is earlier than that.
+        set_back = behind & (time_unix_s <= at.time_unix_s[slots])
+        if set_back.any():
+            runs = slots[set_back]
+            at.old_run[runs] = np.where(seq[set_back] == at.old_seq[runs] + 1, at.old_run[runs] + 1, 1)
+            at.old_seq[runs] = seq[set_back]
+        old = past_boot | (set_back & (at.old_run[slots] < OLD_IN_A_ROW))
+        restarted = (another_boot | behind) & ~old
+        at.seen_s[slots[again]] = now_s
+
+        taken = ~(again | old)
+        arrivals = np.select([again, old, restarted], [_DUPLICATE, _OLD, _RESTART], default=_NEW)
+        for row, slot in zip(rows[taken & another_boot].tolist(), slots[taken & another_boot].tolist(), strict=True):
+            self._past_boot_id[slot], self._boot_id[slot] = self._boot_id[slot], table.boot_ids[row]
+        missing = np.where(restarted | fresh, 0, np.maximum(seq - at.seq[slots] - 1, 0))
+        late = np.zeros(len(rows), dtype=bool)
+        goes_on = taken & ~restarted & ~fresh
+        late[goes_on] = (
+            self._timelines.late_s(slots[goes_on], now_s, period_s[goes_on], missing[goes_on], self.stale_after_s)
+            > self.stale_after_s
+        )
+        self._timelines.start(slots[restarted], now_s, period_s[restarted])
+
+        kept = slots[taken]
+        at.seq[kept], at.time_unix_s[kept] = seq[taken], time_unix_s[taken]
+        at.old_run[kept], at.old_seq[kept] = 0, -1
+        at.lost[kept] += missing[taken]
+        at.dropped[kept] += np.minimum(table.samples_dropped[rows][taken], missing[taken])
+        at.hole[kept] |= (restarted | late | (missing >= WINDOW))[taken]
+        first = at.hole[slots].copy()
+        judged = slots[taken & ~late]
+        at.seen_s[judged], at.hole[judged] = now_s, False
+        return np.where(late, _LATE, arrivals), first
+
+    def _begin(self, table: Table, rows: Ints, slots: Ints, now_s: float) -> None:
+        """The first Samples of these nodes."""
+        at = self._at
+        at.used[slots], at.hole[slots] = True, True
+        at.seq[slots], at.time_unix_s[slots] = table.seq[rows], table.time_unix_s[rows]
+        at.lost[slots], at.dropped[slots] = 0, 0
+        at.said_s[slots], at.said_lost_s[slots] = -np.inf, -np.inf
+        for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
+            self._boot_id[slot], self._past_boot_id[slot] = table.boot_ids[row], ""
+        self._timelines.start(slots, now_s, table.columns["period_s"][rows])
+
+    def _boots(self, table: Table, rows: Ints, slots: Ints) -> tuple[Bools, Bools]:
+        """(M,) which Samples are of another boot than the last, and which of these of the one before that."""
+        now = map(table.boot_ids.__getitem__, rows.tolist())
+        another = np.fromiter(map(str.__ne__, now, map(self._boot_id.__getitem__, slots.tolist())), bool, len(rows))
+        past = np.zeros(len(rows), dtype=bool)
+        for number in np.flatnonzero(another).tolist():
+            past[number] = table.boot_ids[rows[number]] == self._past_boot_id[slots[number]]
+        return another, past
+
+
+def _one_of_each(slots: Ints) -> list[tuple[Ints, Bools]]:
+    """The rows' numbers in rounds of at most one of each slot, in order; True for those that count (`QUEUE`)."""
+    counts = np.bincount(slots)
+    if counts.max() == 1:
+        return [(np.arange(len(slots)), np.ones(len(slots), dtype=bool))]
+    order = np.argsort(slots, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    turn = np.empty(len(slots), dtype=np.int64)
+    turn[order] = np.arange(len(slots)) - starts[slots[order]]
+    keeps = counts[slots] - turn <= QUEUE
+    found = []
+    for number in range(int(counts.max())):
+        rows = np.flatnonzero(turn == number)
+        found.append((rows, keeps[rows]))
+    return found

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
 
 import numpy as np
 
 from detector import thresholds
 from detector.baseline import learnable
-from detector.columns import Bools, Columns, Floats, Ints
+from detector.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
 from detector.episodes import CALM, CODES, INTERFERENCE, NEEDED, OF, STATES, StateMachines, Steps
 from detector.estimator import START, Estimates, Estimator
 from detector.features import Features, Frame
 from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
+from detector.keeping import LAST_HEARD, Nodes
 from detector.resource import RESOURCES, UNCLEAR, resource_of
+from detector.tail.online import Learner
 from detector.tree import Model
-from slackwater.messages import VERSION, Sample, State, Verdict
+from detector.vantage import COLUMN, Vantage
+from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
 
@@ -65,18 +68,22 @@ class Judge:
         self.inbox = Inbox(pool, stale_after_s)
         self.features = Features()
         self.history = History()
+        self.vantage = Vantage()
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
+        self.tail: Learner | None = None
+        """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._machines = StateMachines(calm_dwell_s)
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
-        self._owner: dict[int, str] = {}
-        self._restored: dict[str, dict[str, Any]] = {}
+        self._restored: Nodes = {}
         self._seen_slow: Bools = np.zeros(0, dtype=bool)
+        self._kept_waiting: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
+        self._used: Bools = np.zeros(0, dtype=bool)
         self._in_episode: Bools = np.zeros(0, dtype=bool)
         self._resource: Ints = np.zeros(0, dtype=np.int64)
 
@@ -85,81 +92,113 @@ class Judge:
 
         `now_s` is monotonic seconds. Raises ValueError for a Sample of another pool.
         """
-        for sample in samples:
-            self.inbox.offer(sample, now_s)
+        return self.take(now_s, [row_of(sample) for sample in samples], samples)
+
+    def take(self, now_s: float, arrived: Sequence[Row], samples: Sequence[Sample] = ()) -> list[Verdict]:
+        """The same for Samples that are rows already."""
+        verdicts: list[Verdict] = []
+        if arrived:
+            table = table_of(arrived, self.pool, samples)
+            found = self.inbox.sort(table, now_s)
+            self._welcome(now_s, table, found.welcome)
+            for part in found.rounds:
+                whole = len(part.rows) == len(table)
+                verdicts += self._judge(now_s, table if whole else table.only(part.rows), part.slots, part.first)
         for loss in self.inbox.losses(now_s):
             log.warning(
                 "%s/%s: %d Samples never came (its monitor dropped %d of them while the bus was away)",
                 *(self.pool, loss.node, loss.lost, loss.dropped),
             )
-        verdicts: list[Verdict] = []
-        while batch := self.inbox.take():
-            self._welcome(now_s, batch)
-            verdicts += self._judge(now_s, batch)
         for stale in self.inbox.stale(now_s):
             verdicts.append(self._lost(now_s, stale))
         return verdicts
 
+    def hear_balancer(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
+        """Takes in each node's mean response time as the balancer sees it: for nodes that see no traffic themselves."""
+        for node, told_ms in rt_ms.items():
+            slot = self.inbox.slot(node)
+            if slot is not None:
+                self.vantage.hear(now_s, slot, told_ms)
+
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
-    def export_baselines(self) -> dict[str, Any]:
-        """Node -> its calm baseline as JSON, those not heard of since the start too."""
-        known: dict[str, Any] = {}
-        for node, slot in self.inbox.nodes.items():
-            known[node] = self.features.baselines.export(slot)
-            if routes := self.history.routes.export(slot):
-                known[node][ROUTES] = routes
-        return {**self._restored, **{node: cells for node, cells in known.items() if cells}}
+    def baseline_nodes(self) -> list[str]:
+        """All nodes that `export_baselines` knows, those not heard of since the start too."""
+        return [*self._restored, *self.inbox.nodes]
 
-    def restore_baselines(self, nodes: dict[str, Any]) -> None:
+    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
+        """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
+
+        One heard of in the last hour counts as heard of now.
+        """
+        wanted = self.baseline_nodes() if nodes is None else nodes
+        slot_of = self.inbox.nodes
+        heard = [node for node in wanted if node in slot_of]
+        slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
+        found: Nodes = {node: self._restored[node] for node in wanted if node in self._restored}
+        for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
+            if routes := self.history.routes.export(slot):
+                cells[ROUTES] = routes
+            if cells:
+                found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
+        return found
+
+    def restore_baselines(self, nodes: Nodes) -> None:
         """Takes what `export_baselines` gave; each node gets its own when it is first heard of."""
         self._restored = dict(nodes)
 
     # -- one tick ---------------------------------------------------------------------------------------------------
 
-    def _welcome(self, now_s: float, batch: list[tuple[int, Sample, bool]]) -> None:
-        slots = self.inbox.slots
-        more = slots - len(self._fresh)
+    def _welcome(self, now_s: float, table: Table, welcome: Sequence[tuple[int, int]]) -> None:
+        """Makes room for new nodes, and empties slots that were another's."""
+        more = self.inbox.slots - len(self._fresh)
         if more > 0:
-            for part in (self.features, self.history, self.estimator, self._machines):
-                part.resize(slots)
-            self._seen_slow = np.concatenate([self._seen_slow, np.zeros(more, dtype=bool)])
-            self._fresh = np.concatenate([self._fresh, np.zeros(more, dtype=bool)])
-            self._in_episode = np.concatenate([self._in_episode, np.zeros(more, dtype=bool)])
+            for part in (self.features, self.history, self.estimator, self.vantage, self._machines):
+                part.resize(self.inbox.slots)
+            if self.tail is not None:
+                self.tail.resize(self.inbox.slots)
+            self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting = (
+                np.concatenate([marks, np.zeros(more, dtype=bool)])
+                for marks in (self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting)
+            )
             self._resource = np.concatenate([self._resource, np.full(more, UNCLEAR)])
-        for slot, sample, _ in batch:
-            self._fresh[slot] = True
-            if self._owner.get(slot) == sample.node:
-                continue
-            if slot in self._owner:
+        for slot, row in welcome:
+            node = table.nodes[row]
+            if self._used[slot]:
                 self._began.pop(slot, None)
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
-                self._seen_slow[slot] = self._in_episode[slot] = False
-            self._owner[slot] = sample.node
-            self._machines.welcome(slot, now_s, sample.time_unix_s)
-            if sample.node in self._restored:
+                self.vantage.forget(slot)
+                if self.tail is not None:
+                    self.tail.forget(slot)
+                self._seen_slow[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
+            self._used[slot] = True
+            self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
+            if node in self._restored:
                 try:
-                    cells = dict(self._restored.pop(sample.node))
+                    cells = {**self._restored.pop(node)}
+                    cells.pop(LAST_HEARD, None)
                     self.history.routes.restore(slot, cells.pop(ROUTES, {}))
                     self.features.baselines.restore(slot, cells)
                 except (ValueError, TypeError) as error:
-                    log.warning("%s/%s: baseline of before left out: %s", self.pool, sample.node, error)
+                    log.warning("%s/%s: baseline of before left out: %s", self.pool, node, error)
 
-    def _judge(self, now_s: float, batch: list[tuple[int, Sample, bool]]) -> list[Verdict]:
-        slots: Ints = np.array([slot for slot, _, _ in batch], dtype=np.int64)
-        samples = [sample for _, sample, _ in batch]
-        rows = self.history.add(slots, samples, np.array([first for _, _, first in batch]))
+    def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
+        """One Sample of each of these slots, all in one pass."""
+        self._fresh[slots] = True
+        table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
+        rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
-        crossed = thresholds.cross(frame)
-        suspected, why = self._suspect(frame, crossed, samples)
+        crossed = thresholds.cross(frame, self._kept_waiting[slots])
+        self._kept_waiting[slots] = crossed.kept_waiting
+        suspected, why = self._suspect(frame, crossed, table)
         seen = self._pool_says(frame, crossed, suspected)
         has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
         steps = self._machines.step(
             slots,
             now_s,
-            np.array([sample.time_unix_s for sample in samples]),
+            table.time_unix_s,
             seen,
             wary=frame.borrowed,
             thin=~has_requests,
@@ -167,17 +206,22 @@ class Judge:
         )
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
-        calm = self._learn(now_s, rows, frame, crossed, seen, steps, samples)
+        calm = self._learn(now_s, rows, frame, crossed, seen, steps, table)
         estimates = self.estimator.update(frame, calm, neighbour)
         self._follow_resource(frame, seen, steps, neighbour)
         if self.ticks is not None:
             matrix = frame.matrix()
-            for row, sample in enumerate(samples):
+            for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
         paths = self._paths(frame, crossed, seen, steps, why)
-        return self._verdicts(samples, rows.columns, frame.slots, steps, estimates, paths)
+        verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
+        if self.tail is not None:
+            self.tail.see(now_s, frame)
+            for row, curve in self.tail.tell(now_s, frame):
+                verdicts[row].p95_at_rps = curve
+        return verdicts
 
-    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, samples: list[Sample]) -> tuple[Bools, Why]:
+    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Why]:
         """Rows that look interfered by themselves, and a function that gives the reasons of a row.
 
         The tree and the stated thresholds must agree: a tree learns what tells its recordings apart, and one signal can
@@ -193,7 +237,7 @@ class Judge:
             paths = tree.explain_all(frame, rows, leaves)
             for place in np.flatnonzero(lacking[rows]).tolist():
                 row = int(rows[place])
-                lacks = tree.asked_in_vain(frame, row, levels, samples[row])
+                lacks = tree.asked_in_vain(frame, row, levels, table.absent[row])
                 paths[place] = [*thresholds.explain(frame, crossed, row), f"judged by the thresholds ({lacks})"]
             return paths
 
@@ -225,11 +269,11 @@ class Judge:
         crossed: thresholds.Crossed,
         seen: Ints,
         steps: Steps,
-        samples: list[Sample],
+        table: Table,
     ) -> Bools:
         """Teaches the baselines from the rows that are calm without doubt; returns which these are."""
         if self.calm_by_label is not None:
-            calm = np.array([self.calm_by_label.get(sample.node, True) for sample in samples])
+            calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
         else:
             lasting = now_s - self._machines.since_s[frame.slots] >= LEARN_ANYWAY_S
             together = (steps.state == CODES["all_slow"]) | (steps.state == CODES["overload"])
@@ -280,72 +324,44 @@ class Judge:
         return paths
 
     def _verdicts(
-        self,
-        samples: list[Sample],
-        columns: Columns,
-        slots: Ints,
-        steps: Steps,
-        estimates: Estimates,
-        paths: list[list[str]],
+        self, table: Table, slots: Ints, steps: Steps, estimates: Estimates, paths: list[list[str]]
     ) -> list[Verdict]:
+        """One Verdict a row; the fields in the order in which `Verdict` has them, since names cost time."""
         model = self.model.name if self.model else "thresholds"
-        resources = [
-            RESOURCES[resource] if state == INTERFERENCE else None
-            for resource, state in zip(self._resource[slots].tolist(), steps.state.tolist(), strict=True)
-        ]
-        numbers = [
-            columns["cpu.utilisation"],
+        neighbour = np.asarray(steps.state == INTERFERENCE)
+        resources: list[Resource | None] = [None] * len(table)
+        for row in np.flatnonzero(neighbour).tolist():
+            resources[row] = RESOURCES[self._resource[slots[row]]]
+        numbers = (
+            table.columns["cpu.utilisation"],
             estimates.predicted,
             estimates.capacity,
             estimates.capacity_stderr,
-            columns["traffic.rps"],
-            columns["traffic.rt_mean_ms"],
-            columns["traffic.rt_p95_ms"],
-        ]
-        return [
-            Verdict(
-                v=VERSION,
-                node=sample.node,
-                pool=self.pool,
-                time_unix_s=sample.time_unix_s,
-                state=STATES[state],
-                since_unix_s=since_unix_s,
-                severity=severity,
-                path=path,
-                model=model,
-                resource=resource,
-                sample_seq=sample.seq,
-                cpu=cpu,
-                cpu_predicted=predicted,
-                capacity_rps=capacity,
-                capacity_stderr_rps=stderr,
-                rps=rps,
-                rt_mean_ms=rt_mean_ms,
-                rt_p95_ms=rt_p95_ms,
-            )
-            for sample, state, since_unix_s, severity, path, resource, (
-                cpu,
-                predicted,
-                capacity,
-                stderr,
-                rps,
-                rt_mean_ms,
-                rt_p95_ms,
-            ) in zip(
-                samples,
-                steps.state.tolist(),
+            table.columns["traffic.rps"],
+            table.columns["traffic.rt_mean_ms"],
+            table.columns["traffic.rt_p95_ms"],
+        )
+        return list(
+            map(
+                Verdict,
+                repeat(VERSION),
+                table.nodes,
+                repeat(self.pool),
+                table.time_unix_s.tolist(),
+                map(STATES.__getitem__, steps.state.tolist()),
                 np.maximum(0.0, steps.since_unix_s).tolist(),
                 estimates.severity.tolist(),
                 paths,
+                repeat(model),
                 resources,
-                _or_none(np.stack(numbers, axis=1)),
-                strict=True,
+                table.seq.tolist(),
+                *map(_or_none, numbers),
             )
-        ]
+        )
 
     def _lost(self, now_s: float, stale: Stale) -> Verdict:
         slot = stale.slot
-        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = False
+        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = self._kept_waiting[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
         self._machines.lost(slot, now_s, label_unix_s)
         return Verdict(
@@ -361,11 +377,11 @@ class Judge:
         )
 
 
-def _or_none(values: Floats) -> list[list[float | None]]:
-    """(M, K) as Python's numbers, None for NaN and infinities."""
-    found: list[list[float | None]] = values.tolist()
-    for row, column in zip(*(places.tolist() for places in np.nonzero(~np.isfinite(values))), strict=True):
-        found[row][column] = None
+def _or_none(values: Floats) -> list[float | None]:
+    """(M,) as Python's numbers, None for NaN and infinities."""
+    found: list[float | None] = values.tolist()
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        found[row] = None
     return found
 
 

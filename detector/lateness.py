@@ -1,8 +1,12 @@
-"""How late a node's Samples come, by two clocks that only go forward: the node's, which is the sum of its periods'
+"""How late nodes' Samples come, by two clocks that only go forward: the node's, which is the sum of its periods'
 lengths, and ours. Wall clocks, which are set and differ between machines, have no part in it.
 """
 
 from __future__ import annotations
+
+import numpy as np
+
+from detector.columns import Floats, Ints
 
 DRIFT = 1e-3
 """Two machines' clocks go at least this much alike: so fast the shortest way ever seen is forgotten."""
@@ -11,29 +15,41 @@ AT_ITS_OWN_PACE = 3
 suspended, or its clock jumped. What waited for the bus comes in a bunch."""
 
 
-class Timeline:
-    """Of one run of one node's monitor."""
+class Timelines:
+    """Of the present run of each slot's monitor."""
 
-    def __init__(self, now_s: float, period_s: float) -> None:
-        self._node_s = 0.0
-        self._shortest_s = now_s
-        self._last_s = now_s
-        self._period_s = period_s
-        self._paced = 0
+    def __init__(self) -> None:
+        self._node_s: Floats = np.zeros(0)
+        self._shortest_s: Floats = np.zeros(0)
+        self._last_s: Floats = np.zeros(0)
+        self._period_s: Floats = np.zeros(0)
+        self._paced: Ints = np.zeros(0, dtype=np.int64)
 
-    def late_s(self, now_s: float, period_s: float, missing: int, allowed_s: float) -> float:
-        """By how much longer than the shortest way a Sample took that came `now_s` and covers `period_s`.
+    def resize(self, slots: int) -> None:
+        for name in ("_node_s", "_shortest_s", "_last_s", "_period_s", "_paced"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros(slots - len(array), dtype=array.dtype)]))
+
+    def start(self, slots: Ints, now_s: float, period_s: Floats) -> None:
+        """The first Sample of a run, (M,)."""
+        self._node_s[slots], self._paced[slots] = 0.0, 0
+        self._shortest_s[slots] = self._last_s[slots] = now_s
+        self._period_s[slots] = period_s
+
+    def late_s(self, slots: Ints, now_s: float, period_s: Floats, missing: Ints, allowed_s: float) -> Floats:
+        """(M,) by how much longer than the shortest way a Sample took that came `now_s` and covers `period_s`.
 
         `missing` Samples before it never came. More than `allowed_s` at the node's own pace becomes the shortest way.
         """
-        usual_s = min(period_s, self._period_s)
-        self._period_s = period_s
-        self._node_s += period_s + missing * usual_s
-        since_s = now_s - self._last_s
-        self._last_s = now_s
-        self._paced = self._paced + 1 if usual_s / 2 <= since_s <= 2 * usual_s else 0
-        way_s = now_s - self._node_s
-        self._shortest_s = min(self._shortest_s + DRIFT * since_s, way_s)
-        if way_s - self._shortest_s > allowed_s and self._paced >= AT_ITS_OWN_PACE:
-            self._shortest_s = way_s
-        return way_s - self._shortest_s
+        usual_s = np.minimum(period_s, self._period_s[slots])
+        self._period_s[slots] = period_s
+        self._node_s[slots] += period_s + missing * usual_s
+        since_s = now_s - self._last_s[slots]
+        self._last_s[slots] = now_s
+        at_its_pace = (usual_s / 2 <= since_s) & (since_s <= 2 * usual_s)
+        self._paced[slots] = paced = np.where(at_its_pace, self._paced[slots] + 1, 0)
+        way_s = now_s - self._node_s[slots]
+        shortest_s = np.minimum(self._shortest_s[slots] + DRIFT * since_s, way_s)
+        follows = (way_s - shortest_s > allowed_s) & (paced >= AT_ITS_OWN_PACE)
+        self._shortest_s[slots] = shortest_s = np.where(follows, way_s, shortest_s)
+        return np.asarray(way_s - shortest_s)

@@ -11,21 +11,21 @@ from typing import Any, cast
 
 import msgspec
 
-from detector.columns import fields_read
+from detector.columns import SECTIONS, fields_read
 from slackwater.messages import MessageError, RouteTraffic, Sample
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
 
 
 def _part(struct: type[msgspec.Struct], names: set[str]) -> type[msgspec.Struct]:
-    """The struct with these fields only."""
+    """The struct with these fields only, and those that must be there."""
     fields: list[Any] = []
     for info in msgspec.structs.fields(struct):
-        if info.name not in names:
+        if info.name not in names and not info.required:
             continue
         kind: Any = list[_part(RouteTraffic, _ROUTE_FIELDS)] if info.name == "routes" else info.type  # type: ignore[misc]
         fields.append((info.name, kind, *_default(info)))
-    return msgspec.defstruct(struct.__name__, fields, gc=False)
+    return msgspec.defstruct(struct.__name__, fields, gc=False, frozen=True)
 
 
 def _default(info: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
@@ -37,7 +37,10 @@ def _default(info: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
 
 
 def _reading() -> type[msgspec.Struct]:
-    """`Sample` with the sections that are read, each with the fields that are read, and all its plain fields."""
+    """`Sample` with the sections that are read, each with the fields that are read, and all its plain fields.
+
+    An absent section is there with all its fields absent, so that no one has to ask whether it is.
+    """
     sections = fields_read()
     fields: list[Any] = []
     for info in msgspec.structs.fields(Sample):
@@ -45,7 +48,9 @@ def _reading() -> type[msgspec.Struct]:
         kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
         inner = next((kind.cls for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
         if inner is not None and info.name in sections:
-            fields.append((info.name, _part(inner, sections[info.name]) | None, None))
+            part = _part(inner, sections[info.name])
+            stand_in = msgspec.convert(msgspec.to_builtins(SECTIONS[info.name][0]), part)
+            fields.append((info.name, part | None, stand_in))
         elif inner is None and info.name != "pmu":
             fields.append((info.name, info.type, *_default(info)))
     return msgspec.defstruct("Sample", fields, gc=False)
@@ -57,7 +62,8 @@ _decode = cast(Callable[[bytes | str], Sample], msgspec.json.Decoder(_reading())
 def decode(data: bytes | str) -> Sample:
     """The Sample as far as the detector reads it; raises MessageError naming the field that is wrong.
 
-    It has a Sample's attributes, less those that are not read, so it is one for all that the detector does with it.
+    It has a Sample's attributes, less those that are not read and is never scanned by the garbage
+    collector.
     """
     try:
         return _decode(data)

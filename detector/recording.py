@@ -21,6 +21,7 @@ from slackwater.messages import Sample
 
 FORMAT = 1
 KEY = b"slackwater"
+RECEIVED = "received_unix_s"
 REQUIRED = ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
 EXPECTED = "expected a recording of `slackwater record` or `slackwater lab record`"
 STATES_OF_KINDS = {
@@ -61,18 +62,20 @@ class Label:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file held; Samples in order of time."""
+    """What a file held; Samples in the order in which they were received."""
 
     samples: list[Sample]
     labels: list[Label]
     description: str
     path: str = ""
     nodes: list[str] = field(default_factory=list)
+    received_unix_s: list[float] = field(default_factory=list)
+    """When each Sample was received, by the recorder's clock: a node's own may be stepped."""
 
     @property
     def seconds(self) -> float:
         """From the first Sample to the last."""
-        return self.samples[-1].time_unix_s - self.samples[0].time_unix_s
+        return self.received_unix_s[-1] - self.received_unix_s[0]
 
     def truth(self, node: str, time_unix_s: float) -> str:
         """The state that is right for a node at a time."""
@@ -94,8 +97,17 @@ class Recording:
         return max(found, key=lambda label: (label.state == "interference", label.state != "calm"), default=None)
 
 
-def write(path: str | Path, samples: Sequence[Sample], labels: Sequence[Label], description: str) -> None:
-    """Writes a recording, atomically. Raises RecordingError when there is no Sample; OSError."""
+def write(
+    path: str | Path,
+    samples: Sequence[Sample],
+    labels: Sequence[Label],
+    description: str,
+    received_unix_s: Sequence[float] | None = None,
+) -> None:
+    """Writes a recording, atomically. `received_unix_s`: when each Sample came, where that is known.
+
+    Raises RecordingError when there is no Sample; OSError.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -109,6 +121,8 @@ def write(path: str | Path, samples: Sequence[Sample], labels: Sequence[Label], 
         column.name: pa.array([column.value(sample) for sample in samples], type=getattr(pa, column.type)())
         for column in _COLUMNS
     }
+    if received_unix_s is not None:
+        columns[RECEIVED] = pa.array(received_unix_s, type=pa.float64())
     table = pa.table(columns)
     note = {"format": FORMAT, "description": description, "labels": [asdict(label) for label in labels]}
     table = table.replace_schema_metadata({KEY: json.dumps(note).encode()})
@@ -145,17 +159,25 @@ def read(path: str | Path) -> Recording:
     if lacks:
         raise RecordingError(f"{path}: columns are missing: {', '.join(lacks)} ({EXPECTED})")
     try:
-        samples = [msgspec.convert(_nested(row), Sample) for row in table.to_pylist()]
+        rows = table.to_pylist()
+        samples = [msgspec.convert(_nested(row), Sample) for row in rows]
     except (msgspec.ValidationError, ValueError) as error:
         raise RecordingError(f"{path}: a row is no Sample: {error}") from None
     if not samples:
         raise RecordingError(f"{path}: holds no Sample")
-    samples.sort(key=lambda sample: sample.time_unix_s)
+    # Without the time of receipt the Samples' own stands in.
+    received = [one.time_unix_s if at is None else float(at) for one, at in zip(samples, _received(rows), strict=True)]
+    order = sorted(range(len(samples)), key=lambda number: received[number])
+    samples, received = [samples[number] for number in order], [received[number] for number in order]
     nodes = sorted({sample.node for sample in samples})
     strangers = sorted({label.node for label in labels} - {*nodes, "*"})
     if strangers:
         raise RecordingError(f"{path}: labels name nodes without Samples: {', '.join(strangers)}")
-    return Recording(samples, labels, description, str(path), nodes)
+    return Recording(samples, labels, description, str(path), nodes, received)
+
+
+def _received(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    return [row.get(RECEIVED) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ TICK_S = 0.05
 
 def batches(recording: Recording, tick_s: float = TICK_S) -> Iterator[tuple[float, list[Sample]]]:
     """The Samples as a detector with this tick would have taken them: (seconds since the start, those of the tick)."""
-    start = recording.samples[0].time_unix_s
+    start = recording.received_unix_s[0]
     batch: list[Sample] = []
     tick = 0
-    for sample in recording.samples:
-        at = int((sample.time_unix_s - start) / tick_s)
+    for sample, received_unix_s in zip(recording.samples, recording.received_unix_s, strict=True):
+        at = int((received_unix_s - start) / tick_s)
         if at != tick and batch:
             yield (tick + 1) * tick_s, batch
             batch = []

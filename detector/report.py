@@ -18,7 +18,7 @@ WIDTH_IN, HEIGHT_IN = 6.0, 3.6
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } td, th { padding: .2rem .7rem; border: 1px solid #ccc; text-align: right }
-th:first-child, td:first-child { text-align: left } pre { background: #f5f5f5; padding: 1rem; overflow-x: auto }
+th:first-child, td:first-child { text-align: left } pre { background: #f5f5f5; padding: 1rem; white-space: pre-wrap }
 svg { max-width: 100%; height: auto } figure { margin: 1rem 0 } figcaption { color: #555 }
 """
 

@@ -30,6 +30,8 @@ SPEAKS: dict[str, tuple[tuple[str, float], ...]] = {
         ("run_delay_per_cpu", 2.5),
         ("canary_ratio", 1.5),
         ("canary_ratio_max", 2.0),
+        ("late", 3.0),
+        ("late_max", 3.0),
         ("steal", 2.5),
         ("cpu_pressure", 2.0),
         ("probe_alu", 1.3),

@@ -7,12 +7,14 @@ each route is compared with itself, so that only a route that became slower coun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from detector.columns import Bools, Floats, Ints
-from slackwater.messages import Sample
+from slackwater.messages import RouteTraffic
 
 MAX_ROUTES = 24
 """Routes of a pool that are followed; the first heard of. Of more, the others are left out."""
@@ -21,6 +23,7 @@ FIRST = 5
 STEP = 0.02
 """A calm response time moves by at most this share a tick: towards the median, whatever the outliers."""
 FLOOR_MS = 1.0
+_FIELDS = attrgetter("route", "rps", "rt_mean_ms")
 
 
 class RouteTimes:
@@ -42,22 +45,27 @@ class RouteTimes:
         self._calm_ms[slot] = np.nan
         self._ticks[slot] = 0
 
-    def read(self, samples: Sequence[Sample]) -> tuple[Floats, Floats] | None:
-        """Requests per second and mean response time (ms) by route, each (M, routes), NaN without; None: no routes."""
-        if not any(sample.traffic is not None and sample.traffic.routes for sample in samples):
+    def read(self, routes: Sequence[Sequence[RouteTraffic]]) -> tuple[Floats, Floats] | None:
+        """Requests per second and mean response time (ms) by route of M Samples, NaN without; None: no routes.
+
+        Each is (M, R); R is the number of routes that the pool has had so far.
+        """
+        each = list(chain.from_iterable(routes))
+        if not each:
             return None
-        rows: list[int] = []
-        columns: list[int] = []
-        found: list[tuple[float, float]] = []
-        for row, sample in enumerate(samples):
-            for route in sample.traffic.routes if sample.traffic else ():
-                if route.rps and route.rt_mean_ms is not None:
-                    rows.append(row)
-                    columns.append(self._column(route.route))
-                    found.append((route.rps, route.rt_mean_ms))
-        both = np.full((2, len(samples), MAX_ROUTES + 1), np.nan)
-        both[:, rows, columns] = np.array(found).reshape(len(found), 2).T
-        return both[0, :, :MAX_ROUTES], both[1, :, :MAX_ROUTES]
+        rows = np.repeat(np.arange(len(routes)), np.fromiter(map(len, routes), dtype=np.int64, count=len(routes)))
+        names, rps, rt_ms = zip(*map(_FIELDS, each), strict=True)
+        found = np.array((rps, rt_ms), dtype=np.float64)
+        told = (found[0] > 0) & np.isfinite(found).all(axis=0)
+        found[:, ~told] = np.nan
+        if not self._names.keys() >= set(names):
+            for number in np.flatnonzero(told).tolist():
+                self._column(names[number])
+        count = len(self._names)
+        columns = np.fromiter(map(self._names.get, names, repeat(count)), dtype=np.int64, count=len(names))
+        both = np.full((2, len(routes), count + 1), np.nan)
+        both[:, rows, columns] = found
+        return both[0, :, :count], both[1, :, :count]
 
     def _column(self, route: str) -> int:
         """Number of a route; `MAX_ROUTES` for one too many."""
@@ -67,22 +75,23 @@ class RouteTimes:
 
     def ratio(self, slots: Ints, rps: Floats, rt_ms: Floats) -> Floats:
         """(M,) response time over the calm one, mean over the requests of the routes that are known; else NaN."""
-        known = (self._ticks[slots] >= FIRST) & ~np.isnan(rt_ms)
-        ratio = rt_ms / np.maximum(self._calm_ms[slots], FLOOR_MS)
+        count = rps.shape[1]
+        known = (self._ticks[slots, :count] >= FIRST) & ~np.isnan(rt_ms)
+        ratio = rt_ms / np.maximum(self._calm_ms[slots, :count], FLOOR_MS)
         requests = np.where(known, rps, 0.0).sum(axis=1)
         slow = np.where(known, rps * ratio, 0.0).sum(axis=1)
         return np.where(requests > 0, slow / np.maximum(requests, 1e-9), np.nan)
 
     def learn(self, slots: Ints, rt_ms: Floats, calm: Bools) -> None:
         """Takes calm ticks in."""
-        slots, rt_ms = slots[calm], rt_ms[calm]
+        slots, rt_ms, count = slots[calm], rt_ms[calm], rt_ms.shape[1]
         heard = ~np.isnan(rt_ms)
-        old, ticks = self._calm_ms[slots], self._ticks[slots] + heard
+        old, ticks = self._calm_ms[slots, :count], self._ticks[slots, :count] + heard
         first = heard & (ticks <= FIRST)
         mean = np.where(ticks == 1, rt_ms, old + (rt_ms - old) / np.maximum(ticks, 1))
         later = old * (1.0 + STEP * np.sign(rt_ms - old))
-        self._calm_ms[slots] = np.where(first, mean, np.where(heard, later, old))
-        self._ticks[slots] = np.minimum(ticks, FIRST + 1)
+        self._calm_ms[slots, :count] = np.where(first, mean, np.where(heard, later, old))
+        self._ticks[slots, :count] = np.minimum(ticks, FIRST + 1)
 
     def export(self, slot: int) -> dict[str, Any]:
         """One slot as JSON: route -> calm response time in ms."""

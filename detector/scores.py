@@ -51,6 +51,8 @@ class Scores:
     true_episodes: int = 0
     false_episodes: int = 0
     """Episodes of interference that began while the node had no neighbour."""
+    false_during: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Kind of the disturbance that was going on when a false episode began, or `nothing`; and how many there were."""
     calm_node_hours: float = 0.0
     """Node-hours without a neighbour."""
 
@@ -61,6 +63,8 @@ class Scores:
         self.noises += other.noises
         self.true_episodes += other.true_episodes
         self.false_episodes += other.false_episodes
+        for kind, count in other.false_during.items():
+            self.false_during[kind] += count
         self.calm_node_hours += other.calm_node_hours
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,13 +86,25 @@ class Scores:
             **of_noises(self.noises),
             "felt": of_noises([noise for noise in self.noises if noise.felt]),
             "by_noise": dict(kinds),
+            "by_kind": self._by_kind(),
             "delays_s": [round(noise.delay_s, 3) for noise in self.noises if noise.delay_s is not None],
             "precision": _share(self.true_episodes, self.true_episodes + self.false_episodes),
             "false_episodes": self.false_episodes,
+            "false_during": dict(self.false_during),
             "calm_node_hours": round(hours, 4),
             "false_episodes_per_node_hour": round(self.false_episodes / hours, 3) if hours else None,
             "false_episodes_per_node_day": round(self.false_episodes / hours * 24, 2) if hours else None,
         }
+
+    def _by_kind(self) -> dict[str, dict[str, Any]]:
+        """Kind -> recall and delays of all its noises and of those that were felt, and how strong they were."""
+        found = {}
+        for kind in sorted({noise.kind for noise in self.noises}):
+            some = [noise for noise in self.noises if noise.kind == kind]
+            harm = _quantile([noise.harm for noise in some if noise.harm is not None], 0.5)
+            felt = of_noises([noise for noise in some if noise.felt])
+            found[kind] = {**of_noises(some), "harm_median": harm, "felt": felt}
+        return found
 
 
 def of_noises(noises: Sequence[Noise]) -> dict[str, Any]:
@@ -139,6 +155,8 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
                 scores.true_episodes += 1
             elif began:
                 scores.false_episodes += 1
+                beside = next((label.kind for label in labels if _covers(label, tick.time_unix_s)), "nothing")
+                scores.false_during[beside] += 1
             if not any(label.end_unix_s <= tick.time_unix_s < label.end_unix_s + GRACE_S for label in labels):
                 scores.confusion[recording.truth(node, tick.time_unix_s)][tick.state] += 1
     return scores

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from detector import baseline, reading, tree
+from detector import keeping, reading, tree
+from detector.columns import Row, row_of
 from detector.judge import Judge
+from detector.tail.data import Rows
+from detector.tail.online import Learner, fit
+from detector.vantage import response_times_ms
 from slackwater.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
-from slackwater.messages import Sample, Verdict
+from slackwater.messages import Cycle, Sample, Verdict
 
 log = logging.getLogger("detector")
 
-SAVE_EVERY_S = 30.0
+LEAST_PAUSE_S = 0.001
+NET_OBJECTS = 200_000
+"""So many objects more than there were before are made before the garbage collector looks for cycles among them."""
 BASELINES = "detector-baselines.json"
 
 
@@ -45,6 +53,21 @@ def choose_model(settings: DetectorSettings) -> tree.Model | None:
     return model
 
 
+async def _fit(learner: Learner, rows: Rows) -> None:
+    learner.put(await asyncio.to_thread(fit, rows))
+
+
+def spare_the_collector() -> None:
+    """Leaves what was loaded so far out of garbage collection, and makes it rare.
+
+    A tick makes thousands of objects and drops them all; none is part of a cycle. To look through all that lives each
+    time that some hundreds more are made (Python's default) took more than half of a busy detector's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(NET_OBJECTS, 20, 20)
+
+
 class Detector:
     """One judge a pool, and the loop that feeds them."""
 
@@ -61,10 +84,13 @@ class Detector:
             )
             for pool in settings.pool
         }
-        self._arrived: dict[str, list[Sample]] = {name: [] for name in self._judges}
+        self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()
-        self._saved_s = time.monotonic()
+        for judge in self._judges.values():
+            judge.tail = Learner()
+        self._fitting: asyncio.Task[None] | None = None
+        self._keeper = keeping.Keeper(self._judges, time.monotonic())
 
     async def run(self) -> None:
         """Until a stop is asked for; the baselines are saved then too."""
@@ -73,26 +99,46 @@ class Detector:
             loop.add_signal_handler(number, self._stop.set)
         self._restore()
         for pool in self._judges:
-            await self._bus.subscribe("sample", self._arrived[pool].append, pool=pool, decode=reading.decode)
+            await self._bus.subscribe("sample", self._keep, pool=pool, decode=reading.decode)
+        for settings in self._settings.pool:
+            await self._bus.subscribe("cycle", partial(self._hear, settings.servers), pool=settings.name)
+        spare_the_collector()
         tick_s = self._settings.detector.tick_s
         while not self._stop.is_set():
-            await self._tick(time.monotonic())
+            began_s = time.monotonic()
+            await self._tick(began_s)
             try:
-                await asyncio.wait_for(self._stop.wait(), tick_s)
+                await asyncio.wait_for(self._stop.wait(), max(LEAST_PAUSE_S, began_s + tick_s - time.monotonic()))
             except TimeoutError:
                 continue
-        await asyncio.to_thread(self._save, self._export())
+        await asyncio.to_thread(self._save, self._keeper.whole(time.time()))
+
+    def _keep(self, sample: Sample) -> None:
+        """Keeps a Sample for the next tick."""
+        self._arrived[sample.pool].append(row_of(sample))
+
+    def _hear(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
+        self._judges[cycle.pool].hear_balancer(time.monotonic(), response_times_ms(cycle, node_of))
 
     async def _tick(self, now_s: float) -> None:
         for pool, judge in self._judges.items():
-            samples = self._arrived[pool][:]
-            self._arrived[pool].clear()
-            for verdict in judge.tick(now_s, samples):
+            arrived, self._arrived[pool] = self._arrived[pool], []
+            for verdict in judge.take(now_s, arrived):
                 self._tell(verdict)
                 await self._bus.publish(verdict)
-        if now_s - self._saved_s >= SAVE_EVERY_S:
-            self._saved_s = now_s
-            await asyncio.to_thread(self._save, self._export())
+        if self._fitting is None or self._fitting.done():
+            self._fitting = self._learn_tail(now_s)
+        content = self._keeper.step(now_s, time.time())
+        if content is not None:
+            await asyncio.to_thread(self._save, content)
+
+    def _learn_tail(self, now_s: float) -> asyncio.Task[None] | None:
+        """Begins to learn one pool's p95 by request rate, if that is due; in a thread, while ticks go on."""
+        for learner in (judge.tail for judge in self._judges.values()):
+            rows = learner.due(now_s) if learner is not None else None
+            if learner is not None and rows is not None:
+                return asyncio.create_task(_fit(learner, rows))
+        return None
 
     def _tell(self, verdict: Verdict) -> None:
         """One log line per change of state."""
@@ -107,7 +153,7 @@ class Detector:
 
     def _restore(self) -> None:
         try:
-            pools = baseline.load(self._path, time.time())
+            pools = keeping.load(self._path, time.time())
         except ValueError as error:
             log.warning("%s: the baselines are learnt anew", error)
             return
@@ -116,11 +162,8 @@ class Detector:
                 judge.restore_baselines(pools[pool])
                 log.info("%s: baselines of %d nodes read from %s", pool, len(pools[pool]), self._path)
 
-    def _export(self) -> dict[str, dict[str, Any]]:
-        return {pool: judge.export_baselines() for pool, judge in self._judges.items()}
-
-    def _save(self, pools: dict[str, dict[str, Any]]) -> None:
+    def _save(self, content: bytes) -> None:
         try:
-            baseline.save(self._path, pools, time.time())
+            keeping.save(self._path, content)
         except OSError as error:
             log.warning("%s: baselines not saved: %s", self._path, error)

@@ -29,6 +29,7 @@ LIMITS: dict[str, Limit] = {
     "run_delay_per_cpu": Limit(2.5, 2.0),
     "canary_ratio": Limit(1.5, 1.4),
     "period": Limit(1.25, 1.25),
+    "late": Limit(3.0, 2.5),
     "steal": Limit(2.5, 2.0),
     "cpu_pressure": Limit(2.0, 1.6),
     "cpi": Limit(1.4, 1.3),
@@ -47,6 +48,7 @@ LIMITS: dict[str, Limit] = {
     "rt_routes": Limit(2.5, 2.0),
     "rt_mean": Limit(2.5, 2.0),
     "rt_p95": Limit(3.0, 2.5),
+    "rt_balancer": Limit(2.5, 2.0),
     "in_flight": Limit(4.0, 3.0),
 }
 STRONG = 3.0
@@ -57,9 +59,12 @@ the probe now and then, which a spread does not know: signals of the core must a
 NOTHING = "no signal is beyond its limits"
 OWN_DOING = 0.85
 """From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
+LEISURE = 0.6
+"""Who used less of its CPU than this in each of the last ticks had no burst: if its requests wait for a core in two
+ticks in a row, that is another's doing. In one tick it is not: a burst's first tick may hold little of it."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
-RESIDUAL = ("run_delay", "canary_ratio", "period", "steal", "cpi", "probe_cycles")
+RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "probe_cycles")
 """What still lives on a server without requests; any of them keeps an episode open."""
 RESIDUAL_LIMITS: dict[str, Limit] = {**LIMITS, "run_delay": Limit(2.5, 2.0)}
 
@@ -88,20 +93,23 @@ class Crossed:
     """(M, signals) beyond both limits."""
     interfering: Bools
     """(M,) by the thresholds alone: a neighbour."""
+    kept_waiting: Bools
+    """(M,) the run queue and users deviate, at leisure: a neighbour when the tick before was so too."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
     """(M, len(RESIDUAL)) signs of a neighbour that show without requests too."""
 
 
-def cross(frame: Frame) -> Crossed:
-    """Compares a frame with the limits. Absent values cross nothing."""
+def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
+    """Compares a frame with the limits. Absent values cross nothing. `waited`: who was `kept_waiting` a tick before."""
     with np.errstate(invalid="ignore"):
         far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
-        # Who had nearly all of the CPU to itself a moment ago waits for itself: what queues says nothing then.
-        own_doing = (frame.peak >= OWN_DOING)[:, None] & _WAITS
+        # Who had nearly all of the CPU to itself a moment ago, or replaces its processes, waits for itself: what queues
+        # says nothing then.
+        own_doing = ((frame.peak >= OWN_DOING) | frame.replaced)[:, None] & _WAITS
         far &= ~own_doing
-        # Pressure says of the whole machine what the run delay says of the web server: it stands in where that is not.
+        # Pressure says of the cgroup or the machine what the run delay says of the web server: it stands in for it.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
         # Where response times are known by route, those over all requests say nothing more: the mix may have changed.
         far[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
@@ -121,17 +129,26 @@ def cross(frame: Frame) -> Crossed:
             & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
         )
     unfelt: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
+    kept_waiting: Bools = np.asarray(_kept_waiting(votes) & (frame.peak < LEISURE))
+    interfering = _interfering(votes, strong_votes, unfelt)
     return Crossed(
         votes=votes,
-        interfering=_interfering(votes, strong_votes, unfelt),
+        interfering=interfering if waited is None else interfering | (kept_waiting & waited),
+        kept_waiting=kept_waiting,
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
 
 
 def _groups(marks: Bools) -> dict[str, Bools]:
-    """For each group of `_GROUPS` whether any of its signals is marked: (M,)."""
-    return {group: (marks & columns).any(axis=1) for group, columns in _GROUPS.items()}
+    """For each group of `_GROUPS` whether any of its signals is marked: (M,). Nearly all rows have no mark."""
+    some = np.flatnonzero(marks.any(axis=1))
+    found = {group: np.zeros(len(marks), dtype=bool) for group in _GROUPS}
+    if len(some):
+        marked = marks[some]
+        for group, columns in _GROUPS.items():
+            found[group][some] = (marked & columns).any(axis=1)
+    return found
 
 
 def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
@@ -152,6 +169,11 @@ def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
         | (far_beyond["run queue"] & (users | unfelt))
         | (device & users & (causes >= 1))
     )
+
+
+def _kept_waiting(votes: Bools) -> Bools:
+    found = _groups(votes)
+    return np.asarray(found["run queue"] & found["users"])
 
 
 def _slow(beyond: Bools, strong: Bools) -> Bools:

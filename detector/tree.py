@@ -12,7 +12,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,6 @@ import numpy as np
 from detector.estimator import TERMS
 from detector.features import FEATURES, Frame, describe, describe_all, why_missing, words
 from detector.signals import Bools, Floats, Ints
-from slackwater.messages import Sample
 
 FORMAT = 1
 MAX_DEPTH = 4
@@ -122,13 +121,13 @@ class Tree:
         """True for leaves that say `interference` (`SURE`)."""
         return np.asarray(self.interference[leaves] >= SURE)
 
-    def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], sample: Sample) -> str:
-        """What the first split that met a missing value asked for, and why it is not there."""
+    def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
+        """What the first split that met a missing value asked for, and why it is not there (`absent`: its Sample's)."""
         values = frame.matrix()[row]
         for level in levels:
             feature = int(self.feature[level[row]])
             if self.left[level[row]] >= 0 and math.isnan(values[feature]):
-                return f"no {words(FEATURES[feature])}: {why_missing(FEATURES[feature], frame, row, sample)}"
+                return f"no {words(FEATURES[feature])}: {why_missing(FEATURES[feature], frame, row, absent)}"
         raise ValueError("this row lacked nothing")
 
     @cached_property
@@ -163,11 +162,27 @@ class Tree:
         paths: list[list[str]] = [[] for _ in rows]
         for leaf in np.unique(leaves[rows]):
             places = np.flatnonzero(leaves[rows] == leaf)
-            for feature, limits in self._paths[int(leaf)]:
-                told = describe_all(feature, frame, rows[places])
-                for place, words_of in zip(places.tolist(), told, strict=True):
-                    paths[place].append(f"{words_of} {limits}")
+            asked = [
+                describe_all(feature, frame, rows[places], f" {limits}") for feature, limits in self._paths[int(leaf)]
+            ]
+            for place, path in zip(places.tolist(), zip(*asked, strict=True), strict=False):
+                paths[place] = list(path)
         return paths
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The tree's nodes for JSON: `asks`, `limit`, `below` and `above` (numbers of nodes), or a leaf's `says` with
+        its `interference` share."""
+        told: list[dict[str, Any]] = []
+        for number in range(len(self.left)):
+            if self.left[number] < 0:
+                share = float(self.interference[number])
+                told.append({"says": CLASSES[int(share >= SURE)], "interference": round(share, 4)})
+                continue
+            asks, limit = words(FEATURES[self.feature[number]]), float(f"{self.threshold[number]:.4g}")
+            told.append(
+                {"asks": asks, "limit": limit, "below": int(self.left[number]), "above": int(self.right[number])}
+            )
+        return told
 
     def draw(self) -> str:
         """The whole tree as text."""

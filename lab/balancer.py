@@ -17,7 +17,7 @@ from lab.spawn import Program, call, wait_until
 
 BACKEND = "web"
 BASE_WEIGHT = 100
-BALANCES = ("roundrobin", "leastconn")
+BALANCES = ("roundrobin", "leastconn", "random(2)")
 RELOAD_WAIT_S = 10.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -12,12 +13,18 @@ from typing import Any
 import click
 from rich.table import Table
 
+from evaluation.compare_commands import compare
+from evaluation.report_commands import report
+from evaluation.simulate_commands import simulate
+from lab import scenario as scenarios
 from lab.applications import APPLICATIONS
 from lab.balancer import BALANCES
 from lab.lab import Lab, LabSettings, down, is_up, state, traces
 from lab.load import Demand
 from lab.noise import NOISES
+from lab.policies import POLICIES
 from lab.terminal import console
+from lab.timetable import DISTURBANCES, plan
 
 
 def say(text: str) -> None:
@@ -108,12 +115,15 @@ def status(as_json: bool) -> None:
 @lab.command("run", epilog="Example: slackwater lab run --policy static --balance leastconn --rounds 3 --json out.json")
 @cluster_options
 @noise_options
-@click.option("--scenario", type=click.Choice(["one-noisy"]), default="one-noisy", show_default=True)
-@click.option("--policy", type=click.Choice(["static", "slackwater", "oracle"]), default="static", show_default=True)
+@click.option(
+    "--scenario", type=click.Choice([*scenarios.SCENARIOS, "all-noisy"]), default="one-noisy", show_default=True
+)
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="static", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--rate", type=click.FloatRange(1), help="Open loop: requests per second  [default: the application's]")
 @click.option("--load", "share", type=click.FloatRange(0.01, 2), help="Open loop: share of the measured capacity.")
+@click.option("--left", type=click.FloatRange(0.01, 2), help="Open loop: share of the capacity beside the neighbours.")
 @click.option("--clients", type=click.IntRange(1), help="Closed loop: number of clients.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
@@ -131,18 +141,28 @@ def run_(
     rounds: int,
     rate: float | None,
     share: float | None,
+    left: float | None,
     clients: int | None,
     json_file: str | None,
 ) -> None:
-    """Measure a policy: calm, a noisy neighbour, calm again; as often as there are rounds."""
-    from lab import scenario as scenarios
+    """Measure a policy: calm, noisy neighbours, calm again; as often as there are rounds.
 
-    if sum(value is not None for value in (rate, share, clients)) > 1:
-        raise click.UsageError("give at most one of --rate, --load and --clients")
-    if share is None and clients is None and rate is None:
+    all-noisy: a neighbour in every host and a closed loop, with the weights alone, then with the second stage too;
+    weights-all-noisy: the same neighbours under --policy, with the demand that is asked for.
+    """
+    if scenario == "all-noisy":
+        _run_all_noisy(LabSettings(hosts, quota, balance, app), noise, intensity, seconds, rounds, clients, json_file)
+        return
+    if sum(value is not None for value in (rate, share, left, clients)) > 1:
+        raise click.UsageError("give at most one of --rate, --load, --left and --clients")
+    shares = share is not None or left is not None
+    if not shares and clients is None and rate is None:
         rate = APPLICATIONS[app].rate_rps
-    demand = None if share is not None else Demand(rate_rps=rate, clients=clients)
-    plan = scenarios.Plan(policy, noise, intensity, seconds, rounds, demand, share)
+    demand = None if shares else Demand(rate_rps=rate, clients=clients)
+    of_left = left is not None
+    plan = scenarios.Plan(
+        policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario
+    )
     with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
         result = scenarios.run(cluster, plan, say)
     if json_file:
@@ -158,6 +178,38 @@ def run_(
     console().print(table)
     for number, one in enumerate(result["rounds"], start=1):
         click.echo(f"round {number}: {scenarios.sentence(one)}")
+
+
+def _run_all_noisy(
+    settings: LabSettings,
+    noise: str,
+    intensity: float,
+    seconds: float,
+    rounds: int,
+    clients: int | None,
+    json_file: str | None,
+) -> None:
+    """Calm, a neighbour in each host with the weights alone, the same with the second stage; always a closed loop."""
+    from lab import all_noisy
+
+    plan = all_noisy.Plan(noise, intensity, seconds, rounds, clients or 48)
+    settings = dataclasses.replace(settings, php_children=all_noisy.CALM_CHILDREN, retunable=True)
+    with Lab(settings, say) as cluster:
+        result = all_noisy.run(cluster, plan, say)
+    if json_file:
+        write_json(result, json_file)
+        if json_file == "-":
+            return
+    title = (
+        f"all-noisy, {settings.balance}, {settings.app}, {noise}, {plan.clients} clients: medians of {rounds} rounds"
+    )
+    table = Table("phase", *[name for name, _ in scenarios.COLUMNS], title=title)
+    for row in all_noisy.medians(result):
+        table.add_row(*row)
+    console().print(table)
+    for number, one in enumerate(result["rounds"], start=1):
+        click.echo(f"round {number}: {all_noisy.sentence(one)}")
+    click.echo(f"p95 with the second stage: {scenarios.shown(result['ratio'], '.2f')} of without it")
 
 
 @lab.command(epilog="Example: slackwater lab record --out calm-and-loud.parquet --seconds 300 --swing --seed 7")
@@ -178,6 +230,13 @@ def run_(
 @click.option("--swing", is_flag=True, help="The load swings between 20% and 70% of the capacity.")
 @click.option("--drain", is_flag=True, help="Also move the weight of a host while its neighbour is loud.")
 @click.option("--overload", is_flag=True, help="Also load that the pool cannot carry, labelled so.")
+@click.option(
+    "--disturbance",
+    "disturbances",
+    multiple=True,
+    type=click.Choice([*DISTURBANCES, "all"]),
+    help="Also what is no neighbour, labelled so; again for more.",
+)
 def record(
     app: str,
     balance: str,
@@ -193,13 +252,15 @@ def record(
     swing: bool,
     drain: bool,
     overload: bool,
+    disturbances: tuple[str, ...],
 ) -> None:
     """Record what the monitors say while neighbours come and go, with labels, for `slackwater train`."""
     from lab import record as recording
 
     kinds = () if calm else kinds or tuple(NOISES)
     intensities = intensities or (0.5, 0.75, 1.0)
-    script = recording.plan(
+    disturbances = DISTURBANCES if "all" in disturbances else disturbances
+    script = plan(
         seed,
         seconds,
         hosts=hosts,
@@ -208,6 +269,7 @@ def record(
         share=None if swing else share,
         drain=drain,
         overload=overload,
+        disturbances=disturbances,
     )
     note = ", ".join(
         [
@@ -215,6 +277,7 @@ def record(
             "load 20% to 70% of capacity" if swing else f"load {share:.0%} of capacity",
             *(["weights moved"] if drain else []),
             *(["overload"] if overload else []),
+            *disturbances,
             f"seed {seed}",
         ]
     )
@@ -260,3 +323,8 @@ def demo(seconds: float, stay: bool) -> None:
         wrong = play.run(cluster, seconds, stay, click.echo)
     if wrong:
         sys.exit(1)
+
+
+lab.add_command(simulate)
+lab.add_command(compare)
+lab.add_command(report)

@@ -9,13 +9,15 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab.balancer import BACKEND, free_port
 from lab.hosts import BRIDGE_ADDRESS, Host
 from lab.lab import Lab
-from lab.paths import BIN, LAB_DIR, LabError, program
+from lab.paths import BIN, LAB_DIR, LabError, program, system_program
 from lab.spawn import Program, wait_until
+from slackwater.config import Law
 from slackwater.journal import Journal, JournalError
 from slackwater.messages import Mode, Verdict
 from slackwater.state_dir import read_serve
@@ -30,7 +32,7 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(admin_socket: Path, web_listen: str, mode: Mode) -> str:
+def controller_toml(admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
     """The controller's file, all else at its defaults."""
     return f"""\
 state_dir = "{STATE_DIR}"
@@ -40,6 +42,7 @@ name = "{POOL}"
 backend = "{BACKEND}"
 socket = "{admin_socket}"
 mode = "{mode}"
+law = "{law}"
 
 [bus]
 listen = "{BUS_LISTEN}"
@@ -78,25 +81,28 @@ def start_bus(lab: Lab) -> Program:
 
 
 def start_monitors(lab: Lab) -> list[Program]:
-    """One in each guest; they are in the `vm` cgroup, so what they cost is the guest's to bear."""
+    """One in each guest."""
+    return [start_monitor(lab, host) for host in lab.hosts]
+
+
+def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Program:
+    """It is in the `vm` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
     monitor = BIN / "slackwater-monitor"
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")
-    started = []
-    for host in lab.hosts:
-        config = host.folder / "node.toml"
-        config.write_text(node_toml(host))
-        argv = host.inside([str(monitor), "run", "--config", str(config)], lab.cgroups)
-        name = f"slackwater-monitor of {host.name}"
-        started.append(lab.add(Program.start(name, argv, host.folder / "monitor.log")))
-    return started
+    config = host.folder / "node.toml"
+    config.write_text(node_toml(host))
+    settings = [system_program("env"), *(f"{key}={value}" for key, value in env.items())] if env else []
+    argv = host.inside([*settings, str(monitor), "run", "--config", str(config)], lab.cgroups)
+    return lab.add(Program.start(f"slackwater-monitor of {host.name}", argv, host.folder / "monitor.log"))
 
 
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(self, lab: Lab, mode: Mode) -> None:
+    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal") -> None:
         self.lab = lab
+        self.law: Law = law
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
         self.program: Program | None = None
@@ -106,7 +112,7 @@ class Controller:
 
     def write(self, mode: Mode) -> None:
         """Writes the controller's file; in force from the next start."""
-        CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode))
+        CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law))
 
     def start(self) -> None:
         """Starts serve and, the first time, the monitors; waits until it judges all nodes."""

@@ -102,7 +102,7 @@ class Story:
 def keep(lab: Lab, until_mono_s: float, story: Story, load: Load, noise: Noise | None = None) -> None:
     """Waits for an instant and tells the story meanwhile."""
     while (left := until_mono_s - time.monotonic()) > 0:
-        stay(lab, time.monotonic() + min(left, 0.1), load, noise)
+        stay(lab, time.monotonic() + min(left, 0.1), load, [noise] if noise else [])
         story.tell()
 
 

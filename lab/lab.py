@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from lab import noise as noises
+from lab import retunable
 from lab.applications import APPLICATIONS
 from lab.balancer import Balancer
 from lab.cgroups import Cgroups
@@ -64,6 +65,8 @@ class LabSettings:
     balance: str = "roundrobin"
     app: str = "events"
     php_children: int = 4
+    retunable: bool = False
+    """Each host has a wsengine's ways in: drop-in files and status pages."""
 
 
 def missing() -> list[str]:
@@ -241,9 +244,9 @@ class Lab:
         for host in self.hosts:
             root = self.app.lay_out(host)
             write_configuration(host, root, self.settings.php_children)
-            for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):
-                argv = host.inside(command(host, program(name)), self.cgroups)
-                self.add(Program.start(f"{name} of {host.name}", argv, host.folder / f"{name}.log"))
+            if self.settings.retunable:
+                retunable.prepare(host)
+            self.start_web_server(host)
         self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
         self.balancer.start(self.in_front([program("haproxy")]))
         if self.balancer.program is not None:
@@ -253,6 +256,11 @@ class Lab:
             self._wait_for_page(f"http://{host.address}{self.app.paths[0]}")
         self._wait_for_page(self.balancer.url + self.app.paths[0])
         self.say(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
+
+    def start_web_server(self, host: Host) -> None:
+        for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):
+            argv = host.inside(command(host, program(name)), self.cgroups)
+            self.add(Program.start(f"{name} of {host.name}", argv, host.folder / f"{name}.log"))
 
     def _write_state(self) -> None:
         owner = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
@@ -296,9 +304,9 @@ class Lab:
         self.programs.append(started)
         return started
 
-    def load(self, demand: Demand, seconds: float) -> Load:
-        """Starts load on the balancer."""
-        urls = [self.balancer.url + path for path in self.app.paths]
+    def load(self, demand: Demand, seconds: float, url: str | None = None) -> Load:
+        """Starts load on the balancer, or on the server with this URL."""
+        urls = [(url or self.balancer.url) + path for path in self.app.paths]
         self._loads.append(Load(self.in_front([program("oha")]), LAB_DIR, urls, demand, seconds))
         return self._loads[-1]
 
@@ -312,6 +320,7 @@ class Lab:
             seconds,
             quota_cores=self.settings.quota_cores,
             procs_files=self.cgroups.procs_files(host.neighbour),
+            address=host.address,
             wrap=placed([], self.cgroups.procs_files(ASIDE)),
         )
         self._noises.append(started)

@@ -40,14 +40,14 @@ class Requests:
 
 @dataclass(frozen=True)
 class Demand:
-    """Exactly one of `rate_rps` (open loop) and `clients` (closed loop) is set."""
+    """Open loop at `rate_rps`, or closed loop of so many `clients`; both: a closed loop that asks no faster than so."""
 
     rate_rps: float | None = None
     clients: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.rate_rps is None) == (self.clients is None):
-            raise LabError("load: expected either a rate or a number of clients")
+        if self.rate_rps is None and self.clients is None:
+            raise LabError("load: expected a rate or a number of clients")
 
     @property
     def connections(self) -> int:
@@ -55,8 +55,10 @@ class Demand:
         return self.clients if self.clients is not None else int(max(64, min(1000, self.rate_rps or 0)))
 
     def arguments(self) -> list[str]:
-        rate = [] if self.rate_rps is None else ["-q", f"{self.rate_rps:g}", "--latency-correction"]
-        return [*rate, "-c", str(self.connections)]
+        rate = [] if self.rate_rps is None else ["-q", f"{self.rate_rps:g}"]
+        # In a closed loop nobody waits to ask: a request is due when its client is free.
+        corrected = ["--latency-correction"] if self.clients is None else []
+        return [*rate, *corrected, "-c", str(self.connections)]
 
 
 class Load:

@@ -23,6 +23,10 @@ NOISES: dict[str, str] = {
     "llcprobe": "random walk over twice the last-level cache",
     "dcopy": "copies between two buffers of together twice the last-level cache",
     "cpu": "arithmetic in registers",
+    "disk": "writes, flushed to the disk after each 16 MiB",
+    "pagecache": "drops its files from the page cache and reads them back",
+    "flood": "datagrams to the host, as many as it can send",
+    "forks": "many short-lived processes that write to memory they share",
 }
 
 
@@ -82,6 +86,7 @@ def start(
     *,
     quota_cores: float,
     procs_files: Sequence[str],
+    address: str = "127.0.0.1",
     wrap: Sequence[str] = (),
 ) -> Noise:
     """Starts a noise and waits until it is on; it ends itself after `seconds` and with the lab.
@@ -94,7 +99,7 @@ def start(
     if not 0 < intensity <= 1:
         raise LabError(f"intensity {intensity:g}: expected more than 0 and at most 1")
     threads, mib = 2 * math.ceil(quota_cores), 2 * last_level_cache_mib()
-    argv = [*wrap, maker, kind, f"{intensity:g}", f"{seconds:g}", str(threads), str(mib), *procs_files]
+    argv = [*wrap, maker, kind, f"{intensity:g}", f"{seconds:g}", str(threads), str(mib), address, *procs_files]
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,

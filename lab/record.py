@@ -6,11 +6,10 @@ The weights stay (or move by the plan), no controller is in the way: only monito
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,98 +18,19 @@ from detector.recording import Label, write
 from lab import machine, swing
 from lab.balancer import BASE_WEIGHT
 from lab.controller import BUS_LISTEN, POOL, start_bus, start_monitors
+from lab.disturb import DOERS, Site
 from lab.lab import Lab
 from lab.noise import Noise
 from lab.paths import LabError
 from lab.scenario import capacity_rps
 from lab.spawn import wait_until
+from lab.timetable import Disturbance, Loud, Plan
 from slackwater.bus import Bus
 
 READY_S = 15.0
-FIRST_CALM_S = 12.0
-DRAIN_WEIGHTS = (100, 50, 10, 0)
-OVERLOAD = (1.15, 1.5)
 MARGIN_S = 5.0
-
-
-@dataclass(frozen=True)
-class Loud:
-    """A noise of the plan, in seconds from the start of the recording; `weight` is set for the host meanwhile."""
-
-    host: int
-    kind: str
-    intensity: float
-    begin_s: float
-    end_s: float
-    weight: int = BASE_WEIGHT
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What happens in a recording."""
-
-    levels: list[swing.Level]
-    noises: list[Loud]
-    overloads: list[tuple[float, float]]
-
-
-def plan(
-    seed: int,
-    seconds: float,
-    *,
-    hosts: int,
-    kinds: Sequence[str],
-    intensities: Sequence[float],
-    share: float | None,
-    drain: bool,
-    overload: bool,
-) -> Plan:
-    """A plan from a seed: noises of 4 to 10 s in one host at a time, 5 to 12 s of calm between them.
-
-    `share` is the load as a share of capacity; None: it swings. With `overload` every third noise makes way for a
-    load that no pool could carry. With `drain` a host's weight is moved during its noise, as a controller would.
-    """
-    dice = random.Random(seed)
-    noises: list[Loud] = []
-    overloads: list[tuple[float, float]] = []
-    at = FIRST_CALM_S + dice.uniform(0.0, 4.0)
-    turn = 0
-    while kinds and at + 4.0 < seconds:
-        end = min(at + dice.uniform(4.0, 10.0), seconds - 0.5)
-        turn += 1
-        if overload and turn % 3 == 0:
-            overloads.append((round(at, 2), round(end, 2)))
-        else:
-            weight = dice.choice(DRAIN_WEIGHTS) if drain else BASE_WEIGHT
-            host, kind = dice.randrange(hosts), dice.choice(list(kinds))
-            noises.append(Loud(host, kind, dice.choice(list(intensities)), round(at, 2), round(end, 2), weight))
-        at = end + dice.uniform(5.0, 12.0)
-    base = swing.levels(dice, seconds) if share is None else [swing.Level(share, seconds)]
-    return Plan(_with_overloads(base, overloads, dice), noises, overloads)
-
-
-def _with_overloads(
-    base: Sequence[swing.Level], overloads: Sequence[tuple[float, float]], dice: random.Random
-) -> list[swing.Level]:
-    """The levels with stretches of overload laid over them."""
-    found: list[swing.Level] = []
-    begin_s = 0.0
-    for level in base:
-        end_s = begin_s + level.seconds
-        at = begin_s
-        for first, last in overloads:
-            if last <= at or first >= end_s:
-                continue
-            if first > at:
-                found.append(swing.Level(level.share, first - at))
-                at = first
-            if at == first:
-                found.append(swing.Level(round(dice.uniform(*OVERLOAD), 3), last - first))
-            at = last
-        if at < end_s:
-            found.append(swing.Level(level.share, end_s - at))
-        begin_s = end_s
-    return found
+AFTER_S = 3.0
+"""So much longer than the disturbance lasts its label: caches warm up, queues drain."""
 
 
 class Listener:
@@ -118,6 +38,8 @@ class Listener:
 
     def __init__(self, url: str, kind: str = "sample") -> None:
         self.heard: list[Any] = []
+        self.received_unix_s: list[float] = []
+        """When each was heard, by this machine's clock."""
         self._url = url
         self._kind = kind
         self._error: Exception | None = None
@@ -134,9 +56,13 @@ class Listener:
     async def _listen(self) -> None:
         self._end = asyncio.Event()
         bus = await Bus.connect(self._url, "lab-record")
-        await bus.subscribe(self._kind, self.heard.append, pool=POOL)
+        await bus.subscribe(self._kind, self._take, pool=POOL)
         await self._end.wait()
         await bus.close()
+
+    def _take(self, message: Any) -> None:
+        self.received_unix_s.append(time.time())
+        self.heard.append(message)
 
     def check(self) -> None:
         if self._error:
@@ -160,13 +86,17 @@ class Listener:
 
 
 class _Stage:
-    """Starts and ends the noises of a plan when it is time, and writes down when it really was."""
+    """Starts and ends what a plan names when it is time, and writes down when it really was."""
 
-    def __init__(self, lab: Lab, noises: Sequence[Loud]) -> None:
+    def __init__(self, lab: Lab, script: Plan, site: Site | None) -> None:
         self._lab = lab
-        self._left = list(noises)
+        self._site = site
+        self._left: list[Loud | Disturbance] = sorted(
+            [*script.noises, *script.disturbances], key=lambda turn: turn.begin_s
+        )
         self._begin_s = time.monotonic()
         self._now: tuple[Loud, Noise] | None = None
+        self._disturbed: tuple[Disturbance, float, contextlib.ExitStack] | None = None
         self.labels: list[Label] = []
 
     def tend(self) -> None:
@@ -174,16 +104,24 @@ class _Stage:
         if self._now is not None:
             self._now[1].check()
             if at >= self._now[0].end_s:
-                self.end()
-        if self._now is None and self._left and at >= self._left[0].begin_s:
-            loud = self._left.pop(0)
-            host = self._lab.hosts[loud.host]
-            on = self._lab.noise(host, loud.kind, loud.intensity, loud.end_s - loud.begin_s + MARGIN_S)
-            self._now = (loud, on)
-            if loud.weight != BASE_WEIGHT:
-                self._lab.balancer.set_weight(host.name, loud.weight)
+                self._end_noise()
+        if self._disturbed is not None and at >= self._disturbed[0].end_s:
+            self._end_disturbance()
+        if self._left and at >= self._left[0].begin_s:
+            turn = self._left.pop(0)
+            if isinstance(turn, Loud):
+                self._begin_noise(turn)
+            else:
+                self._begin_disturbance(turn)
 
-    def end(self) -> None:
+    def _begin_noise(self, loud: Loud) -> None:
+        host = self._lab.hosts[loud.host]
+        on = self._lab.noise(host, loud.kind, loud.intensity, loud.end_s - loud.begin_s + MARGIN_S)
+        self._now = (loud, on)
+        if loud.weight != BASE_WEIGHT:
+            self._lab.balancer.set_weight(host.name, loud.weight)
+
+    def _end_noise(self) -> None:
         if self._now is None:
             return
         loud, noise = self._now
@@ -194,18 +132,43 @@ class _Stage:
         self.labels.append(Label(noise.host, noise.kind, noise.intensity, noise.on_unix_s, end_unix_s))
         self._now = None
 
+    def _begin_disturbance(self, one: Disturbance) -> None:
+        on_unix_s = time.time()
+        stack = contextlib.ExitStack()
+        if self._site is not None and one.kind in DOERS:
+            host = None if one.host is None else self._lab.hosts[one.host]
+            stack.enter_context(DOERS[one.kind](self._site, host, one.size))
+        self._disturbed = (one, on_unix_s, stack)
+
+    def _end_disturbance(self) -> None:
+        if self._disturbed is None:
+            return
+        one, on_unix_s, stack = self._disturbed
+        self._disturbed = None
+        stack.close()
+        node = "*" if one.host is None else self._lab.hosts[one.host].name
+        after_s = 0.0 if one.kind == "overload" else AFTER_S
+        self.labels.append(Label(node, one.kind, one.size, on_unix_s, time.time() + after_s))
+
+    def end(self) -> None:
+        self._end_noise()
+        self._end_disturbance()
+
 
 def record(lab: Lab, script: Plan, out: Path, note: str, say: Callable[[str], None]) -> None:
     """Plays a plan and writes the recording. Raises LabError when a monitor says nothing."""
+    site = Site(lab) if any(one.kind in DOERS for one in script.disturbances) else None
     capacity = capacity_rps(lab)
     say(f"capacity {capacity:.0f} requests/s in calm")
     bus = start_bus(lab)
     with Listener(f"nats://{BUS_LISTEN}") as listener:
-        monitors = start_monitors(lab)
+        monitors = start_monitors(lab) if site is None else site.start_monitors()
+        if site is not None:
+            site.cpu_s = lab.settings.quota_cores * len(lab.hosts) / capacity
         names = {host.name for host in lab.hosts}
         wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=[bus, *monitors])
         begin_unix_s, begin_s = time.time(), time.monotonic()
-        stage = _Stage(lab, script.noises)
+        stage = _Stage(lab, script, site)
         total_s = sum(level.seconds for level in script.levels)
         shown = -1
 
@@ -219,9 +182,6 @@ def record(lab: Lab, script: Plan, out: Path, note: str, say: Callable[[str], No
 
         requests, errors = swing.run(lab, capacity, script.levels, each)
         stage.end()
-    labels = stage.labels + [
-        Label("*", "overload", OVERLOAD[0], begin_unix_s + begin, begin_unix_s + end) for begin, end in script.overloads
-    ]
     facts = machine.describe(lab)
     machine_words = (
         f"{facts['cpu']}, {facts['cores']} cores, kernel {facts['kernel']}, cgroup v{facts['cgroup_version']}"
@@ -230,5 +190,7 @@ def record(lab: Lab, script: Plan, out: Path, note: str, say: Callable[[str], No
         f"lab: {facts['hosts']} hosts of {facts['quota_cores']:g} core, {facts['app']}, {facts['balance']}; {note}; "
         f"capacity {capacity:.0f} requests/s; {machine_words}"
     )
-    write(out, [one for one in listener.heard if one.time_unix_s >= begin_unix_s], labels, about)
-    say(f"{out}: {len(listener.heard)} Samples, {len(labels)} labels; {requests} requests, {errors} errors")
+    taken = [(one, at) for one, at in zip(listener.heard, listener.received_unix_s, strict=False) if at >= begin_unix_s]
+    samples, received_unix_s = [one for one, _ in taken], [at for _, at in taken]
+    write(out, samples, stage.labels, about, received_unix_s)
+    say(f"{out}: {len(samples)} Samples, {len(stage.labels)} labels; {requests} requests, {errors} errors")

@@ -1,4 +1,4 @@
-"""Scenario `one-noisy`: calm, then a neighbour in one host, then calm again, under one policy; measured throughout.
+"""Scenarios: calm, then a neighbour in some hosts, then calm again, under one policy; measured throughout.
 
 The load runs on through all three phases; each request belongs to the phase in which it was due.
 """
@@ -9,19 +9,19 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lab import machine
 from lab.balancer import BASE_WEIGHT
-from lab.controller import Controller
 from lab.hosts import Host
 from lab.lab import Lab
 from lab.load import Demand, Load
 from lab.measure import Figures, figures
 from lab.noise import Noise
 from lab.paths import LabError
+from lab.policies import POLICIES, Policy
 from lab.spawn import wait_until
 from lab.watch import Watch, first_at, first_reduction, share
 
@@ -38,54 +38,12 @@ BASELINE_WAIT_S = 60.0
 NOISE_MARGIN_S = 3.0
 CALIBRATION_S = 5.0
 PHASES = ("calm", "noise", "after")
-
-
-class Policy(Protocol):
-    """What reacts to the noise: told when it begins and ends, which only the oracle listens to."""
-
-    def begin(self) -> None:
-        """Before the first round."""
-
-    def noise_on(self, host: Host) -> None: ...
-
-    def noise_off(self, host: Host) -> None: ...
-
-
-class Static:
-    """Weights stay."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-
-    def begin(self) -> None:
-        pass
-
-    def noise_on(self, host: Host) -> None:
-        pass
-
-    def noise_off(self, host: Host) -> None:
-        pass
-
-
-class Oracle(Static):
-    """Knows the noise: drains the host at the onset, takes it back at the end."""
-
-    def noise_on(self, host: Host) -> None:
-        self.lab.balancer.set_weight(host.name, 0)
-
-    def noise_off(self, host: Host) -> None:
-        self.lab.balancer.set_weight(host.name, BASE_WEIGHT)
-
-
-class Slackwater(Static):
-    """The real controller in `act` mode, and a monitor in each host."""
-
-    def begin(self) -> None:
-        Controller(self.lab, "act").start()
-
-
-POLICIES: dict[str, Callable[[Lab], Policy]] = {"static": Static, "slackwater": Slackwater, "oracle": Oracle}
-SCENARIOS = ("one-noisy",)
+SCENARIOS: dict[str, Callable[[Sequence[Host]], Sequence[Host]]] = {
+    "one-noisy": lambda members: members[:1],
+    "two-noisy": lambda members: members[:2],
+    "weights-all-noisy": lambda members: members,
+}
+"""By name, the hosts that get a neighbour, all at the same time; the first is the one whose share is told."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +58,9 @@ class Plan:
     demand: Demand | None
     load: float | None = None
     """Share of the pool's capacity; used when there is no `demand`."""
+    of_what_is_left: bool = False
+    """`load` is a share of the capacity that the neighbours leave."""
+    scenario: str = "one-noisy"
 
 
 def capacity_rps(lab: Lab) -> float:
@@ -114,13 +75,31 @@ def capacity_rps(lab: Lab) -> float:
     return lab.settings.quota_cores * len(lab.hosts) / cpu_s
 
 
-def stay(lab: Lab, until_mono_s: float, load: Load | None = None, noise: Noise | None = None) -> None:
+def left_rps(lab: Lab, plan: Plan) -> float:
+    """Requests per second that the hosts answer beside the plan's neighbours, each asked for as many as it can."""
+    noises = start_noise(lab, plan, SETTLE_S + CALIBRATION_S + NOISE_MARGIN_S)
+    full = Demand(clients=2 * lab.settings.php_children)
+    try:
+        stay(lab, time.monotonic() + SETTLE_S, noises=noises)
+        loads = [lab.load(full, CALIBRATION_S, f"http://{host.address}") for host in lab.hosts]
+        return sum(len(load.finish().seconds) for load in loads) / CALIBRATION_S
+    finally:
+        for noise in noises:
+            noise.stop()
+
+
+def start_noise(lab: Lab, plan: Plan, seconds: float) -> list[Noise]:
+    """The plan's neighbours, all on when this returns."""
+    return [lab.noise(host, plan.noise, plan.intensity, seconds) for host in SCENARIOS[plan.scenario](lab.hosts)]
+
+
+def stay(lab: Lab, until_mono_s: float, load: Load | None = None, noises: Sequence[Noise] = ()) -> None:
     """Waits for an instant; raises LabError as soon as something has ended that should run."""
     while (left := until_mono_s - time.monotonic()) > 0:
         lab.check()
         if load:
             load.check()
-        if noise:
+        for noise in noises:
             noise.check()
         time.sleep(min(left, 0.1))
 
@@ -132,18 +111,22 @@ def at_baseline(lab: Lab) -> bool:
 def one_round(lab: Lab, policy: Policy, plan: Plan, demand: Demand) -> dict[str, Any]:
     """One calm, noise, after; gives the round of the run's JSON."""
     wait_until(lambda: at_baseline(lab), "all weights at the baseline", BASELINE_WAIT_S, watch=lab.programs)
-    noisy = lab.noisy
+    loud = SCENARIOS[plan.scenario](lab.hosts)
+    noisy = loud[0]
     with Watch(lab.balancer.snapshot) as watch:
         load = lab.load(demand, SETTLE_S + 3 * plan.seconds + NOISE_MARGIN_S)
         calm_s = load.begin_mono_s + SETTLE_S
         stay(lab, calm_s + plan.seconds, load)
-        noise = lab.noise(noisy, plan.noise, plan.intensity, plan.seconds + NOISE_MARGIN_S)
-        policy.noise_on(noisy)
-        on_s = noise.on_mono_s
-        stay(lab, on_s + plan.seconds, load, noise)
-        noise.stop()
-        policy.noise_off(noisy)
-        off_s = time.monotonic() if noise.off_mono_s is None else noise.off_mono_s
+        noises = start_noise(lab, plan, plan.seconds + NOISE_MARGIN_S)
+        for host in loud:
+            policy.noise_on(host)
+        on_s = noises[-1].on_mono_s
+        stay(lab, on_s + plan.seconds, load, noises)
+        for noise in noises:
+            noise.stop()
+        for host in loud:
+            policy.noise_off(host)
+        off_s = time.monotonic() if noises[-1].off_mono_s is None else noises[-1].off_mono_s
         end_s = off_s + plan.seconds
         stay(lab, end_s, load)
         requests = load.finish()
@@ -171,9 +154,10 @@ def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     """All rounds; gives the JSON of the run. Progress goes to `say`."""
     demand = plan.demand
     if demand is None:
-        capacity = capacity_rps(lab)
+        capacity = left_rps(lab, plan) if plan.of_what_is_left else capacity_rps(lab)
+        when = "beside the neighbours" if plan.of_what_is_left else "in calm"
         demand = Demand(rate_rps=round((plan.load or 0.3) * capacity, 1))
-        say(f"capacity {capacity:.0f} requests/s in calm; the load is {demand.rate_rps:g} requests/s")
+        say(f"capacity {capacity:.0f} requests/s {when}; the load is {demand.rate_rps:g} requests/s")
     facts = machine.describe(lab)
     policy = POLICIES[plan.policy](lab)
     say(f"policy {plan.policy}; warming up for {WARM_UP_S:g} s")
@@ -185,7 +169,7 @@ def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
         rounds.append(one_round(lab, policy, plan, demand))
         say(f"round {number} of {plan.rounds}: {sentence(rounds[-1])}")
     settings = {
-        "scenario": "one-noisy",
+        "scenario": plan.scenario,
         "policy": plan.policy,
         "noise": plan.noise,
         "intensity": plan.intensity,

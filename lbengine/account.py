@@ -55,7 +55,12 @@ class Account:
             for server in snapshot.servers
             if server.available and not server.backup
         }
-        predicted = forecast.after_ms(self._p95_ms, self._capacity_rps, self._rates, weights, effect(snapshot.balance))
+        told = self._percentiles.curves()
+        nodes = {name: self._node_of(name) for name in weights}
+        curves = {name: told[node] for name, node in nodes.items() if node in told}
+        predicted = forecast.after_ms(
+            self._p95_ms, self._capacity_rps, self._rates, weights, effect(snapshot.balance), curves
+        )
         return [_with_forecast(made, self._now_ms, predicted) for made in changes]
 
     def follow_up(self, changes: Sequence[Change]) -> None:

@@ -36,7 +36,7 @@ _KEYS = Algorithm("keys", "weights move a share of the keys, and with them their
 ALGORITHMS: dict[str, Algorithm] = {
     "roundrobin": Algorithm("share"),
     "random": Algorithm("share"),
-    "unknown": Algorithm("share"),  # what HAProxy 2.6 and 3.0 call `random`
+    "unknown": Algorithm("share"),  # what HAProxy 2.6 to 3.2 call `random`
     "leastconn": Algorithm("concurrency"),
     "source": _KEYS,
     "uri": _KEYS,

@@ -45,6 +45,14 @@ class Limiter(Protocol):
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None: ...
 
 
+@runtime_checkable
+class Speaker(Protocol):
+    """One whose weights are fetched from the nodes, which have to be told."""
+
+    def words(self) -> Mapping[str, int]:
+        """By server, the percentage of its configured weight that its node is to be told now."""
+
+
 def set_limits(balancer: Balancer, limits: Mapping[str, int]) -> None:
     """Sets `maxconn`s. Raises BalancerError, also for a balancer that has none."""
     if not isinstance(balancer, Limiter):

@@ -13,12 +13,21 @@ from lbengine.algorithms import effect
 from lbengine.baseline import Baseline
 from lbengine.haproxy import Server, Snapshot
 from lbengine.ramp import Position
+from lbengine.wishes import Wish
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
 
 HOLD = "waiting for its first Verdict"
 FULL_SHARE = 0.7
 """A server on its way back that gets this much of an even share carries what there is to carry."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A weight that a person holds a server at."""
+
+    weight: int
+    by: str
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,11 @@ class View:
     now_s: float
     limits: Mapping[str, int] = field(default_factory=dict)
     """The `maxconn`s that we have set."""
+    drains: Mapping[str, Wish] = field(default_factory=dict)
+    """Servers that should get no requests for a while. No verdict speaks there, so panic does not stand against it."""
+    caps: Mapping[str, Wish] = field(default_factory=dict)
+    """Servers that should get fewer at a time for a while."""
+    pins: Mapping[str, Pin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,12 +124,21 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         most = None
         if name in wanted and position.weight > 0:
             most = limits.limit(wanted[name].in_flight, view.baselines[name].maxconn, view.limits.get(name))
+        if (drain := view.drains.get(name)) is not None:
+            position, why, short = Position(0), drain.told, drain.told
+        if (cap := view.caps.get(name)) is not None and cap.maxconn is not None:
+            most = limits.capped(cap.maxconn, most, view.baselines[name].maxconn)
+            why = why if view.limits.get(name) == most else f"{why}; {cap.told}"
         decisions[name] = Decision(position, why, short, most)
+    for name, pin in view.pins.items():
+        if name in decisions:
+            why = f"pinned at {pin.weight} by {pin.by}"
+            decisions[name] = Decision(Position(min(pin.weight, movable[name])), why, why)
     held = {server.name: server.weight for server in usable if server.name not in movable}
     bounded = guard.bound(
         {name: decision.position.weight for name, decision in decisions.items()},
         movable,
-        reduce,
+        reduce | (view.drains.keys() & movable.keys()) | view.pins.keys(),
         pool.max_mitigated,
         held,
         view.snapshot.most_weight,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lbengine.agent_check import AgentCheck
 from lbengine.balancer import Balancer
 from lbengine.fleet import haproxy_of
 from lbengine.keepalived import Keepalived, LocalFiles
@@ -12,7 +13,8 @@ from slackwater.config import PoolSettings
 
 
 def _haproxy(pool: PoolSettings, timeout_s: float) -> Balancer:
-    return haproxy_of(pool.backend, pool.all_sockets, timeout_s)
+    haproxy = haproxy_of(pool.backend, pool.all_sockets, timeout_s)
+    return AgentCheck(haproxy) if pool.way == "agent-check" else haproxy
 
 
 def lvs(pool: PoolSettings, timeout_s: float) -> Lvs:

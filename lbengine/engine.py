@@ -12,8 +12,10 @@ from pathlib import Path
 
 from lbengine import limits, tell
 from lbengine.account import Account
-from lbengine.balancer import Balancer
+from lbengine.asked import Asked
+from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
+from lbengine.by_hand import ByHand
 from lbengine.decide import HOLD, Decisions, View, decide
 from lbengine.doors import balancer_of
 from lbengine.inbox import Inbox
@@ -21,15 +23,16 @@ from lbengine.meter import Rates
 from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
-from lbengine.snapshot import BalancerError, BalancerUnreachable, Snapshot
+from lbengine.snapshot import BalancerUnreachable, Snapshot
+from lbengine.wishes import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict
+from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
 
-class Engine:
+class Engine(Asked):
     """Turns the Verdicts in `inbox` into weights of one pool. Not for several threads at once, except `inbox`.
 
     `now_s` in its methods is a monotonic clock, `wall` the label on what is recorded. Messages to publish gather in
@@ -51,7 +54,8 @@ class Engine:
         self._who = pool.balancer_name
         self.settings = settings
         self.inbox = Inbox()
-        self.acting = pool.mode == "act"
+        self._by_hand = ByHand(state_dir, pool.name, pool.mode)
+        self.acting = self._by_hand.mode == "act"
         self._wall = wall
         self._store = BaselineStore(state_dir, pool)
         balancer = balancer or balancer_of(pool, settings.socket_timeout_s)
@@ -72,6 +76,7 @@ class Engine:
         """Servers whose `maxconn` someone else has changed while we limited it."""
         self._account = Account(self._writer, self._node)
         self._rates = Rates()
+        self._wishes = Wishes()
         self._last: Snapshot | None = None
         self._started_s: float | None = None
         self._remarks: list[str] = []
@@ -137,15 +142,17 @@ class Engine:
         else:
             decisions = decide(self._view(snapshot, verdicts, now_s), self.pool, self.settings)
             changes = self._apply(snapshot, decisions)
+            self._remarks += self._by_hand.remarks()
             self._remarks += self._account.over_share(snapshot, self._baselines or {})
         self._account.follow_up(changes)
+        self._say()
         sentence = self._tell(snapshot, changes, decisions)
         self.outbox.append(
             Cycle(
                 v=VERSION,
                 pool=self.pool.name,
                 time_unix_s=self._wall(),
-                mode=self.pool.mode,
+                mode=self._by_hand.mode,
                 paused=self.paused is not None,
                 balance=snapshot.balance,
                 law=self.pool.law,
@@ -155,35 +162,9 @@ class Engine:
         )
         return sentence
 
-    def pause(self, by: str, why: str, now_s: float) -> str:
-        """Puts the baseline weights back and keeps hands off until `resume`. Raises PauseError when it can't be kept.
-
-        When the balancer can't be reached now, the weights are put back as soon as it can.
-        """
-        if self.paused is not None:
-            return f"{self.pool.name}: {self._hands_off()} already"
-        pause = Pause(by=by, why=why, since_unix_s=self._wall())
-        self._pauses.save(pause)
-        self._writer.note("pause", by, why)
-        self.paused = pause
-        self._put_back_due = self._store.path.exists()
-        try:
-            return self.cycle(now_s)
-        except BalancerError as error:
-            return f"{self.pool.name}: {self._hands_off()}; the weights are put back when {self._who} answers ({error})"
-
-    def resume(self, by: str, why: str, now_s: float) -> str:
-        """Ends a pause; the weights that the balancer shows then are the baseline. Raises PauseError."""
-        if self.paused is None:
-            return f"{self.pool.name}: not paused"
-        self._pauses.remove()
-        self._writer.note("resume", by, why)
-        self.paused = None
-        self._put_back_due = self._put_back_due and not self.acting
-        try:
-            return f"{self.pool.name}: resumed by {by}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
-        except BalancerError as error:
-            return f"{self.pool.name}: resumed by {by}; {self._who} doesn't answer yet ({error})"
+    def settle(self) -> None:
+        """Has the Changes of the last turn on the disk; call it when they have been published."""
+        self._writer.settle()
 
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed. Raises BalancerError when that is refused."""
@@ -191,6 +172,7 @@ class Engine:
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
+        self._say()
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -200,7 +182,7 @@ class Engine:
         """Fresh Verdicts by node."""
         if self._started_s is None:
             self._started_s = now_s
-        return self.inbox.fresh(now_s, self.settings.lease_s)
+        return self._by_hand.judged(self.inbox.fresh(now_s, self.settings.lease_s))
 
     def _node(self, server: str) -> str:
         return self.pool.servers.get(server, server)
@@ -285,6 +267,9 @@ class Engine:
             total_rps=self._rates.total_rps,
             now_s=now_s,
             limits=dict(self._writer.limits),
+            drains=self._wishes.drains(now_s),
+            caps=self._wishes.limits(now_s),
+            pins=self._by_hand.pins(now_s, self._wall()),
         )
 
     # --- writing
@@ -340,9 +325,25 @@ class Engine:
 
     # --- telling
 
+    def _say(self) -> None:
+        """Tells the nodes what to answer, where HAProxy asks them for its weights."""
+        balancer = self._writer.balancer
+        if self.acting and isinstance(balancer, Speaker):
+            for server, percent in balancer.words().items():
+                self.outbox.append(
+                    Weight(
+                        v=VERSION,
+                        node=self._node(server),
+                        pool=self.pool.name,
+                        time_unix_s=self._wall(),
+                        percent=percent,
+                        lease_s=self.settings.lease_s,
+                    )
+                )
+
     def _hands_off(self) -> str:
         if self.paused is None:
-            return f"mode is {self.pool.mode}"
+            return f"mode is {self._by_hand.mode}"
         return f"paused by {self.paused.by}{f' ({self.paused.why})' if self.paused.why else ''}"
 
     def _tell(self, snapshot: Snapshot, changes: list[Change], decisions: Decisions) -> str:

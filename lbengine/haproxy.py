@@ -109,9 +109,11 @@ class HAProxy:
             if not command.isprintable() or ";" in command:
                 raise BalancerError(f"{self.path}: {command!r} is not one command; not sent")
         batches: list[list[str]] = []
+        room = 0
         for command in commands:
-            if not batches or sum(len(other) + 1 for other in batches[-1]) + len(command) > MOST_BYTES:
+            if (room := room - len(command) - 1) < 0:
                 batches.append([])
+                room = MOST_BYTES - len(command) - 1
             batches[-1].append(command)
         if not batches:
             return []

@@ -29,6 +29,14 @@ def limit(in_flight: float | None, baseline: int | None, now: int | None) -> int
     return wanted if wanted < baseline else None
 
 
+def capped(cap: int, wanted: int | None, baseline: int | None) -> int | None:
+    """The lower of what the law wants and what was asked for; None: the baseline."""
+    if baseline is None:
+        return None
+    most = cap if wanted is None else min(cap, wanted)
+    return most if most < baseline else None
+
+
 def still_ours(
     ours: Mapping[str, int], servers: Collection[Server], unsure: Collection[str], fresh_process: bool
 ) -> tuple[dict[str, int], dict[str, int]]:

@@ -76,15 +76,18 @@ def _check_one(path: str, pool: PoolSettings, settings: LbengineSettings) -> tup
     else:
         _check_path(path, where)
     haproxy = HAProxy(path, pool.backend, settings.socket_timeout_s)
-    (answer,) = haproxy.ask(f"set server {pool.backend}/{NOBODY}")
-    if "Permission denied" in answer:
-        raise BalancerError(
-            f"{where}: this socket has no admin level; expected `stats socket {path} level admin` in HAProxy's"
-            " `global` section"
-        )
+    if pool.way == "socket":
+        (answer,) = haproxy.ask(f"set server {pool.backend}/{NOBODY}")
+        if "Permission denied" in answer:
+            raise BalancerError(
+                f"{where}: this socket has no admin level; expected `stats socket {path} level admin` in HAProxy's"
+                ' `global` section, or `way = "agent-check"` in the pool\'s settings'
+            )
     snapshot = haproxy.read()
     where = f"{where}: backend `{pool.backend}`"
     _check_servers(snapshot, pool, where)
+    if pool.way == "agent-check":
+        _check_agents(snapshot, where)
     warnings += _check_balance(haproxy, snapshot, pool, where)
     return snapshot, warnings + _warnings(snapshot, pool)
 
@@ -116,6 +119,17 @@ def _check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
     _check_named(snapshot, pool, where)
 
 
+def _check_agents(snapshot: Snapshot, where: str) -> None:
+    active = [server for server in snapshot.servers if not server.backup]
+    if deaf := [server.name for server in active if not server.agent_check]:
+        raise BalancerError(
+            f"{where}: HAProxy asks no agent for the weight of {', '.join(deaf)}; expected `agent-check agent-port PORT"
+            " agent-inter 500ms` on each server line, PORT that of `agent.listen` in the nodes' settings"
+        )
+    if zero := [server.name for server in active if server.configured == 0]:
+        raise BalancerError(f"{where}: {', '.join(zero)} is configured with weight 0, of which every share is 0")
+
+
 def _check_named(snapshot: Snapshot, pool: PoolSettings, where: str) -> None:
     for name in pool.servers:
         if name not in {server.name for server in snapshot.servers}:
@@ -135,10 +149,11 @@ def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: PoolSettings, whe
         raise BalancerError(f"{where}: `balance {balance}` cannot be driven: {algorithm.told}")
     if algorithm.effect != "keys":
         return []
-    if pool.mode == "observe":
+    if pool.mode == "observe" or pool.way == "agent-check":
+        tried = "it is tried when the mode is `act`" if pool.way == "socket" else "look at its configuration"
         return [
             f"{where}: `balance {balance}` heeds weights only with `hash-type consistent`, which HAProxy doesn't show;"
-            " it is tried when the mode is `act`"
+            f" {tried}"
         ]
     if not _takes_weights(haproxy, snapshot.servers[0], pool.backend):
         raise BalancerError(
@@ -158,13 +173,14 @@ def _takes_weights(haproxy: HAProxy, server: Server, backend: str) -> bool:
 
 def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
     where = f"pool `{pool.name}`: backend `{pool.backend}`"
+    by_socket = pool.way == "socket"
     warnings = []
 
     def of(servers: list[Server]) -> str:
         return ", ".join(server.name for server in servers)
 
     active = [server for server in snapshot.servers if not server.backup]
-    if agents := [server for server in active if server.agent_check]:
+    if by_socket and (agents := [server for server in active if server.agent_check]):
         warnings.append(
             f"{where}: the agent-check of {of(agents)} sets weights too; two writers would fight, so what it sets is"
             " left alone"
@@ -182,7 +198,11 @@ def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
             f"{where}: HAProxy's own slowstart holds {of(slow_starters)} down now; it acts after failed checks only,"
             " and multiplies with the weights set here"
         )
-    if effect(snapshot.balance) == "concurrency" and (endless := [s for s in active if s.maxconn is None]):
+    if (
+        by_socket
+        and effect(snapshot.balance) == "concurrency"
+        and (endless := [s for s in active if s.maxconn is None])
+    ):
         warnings.append(
             f"{where}: {of(endless)} has no `maxconn`, so under `balance {snapshot.balance}` a slow one can only be"
             " given less weight or none; with a `maxconn` it could also be given fewer requests at a time"

@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+from lbengine.agent_check import AgentCheck
 from lbengine.balancer import set_limits
 from lbengine.baseline import BaselineStore, away, merge
 from lbengine.changes import change
@@ -21,8 +22,9 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     """Sets every server of the pool to its stored baseline and reads it back; returns what was changed.
 
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
-    removed. The Changes go to the journal; when that cannot be written the weights are set all the same. Raises
-    BaselineError (the file cannot be read) or BalancerError (the balancer cannot be reached or refuses).
+    removed. Where HAProxy asks the nodes for its weights, their leases end by themselves: that is waited for. The
+    Changes go to the journal; when that cannot be written the weights are set all the same. Raises BaselineError (the
+    file cannot be read) or BalancerError (the balancer cannot be reached or refuses).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -39,7 +41,9 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     ]
     if changes:
         _record(settings, changes)
-    if weights:
+    if weights and isinstance(balancer, AgentCheck):
+        balancer.wait_for({name: after for name, (_, after) in weights.items()}, settings.lbengine.lease_s)
+    elif weights:
         balancer.set_weights({name: after for name, (_, after) in weights.items()})
     if limits:
         set_limits(balancer, {name: after for name, (_, after) in limits.items()})

@@ -15,14 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from lbengine.baseline import BaselineError
+from lbengine.by_hand import ByHandError
 from lbengine.engine import Engine
 from lbengine.hooks import Hooks
 from lbengine.ownership import BUCKET, Ownership
 from lbengine.pause import PauseError
+from lbengine.preflight import check
 from lbengine.snapshot import BalancerError
+from lbengine.wishes import WISHES
 from slackwater.bus import Bus, BusError
 from slackwater.config import BusSettings, ControllerSettings, PoolSettings
+from slackwater.control import Request, request_of
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
 
@@ -179,6 +185,7 @@ class Driver:
             log.log(logging.DEBUG if sentence == self._said else logging.INFO, "%s", sentence)
             self._said = sentence
         await self.publish()
+        await self._in_thread(self.engine.settle)
 
     def _complain(self, complaint: str) -> None:
         """Once for each outage, not in each cycle."""
@@ -187,22 +194,58 @@ class Driver:
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Answers pause and resume; ValueError becomes the answer's `error`. Who stands by leaves it to the other."""
+        """Does what a person or the second stage asks; ValueError becomes the answer's `error`.
+
+        Who stands by leaves it to the other.
+        """
         if self.engine.standby:
             return None
-        action, by, why = (question.get(key, "") for key in ("action", "by", "why"))
-        if action not in ("pause", "resume"):
-            raise ValueError(f"action {action!r} is not known; expected `pause` or `resume`")
-        if not isinstance(by, str) or not isinstance(why, str) or not by:
-            raise ValueError(f"`by` and `why` must be texts, `by` not empty; got {by!r} and {why!r}")
-        work = self.engine.pause if action == "pause" else self.engine.resume
+        if question.get("action") in WISHES:
+            sentence = await self._in_thread(self.engine.wish, question, time.monotonic())
+            log.info("%s", sentence)
+            self._wake.set()
+            return {"sentence": sentence}
+        request = request_of(question)
         try:
-            sentence = await self._in_thread(work, by, why, time.monotonic())
-        except PauseError as error:
+            if request.mode == "act" and not self.engine.acting:
+                await self._may_act()
+            sentence = await self._in_thread(self._carry_out, request)
+        except (PauseError, ByHandError, BalancerError) as error:
             raise ValueError(str(error)) from None
         log.info("%s", sentence)
         await self.publish()
+        await self._in_thread(self.engine.settle)
         return {"sentence": sentence}
+
+    async def _may_act(self) -> None:
+        """A pool that is only observed was not asked for what acting needs. Raises BalancerError, ByHandError."""
+        acting = msgspec.structs.replace(self.pool, mode="act")
+        for warning in await self._in_thread(check, acting, self.engine.settings):
+            log.warning("%s", warning)
+        if self._ownership is None and self._bus is not None:
+            self._ownership = await self._own(self._bus)
+        if told := self.engine.standby:
+            if self._ownership is not None:
+                await self._ownership.end()
+            self._ownership, self.engine.standby = None, ""  # to look on needs no lease
+            raise ByHandError(f"{self.pool.name}: {told}")
+
+    def _carry_out(self, request: Request) -> str:
+        engine, by, why, now_s = self.engine, request.by, request.why, time.monotonic()
+        target, action = request.target or "", request.action
+        if action == "pause":
+            return engine.pause(by, why, now_s)
+        if action == "resume":
+            return engine.resume(by, why, now_s)
+        if action == "mode" and request.mode is not None:
+            return engine.set_mode(request.mode, by, why, now_s)
+        if action == "pin" and request.weight is not None and request.for_s is not None:
+            return engine.pin(target, request.weight, request.for_s, by, why, now_s)
+        if action == "unpin":
+            return engine.unpin(target, by, why, now_s)
+        if action == "end_episode":
+            return engine.end_episode(target, by, why, now_s)
+        return engine.acknowledge(target, by, why)
 
     async def _stop(self) -> None:
         until_s = time.monotonic() + STOP_WITHIN_S
@@ -222,4 +265,5 @@ class Driver:
                     )
                     break
             await asyncio.sleep(0.2)
+        await self._in_thread(self.engine.settle)
         self._thread.shutdown()

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20 | 0x40
+MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20
 DRAINED = 0x08 | 0x10
-"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell."""
+"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell. The
+bit 0x40 (`SRV_ADMF_HMAINT`) is no maintenance: its name is from the socket or from a SRV record."""
 STARTING, RUNNING = 1, 2
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
@@ -71,7 +72,7 @@ class Snapshot:
     version: str
     stopping: bool
     balance: str
-    """The algorithm; HAProxy 2.6 and 3.0 call `random` "unknown"."""
+    """The algorithm; HAProxy 2.6 to 3.2 call `random` "unknown"."""
     cookie: str
     servers: tuple[Server, ...]
     most_weight: int = 256
@@ -98,7 +99,8 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
     if not totals.get("algo"):
         raise BalancerError(
-            f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin`"
+            f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin` (or `level"
+            " operator`, if weights go by agent-check)"
         )
     by_name = {row["svname"]: row for row in rows}
     servers = []
@@ -158,10 +160,17 @@ def _count(row: Mapping[str, str], column: str) -> int:
     return int(row.get(column) or 0)
 
 
+STATE_COLUMNS = frozenset(
+    "srv_name srv_op_state srv_admin_state srv_uweight srv_iweight srv_agent_state srvrecord".split()  # noqa: SIM905
+)
+"""Of `show servers state`'s thirty, those that are read here."""
+
+
 def states(text: str, where: str) -> list[dict[str, str]]:
     """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns."""
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "1" or not lines[1].startswith("# "):
         raise BalancerError(f"{where}: expected `show servers state` in format 1, got {text[:80]!r}")
-    columns = lines[1][2:].split()
-    return [dict(zip(columns, line.split(), strict=False)) for line in lines[2:]]
+    wanted = [(index, name) for index, name in enumerate(lines[1][2:].split()) if name in STATE_COLUMNS]
+    fields = (line.split() for line in lines[2:])
+    return [{name: values[index] for index, name in wanted if index < len(values)} for values in fields]

@@ -23,7 +23,10 @@ Value = int | float | str | None
 class Recorder(Protocol):
     """What the engine needs of the journal."""
 
-    def record(self, *batch: Message) -> None: ...
+    def record(self, *batch: Message, wait: bool = True) -> None:
+        """With `wait` false it is on the disk, safe from a power cut too, only after `force`."""
+
+    def force(self) -> None: ...
 
 
 class Writer:
@@ -73,10 +76,17 @@ class Writer:
     def try_record(self, *changes: Change) -> None:
         """Records what must happen or has happened whether or not it can be recorded, and publishes it."""
         try:
-            self._journal.record(*changes)
+            self._journal.record(*changes, wait=False)
         except JournalError as error:
             log.error("%s: %s", self.pool, error)
         self.outbox += changes
+
+    def settle(self) -> None:
+        """Has what was recorded on the disk: after the weights are set, since disks are slow."""
+        try:
+            self._journal.force()
+        except JournalError as error:
+            log.error("%s: %s", self.pool, error)
 
     def make(self, changes: list[Change], baselines: Mapping[str, Baseline], remarks: list[str]) -> list[Change]:
         """Makes them, or in observe mode records them; returns what was done.
@@ -90,7 +100,7 @@ class Writer:
             limits = any(made.what == "maxconn" for made in changes)
             if self.acting and (limits or not self.store.is_current()):
                 self.store.save(baselines)
-            self._journal.record(*changes)
+            self._journal.record(*changes, wait=False)
         except (BaselineError, JournalError) as error:
             lowered = [made for made in changes if lowers(made)]
             remarks.append(f"not lowered: {', '.join(made.target for made in lowered) or 'nothing'} ({error})")

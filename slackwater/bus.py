@@ -1,7 +1,9 @@
 """The bus: one door to NATS. Everything that the parts tell each other goes through here, on one machine too.
 
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
-`slackwater.change.<pool>`, `slackwater.cycle.<pool>`; requests: `slackwater.control.<pool>`.
+`slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.change.<pool>`,
+`slackwater.cycle.<pool>`; requests:
+`slackwater.control.<pool>`.
 """
 
 from __future__ import annotations
@@ -180,12 +182,16 @@ class Bus:
         """Whether there is a connection at this moment."""
         return self._client.is_connected
 
-    async def publish(self, message: Message) -> None:
-        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news."""
+    async def publish(self, message: Message, headers: Callable[[bytes], dict[str, str]] | None = None) -> None:
+        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news.
+
+        `headers` makes the headers that go with the message's bytes, such as a signature.
+        """
         if not self.connected and not isinstance(message, Change):
             return
         try:
-            await self._client.publish(subject_of(message), messages.encode(message))
+            payload = messages.encode(message)
+            await self._client.publish(subject_of(message), payload, headers=headers(payload) if headers else None)
         except nats.errors.Error as error:
             log.debug("bus %s: not sent: %s", self.url, _text(error))
 

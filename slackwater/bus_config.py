@@ -1,7 +1,7 @@
 """The configuration of a site's own nats-server: two users a node, who can say nothing under another node's name.
 
-The monitor's user publishes its Samples; the wsengine's hears its Orders, which the controller alone may give, and
-publishes Changes.
+The monitor's user publishes its Samples and hears the weight that it is to answer to HAProxy; the wsengine's hears its
+Orders, which the controller alone may give, and publishes Changes and what its knobs are.
 
 Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/securing_nats/authorization
 """
@@ -93,15 +93,17 @@ def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: 
     ]
     for node in nodes:
         subject = f"slackwater.sample.{node.pool}.{node.name}"
+        weight = f"slackwater.weight.{node.pool}.{node.name}"
         lines += [
             f"    {{ user: {quote(node.name)}, password: {quote(passwords[node.name])},",
-            f'      permissions: {{ publish: {{ allow: [{quote(subject)}] }}, subscribe: {{ deny: [">"] }} }} }}',
+            f"      permissions: {{ publish: {{ allow: [{quote(subject)}] }},"
+            f" subscribe: {{ allow: [{quote(weight)}] }} }} }}",
         ]
         user, changes = WSENGINE + node.name, f"slackwater.change.{node.pool}"
-        orders = f"slackwater.order.{node.pool}.{node.name}"
+        orders, knobs = (f"slackwater.{kind}.{node.pool}.{node.name}" for kind in ("order", "knobs"))
         lines += [
             f"    {{ user: {quote(user)}, password: {quote(passwords[user])},",
-            f"      permissions: {{ publish: {{ allow: [{quote(changes)}] }},"
+            f"      permissions: {{ publish: {{ allow: [{quote(changes)}, {quote(knobs)}] }},"
             f" subscribe: {{ allow: [{quote(orders)}] }} }} }}",
         ]
     return "\n".join([*lines, "  ]", "}", ""])

@@ -21,7 +21,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why": ("slackwater.commands:why", "Tell the story of a node's last episode."),
     "pause": ("slackwater.commands:pause", "Set the baseline weights and keep hands off until `resume`."),
     "resume": ("slackwater.commands:resume", "Take up the work again after `pause`."),
+    "mode": ("slackwater.hand_commands:mode", "Have a pool observe or act."),
+    "pin": ("slackwater.hand_commands:pin", "Hold a server at a weight for a time."),
+    "unpin": ("slackwater.hand_commands:unpin", "End a pin before its time."),
+    "end-episode": ("slackwater.hand_commands:end_episode", "Treat a node as calm until its episode is over."),
+    "ack": ("slackwater.hand_commands:acknowledge", "Say that you have seen a node's episode."),
     "restore": ("slackwater.commands:restore", "Set the baseline weights by hand, without a running controller."),
+    "web": ("web.commands:web", "Who may log in to the dashboard, and with which tokens."),
     "config": ("slackwater.commands:config", "Check a controller's configuration."),
     "record": ("detector.record_commands:record", "Record what a live pool's monitors say, for `train`."),
     "mark": ("detector.record_commands:mark", "Label what is being done to a node, for recordings."),
@@ -33,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> where it is, and its line in the overview."""
 HIDDEN = {"run": ("slackwater.commands:run", "One child of `serve`.")}
-OUR_PACKAGES = {"slackwater", "detector", "lbengine", "web", "lab"}
+OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "web", "lab", "evaluation"}
 
 
 class Failure(click.ClickException):

@@ -21,6 +21,7 @@ import click
 from slackwater.config import ControllerSettings, PoolSettings, load
 
 if TYPE_CHECKING:
+    from slackwater.control import Action
     from slackwater.journal import Journal
     from slackwater.messages import Change
 
@@ -29,14 +30,11 @@ SERVICES = {
     "journal": "slackwater.journal_service",
     "detector": "detector.service",
     "lbengine": "lbengine.service",
+    "retune": "retune.service",
     "web": "web.service",
 }
 """What `serve` runs; each module has `async def run(settings)`."""
 LOOK_EVERY_S = 0.5
-
-
-class Refused(Exception):
-    """A running part said no, and why."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -69,9 +67,9 @@ def why_option() -> Callable[[Command], Command]:
 def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C; then set the baseline weights and end.
 
-    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine and the dashboard,
-    and starts again what dies. Exit status 1 when it cannot start, or when the baseline weights could not be
-    confirmed at the end.
+    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
+    (unless retune.mode is off) and the dashboard, and starts again what dies. Exit status 1 when it cannot start, or
+    when the baseline weights could not be confirmed at the end.
     """
     from slackwater import serve as supervisor
 
@@ -269,7 +267,7 @@ def why(node: str, config_path: Path, pool_name: str | None, as_json: bool) -> N
 @why_option()
 def pause(config_path: Path, pool_name: str | None, why: str) -> None:
     """Set the baseline weights and keep hands off the pool until `resume`, also over a restart."""
-    _ask_lbengine("pause", config_path, pool_name, why)
+    ask_lbengine("pause", config_path, pool_name, why)
 
 
 @click.command(epilog="Example: slackwater resume --pool web")
@@ -278,27 +276,15 @@ def pause(config_path: Path, pool_name: str | None, why: str) -> None:
 @why_option()
 def resume(config_path: Path, pool_name: str | None, why: str) -> None:
     """Take up the work again after `pause`."""
-    _ask_lbengine("resume", config_path, pool_name, why)
+    ask_lbengine("resume", config_path, pool_name, why)
 
 
-def _ask_lbengine(action: str, config_path: Path, pool_name: str | None, why: str) -> None:
-    from slackwater.bus import Bus
+def ask_lbengine(action: Action, config_path: Path, pool_name: str | None, why: str, **more: Any) -> None:
+    from slackwater.control import Request, ask_once
 
     settings = load(config_path)
     pool = settings.the_pool(pool_name)
-
-    async def ask() -> dict[str, Any]:
-        bus = await Bus.connect(settings.bus, f"slackwater-{action}", wait_s=2.0)
-        try:
-            question = {"action": action, "by": login_name(), "why": why}
-            return await bus.ask(f"slackwater.control.{pool.name}", question)
-        finally:
-            await bus.close()
-
-    answer = asyncio.run(ask())
-    if "error" in answer:
-        raise Refused(f"lbengine refused: {answer['error']}")
-    click.echo(answer.get("sentence", f"{pool.name}: {action} done"))
+    click.echo(ask_once(settings.bus, pool.name, Request(action=action, by=login_name(), why=why, **more)))
 
 
 def login_name() -> str:
@@ -331,7 +317,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
         )
     failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why or "by hand"))]
     if failed:
-        raise Refused("; ".join(failed))
+        raise click.ClickException("; ".join(failed))
 
 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:

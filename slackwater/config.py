@@ -40,6 +40,8 @@ TCP = "tcp://"
 SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
 Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
+WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
+HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
 SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
 Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
 _IN_WORDS = {
@@ -48,9 +50,12 @@ _IN_WORDS = {
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
     SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
     SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
+    HEADER_PATTERN: "the name of an HTTP header",
+    WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What the patterns ask for, for people."""
+Law = Literal["optimal", "tail", "ice", "equalise"]
 BALANCERS = {"haproxy": "HAProxy", "lvs": "IPVS", "keepalived": "keepalived"}
 """How the balancers are called in texts."""
 
@@ -112,11 +117,18 @@ class PoolSettings(Settings, frozen=True):
             description="take admin sockets on TCP addresses, which have no login: whoever reaches one can do anything"
         ),
     ] = False
+    way: Annotated[
+        Literal["socket", "agent-check"],
+        Meta(
+            description="how HAProxy gets its weights: by the admin socket, or by agent-check from the nodes' monitors"
+            " (`agent.listen` there), so that the socket is only read and `level operator` is enough"
+        ),
+    ] = "socket"
     mode: Annotated[Mode, Meta(description="observe: decide and record, touch nothing; act: set the weights")] = (
         "observe"
     )
     law: Annotated[
-        Literal["optimal", "tail", "ice", "equalise"],
+        Law,
         Meta(
             description="optimal: least mean response time; tail: least p99; ice: keep predicted CPU below u_threshold;"
             " equalise: the same predicted utilisation everywhere"
@@ -126,6 +138,10 @@ class PoolSettings(Settings, frozen=True):
     max_mitigated: Annotated[
         float, Meta(gt=0, le=1, description="at most this share of the pool is reduced at a time (blast radius)")
     ] = 0.5
+    target_p95_ms: Annotated[
+        float, Meta(ge=0, description="the p95 of response time that users shall have, for the dashboard; 0: none")
+    ] = 0.0
+    target_p99_ms: Annotated[float, Meta(ge=0, description="the same for p99; 0: none")] = 0.0
     servers: Annotated[
         dict[Name, Name],
         Meta(
@@ -139,7 +155,7 @@ class PoolSettings(Settings, frozen=True):
             missing, foreign = [key for key in ("backend", "socket") if not getattr(self, key)], ["service"]
         else:
             missing = [] if self.service else ["service"]
-            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"]
+            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"] + ["way"] * (self.way != "socket")
         if missing:
             raise ValueError(f'`{missing[0]}` is missing, which `balancer = "{self.balancer}"` needs')
         if given := [key for key in foreign if getattr(self, key)]:
@@ -204,16 +220,108 @@ class LbengineSettings(Settings, frozen=True):
     hook_timeout_s: Annotated[Positive, Meta(description="a hook that runs longer is killed")] = 5.0
 
 
+class RetuneSettings(Settings, frozen=True):
+    """The second stage: in episodes that last, the web servers themselves are retuned through their wsengines."""
+
+    mode: Annotated[
+        Literal["off", "observe", "act"],
+        Meta(
+            description="off: no second stage; observe: record what it would do; act: give Orders to the nodes of pools"
+            " that act too"
+        ),
+    ] = "off"
+    order_key: Annotated[
+        str, Meta(description="the private key (Ed25519, PEM, mode 0600) that signs Orders; required to act")
+    ] = ""
+    policy: Annotated[
+        Literal["knowledge", "search"],
+        Meta(description="knowledge: values by the knowledge base; search: by trying, and measuring response times"),
+    ] = "knowledge"
+    knowledge: Annotated[
+        str, Meta(description="the knowledge base: a TOML file, severity -> factor or value for each knob; empty: ours")
+    ] = ""
+    long_after_s: Annotated[Positive, Meta(description="an episode that lasts longer enters the second stage")] = 30.0
+    no_room_after_s: Annotated[
+        Positive, Meta(description="the same when the rest of the pool cannot carry the load")
+    ] = 5.0
+    leave_after_s: Annotated[
+        Positive, Meta(description="a node that looks well for so long leaves it, and gets its own values back")
+    ] = 10.0
+    lease_s: Annotated[
+        float, Meta(ge=3, le=600, description="an Order that is not renewed undoes itself after this time")
+    ] = 60.0
+    drain_s: Annotated[
+        float, Meta(gt=0, le=20, description="how long requests in flight may take to end before a reload")
+    ] = 10.0
+    reload_min_interval_s: Annotated[float, Meta(ge=0, description="shortest time between two reloads of one node")] = (
+        10.0
+    )
+    search_measure_s: Annotated[Positive, Meta(description="how long a search measures each try")] = 20.0
+    calm_frequency: Annotated[
+        str,
+        Meta(
+            description="what `cpu.frequency` is turned to on nodes that are calm with latency to spare: a governor, or"
+            " kHz; empty: it is left alone"
+        ),
+    ] = ""
+    calm_below_p95_ms: Annotated[
+        float, Meta(ge=0, description="latency to spare: the node's p95 has been below this for a minute")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode == "act" and not self.order_key:
+            raise ValueError('`order_key` is missing, which `mode = "act"` needs')
+
+
 class WebSettings(Settings, frozen=True):
-    """The dashboard."""
+    """The dashboard. Who may log in is said with `slackwater web user`."""
 
     listen: Annotated[OptionalAddress, Meta(description="HOST:PORT; empty: no dashboard")] = "127.0.0.1:8099"
+    read_without_login: Annotated[
+        Literal["loopback", "always", "never"],
+        Meta(
+            description="who may look without a login: `loopback`: whoever reaches it, if it listens on loopback and"
+            " `hosts` is empty. Controls always need an operator's login"
+        ),
+    ] = "loopback"
+    hosts: Annotated[
+        list[str], Meta(description="names under which a TLS proxy in front of it is reached; others are refused")
+    ] = []
+    proxy_user_header: Annotated[
+        str,
+        Meta(
+            pattern=HEADER_PATTERN,
+            description="header in which a proxy of `proxies` names the logged-in person, such as X-Remote-User;"
+            " empty: no header is believed",
+        ),
+    ] = ""
+    proxies: Annotated[
+        list[str], Meta(description="addresses of proxies whose header is believed; loopback always is")
+    ] = []
+    proxy_operators: Annotated[
+        list[str], Meta(description="people named by the proxy who are operators; the others are viewers")
+    ] = []
+    grafana_url: Annotated[
+        str,
+        Meta(
+            pattern=WEB_URL_PATTERN,
+            description="URL of the Grafana dashboard; episodes then link to their time there. Empty: none",
+        ),
+    ] = ""
+    session_h: Annotated[Positive, Meta(description="hours after which one has to log in again")] = 12.0
 
 
 class JournalSettings(Settings, frozen=True):
     """What is kept, in `state_dir/journal.sqlite`."""
 
-    keep_samples_h: Annotated[Positive, Meta(description="hours for which Samples and Verdicts are kept")] = 24.0
+    keep_samples_h: Annotated[Positive, Meta(description="hours for which Samples are kept as they came")] = 24.0
+    keep_minutes_d: Annotated[
+        Positive, Meta(description="days for which their means of minutes and hours are kept, and episodes")
+    ] = 90.0
+    max_mb: Annotated[
+        float,
+        Meta(ge=10, description="megabytes that the journal stays under: the oldest Samples go first, Changes never"),
+    ] = 4000.0
 
 
 class ControllerSettings(Settings, frozen=True):
@@ -226,6 +334,7 @@ class ControllerSettings(Settings, frozen=True):
     bus: BusSettings = BusSettings()
     detector: DetectorSettings = DetectorSettings()
     lbengine: LbengineSettings = LbengineSettings()
+    retune: RetuneSettings = RetuneSettings()
     web: WebSettings = WebSettings()
     journal: JournalSettings = JournalSettings()
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +21,7 @@ import msgspec
 from slackwater import journal_schema as schema
 from slackwater import messages
 from slackwater.journal_schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.messages import Change, Cycle, Message, Sample, State, Verdict
+from slackwater.messages import Change, Cycle, Knobs, Message, Resource, Sample, State, Verdict
 
 __all__ = ["History", "Journal", "JournalError", "NodeSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -37,8 +39,19 @@ class NodeSeries(msgspec.Struct):
     rps: list[float | None]
     rt_p50_ms: list[float | None]
     rt_p95_ms: list[float | None]
+    rt_p99_ms: list[float | None]
     cpu: list[float | None]
     """Utilisation: 1.0 is full."""
+    errors_per_s: list[float | None]
+    run_delay_per_cpu_s: list[float | None]
+    """Seconds runnable but not running, per CPU second used."""
+    steal: list[float | None]
+    """Share of the VM's CPU time that the hypervisor gave to others."""
+    pressure_cpu: list[float | None]
+    """Share of time in which some task waited for a CPU."""
+    pressure_io: list[float | None]
+    cpi: list[float | None]
+    """Cycles per instruction, or per load of the probe."""
     weight: list[float | None]
 
 
@@ -56,6 +69,7 @@ class Reading(msgspec.Struct):
     rps: float | None
     rt_p50_ms: float | None
     rt_p95_ms: float | None
+    rt_p99_ms: float | None
     cpu: float | None
     received_unix_s: float
     """When its last Sample was written, by this machine's clock."""
@@ -73,6 +87,8 @@ class StateSpan(msgspec.Struct):
     """The highest."""
     path: list[str]
     """Why it began."""
+    resource: Resource | None = None
+    """What the neighbour took, as it was last told clearly; None in other states."""
 
 
 def journal_path(state_dir: str | Path) -> Path:
@@ -96,6 +112,10 @@ class Journal:
         self._clock = clock
         self._lock = threading.Lock()
         self._inode = path.stat().st_ino
+        self._unforced = False
+        """Changes were recorded that may not be on the disk yet."""
+        self._log_inode = 0
+        """Of the write-ahead log whose name is on the disk."""
         self._node_ids: dict[tuple[str, str], int] = {}
         self._weights: dict[tuple[str, str], tuple[int, int, float]] = {}
 
@@ -122,15 +142,38 @@ class Journal:
 
     # --- writing
 
-    def record(self, *batch: Message) -> None:
+    def record(self, *batch: Message, wait: bool = True) -> None:
         """Writes all of these in one transaction, or none (JournalError). A Change that is there already is left alone.
 
-        A transaction with a Change is on the disk when this returns (synchronous=FULL); Samples, Verdicts and Cycles
-        of the last moments may be lost with the machine's power (NORMAL), never by the death of a process.
+        What is written survives the death of any process. A transaction with a Change is on the disk when this
+        returns, so that it survives a power cut too; with `wait` false only once `force` has returned. Samples,
+        Verdicts and Cycles of the last moments may be lost with the machine's power.
         """
         if not batch:
             return
-        with self._transaction("written", durable=any(isinstance(message, Change) for message in batch)) as database:
+        self._write(batch)
+        if any(isinstance(message, Change) for message in batch):
+            self._unforced = True
+            if wait:
+                self.force()
+
+    def force(self) -> None:
+        """Has every Change that was recorded on the disk. Waits for the disk without keeping other writers waiting.
+
+        SQLite's own way (synchronous=FULL) would hold the write lock meanwhile. A write-ahead log that is forced to
+        the disk after the commit is as safe (https://sqlite.org/wal.html, "Performance Considerations").
+        """
+        if not self._unforced:
+            return
+        self._unforced = False
+        try:
+            self._log_inode = _force_log(Path(os.path.realpath(self.path)), self._log_inode)
+        except OSError as error:
+            self._unforced = True
+            raise JournalError(f"{self.path}: not written: the disk refused ({error})") from None
+
+    def _write(self, batch: Sequence[Message]) -> None:
+        with self._transaction("written") as database:
             now_unix_s = self._clock()
             for message in batch:
                 if isinstance(message, Change):
@@ -156,26 +199,6 @@ class Journal:
                 [(*key, now_unix_s, _json(message)) for key, message in newest.items()],
             )
 
-    def prune(self, keep_samples_h: float) -> int:
-        """Deletes Samples, weights and states older than this many hours, not Changes; returns the rows deleted.
-
-        One short transaction a node, so that no other writer waits for long.
-        """
-        before_unix_s = self._clock() - keep_samples_h * 3600.0
-        with self._reading() as database:
-            ids = [row[0] for row in database.execute("SELECT id FROM nodes")]
-        deleted = 0
-        for node_id in ids:
-            with self._transaction("pruned") as database:
-                for statement in schema.PRUNE_NODE:
-                    deleted += database.execute(statement, (node_id, before_unix_s)).rowcount
-        with self._transaction("pruned") as database:
-            database.execute("DELETE FROM latest WHERE kind <> 'cycle' AND received_unix_s < ?", (before_unix_s,))
-            deleted += database.execute("DELETE FROM weights WHERE time_unix_s < ?", (before_unix_s,)).rowcount
-            database.execute(schema.PRUNE_NODES)
-            self._node_ids.clear()
-        return deleted
-
     def _node_id(self, database: sqlite3.Connection, pool: str, node: str) -> int:
         node_id = self._node_ids.get((pool, node))
         if node_id is None:
@@ -195,8 +218,9 @@ class Journal:
 
     def _write_state(self, database: sqlite3.Connection, verdict: Verdict) -> None:
         database.execute(
-            "INSERT INTO states VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
-            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity)",
+            "INSERT INTO states VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET"
+            " last_unix_s = max(last_unix_s, excluded.last_unix_s), severity = max(severity, excluded.severity),"
+            " resource = coalesce(nullif(excluded.resource, 'unclear'), resource, excluded.resource)",
             (
                 self._node_id(database, verdict.pool, verdict.node),
                 verdict.since_unix_s,
@@ -204,6 +228,7 @@ class Journal:
                 verdict.time_unix_s,
                 verdict.severity,
                 msgspec.json.encode(verdict.path).decode(),
+                verdict.resource,
             ),
         )
 
@@ -214,6 +239,7 @@ class Journal:
             same = (weight, wanted) == (server.weight, server.wanted)
             if same and 0 <= cycle.time_unix_s - written_unix_s < WEIGHT_EVERY_S:
                 continue
+            self._node_id(database, cycle.pool, server.server)
             database.execute(
                 "INSERT OR REPLACE INTO weights VALUES (?,?,?,?,?)",
                 (cycle.pool, server.server, cycle.time_unix_s, server.weight, server.wanted),
@@ -236,6 +262,10 @@ class Journal:
         """The last Sample of each node."""
         return {node: sample for node, (sample, _) in self._latest(Sample, pool).items()}
 
+    def latest_knobs(self, pool: str) -> dict[str, tuple[Knobs, float]]:
+        """What each node's wsengine said last of its knobs, and when that was written."""
+        return self._latest(Knobs, pool)
+
     def latest_verdicts(self, pool: str) -> dict[str, Verdict]:
         """The last Verdict of each node."""
         return {node: verdict for node, (verdict, _) in self._latest(Verdict, pool).items()}
@@ -248,22 +278,50 @@ class Journal:
             ).fetchall()
         return dict(rows)
 
-    def changes(self, pool: str | None = None, limit: int = 100, since_unix_s: float | None = None) -> list[Change]:
-        """The Changes of a pool (or of all), newest first."""
+    def changes(
+        self,
+        pool: str | None = None,
+        limit: int = 100,
+        since_unix_s: float | None = None,
+        *,
+        until_unix_s: float | None = None,
+        what: str | None = None,
+        target: str | None = None,
+        text: str = "",
+        offset: int = 0,
+    ) -> list[Change]:
+        """The Changes of a pool (or of all), newest first; `text`: those with it in any field, in either case."""
+        clauses = {
+            "pool = :pool": pool,
+            "time_unix_s >= :since": since_unix_s,
+            "time_unix_s < :until": until_unix_s,
+            "what = :what": what,
+            "target = :target": target,
+            "json LIKE :text ESCAPE '!'": _like(text) if text else None,
+        }
+        asked = [clause for clause, value in clauses.items() if value is not None] or ["1"]
+        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "what": what, "target": target}
+        where |= {"text": clauses["json LIKE :text ESCAPE '!'"], "limit": limit, "offset": offset}
         with self._reading() as database:
             rows = database.execute(
-                "SELECT json FROM changes WHERE (?1 IS NULL OR pool = ?1) AND time_unix_s >= ?2"
-                " ORDER BY time_unix_s DESC, rowid DESC LIMIT ?3",
-                (pool, 0.0 if since_unix_s is None else since_unix_s, limit),
+                f"SELECT json FROM changes WHERE {' AND '.join(asked)}"
+                " ORDER BY time_unix_s DESC, rowid DESC LIMIT :limit OFFSET :offset",
+                where,
             ).fetchall()
         return [self._decode(Change, row[0]) for row in rows]
+
+    def kinds_of_change(self) -> dict[tuple[str, str], int]:
+        """(pool, what) -> how many Changes there are of it."""
+        with self._reading() as database:
+            rows = database.execute("SELECT pool, what, count(*) FROM changes GROUP BY pool, what").fetchall()
+        return {(row[0], row[1]): row[2] for row in rows}
 
     def states(self, pool: str, since_unix_s: float) -> list[StateSpan]:
         """The states that the pool's nodes were in since then, in order of their beginning."""
         with self._reading() as database:
             rows = database.execute(
-                "SELECT node, state, since_unix_s, last_unix_s, severity, path FROM states JOIN nodes ON id = node_id"
-                " WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
+                "SELECT node, state, since_unix_s, last_unix_s, severity, path, resource FROM states"
+                " JOIN nodes ON id = node_id WHERE pool = ? AND last_unix_s >= ? ORDER BY since_unix_s, node",
                 (pool, since_unix_s),
             ).fetchall()
         return [
@@ -284,11 +342,13 @@ class Journal:
         *,
         until_unix_s: float | None = None,
         servers: Mapping[str, str] | None = None,
+        nodes: Collection[str] | None = None,
     ) -> History:
         """Series of each node from `since_unix_s` to `until_unix_s` (None: now), one value a step of `step_s`.
 
-        Response times are means over the step, weighted with the requests. `servers` maps server names to node names
-        where they differ (as in the settings). Raises ValueError for a step that is not positive or too short.
+        Response times are means over the step, weighted with the requests. Steps of a minute or more come from the
+        rolled-up minutes, of an hour or more from hours. `servers` maps server names to node names where they differ
+        (as in the settings); `nodes`: only these. Raises ValueError for a step that is not positive or too short.
         """
         if step_s <= 0:
             raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
@@ -296,29 +356,34 @@ class Journal:
         length = max(0, math.ceil((until_unix_s - since_unix_s) / step_s))
         if length > MAX_STEPS:
             raise ValueError(f"step_s: {step_s:g} s gives {length} steps, expected at most {MAX_STEPS}")
-        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s}
+        tier = schema.HOUR_S if step_s >= schema.HOUR_S else schema.MINUTE_S if step_s >= schema.MINUTE_S else 0
+        held_s = tier or WEIGHT_HOLDS_S
+        names = servers or {}
+        drawn = None if nodes is None else [*nodes, *(name for name, node in names.items() if node in nodes)]
+        where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s, "tier": tier}
+        where |= {"nodes": _json_list(nodes), "servers": _json_list(drawn), "held": held_s}
         with self._reading() as database:
-            measured = database.execute(schema.HISTORY, where).fetchall()
-            weights = database.execute(schema.WEIGHTS, {**where, "held": WEIGHT_HOLDS_S}).fetchall()
-        nodes: dict[str, NodeSeries] = {}
+            measured = database.execute(schema.ROLLED_HISTORY if tier else schema.HISTORY, where).fetchall()
+            weights = database.execute(schema.ROLLED_WEIGHTS if tier else schema.WEIGHTS, where).fetchall()
+        found: dict[str, NodeSeries] = {}
         gaps: list[float | None] = [None] * length
 
         def series(node: str) -> NodeSeries:
-            if node not in nodes:
-                nodes[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
-            return nodes[node]
+            if node not in found:
+                found[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
+            return found[node]
 
         for row in measured:
             of_node = series(row["node"])
-            for name in ("rps", "rt_p50_ms", "rt_p95_ms", "cpu"):
+            for name in schema.SIGNALS:
                 getattr(of_node, name)[row["slot"]] = row[name]
         for row in weights:
             first = (row["time_unix_s"] - since_unix_s) / step_s
-            held = series((servers or {}).get(row["server"], row["server"])).weight
-            for slot in range(max(0, int(first)), min(length, int(first + WEIGHT_HOLDS_S / step_s) + 1)):
+            held = series(names.get(row["server"], row["server"])).weight
+            for slot in range(max(0, int(first)), min(length, int(first + held_s / step_s) + 1)):
                 held[slot] = row["weight"]
         grid = [since_unix_s + slot * step_s for slot in range(length)]
-        return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(nodes.items())))
+        return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
 
     def _latest(self, kind: type[M], pool: str) -> dict[str, tuple[M, float]]:
         name = next(name for name, struct in messages.KINDS.items() if struct is kind)
@@ -336,6 +401,21 @@ class Journal:
 
     # --- the connection
 
+    def used_bytes(self) -> int:
+        """What the file's rows take; pages that deleted rows left behind are used again and do not count."""
+        with self._reading() as database:
+            pages, free, size = (
+                int(database.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        return (pages - free) * size
+
+    def keeping(self, work: Callable[[sqlite3.Connection], None], verb: str) -> None:
+        """Runs `work` in one transaction (for `slackwater.journal_keep`); node ids may have gone afterwards."""
+        with self._transaction(verb) as database:
+            work(database)
+            self._node_ids.clear()
+
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
@@ -345,12 +425,11 @@ class Journal:
                 raise failure(self.path, "read", error) from error
 
     @contextlib.contextmanager
-    def _transaction(self, verb: str, durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, verb: str) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 self._reopen_if_replaced()
                 database = self._connection
-                database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")
@@ -378,8 +457,38 @@ class Journal:
         self._weights.clear()
 
 
+def _force_log(database: Path, known_inode: int) -> int:
+    """The write-ahead log is on the disk after this, and its name too if it was made since; its inode. One that is not
+    there is no news: it goes when all of it is in the database."""
+    try:
+        handle = os.open(f"{database}-wal", os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    try:
+        os.fsync(handle)
+        inode = os.fstat(handle).st_ino
+    finally:
+        os.close(handle)
+    if inode != known_inode:
+        folder = os.open(database.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return inode
+
+
 def _kind_of(message: Message) -> str:
     return next(kind for kind, struct in messages.KINDS.items() if isinstance(message, struct))
+
+
+def _like(text: str) -> str:
+    """The pattern that finds a text as it stands within a JSON string; `!` escapes."""
+    return f"%{re.sub('([!%_])', '!' + chr(92) + '1', msgspec.json.encode(text).decode()[1:-1])}%"
+
+
+def _json_list(names: Collection[str] | None) -> str | None:
+    return None if names is None else msgspec.json.encode(sorted(names)).decode()
 
 
 def _json(message: Any) -> str:

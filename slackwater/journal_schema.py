@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 APPLICATION_ID = 0x534C574B
@@ -32,6 +33,11 @@ SAMPLE_COLUMNS: dict[str, tuple[str, str]] = {
 }
 """Column of `samples` -> section and field of a Sample."""
 
+SCALE = 10_000
+"""Rolled-up values are kept as whole numbers of 1/SCALE: SQLite keeps those in 1 to 4 bytes instead of 8."""
+MINUTE_S, HOUR_S = 60, 3600
+"""The steps of rolled-up series."""
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE changes (id TEXT PRIMARY KEY, pool TEXT NOT NULL, time_unix_s REAL NOT NULL, what TEXT NOT NULL,"
@@ -48,38 +54,110 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE latest (kind TEXT NOT NULL, pool TEXT NOT NULL, node TEXT NOT NULL,"
         " received_unix_s REAL NOT NULL, json TEXT NOT NULL, PRIMARY KEY (kind, pool, node)) WITHOUT ROWID",
     ),
+    ("ALTER TABLE states ADD COLUMN resource TEXT",),
+    (
+        f"CREATE TABLE rolled (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL,"
+        f" n INTEGER NOT NULL, {', '.join(f'{name} INTEGER' for name in SAMPLE_COLUMNS)},"
+        " PRIMARY KEY (step_s, node_id, time_unix_s)) WITHOUT ROWID",
+        "CREATE TABLE rolled_weights (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL,"
+        " time_unix_s INTEGER NOT NULL, weight INTEGER NOT NULL, wanted INTEGER NOT NULL,"
+        " PRIMARY KEY (step_s, node_id, time_unix_s)) WITHOUT ROWID",
+        "CREATE INDEX changes_pool_time ON changes (pool, time_unix_s)",
+        "CREATE INDEX changes_target_time ON changes (target, time_unix_s)",
+        "CREATE INDEX states_last ON states (last_unix_s)",
+    ),
 )
 
 INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"
 
-PRUNE_NODE = (
-    "DELETE FROM samples WHERE node_id = ? AND time_unix_s < ?",
-    "DELETE FROM states WHERE node_id = ? AND last_unix_s < ?",
+_KEPT = (
+    *("samples WHERE", "states WHERE"),
+    *(f"{table} WHERE step_s = {step} AND" for table in ("rolled", "rolled_weights") for step in (MINUTE_S, HOUR_S)),
 )
-PRUNE_NODES = (
-    "DELETE FROM nodes WHERE NOT EXISTS (SELECT 1 FROM samples WHERE node_id = id)"
-    " AND NOT EXISTS (SELECT 1 FROM states WHERE node_id = id)"
+PRUNE_NODES = "DELETE FROM nodes WHERE " + " AND ".join(
+    f"NOT EXISTS (SELECT 1 FROM {kept} node_id = id)" for kept in _KEPT
+)
+"""Nodes of which nothing is left. Servers have their ids in `nodes` too, by the balancer's name."""
+
+
+def _mean(name: str, count: str) -> str:
+    """Response times: mean over requests, not over Samples; a Sample without traffic says nothing about them."""
+    if name.startswith("rt_"):
+        return (
+            f"sum({name} * rps * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN rps * {count} END), 0)"
+        )
+    return f"sum({name} * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN {count} END), 0)"
+
+
+def _means(names: Iterable[str], count: str = "1", scale: str = "") -> str:
+    return ", ".join(f"{_mean(name, count)}{scale} AS {name}" for name in names)
+
+
+_READ = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu")
+SIGNALS = (
+    *("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu", "errors_per_s", "run_delay_per_cpu_s", "steal"),
+    *("pressure_cpu", "pressure_io", "cpi"),
+)
+"""The columns that a `History` has."""
+_WHOLE = ", ".join(f"CAST(round({_mean(name, '1')} * {SCALE}) AS INTEGER)" for name in SAMPLE_COLUMNS)
+_WHOLE_AGAIN = ", ".join(f"CAST(round({_mean(name, 'n')}) AS INTEGER)" for name in SAMPLE_COLUMNS)
+
+# The newest step that is there is made anew each time: it was not over when it was made.
+_NEWEST = "(SELECT max(time_unix_s) FROM {table} WHERE step_s = {step} AND {of})"
+ROLL_MINUTES = (
+    f"INSERT OR REPLACE INTO rolled SELECT {MINUTE_S}, node_id,"
+    f" CAST(time_unix_s / {MINUTE_S} AS INTEGER) * {MINUTE_S} AS minute, count(*), {_WHOLE} FROM samples"
+    f" WHERE node_id = :node AND time_unix_s >="
+    f" coalesce({_NEWEST.format(table='rolled', step=MINUTE_S, of='node_id = :node')}, 0) GROUP BY minute"
+)
+ROLL_HOURS = (
+    f"INSERT OR REPLACE INTO rolled SELECT {HOUR_S}, node_id, time_unix_s / {HOUR_S} * {HOUR_S} AS hour, sum(n),"
+    f" {_WHOLE_AGAIN} FROM rolled WHERE step_s = {MINUTE_S} AND node_id = :node AND time_unix_s >="
+    f" coalesce({_NEWEST.format(table='rolled', step=HOUR_S, of='node_id = :node')}, 0) GROUP BY hour"
+)
+ROLL_WEIGHTS = tuple(
+    f"INSERT OR REPLACE INTO rolled_weights SELECT {step}, :node,"
+    f" CAST(time_unix_s / {step} AS INTEGER) * {step} AS slot, CAST(round(avg(weight){times}) AS INTEGER),"
+    f" CAST(round(avg(wanted){times}) AS INTEGER) FROM {source} AND time_unix_s >="
+    f" coalesce({_NEWEST.format(table='rolled_weights', step=step, of='node_id = :node')}, 0) GROUP BY slot"
+    for step, times, source in (
+        (MINUTE_S, f" * {SCALE}", "weights WHERE pool = :pool AND server = :server"),
+        (HOUR_S, "", f"rolled_weights WHERE step_s = {MINUTE_S} AND node_id = :node"),
+    )
+)
+DELETE_RAW = (
+    "DELETE FROM samples WHERE node_id = :node AND time_unix_s < :before",
+    "DELETE FROM weights WHERE pool = :pool AND server = :server AND time_unix_s < :before",
+)
+DELETE_ROLLED = tuple(
+    f"DELETE FROM {table} WHERE step_s = :step AND node_id = :node AND time_unix_s < :before"
+    for table in ("rolled", "rolled_weights")
 )
 
-
-def _weighted(name: str) -> str:
-    """Mean over requests, not over Samples; a Sample without traffic says nothing about response times."""
-    return f"sum({name} * rps) / nullif(sum(CASE WHEN {name} IS NOT NULL THEN rps END), 0) AS {name}"
-
-
-_MEANS = f"avg(rps) AS rps, {_weighted('rt_p50_ms')}, {_weighted('rt_p95_ms')}, avg(cpu) AS cpu"
-
+_CHOSEN = "pool = :pool AND (:nodes IS NULL OR node IN (SELECT value FROM json_each(:nodes)))"
 HISTORY = (
-    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_MEANS}"
-    " FROM nodes JOIN samples ON node_id = id WHERE pool = :pool AND time_unix_s >= :since AND time_unix_s < :until"
+    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS)}"
+    f" FROM nodes JOIN samples ON node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since AND time_unix_s < :until"
     " GROUP BY id, slot ORDER BY id, slot"
+)
+ROLLED_HISTORY = (
+    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS, 'n', f' / {SCALE}.0')}"
+    f" FROM nodes JOIN rolled ON step_s = :tier AND node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since"
+    " AND time_unix_s < :until GROUP BY id, slot ORDER BY id, slot"
 )
 WEIGHTS = (
     "SELECT server, time_unix_s, weight FROM weights WHERE pool = :pool AND time_unix_s >= :since - :held"
-    " AND time_unix_s < :until ORDER BY time_unix_s"
+    " AND time_unix_s < :until AND (:servers IS NULL OR server IN (SELECT value FROM json_each(:servers)))"
+    " ORDER BY time_unix_s"
+)
+ROLLED_WEIGHTS = (
+    f"SELECT node AS server, time_unix_s, weight / {SCALE}.0 AS weight FROM nodes JOIN rolled_weights ON"
+    " step_s = :tier AND node_id = id WHERE pool = :pool AND"
+    " (:servers IS NULL OR node IN (SELECT value FROM json_each(:servers)))"
+    " AND time_unix_s >= :since AND time_unix_s < :until ORDER BY time_unix_s"
 )
 READINGS = (
-    f"SELECT nodes.node, {_MEANS}, received_unix_s FROM nodes"
+    f"SELECT nodes.node, {_means(_READ)}, received_unix_s FROM nodes"
     " JOIN latest ON kind = 'sample' AND latest.pool = nodes.pool AND latest.node = nodes.node"
     " JOIN samples ON node_id = id AND time_unix_s > json_extract(json, '$.time_unix_s') - :last_s"
     " AND time_unix_s <= json_extract(json, '$.time_unix_s')"
@@ -124,6 +202,7 @@ def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
     try:
         if not read_only:
             _use_wal(connection, wait_s)
+            connection.execute("PRAGMA synchronous=NORMAL")  # what must be on the disk at once is forced there after it
             _update(connection)
         _check(connection, path, read_only)
     except sqlite3.Error as error:

@@ -14,15 +14,16 @@ from collections.abc import Callable
 
 from slackwater import messages
 from slackwater.bus import Bus
-from slackwater.config import ControllerSettings
+from slackwater.config import ControllerSettings, JournalSettings
 from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.journal_keep import keep
 from slackwater.messages import Change, Message
 
 log = logging.getLogger("slackwater.journal")
 
-KINDS = ("sample", "verdict", "change", "cycle")
+KINDS = ("sample", "verdict", "change", "cycle", "knobs")
 FLUSH_S = 0.5
-PRUNE_S = 60.0
+KEEP_S = 60.0
 KEEP_MESSAGES = 50_000
 """As many Samples, Verdicts and Cycles wait in memory for a journal that cannot be written."""
 COMPLAIN_S = 10.0
@@ -111,14 +112,14 @@ class Writer:
             except Exception as error:
                 log.error("left out (%s): %.500s", error, messages.encode(message).decode())
 
-    async def prune(self, keep_samples_h: float) -> None:
-        """Deletes what is too old; a failure is logged, the next minute tries again."""
+    async def keep(self, settings: JournalSettings) -> None:
+        """Rolls up and deletes what is too old or too much; a failure is logged, the next minute tries again."""
         try:
-            deleted = await asyncio.to_thread(self._journal.prune, keep_samples_h)
+            deleted = await asyncio.to_thread(keep, self._journal, settings, time.time())
         except JournalError as error:
             log.error("%s", error)
         else:
-            log.debug("pruned %d rows older than %g h", deleted, keep_samples_h)
+            log.debug("pruned %d rows", deleted)
 
     async def finish(self) -> None:
         """The last flush; Changes that still cannot be written go to the log, whole."""
@@ -150,19 +151,23 @@ async def run(settings: ControllerSettings) -> None:
                 for kind in KINDS:
                     await bus.subscribe(kind, queue.put, pool=pool.name)
             log.info("journal %s, bus %s", journal.path, bus.url)
-            await _loop(writer, settings.journal.keep_samples_h, stop)
+            await _loop(writer, settings.journal, stop)
         finally:
             await bus.drain()
             await writer.finish()
 
 
-async def _loop(writer: Writer, keep_samples_h: float, stop: asyncio.Event) -> None:
-    prune_at = time.monotonic()
+async def _loop(writer: Writer, settings: JournalSettings, stop: asyncio.Event) -> None:
+    keep_at = time.monotonic()
+    keeping: asyncio.Task[None] | None = None
     while not stop.is_set():
         try:
             await asyncio.wait_for(stop.wait(), FLUSH_S)
         except TimeoutError:
             await writer.flush()
-            if time.monotonic() >= prune_at:
-                prune_at = time.monotonic() + PRUNE_S
-                await writer.prune(keep_samples_h)
+            # Beside the writing: rolling up a large pool takes some seconds.
+            if time.monotonic() >= keep_at and (keeping is None or keeping.done()):
+                keep_at = time.monotonic() + KEEP_S
+                keeping = asyncio.create_task(writer.keep(settings))
+    if keeping is not None:
+        await keeping

@@ -303,10 +303,16 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     rps: NonNegative | None = None
     rt_mean_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
+    p95_at_rps: list[tuple[NonNegative, NonNegative]] = []
+    """What its p95 would be (ms) at several request rates, as its CPU is now: pairs, rates rising, learnt from its
+    pool. Told once a second and when the CPU changes; empty otherwise."""
 
 
 class Order(msgspec.Struct, omit_defaults=True):
-    """Asks a node's wsengine to set a knob for a while. Subject: `slackwater.order.<pool>.<node>`."""
+    """Asks a node's wsengine to set a knob for a while. Subject: `slackwater.order.<pool>.<node>`.
+
+    The value `baseline` ends the knob's lease at once.
+    """
 
     v: int
     id: str
@@ -321,6 +327,19 @@ class Order(msgspec.Struct, omit_defaults=True):
     by: str
 
 
+class Weight(msgspec.Struct, omit_defaults=True):
+    """What a node's monitor answers to HAProxy's agent-check. Subject: `slackwater.weight.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    percent: Annotated[int, Meta(ge=0, le=25600)]
+    """Of the weight that the node's server has in HAProxy's configuration."""
+    lease_s: Annotated[float, Meta(gt=0.0)]
+    """One that is not renewed within this time is void: the monitor answers 100% then."""
+
+
 class Change(msgspec.Struct, omit_defaults=True):
     """Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`."""
 
@@ -329,7 +348,7 @@ class Change(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: NonNegative
     what: str
-    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, a wsengine knob, ..."""
+    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, a wsengine knob, `order KNOB`, ..."""
     target: str
     """The server or node, or the pool itself."""
     before: int | float | str | None
@@ -343,7 +362,45 @@ class Change(msgspec.Struct, omit_defaults=True):
     rt_p95_predicted_ms: NonNegative | None = None
     """What it was predicted to become by this change."""
     follows: str = ""
-    """Id of the Change whose outcome this tells."""
+    """Id of the Change whose outcome this tells; of a wsengine's Change the Order's, whose Change has the same id."""
+
+
+class KnobState(msgspec.Struct, omit_defaults=True):
+    """What one knob of a node is."""
+
+    name: str
+    value: int | float | str | None = None
+    """The value in effect."""
+    baseline: int | float | str | None = None
+    """What it is put back to; the value where nothing is turned."""
+    lowest: int | None = None
+    """The lowest whole number that Orders may ask for."""
+    highest: int | None = None
+    words: list[str] = []
+    """The words that Orders may ask for."""
+    reloads: bool = False
+    """Turning it makes the web server reload."""
+    order: str = ""
+    """The Order in force; empty: none."""
+    by: str = ""
+    """Who gave it."""
+    left_s: float | None = None
+    """What is left of its lease."""
+    why: str = ""
+    """Why it cannot be turned here; empty: it can."""
+
+
+class Knobs(msgspec.Struct, omit_defaults=True):
+    """What a node's wsengine can turn, and what it has turned. Subject: `slackwater.knobs.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    kind: str
+    """Nodes of one kind are alike: what was good for one is good for the other."""
+    knobs: list[KnobState]
+    """One for each knob that the node's configuration lists."""
 
 
 class ServerState(msgspec.Struct, omit_defaults=True):
@@ -391,13 +448,15 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     servers: list[ServerState]
 
 
-Message = Sample | Verdict | Order | Change | Cycle
+Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs
 KINDS: dict[str, type[Message]] = {
     "sample": Sample,
     "verdict": Verdict,
     "order": Order,
+    "weight": Weight,
     "change": Change,
     "cycle": Cycle,
+    "knobs": Knobs,
 }
 _DECODERS = {kind: msgspec.json.Decoder(struct) for kind, struct in KINDS.items()}
 _ENCODER = msgspec.json.Encoder()

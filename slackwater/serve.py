@@ -127,7 +127,10 @@ class Supervisor:
                 )
             self._add(NATS, nats_server.command(self._folder, settings.bus.listen))
             nats_server.wait_until_it_answers(settings.bus.listen, self._folder / "nats.log")
-        for name in ("journal", "detector", "lbengine", *(["web"] if settings.web.listen else [])):
+        names = ["journal", "detector", "lbengine"]
+        names += ["retune"] if settings.retune.mode != "off" else []
+        names += ["web"] if settings.web.listen else []
+        for name in names:
             run = [sys.executable, "-P", "-m", "slackwater.cli", "run", name, "--config", str(self._config_path)]
             self._add(name, run)
         self._describe()
@@ -174,7 +177,8 @@ class Supervisor:
         return confirmed
 
     def _restore(self, why: str) -> bool:
-        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool if pool.mode == "act"]
+        # Also pools that the configuration has in observe mode: an operator may have had them act.
+        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool]
         return all(confirmed)
 
     def _restore_pool(self, pool: PoolSettings, why: str) -> bool:

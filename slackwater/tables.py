@@ -111,10 +111,11 @@ def _table(view: PoolView, now_unix_s: float) -> Table:
 
 def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
     node = row.node if row.server in ("", row.node) else f"{row.node} ({row.server})"
+    taken = f" ({row.resource})" if row.resource not in (None, "unclear") else ""
     since = "" if row.since_unix_s is None else duration(max(0.0, now_unix_s - row.since_unix_s))
     return [
         node,
-        Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}", style=STYLES[row.state]),
+        Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}{taken}", style=STYLES[row.state]),
         since,
         _weight(row),
         _number(row.rps, "{:.1f}"),

@@ -9,13 +9,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from slackwater.journal import Journal
-from slackwater.messages import Change, Mode, ServerState, State, Verdict
+from slackwater.journal import Journal, Reading
+from slackwater.messages import Change, Knobs, Mode, Resource, ServerState, State, Verdict
+from slackwater.percentile import pooled_ms
 
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
 SERVING = ("UP", "no check")
 """How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
+KNOBS_FRESH_S = 20.0
+"""A wsengine says what its knobs are every 5 s; one that is silent for longer may have put everything back."""
+BY_CONNECTIONS = "leastconn"
+"""How the balance algorithms begin under which a weight above 0 says little of the share."""
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
@@ -47,10 +52,19 @@ class Row(msgspec.Struct):
     wanted: int | None
     """The weight that lbengine wants; differs from `weight` in observe mode."""
     rps: float | None
+    share: float | None
+    """Share of the pool's requests in the last second."""
+    share_wanted: float | None
+    """What the wanted weights say; None where weights do not decide it (least connections)."""
     rt_p95_ms: float | None
+    rt_p99_ms: float | None
     cpu: float | None
     """Utilisation: 1.0 is full."""
     why: str
+    resource: Resource | None = None
+    """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
+    turned: list[str] = []
+    """What the second stage has turned on the node: `php_fpm.max_children 4 → 16`."""
 
 
 class PoolView(msgspec.Struct):
@@ -70,6 +84,9 @@ class PoolView(msgspec.Struct):
     state: State
     """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
     headline: str
+    rt_p95_ms: float | None
+    """What users feel: over the requests of all servers; None when stale or without requests."""
+    rt_p99_ms: float | None
     rows: list[Row]
 
 
@@ -83,9 +100,18 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     verdicts = journal.latest_verdicts(pool)
     judged_unix_s = journal.received("verdict", pool)
     readings = journal.readings(pool)
+    knobs = journal.latest_knobs(pool)
     age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
     stale = age_s is None or age_s > STALE_AFTER_S
     silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
+    by_weight = cycle is not None and not cycle.balance.startswith(BY_CONNECTIONS)
+    wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
+
+    served = sum(reading.rps or 0.0 for reading in readings.values())
+
+    def measured(reading: Reading | None) -> float | None:
+        """The share as the nodes measured it, where the balancer did not."""
+        return reading.rps / served if reading is not None and reading.rps is not None and served > 0.0 else None
 
     def row(node: str, server: ServerState | None) -> Row:
         reading = readings.get(node)
@@ -93,6 +119,11 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             reading = None
         verdict = verdicts.get(node)
         state, why = _judged(verdict, now_unix_s - judged_unix_s.get(node, 0.0), silence)
+        told, told_unix_s = knobs.get(node, (None, 0.0))
+        turned = _turned(told) if now_unix_s - told_unix_s < KNOBS_FRESH_S else []
+        reasons = _reasons(server, state, why, stale)
+        if turned:
+            reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(turned)}"
         return Row(
             node=node,
             server=server.server if server else "",
@@ -103,9 +134,14 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             baseline=server.baseline if server else None,
             wanted=server.wanted if server else None,
             rps=_first(reading.rps if reading else None, server.rps if server and not stale else None),
+            share=None if stale else _first(server.share if server else None, measured(reading)),
+            share_wanted=server.wanted / wanted if server and wanted and by_weight and not stale else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
+            rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,
-            why=_reasons(server, state, why, stale),
+            why=reasons,
+            turned=turned,
+            resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
 
     known = {servers.get(server.server, server.server): server for server in (cycle.servers if cycle else [])}
@@ -116,6 +152,8 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             if cycle is not None:
                 rows[-1].why = "no server of the backend has this name (see `servers` in the pool's settings)"
     state, headline = _headline(rows, silence)
+    fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
+    felt = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
     return PoolView(
         pool=pool,
         mode=cycle.mode if cycle else None,
@@ -127,6 +165,8 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         stale=stale,
         state=state,
         headline=headline,
+        rt_p95_ms=pooled_ms(felt, 0.95),
+        rt_p99_ms=pooled_ms(felt, 0.99),
         rows=rows,
     )
 
@@ -144,12 +184,16 @@ def no_view(pool: str, why: str) -> PoolView:
         stale=True,
         state="unknown",
         headline="Nothing is known: the journal cannot be read",
+        rt_p95_ms=None,
+        rt_p99_ms=None,
         rows=[],
     )
 
 
 def describe_change(change: Change) -> str:
     """What a Change did, in a few words: `weight of web1: 100 → 0`."""
+    if change.what == "outcome":
+        return f"outcome for {change.target}"  # `why` has it in words, with units
     if change.before is None and change.after is None:
         return change.what if change.target == change.pool else f"{change.what} {change.target}"
     return f"{change.what} of {change.target}: {_value(change.before)} → {_value(change.after)}"
@@ -163,6 +207,12 @@ def duration(seconds: float) -> str:
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next(index for index, (count, _) in enumerate(parts) if count)
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def _turned(knobs: Knobs | None) -> list[str]:
+    """What is turned on a node, knob by knob."""
+    held = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
+    return [f"{knob.name} {_value(knob.baseline)} → {_value(knob.value)}" for knob in held]
 
 
 def _judged(verdict: Verdict | None, verdict_age_s: float, silence: str) -> tuple[State, str]:

@@ -14,9 +14,9 @@ from ipvs_site import IpvsSite
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(params=["haproxy", "haproxy-3"])
+@pytest.fixture(params=["haproxy", "haproxy-3", "haproxy-3.2"])
 def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has a test run once with each HAProxy: Debian 12's, and the newer one that `make setup` brings where it can."""
+    """Has a test run once with each HAProxy: Debian 12's, and the newer ones that `make setup` brings where it can."""
     name = str(request.param)
     if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
         pytest.skip(f"{name} is neither in .build/bin nor in PATH")

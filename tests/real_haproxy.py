@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 PROGRAM = "haproxy"
-"""The command that the tests run now: `haproxy`, or `haproxy-3` (fixture `haproxy_version`)."""
+"""The command that the tests run now: `haproxy`, or a newer one (fixture `haproxy_version`)."""
 
 
 def haproxy_program(name: str | None = None) -> str | None:
@@ -178,11 +178,13 @@ class RealHAProxy:
             self.process.wait()
 
     def _master_hears(self) -> bool:
-        """A SIGUSR2 is lost until the master has executed itself anew to wait for its worker."""
+        """A SIGUSR2 is lost until the master has executed itself anew to wait for its worker (until 3.0)."""
         process = Path(f"/proc/{self.process.pid}")
         caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
         hears = int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
-        return bool(hears) and b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
+        version = next(line for line in self.say("show info").splitlines() if line.startswith("Version: ")).split()[1]
+        waits = b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
+        return bool(hears) and (waits or tuple(map(int, version.split(".")[:2])) >= (3, 1))
 
     def _answers(self) -> bool:
         try:

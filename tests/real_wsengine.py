@@ -159,11 +159,15 @@ class Engine:
 
     def start(self) -> None:
         """Starts it and waits until it is connected."""
-        assert PROGRAM is not None
         said = self.said().count(": connected")
+        self.spawn()
+        wait_for(lambda: self.said().count(": connected") > said, "the engine is connected")
+
+    def spawn(self) -> None:
+        """Starts it and does not wait."""
+        assert PROGRAM is not None
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([PROGRAM, "run", "--config", str(self.config)], stderr=log)
-        wait_for(lambda: self.said().count(": connected") > said, "the engine is connected")
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

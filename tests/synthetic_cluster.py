@@ -46,6 +46,8 @@ class Host:
     """Share of requests of the route class that is six times as dear as the others; seen where `Cluster.routes`."""
     takes: str = "cpu"
     """What the neighbour takes: `cpu`, or (on a cluster with `rich` Samples) another resource of a Verdict."""
+    threads: int = 84
+    """Of the web server."""
     seq: int = 0
     boot_id: str = "boot-1"
 
@@ -123,7 +125,7 @@ class Cluster:
         if self.sched:
             sample.sched = Sched(
                 processes=9,
-                threads=84,
+                threads=host.threads,
                 cpu_s_per_s=cpu_s / PERIOD_S,
                 run_delay_s_per_s=wait_per_cpu * cpu_s / PERIOD_S if busy else (0.2 if stolen else 0.0005),
                 run_delay_per_cpu_s=wait_per_cpu if busy and cpu_s > 0.0005 else None,
@@ -154,7 +156,7 @@ class Cluster:
         else:
             sample.absent["traffic"] = "no capture: CAP_NET_RAW is missing"
         if self.rich:
-            self._enrich(sample, host, other)
+            self._enrich(sample, host, loud, other)
         host.seq += 1
         return sample
 
@@ -166,8 +168,8 @@ class Cluster:
             found.append(RouteTraffic(name, served * share / PERIOD_S, rt_ms if served * share >= 1 else None))
         return found
 
-    def _enrich(self, sample: Sample, host: Host, other: float) -> None:
-        """The Sample's further sections; `other` is the intensity of a neighbour that takes no CPU."""
+    def _enrich(self, sample: Sample, host: Host, loud: float, other: float) -> None:
+        """The Sample's further sections; `loud` is how much CPU a neighbour takes, `other` how much of others."""
         draw = self._random
         takes = {name: other * (host.takes == name) for name in ("cache", "memory bandwidth", "network", "disk")}
         cycles = 1 + 2.5 * takes["memory bandwidth"] + 1.0 * takes["cache"]
@@ -183,6 +185,7 @@ class Cluster:
             alu_cycles_per_op=abs(draw.normal(0.5, 0.01)),
             slow_share=min(1.0, abs(draw.normal(0.1, 0.01)) * (1 + 4 * takes["cache"])),
             wall_cpu_ratio=1.0 + draw.exponential(0.01),
+            late_ms=draw.exponential(0.1) + (draw.uniform(0.0, 30.0) * loud if draw.random() < 0.8 else 0.0),
         )
         if sample.pressure is not None:
             sample.pressure.cgroup_cpu_some = sample.pressure.cpu_some

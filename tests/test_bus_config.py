@@ -6,11 +6,13 @@ import asyncio
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from nats.aio.msg import Msg
 from real_processes import free_address
 from real_wsengine import make_keys
 
@@ -19,7 +21,7 @@ from slackwater.bus import Bus, BusError, subject_of
 from slackwater.bus_config import CONTROLLER, WSENGINE, Node, config_text, read_nodes
 from slackwater.cli import cli
 from slackwater.config import BusSettings, ConfigError
-from slackwater.messages import Change, Order, Sample, encode
+from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
 from slackwater.signing import Signer
 
 IN_TIME_S = 30.0
@@ -107,6 +109,40 @@ def test_a_node_publishes_under_its_own_name_only(site: Site, caplog: pytest.Log
     assert "slackwater.sample.web.web-1.example" in caplog.text.lower()
 
 
+def weight(node: str) -> Weight:
+    return Weight(1, node, "web", 1.0, 50, 3.0)
+
+
+def test_a_node_hears_its_own_weight_which_the_controller_alone_may_say(site: Site) -> None:
+    async def run() -> list[int]:
+        controller = await Bus.connect(site.settings(CONTROLLER), "controller")
+        node = await Bus.connect(site.settings("web-2"), "node")
+        heard: list[int] = []
+        for name in ("web-1.example", "web-2"):
+            await node._client.subscribe(f"slackwater.weight.web.{name}", cb=_hearing(heard))
+        await node.flush()
+        await node.publish(msgspec.structs.replace(weight("web-2"), percent=0))
+        await node.flush()
+        for name in ("web-1.example", "web-2"):
+            await controller.publish(msgspec.structs.replace(weight(name), percent=len(name)))
+        await controller.flush()
+        async with asyncio.timeout(IN_TIME_S):
+            while not heard:
+                await asyncio.sleep(0.01)
+        for bus in (node, controller):
+            await bus.close()
+        return heard
+
+    assert asyncio.run(run()) == [len("web-2")]
+
+
+def _hearing(heard: list[int]) -> Callable[[Msg], Awaitable[None]]:
+    async def hear(raw: Msg) -> None:
+        heard.append(msgspec.json.decode(raw.data)["percent"])
+
+    return hear
+
+
 def test_without_the_password_or_the_authority_nobody_gets_in(site: Site) -> None:
     password = site.folder / "bus/passwords/web-2.password"
     for settings in (
@@ -136,14 +172,16 @@ def test_a_wsengine_hears_orders_of_the_controller_and_of_nobody_else(site: Site
 
     async def run() -> list[Change]:
         seen: list[Change] = []
+        told: list[Knobs] = []
         controller = await Bus.connect(site.settings(CONTROLLER), "controller")
         node = await Bus.connect(site.settings("web-2"), "node")
         await controller.subscribe("change", seen.append, pool="web")
+        await controller.subscribe("knobs", told.append, pool="web")
         await controller.flush()
         async with asyncio.timeout(IN_TIME_S):
             # The engine may not listen yet when the first Orders come.
             number = 0
-            while not seen:
+            while not (seen and told):
                 for bus, by in ((node, "node"), (controller, "controller")):
                     number += 1
                     order = Order(

@@ -65,7 +65,8 @@ def cycle(age_s: float, paused: bool = False) -> Cycle:
 
 def verdict(node: str, state: Any, since_s: float) -> Verdict:
     now = time.time()
-    return Verdict(1, node, "web", now, state, now - since_s, 0.5, ["run delay is high"], "thresholds")
+    resource: Any = "cpu" if state == "interference" else None
+    return Verdict(1, node, "web", now, state, now - since_s, 0.5, ["run delay is high"], "thresholds", resource)
 
 
 def change(identity: str, age_s: float, **fields: Any) -> Change:
@@ -193,7 +194,7 @@ def test_status_shows_weights_states_and_reasons(site: Path) -> None:
     assert "pool web, mode act, law optimal, balance roundrobin, last cycle" in headline
     assert "STALE" not in result.output
     cells = {row.split()[0]: row for row in rows if row.split()}
-    assert "interference" in cells["host1"]
+    assert "interference (cpu)" in cells["host1"]
     assert "1 min 15 s" in cells["host1"]
     assert "12/100" in cells["host1"]
     assert "run delay 14.2x its calm baseline" in cells["host1"]

@@ -15,6 +15,7 @@ from synthetic_cluster import CAPACITY_RPS, Cluster, swing
 from detector import judge as judges
 from detector.inbox import FORGET_AFTER_S
 from detector.judge import Judge
+from detector.keeping import EVERY_S, NODES_A_STEP, Keeper
 from slackwater import messages
 from slackwater.messages import Verdict
 
@@ -24,6 +25,7 @@ WAITING = {
     "counters": ("wall_cpu_ratio", "cpi"),
     "traffic": ("rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "in_flight"),
 }
+NOW_UNIX_S = 1_795_000_000.0
 
 
 def new_judge() -> Judge:
@@ -259,20 +261,36 @@ def test_baselines_are_not_learnt_from_an_episode() -> None:
     play(judge, cluster, 6.0)
     cluster.hosts["host1"].neighbour = 0.9
     seconds_until(judge, cluster, "host1", "interference")
-    before = judge.export_baselines()["host1"]
+    before = judge.export_baselines(NOW_UNIX_S)["host1"]
     play(judge, cluster, 5.0)
-    assert judge.export_baselines()["host1"] == before
+    assert judge.export_baselines(NOW_UNIX_S)["host1"] == before
 
 
 def test_baselines_carry_over_to_the_next_judge() -> None:
     judge, cluster = new_judge(), Cluster()
     play(judge, cluster, 20.0)
-    kept = copy.deepcopy(judge.export_baselines())
+    kept = copy.deepcopy(judge.export_baselines(NOW_UNIX_S))
     again = new_judge()
     again.restore_baselines(kept)
-    assert again.export_baselines() == kept, "also before any node was heard of"
+    assert again.export_baselines(NOW_UNIX_S) == kept, "also before any node was heard of"
     cluster.hosts["host1"].neighbour = 0.9
     assert seconds_until(again, cluster, "host1", "interference") <= 0.8
+
+
+def test_baselines_are_encoded_a_few_nodes_a_tick_and_the_file_holds_them_all() -> None:
+    names = tuple(f"host{number}" for number in range(2 * NODES_A_STEP + 3))
+    judge, cluster = new_judge(), Cluster(names=names)
+    for step in range(40):
+        judge.tick(step * 0.2, [cluster.sample(name, step * 0.2) for name in names])
+    keeper = Keeper({"web": judge}, now_s=0.0)
+    assert keeper.step(1.0, NOW_UNIX_S) is None, "it is not time yet"
+    assert [keeper.step(EVERY_S + turn, NOW_UNIX_S) for turn in range(2)] == [None, None]
+    content = keeper.step(EVERY_S + 2.0, NOW_UNIX_S)
+    assert content is not None
+    assert msgspec.json.decode(content)["pools"]["web"] == judge.export_baselines(NOW_UNIX_S)
+    assert len(judge.export_baselines(NOW_UNIX_S)) == len(names)
+    assert keeper.step(EVERY_S + 3.0, NOW_UNIX_S) is None
+    assert msgspec.json.decode(keeper.whole(NOW_UNIX_S)) == msgspec.json.decode(content)
 
 
 def test_a_baseline_that_cannot_be_read_is_left_out_and_said_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,7 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         borrowed=np.zeros(count, dtype=bool),
         load=busy,
         peak=busy,
+        replaced=np.zeros(count, dtype=bool),
         bins=np.zeros(count, dtype=np.int64),
         demand=nothing,
         peers_demand=nothing,

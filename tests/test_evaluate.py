@@ -69,6 +69,10 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
         "noises": 1, "missed": 0, "recall": 1.0, "detection_delay_median_s": 2.0, "detection_delay_p95_s": 2.0,
     }  # fmt: skip
     assert found["by_noise"]["dcopy"]["0.5"]["missed"] == 1
+    assert found["by_kind"]["cpu"]["felt"]["recall"] == 1.0
+    assert (found["by_kind"]["dcopy"]["missed"], found["by_kind"]["dcopy"]["felt"]["noises"]) == (1, 0)
+    assert found["by_kind"]["cpu"]["harm_median"] == pytest.approx(1.8)
+    assert found["false_during"] == {"nothing": 1}
     hours = (200 - 20) / 3600
     assert found["calm_node_hours"] == pytest.approx(hours, abs=1e-4)
     assert found["false_episodes_per_node_day"] == pytest.approx(24 / hours, rel=0.01)

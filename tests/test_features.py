@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_cluster import Cluster
+from test_estimator import frame
 
-from detector.baseline import KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of, load, save
+from detector.baseline import AT_ONCE, KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of
+from detector.columns import Table, row_of, table_of
 from detector.features import DEMAND, FEATURES, Features, Frame, _median_of_others, describe, missing, words
 from detector.history import History
+from detector.keeping import LAST_HEARD, load, save
 from detector.signals import INDEX, SIGNALS, reason
-from slackwater.messages import Canary, Counters, Sample
+from detector.thresholds import cross
+from slackwater.messages import Canary, Counters, Pressure, Sample
+
+
+def table(samples: list[Sample]) -> Table:
+    return table_of([row_of(sample) for sample in samples], samples[0].pool)
 
 
 def one_signal(baselines: Baselines, key: str, values: list[float], load_bin: int = 3) -> None:
@@ -34,7 +43,7 @@ def frame_after(cluster: Cluster, seconds: float) -> tuple[Frame, Sample]:
     for _, samples in cluster.run(seconds):
         sample = samples[0]
         at = np.array([slots[sample.node]])
-        rows = history.add(at, samples, np.array([sample.seq == 0]))
+        rows = history.add(at, table(samples), np.array([sample.seq == 0]))
         frame = features.compute(rows, fresh, ~fresh)
         features.baselines.learn(at, frame.bins, frame.values)
     return frame, sample
@@ -61,7 +70,7 @@ def test_a_node_without_a_baseline_borrows_its_peers() -> None:
     history.resize(3)
     for _, samples in cluster.run(6):
         slot = cluster.names.index(samples[0].node)
-        rows = history.add(np.array([slot]), samples, np.array([samples[0].seq == 0]))
+        rows = history.add(np.array([slot]), table(samples), np.array([samples[0].seq == 0]))
         frame = features.compute(rows, np.ones(3, dtype=bool), np.zeros(3, dtype=bool))
         if slot != 0:
             features.baselines.learn(np.array([slot]), frame.bins, frame.values)
@@ -75,7 +84,7 @@ def test_a_node_without_a_baseline_borrows_its_peers() -> None:
 def test_missing_values_are_nan_with_the_monitors_reason_and_never_zero() -> None:
     frame, sample = frame_after(Cluster(traffic=False, canary=False, sched=False), 4)
     matrix = frame.matrix()[0]
-    reasons = missing(frame, 0, [sample])
+    reasons = missing(frame, 0, sample.absent)
     for feature in ("cpu_per_request:own", "canary_ratio:peers", "run_delay_per_cpu:own", DEMAND):
         assert np.isnan(matrix[FEATURES.index(feature)])
     assert reasons["cpu_per_request:own"] == "no capture: CAP_NET_RAW is missing"
@@ -89,7 +98,9 @@ def test_a_sample_with_nothing_in_it_gives_only_absent_features() -> None:
     history.resize(1)
     features.resize(1)
     bare = Sample(v=1, node="n", pool="p", time_unix_s=1.0, boot_id="b", seq=0, period_s=0.0)
-    frame = features.compute(history.add(np.array([0]), [bare], np.array([True])), np.array([True]), np.array([False]))
+    frame = features.compute(
+        history.add(np.array([0]), table([bare]), np.array([True])), np.array([True]), np.array([False])
+    )
     assert np.isnan(frame.matrix()).all()
 
 
@@ -99,11 +110,11 @@ def test_a_restarted_monitor_starts_its_windows_anew() -> None:
     cluster = Cluster(names=("host1",))
     for _, samples in cluster.run(2):
         samples[0].counters = Counters(source="canary", wall_cpu_ratio=9.0)
-        rows = history.add(np.array([0]), samples, np.array([False]))
+        rows = history.add(np.array([0]), table(samples), np.array([False]))
     assert rows.values[0, INDEX["canary_ratio_max"]] == 9.0
     sample = cluster.sample("host1", 3.0)
     sample.counters = Counters(source="canary", wall_cpu_ratio=1.5)
-    rows = history.add(np.array([0]), [sample], np.array([True]))
+    rows = history.add(np.array([0]), table([sample]), np.array([True]))
     assert rows.values[0, INDEX["canary_ratio_max"]] == 1.5
 
 
@@ -114,15 +125,45 @@ def test_the_probe_is_read_beside_hardware_counters() -> None:
     sample = Cluster(names=("host1",)).sample("host1", 3.0)
     sample.counters = Counters(source="pmu", cpi=1.4)
     sample.canary = Canary(wall_cpu_ratio=7.0)
-    rows = history.add(np.array([0]), [sample], np.array([True]))
+    rows = history.add(np.array([0]), table([sample]), np.array([True]))
     assert rows.values[0, INDEX["canary_ratio"]] == 7.0
     assert rows.values[0, INDEX["canary_ratio_max"]] == 7.0
     assert rows.values[0, INDEX["cpi"]] == 1.4
     sample.canary = None
     sample.absent["canary"] = "the canary is switched off in the configuration"
-    rows = history.add(np.array([0]), [sample], np.array([True]))
+    rows = history.add(np.array([0]), table([sample]), np.array([True]))
     assert np.isnan(rows.values[0, INDEX["canary_ratio"]])
-    assert reason(SIGNALS[INDEX["canary_ratio"]], sample) == "the canary is switched off in the configuration"
+    assert reason(SIGNALS[INDEX["canary_ratio"]], sample.absent) == "the canary is switched off in the configuration"
+
+
+def test_how_late_the_canary_began_is_a_signal_with_its_longest_of_a_second_and_its_reason_when_absent() -> None:
+    history = History()
+    history.resize(1)
+    cluster = Cluster(names=("host1",))
+    found: list[tuple[float, float]] = []
+    for late_ms in (0.1, 24.0, 0.2, None):
+        sample = cluster.sample("host1", 3.0)
+        sample.canary = Canary(late_ms=late_ms)
+        sample.absent["canary.late_ms"] = "the probe ran with the Sample, not at a moment of its own"
+        values = history.add(np.array([0]), table([sample]), np.array([not found])).values[0]
+        found.append((values[INDEX["late"]], values[INDEX["late_max"]]))
+    assert found[:3] == [(0.1, 0.1), (24.0, 24.0), (0.2, 24.0)]
+    assert np.isnan(found[3][0])
+    assert found[3][1] == 24.0
+    assert reason(SIGNALS[INDEX["late"]], sample.absent) == "the probe ran with the Sample, not at a moment of its own"
+    assert {"late:own", "late:peers", "late_max:own", "late_max:peers"} <= set(FEATURES)
+
+
+def test_pressure_of_the_servers_own_cgroup_comes_before_the_machines() -> None:
+    history = History()
+    history.resize(1)
+    sample = Cluster(names=("host1",)).sample("host1", 3.0)
+    found = []
+    for pressure in (Pressure(cpu_some=0.9), Pressure(cpu_some=0.9, cgroup_cpu_some=0.0), Pressure()):
+        sample.pressure = pressure
+        found.append(history.add(np.array([0]), table([sample]), np.array([True])).values[0, INDEX["cpu_pressure"]])
+    assert found[:2] == [0.9, 0.0]
+    assert np.isnan(found[2])
 
 
 def test_the_baseline_is_the_median_and_ignores_a_few_wild_values() -> None:
@@ -164,20 +205,26 @@ def test_baselines_survive_on_disk(tmp_path: Path) -> None:
     baselines.resize(1)
     one_signal(baselines, "cpi", [float(value) for value in range(90, 111)])
     path = tmp_path / "state" / "detector-baselines.json"
-    save(path, {"web": {"host1": baselines.export(0)}}, now_unix_s=1000.0)
+    (cells,) = baselines.export(np.array([0]))
+    kept = {LAST_HEARD: 1e6, **cells}
+    save(path, json.dumps({"v": 3, "pools": {"web": {"host1": kept, "old": {LAST_HEARD: 1.0}}}}).encode())
     again = Baselines()
     again.resize(1)
-    again.restore(0, load(path, now_unix_s=1010.0)["web"]["host1"])
+    read = load(path, now_unix_s=1e6 + 10.0)["web"]
+    assert read == {"host1": kept}, "a node that left long ago is not believed any more"
+    again.restore(0, cells)
     for before, after in zip(
         baselines.reference(np.array([0]), np.array([3])), again.reference(np.array([0]), np.array([3])), strict=True
     ):
         assert after[0, INDEX["cpi"]] == pytest.approx(before[0, INDEX["cpi"]], rel=0.25)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name], "no draft is left behind"
-    assert load(path, now_unix_s=1000.0 + 30 * 86400) == {}, "baselines of last month are not believed"
+    assert load(path, now_unix_s=1e6 + 30 * 86400) == {"web": {}}, "baselines of last month are not believed"
     assert load(tmp_path / "none.json", now_unix_s=0.0) == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"v": 2}', '{"v": 1, "written_unix_s": 1, "pools": {"web": 3}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"v": 2}', '{"v": 3, "pools": {"web": 3}}', '{"v": 3, "pools": {"web": {"n": {}}}}']
+)
 def test_a_damaged_baseline_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baselines.json"
     path.write_text(text)
@@ -194,6 +241,24 @@ def test_a_damaged_baseline_of_a_node_is_refused_and_leaves_none(cells: dict[str
     with pytest.raises(ValueError, match="not a baseline"):
         baselines.restore(0, cells)
     assert np.isnan(baselines.reference(np.array([0]), np.array([3]))[0]).all()
+
+
+def test_cells_that_are_due_together_are_summed_up_in_turn_and_none_is_forgotten() -> None:
+    nodes = 3 * AT_ONCE
+    baselines = Baselines()
+    baselines.resize(nodes)
+    rows = np.full((nodes, len(SIGNALS)), np.nan)
+    rows[:, INDEX["cpi"]] = np.arange(nodes) + 1.0
+    everyone, bins = np.arange(nodes), np.full(nodes, 3)
+    nobody = np.zeros(0, dtype=np.int64)
+    for _ in range(MIN_SAMPLES):
+        baselines.learn(everyone, bins, rows)
+    known = [int((~np.isnan(baselines.reference(everyone, bins).median[:, INDEX["cpi"]])).sum())]
+    for _ in range(2):
+        baselines.learn(nobody, nobody, rows[:0])
+        known.append(int((~np.isnan(baselines.reference(everyone, bins).median[:, INDEX["cpi"]])).sum()))
+    assert known == [AT_ONCE, 2 * AT_ONCE, nodes]
+    np.testing.assert_array_equal(baselines.reference(everyone, bins).median[:, INDEX["cpi"]], np.arange(nodes) + 1.0)
 
 
 def test_loads_fall_in_their_bins_and_an_unknown_load_in_the_lowest() -> None:
@@ -220,3 +285,14 @@ def test_the_median_of_the_others_is_what_it_says(values: list[float], data: st.
 
 def test_every_feature_has_words() -> None:
     assert all(words(feature) and ":" not in words(feature) for feature in FEATURES)
+
+
+def test_a_late_canary_is_one_cause_which_needs_a_second_one_of_another_group() -> None:
+    def found(**signals: float) -> tuple[bool, bool]:
+        crossed = cross(frame([80.0], [0.3], **signals))
+        return bool(crossed.votes[0, INDEX["late"]]), bool(crossed.interfering[0])
+
+    assert found(late=30.0) == (True, False)
+    assert found(late=30.0, canary_ratio=9.0) == (True, False), "both wait for the same core"
+    assert found(late=30.0, run_delay_per_cpu=9.0) == (True, True)
+    assert found(late=1.1, run_delay_per_cpu=2.6) == (False, False)

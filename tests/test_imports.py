@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = {"slackwater", "detector", "lbengine", "web", "lab"}
+PARTS = {"slackwater", "detector", "lbengine", "retune", "web", "lab", "evaluation"}
 MAY_IMPORT = {
     "slackwater": {"slackwater"},
     "detector": {"slackwater", "detector"},
     "lbengine": {"slackwater", "lbengine"},
+    "retune": {"slackwater", "retune"},
     "web": {"slackwater", "web"},
     "lab": PARTS,
+    "evaluation": PARTS,
 }
 STARTS_THE_PARTS = {"slackwater/cli.py", "slackwater/commands.py", "slackwater/serve.py"}
 

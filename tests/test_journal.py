@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
@@ -23,6 +25,7 @@ import pytest
 from slackwater import messages, nats_server
 from slackwater.bus import Bus
 from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.journal_schema import APPLICATION_ID, STEPS
 from slackwater.journal_service import COMPLAIN_S, Queue, Writer
 from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 
@@ -86,7 +89,7 @@ def test_golden_messages_come_back_as_they_went_in(journal: Journal, path: Path)
         assert last is not None
         back.append(last)
         assert reader.pools() == ["web"]
-    expected = [message for message in golden() if not isinstance(message, messages.Order)]
+    expected = [message for message in golden() if isinstance(message, Sample | Verdict | Change | Cycle)]
     assert sorted(map(messages.encode, back)) == sorted(map(messages.encode, expected))
 
 
@@ -184,18 +187,6 @@ def test_readings_are_means_of_the_last_seconds_by_the_nodes_own_clock(journal: 
     assert {node: reading.rps for node, reading in readings.items()} == {"host1": 15.0, "host2": 7.0, "host3": None}
 
 
-def test_prune_removes_what_is_old_but_no_change(journal: Journal) -> None:
-    day_s = 86400.0
-    journal.record(change(1, at=-2 * day_s), cycle(-2 * day_s, host1=100))
-    journal.record(sample("gone", -2 * day_s), verdict("gone", -2 * day_s, since=-2 * day_s))
-    journal.record(sample("host1", -2 * day_s), sample("host1", 0.0), verdict("host1", 0.0))
-    assert journal.prune(keep_samples_h=24.0) == 4
-    assert journal.history("web", T0 - 3 * day_s, 3600.0).nodes.keys() == {"host1"}
-    assert [kept.id for kept in journal.changes()] == ["id1"]
-    journal.record(sample("gone", 0.0))
-    assert journal.readings("web").keys() == {"gone", "host1"}
-
-
 def test_two_processes_write_at_the_same_time_and_both_are_kept(path: Path) -> None:
     writer = (
         "import sys; from slackwater.journal import Journal; from slackwater.messages import Change\n"
@@ -257,12 +248,56 @@ def test_a_writer_that_is_killed_leaves_a_journal_that_can_be_read_and_written(p
     assert check == ("ok",)
 
 
-def test_it_is_in_wal_mode_and_only_changes_wait_for_the_disk(journal: Journal, path: Path) -> None:
+def test_it_is_in_wal_mode_and_only_changes_wait_for_the_disk(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    forced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        forced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     journal.record(sample("host1", 0.0))
-    assert journal._connection.execute("PRAGMA synchronous").fetchone()[0] == 1
+    assert forced == []
     journal.record(sample("host1", 0.2), change(1))
-    assert journal._connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert forced == ["journal.sqlite-wal", path.parent.name], "the log, and once its name in the folder"
+    journal.record(change(2), wait=False)
+    assert len(forced) == 2
+    journal.force()
+    journal.force()
+    assert forced[2:] == ["journal.sqlite-wal"]
+
+
+def test_what_is_not_forced_yet_is_read_by_others_and_survives_the_death_of_its_writer(path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_record_and_die, args=(path,))
+    process.start()
+    process.join(20.0)
+    assert process.exitcode == -signal.SIGKILL
+    with Journal.open(path) as journal:
+        assert [made.id for made in journal.changes()] == [change(1).id]
+
+
+def _record_and_die(path: Path) -> None:
+    Journal.open(path).record(change(1), wait=False)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_disk_that_refuses_to_be_forced_is_said_and_tried_again(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", refuses)
+        with pytest.raises(JournalError, match="the disk refused"):
+            journal.record(change(1))
+        with pytest.raises(JournalError, match="the disk refused"):
+            journal.force()
+    journal.force()
 
 
 def test_a_missing_journal_is_said_in_words(path: Path) -> None:
@@ -277,9 +312,25 @@ def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
     other.execute("PRAGMA user_version=99")
     other.close()
     for read_only in (True, False):
-        with pytest.raises(JournalError, match=r"newer Slackwater \(schema 99, expected at most 1\)"):
+        with pytest.raises(JournalError, match=rf"newer Slackwater \(schema 99, expected at most {len(STEPS)}\)"):
             Journal.open(path, read_only)
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (99,)
+
+
+def test_a_journal_of_before_resources_were_told_is_updated_and_keeps_its_states(path: Path) -> None:
+    old = sqlite3.connect(path)
+    for statement in STEPS[0]:
+        old.execute(statement)
+    old.execute("INSERT INTO nodes VALUES (1, 'web', 'host1')")
+    old.execute("INSERT INTO states VALUES (1, 5.0, 'interference', 9.0, 0.5, '[]')")
+    old.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    old.execute("PRAGMA user_version=1")
+    old.commit()
+    old.close()
+    with pytest.raises(JournalError, match="`slackwater serve` updates it"):
+        Journal.open(path, read_only=True)
+    with Journal.open(path) as journal:
+        assert [(span.severity, span.resource) for span in journal.states("web", 0.0)] == [(0.5, None)]
 
 
 def test_somebody_elses_file_is_refused_and_left_alone(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 from click.testing import CliRunner
@@ -11,10 +12,12 @@ from lab import lab as labs
 from lab.applications import APPLICATIONS, events_data, wiki_page
 from lab.commands import lab as group
 from lab.demo import Act, judge, worth_telling
+from lab.hosts import hosts
 from lab.machine import cpu_model
 from lab.measure import Figures
 from lab.paths import LabError, missing_privileges
-from lab.scenario import medians, sentence
+from lab.policies import POLICIES
+from lab.scenario import SCENARIOS, medians, sentence
 from slackwater.messages import Change
 
 ALL = "CapEff:\t000001ffffffffff\n"
@@ -55,7 +58,7 @@ def test_every_command_has_help_with_an_example() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["run", "--rate", "10", "--clients", "4"], "at most one of --rate, --load and --clients"),
+        (["run", "--rate", "10", "--clients", "4"], "at most one of --rate, --load, --left and --clients"),
         (["run", "--policy", "magic"], "'magic' is not one of"),
         (["run", "--intensity", "0"], "0.0 is not in the range"),
         (["run", "--balance", "first"], "'first' is not one of"),
@@ -125,3 +128,37 @@ def test_status_says_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.exit_code, done.output) == (1, "no lab on this machine\n")
     as_json = json.loads(CliRunner().invoke(group, ["status", "--json"]).output)
     assert as_json["traces"] == []
+
+
+def test_a_scenario_names_its_noisy_hosts() -> None:
+    members = hosts(3)
+    names = {name: [host.name for host in choose(members)] for name, choose in SCENARIOS.items()}
+    assert names == {
+        "one-noisy": ["host1"],
+        "two-noisy": ["host1", "host2"],
+        "weights-all-noisy": ["host1", "host2", "host3"],
+    }
+
+
+class Weights:
+    """A balancer that only knows weights."""
+
+    def __init__(self) -> None:
+        self.weight = {"host1": 100, "host2": 100}
+
+    def snapshot(self) -> Weights:
+        return self
+
+    def set_weight(self, server: str, weight: int) -> None:
+        self.weight[server] = weight
+
+
+def test_the_oracle_drains_at_the_onset_but_never_the_last_host() -> None:
+    balancer = Weights()
+    oracle = POLICIES["oracle"](types.SimpleNamespace(balancer=balancer))  # type: ignore[arg-type]
+    first, second = hosts(2)
+    oracle.noise_on(first)
+    oracle.noise_on(second)
+    assert balancer.weight == {"host1": 0, "host2": 100}
+    oracle.noise_off(first)
+    assert balancer.weight == {"host1": 100, "host2": 100}

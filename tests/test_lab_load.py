@@ -108,10 +108,12 @@ def test_a_generator_that_cannot_start_is_told(tmp_path: Path) -> None:
         load("no such url", tmp_path, Demand(clients=1), 1.0).finish()
 
 
-@pytest.mark.parametrize(("rate", "clients"), [(None, None), (1.0, 1)])
-def test_a_demand_is_either_open_or_closed(rate: float | None, clients: int | None) -> None:
-    with pytest.raises(LabError, match="either a rate or a number of clients"):
-        Demand(rate_rps=rate, clients=clients)
+def test_a_demand_is_open_closed_or_closed_with_a_highest_rate() -> None:
+    with pytest.raises(LabError, match="expected a rate or a number of clients"):
+        Demand()
+    assert Demand(rate_rps=50.0).arguments() == ["-q", "50", "--latency-correction", "-c", "64"]
+    assert Demand(clients=7).arguments() == ["-c", "7"]
+    assert Demand(rate_rps=50.0, clients=7).arguments() == ["-q", "50", "-c", "7"]
 
 
 def test_nothing_is_left_of_a_finished_run(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
 
 
 def test_an_unknown_kind_and_an_intensity_out_of_range_are_refused(maker: str) -> None:
-    with pytest.raises(LabError, match="no noise `disco`; there are: llcprobe, dcopy, cpu"):
+    with pytest.raises(LabError, match=r"no noise `disco`; there are: llcprobe, dcopy, cpu, disk, .*forks"):
         start(maker, "here", "disco", 0.5, 1.0, quota_cores=0.4, procs_files=[])
     with pytest.raises(LabError, match=r"intensity 1\.5: expected more than 0 and at most 1"):
         start(maker, "here", "cpu", 1.5, 1.0, quota_cores=0.4, procs_files=[])

@@ -57,3 +57,35 @@ def test_a_slow_server_is_lowered_and_the_end_restores_everything(guest: IpvsGue
         assert [lowered[name] for name in NAMES[1:]] == [100, 100]
         engine.stop(now_s, "the test ends")
     assert guest.ok("ipvsadm -Ln --thresholds; ipvsadm -Sn") == before
+
+
+def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseline(
+    guest: IpvsGuest, tmp_path: Path
+) -> None:
+    guest.run(["ipvsadm", "-R"], f"-A {SERVICE} -s wlc\n" + "".join(f"-a {SERVICE} -r {n} -m -w 100\n" for n in NAMES))
+    pool = PoolSettings(name="web", balancer="lvs", service=SERVICE, mode="act")
+    with Journal.open(journal_path(tmp_path)) as journal:
+        door = Lvs(SERVICE, guest.run)
+        engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=door)
+        now_s = 1000.0
+
+        def cycle(state: State) -> list[int]:
+            nonlocal now_s
+            now_s += 0.2
+            for name in NAMES:
+                engine.inbox.put(verdict(name, state if name == NAMES[0] else "calm"), now_s)
+            engine.cycle(now_s)
+            return [server.weight for server in door.read().servers]
+
+        cycle("calm")
+        assert cycle("interference")[0] < 50
+        assert "paused by alice (deploy)" in engine.pause("alice", "deploy", now_s)
+        assert cycle("interference") == [100] * len(NAMES)
+        guest.ok(f"ipvsadm -e {SERVICE} -r {NAMES[1]} -m -w 60")
+        assert cycle("interference") == [100, 60, *[100] * (len(NAMES) - 2)], "they are the operator's"
+        engine.resume("alice", "done", now_s)
+        assert cycle("interference")[0] < 50
+        engine.stop(now_s, "the test ends")
+        assert [server.weight for server in door.read().servers] == [100, 60, *[100] * (len(NAMES) - 2)]
+        told = [change.what for change in reversed(journal.changes("web", 100)) if change.what in ("pause", "resume")]
+        assert told == ["pause", "resume"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,54 @@ def test_cycles_per_instruction_are_the_machines(guest: Guest, tmp_path: Path, s
     (pid,) = printed_json(text, "pid")["pmu"]
     assert (pid["scope"], pid["running"]) == ("pid", 1.0)
     assert pid["cpi"] == pytest.approx(cycles_per_instruction, rel=0.005)
+
+
+# What a NATS server says to a client that connects; what comes in is kept.
+BUS = r"""
+: > bus.txt
+(printf 'INFO {"server_id":"g","version":"2.9.10","proto":1,"host":"0.0.0.0","port":4222,"max_payload":1048576}\r\n'
+ sleep 1; printf 'PONG\r\n'; sleep 120) | nc -l -p 4222 >> bus.txt &
+"""
+# Bounded: an emulated machine that is slow may take a minute for some periods.
+AWAIT = """
+turns=0
+while [ "$(grep -c '^{"v"' bus.txt)" -lt COUNT ] && [ $turns -lt 100 ]; do sleep 1; turns=$((turns + 1)); done
+"""
+
+
+def test_run_publishes_a_cpi_in_each_period_and_keeps_only_what_counting_needs(guest: Guest, tmp_path: Path) -> None:
+    configured = settings("system", "cgroup").replace('node = "g"', 'node = "g"\n[bus]\nurl = "nats://127.0.0.1:4222"')
+    # Keys of the top level stand before the first section.
+    configured = configured.replace("period_s = 1.0\n", "").replace('node = "g"', 'node = "g"\nperiod_s = 1.0')
+    story = (
+        configured
+        + CGROUP
+        + BUS
+        + f"{WITHIN} load spin' & SPIN=$!\n"
+        + "slackwater-monitor run --config node.toml 2> said.txt & RUN=$!\n"
+        + AWAIT.replace("COUNT", "4")
+        + "echo '=== status'; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/$RUN/status\n"
+        + "echo '=== page'; wget -q -O - http://127.0.0.1:9465/metrics\n"
+        + "kill $RUN; wait $RUN; echo '=== ended'; echo $?; kill $SPIN\n"
+        + "echo '=== said'; cat said.txt\n"
+        + "echo '=== samples'; grep '^{\"v\"' bus.txt\n"
+    )
+    text = boot(guest, story, tmp_path, shift=1)
+
+    samples = [json.loads(line) for line in part(text, "samples").splitlines() if line.startswith("{")]
+    assert len(samples) >= 4, text
+    assert [sample["seq"] for sample in samples] == list(range(samples[0]["seq"], samples[0]["seq"] + len(samples)))
+    for sample in samples[1:]:
+        scopes = {section["scope"]: section for section in sample["pmu"]}
+        assert scopes["cgroup"]["cpi"] == pytest.approx(2.0, rel=0.005), sample
+        assert (sample["counters"]["source"], sample["counters"]["cpi"]) == ("pmu", scopes["cgroup"]["cpi"])
+        assert sample["node"] == "g"
+    # CAP_PERFMON alone: there is no capture.
+    assert f"CapEff:\t{1 << 38:016x}" in part(text, "status")
+    assert "NoNewPrivs:\t1" in part(text, "status")
+    assert "slackwater_cycles_per_instruction 2.0" in part(text, "page")
+    assert "capabilities CAP_PERFMON, " in part(text, "said")
+    assert part(text, "ended").strip().startswith("0")
 
 
 def test_several_cpus_hotplug_and_counters_that_others_hold(guest: Guest, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from synthetic_cluster import Cluster
 
 from detector import reading
-from detector.columns import columns_of
+from detector.columns import row_of, table_of
 from detector.judge import Judge
 from slackwater import messages
 from slackwater.messages import MessageError, Sample
@@ -29,7 +29,7 @@ def whole(data: bytes) -> Sample:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_golden_samples_give_the_same_columns_and_plain_fields(path: Path) -> None:
     quick, full = reading.decode(path.read_bytes()), whole(path.read_bytes())
-    first, second = columns_of([quick]), columns_of([full])
+    first, second = (table_of([row_of(one)], one.pool).columns for one in (quick, full))
     assert first.keys() == second.keys()
     for name, values in second.items():
         np.testing.assert_array_equal(first[name], values)

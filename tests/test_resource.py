@@ -22,6 +22,7 @@ def told(**signals: float) -> str:
     [
         ({"run_delay_per_cpu": 9.0}, "cpu"),
         ({"steal": 6.0}, "cpu"),
+        ({"late": 20.0}, "cpu"),
         ({"cache_miss_rate": 3.0, "cpi": 2.0}, "cache"),
         ({"probe_misses": 3.0, "probe_cycles": 5.0}, "cache"),
         ({"cpi": 3.0, "cache_miss_rate": 1.1}, "memory bandwidth"),

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from detector.routes import FIRST, MAX_ROUTES, RouteTimes
-from slackwater.messages import RouteTraffic, Sample, Traffic
+from slackwater.messages import RouteTraffic
 
 
-def sample(*routes: tuple[str, float, float | None]) -> Sample:
-    traffic = Traffic(routes=[RouteTraffic(name, rps=rps, rt_mean_ms=rt_ms) for name, rps, rt_ms in routes])
-    return Sample(v=1, node="n", pool="p", time_unix_s=1.0, boot_id="b", seq=0, period_s=0.2, traffic=traffic)
+def sample(*routes: tuple[str, float, float | None]) -> list[RouteTraffic]:
+    return [RouteTraffic(name, rps=rps, rt_mean_ms=rt_ms) for name, rps, rt_ms in routes]
 
 
 def learnt(*routes: tuple[str, float, float | None], ticks: int = FIRST) -> RouteTimes:
@@ -46,7 +45,7 @@ def test_routes_that_are_new_idle_or_without_a_time_say_nothing() -> None:
     assert ratio(times, ("page", 90.0, 2.0), ("new", 900.0, 5000.0)) == pytest.approx(1.0)
     assert np.isnan(ratio(times, ("page", 0.0, None)))
     assert np.isnan(ratio(times, ("new", 5.0, 10.0)))
-    assert times.read([Sample(v=1, node="n", pool="p", time_unix_s=1.0, boot_id="b", seq=0, period_s=0.2)]) is None
+    assert times.read([sample(), sample()]) is None
 
 
 def test_the_calm_time_follows_slowly_whatever_the_outliers() -> None:

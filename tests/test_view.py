@@ -9,7 +9,20 @@ import pytest
 
 from slackwater import view
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Cycle, Mode, Sample, ServerState, State, Traffic, Verdict
+from slackwater.messages import (
+    Change,
+    Cpu,
+    Cycle,
+    Knobs,
+    KnobState,
+    Mode,
+    Resource,
+    Sample,
+    ServerState,
+    State,
+    Traffic,
+    Verdict,
+)
 from slackwater.view import describe_change, duration, pool_view
 
 T0 = 1_795_000_000.0
@@ -30,7 +43,8 @@ class Pool:
 
     def verdict(self, node: str, state: State, path: str = "because") -> None:
         at = self.now_unix_s
-        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds"))
+        resource: Resource | None = "cache" if state == "interference" else None
+        self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds", resource))
 
     def cycle(self, *servers: ServerState, mode: Mode = "act") -> None:
         sentence = "web: unchanged"
@@ -62,7 +76,8 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
     first, second = seen.rows
     assert (first.node, first.state, first.since_unix_s) == ("host1", "interference", T0 - 5)
     assert (first.weight, first.baseline, first.rps, first.rt_p95_ms, first.cpu) == (0, 100, 80.0, 5.0, 0.4)
-    assert first.why == "because; 2 of 3"
+    assert (first.why, first.resource) == ("because; 2 of 3", "cache")
+    assert second.resource is None
     assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "no Verdict yet", None, 70.0)
 
 
@@ -183,3 +198,17 @@ def test_changes_are_told_in_words() -> None:
     weight = Change(1, "1", "web", T0, "weight", "host1", 100, 0, "", "lbengine", True)
     assert describe_change(weight) == "weight of host1: 100 → 0"
     assert describe_change(Change(1, "2", "web", T0, "pause", "web", None, None, "", "alice", True)) == "pause"
+
+
+def test_what_the_second_stage_has_turned_is_told_while_the_node_says_so(pool: Pool) -> None:
+    pool.sample("host1")
+    pool.verdict("host1", "interference")
+    pool.cycle(server("host1"))
+    held = KnobState("php_fpm.max_children", 16, 4, order="o1", by="retune")
+    own = KnobState("cpu.frequency", "schedutil", "schedutil")
+    pool.journal.record(Knobs(1, "host1", "web", pool.now_unix_s, "any", [held, own]))
+    (row,) = pool.view().rows
+    assert row.turned == ["php_fpm.max_children 4 → 16"]
+    assert row.why.endswith("; retuned: php_fpm.max_children 4 → 16")
+    (row,) = pool.view(after_s=30.0).rows
+    assert row.turned == []

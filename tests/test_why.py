@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, State, Verdict
+from slackwater.messages import Change, Resource, State, Verdict
 from slackwater.why import Story, as_text, story
 
 NOW = time.time()
@@ -19,7 +19,8 @@ NOW = time.time()
 
 def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
     path = ["run delay 14.2x its calm baseline", "peers calm"] if state != "calm" else []
-    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds")
+    resource: Resource | None = ("unclear" if severity < 0.8 else "cpu") if state == "interference" else None
+    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds", resource)
 
 
 def change(
@@ -62,12 +63,13 @@ def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) ->
     assert found.since_unix_s == pytest.approx(NOW - 100.0)
     assert found.until_unix_s == pytest.approx(NOW - 80.0)
     assert found.severity == 0.82
+    assert found.resource == "cpu", "unclear at first"
     assert [made.after for made in found.changes] == [0, 4.9, 2, 40, 100]
 
 
 def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
     lines = as_text(told(journal)).splitlines()
-    assert lines[0].startswith("web1 (web): interference since ")
+    assert lines[0].startswith("web1 (web): interference (cpu) since ")
     assert "20.0 s, 82% of its capacity lost" in lines[0]
     assert lines[1:3] == ["  because run delay 14.2x its calm baseline", "  because peers calm"]
     assert "host1 weight 100 -> 0: optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1 (by lbengine)" in lines[3]
@@ -108,3 +110,20 @@ def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: 
     assert json.loads(run("web1", "--json"))["severity"] == 0.82
     assert run("web9") == "web9 (web): no episode within a week\n"
     assert run("web9", "--json") == "null\n"
+
+
+def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: Journal) -> None:
+    def of_retune(id_: str, at_s: float, what: str, why: str, by: str, follows: str = "") -> Change:
+        return Change(1, id_, "web", NOW + at_s, what, "web1", 4, 16, why, by, True, follows=follows)
+
+    journal.record(
+        of_retune("o1", -70.0, "order php_fpm.max_children", "for 60 s: run delay", "retune"),
+        of_retune("c1", -69.0, "php_fpm.max_children", "run delay; 16 processes", "wsengine", "o1"),
+        of_retune("o2", -50.0, "order php_fpm.max_children", "for 60 s: renewed: run delay", "retune"),
+        of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune"),
+    )
+    text = as_text(told(journal))
+    assert "web1 php_fpm.max_children 4 -> 16: run delay; 16 processes (by wsengine)" in text
+    assert text.count("php_fpm.max_children") == 1
+    assert "web1 order cpu.frequency" in text, "an Order that nobody answered is told"
+    assert text.endswith("Orders were renewed 1 times")

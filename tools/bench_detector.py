@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import shlex
 import sys
 import time
@@ -25,7 +24,10 @@ import msgspec
 import numpy as np
 
 from detector import reading, tree
+from detector.columns import row_of
 from detector.judge import Judge
+from detector.keeping import Keeper
+from detector.service import spare_the_collector
 from slackwater import messages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,10 +37,15 @@ LOUD_SHARE = 0.01
 """Of the nodes get a neighbour in the second half of the measured time."""
 PER_NODE = ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
 START_UNIX_S = 1_795_000_000.0
+LEVELS, LEVEL_S = 8, 60.0
+Clock = Callable[[], float]
 
 
-def bodies(seed: int, loud: bool) -> list[bytes]:
-    """The part of Samples that is not the node's own, in variants: every number moves a little."""
+def bodies(seed: int, loud: bool, busy: float | None = None) -> list[bytes]:
+    """The part of Samples that is not the node's own, in variants: every number moves a little.
+
+    `busy` is the share of its CPU that the web server takes; None: the template's.
+    """
     random = np.random.default_rng(seed)
     plain = json.loads(TEMPLATE.read_text())
     made = []
@@ -46,6 +53,9 @@ def bodies(seed: int, loud: bool) -> list[bytes]:
         sample = {key: value for key, value in plain.items() if key not in PER_NODE}
         for name in ("sched", "traffic", "counters", "canary", "cpu", "pressure", "disk", "network"):
             sample[name] = {key: _moved(value, random) for key, value in sample[name].items()}
+        if busy is not None:
+            sample["cpu"]["utilisation"] = busy
+            sample["sched"]["cpu_s_per_s"] = busy * sample["cpu"]["cores"]
         if loud:
             sample["sched"]["run_delay_per_cpu_s"] = random.uniform(15.0, 40.0)
             sample["canary"]["wall_cpu_ratio"] = sample["counters"]["wall_cpu_ratio"] = random.uniform(2.0, 20.0)
@@ -67,16 +77,21 @@ class Load:
     nodes: int
     period_s: float
     loud_from_s: float
+    levels: int = 1
+    """So many ranges the nodes' load climbs through, `LEVEL_S` each, and begins again."""
 
     def __iter__(self) -> Iterator[tuple[float, bytes]]:
-        calm, loud = bodies(1, False), bodies(2, True)
+        levels = range(self.levels)
+        calm = [bodies(1, False, (level + 0.5) / self.levels if self.levels > 1 else None) for level in levels]
+        loud = bodies(2, True)
         names = [f"node{number}" for number in range(self.nodes)]
         loud_nodes = max(1, round(LOUD_SHARE * self.nodes))
         seq = 0
         while True:
+            level = calm[int(seq * self.period_s / LEVEL_S) % self.levels]
             for number, name in enumerate(names):
                 at_s = (seq + number / self.nodes) * self.period_s
-                some = loud if number < loud_nodes and at_s >= self.loud_from_s else calm
+                some = loud if number < loud_nodes and at_s >= self.loud_from_s else level
                 head = (
                     f'{{"v":1,"node":"{name}","pool":"web","time_unix_s":{START_UNIX_S + at_s:.4f},'
                     f'"boot_id":"b","seq":{seq},"period_s":{self.period_s},'
@@ -87,7 +102,7 @@ class Load:
 
 @dataclass
 class Result:
-    """What a run showed."""
+    """What a round showed."""
 
     latency_s: np.ndarray[Any, np.dtype[np.float64]]
     busy: float
@@ -95,47 +110,55 @@ class Result:
     decode_share: float
     loud_found: int
     samples: int
+    memory_mib: float
+    """Resident at its end."""
+
+    def ms(self, quantile: float) -> float:
+        """A quantile of the latency."""
+        return float(np.quantile(self.latency_s, quantile)) * 1e3
 
 
 def run(
-    nodes: int,
-    period_s: float,
-    warm_s: float,
-    seconds: float,
-    tick_s: float,
-    model: tree.Model | None,
-    clock: Callable[[], float],
-) -> Result:
-    """Feeds a Judge for `warm_s`, then for `seconds` that count. `clock` times what is done."""
+    load: Load, warm_s: float, seconds: float, rounds: int, tick_s: float, model: tree.Model | None, clock: Clock
+) -> Iterator[Result]:
+    """Feeds a Judge for `warm_s`, then for `rounds` times `seconds` that count. `clock` times what is done."""
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=model)
-    arrivals = iter(Load(nodes, period_s, warm_s + seconds / 2))
+    keeper = Keeper({"web": judge}, 0.0)
+    arrivals = iter(load)
     at_s, raw = next(arrivals)
-    now_s, busy_s, decode_s, counted = 0.0, 0.0, 0.0, 0
-    latency: list[float] = []
-    found: set[str] = set()
-    end_s = warm_s + seconds
-    while now_s < end_s:
-        batch: list[tuple[float, bytes]] = []
-        while at_s <= now_s:
-            batch.append((at_s, raw))
-            at_s, raw = next(arrivals)
-        began = clock()
-        samples = [reading.decode(raw) for _, raw in batch]
-        decoded = clock()
-        verdicts = judge.tick(now_s, samples)
-        for verdict in verdicts:
-            messages.encode(verdict)
-        took_s = clock() - began
-        started_s, now_s = now_s, now_s + took_s
-        if started_s >= warm_s:
-            busy_s += took_s
-            decode_s += decoded - began
-            counted += len(batch)
+    now_s = 0.0
+    spare_the_collector()
+    for begin_s in [0.0, *(warm_s + number * seconds for number in range(rounds))]:
+        end_s = warm_s if begin_s == 0.0 else begin_s + seconds
+        busy_s, decode_s, counted, began_s = 0.0, 0.0, 0, now_s
+        latency: list[float] = []
+        found: set[str] = set()
+        while now_s < end_s:
+            batch: list[tuple[float, bytes]] = []
+            while at_s <= now_s:
+                batch.append((at_s, raw))
+                at_s, raw = next(arrivals)
+            began = clock()
+            rows = [row_of(reading.decode(raw)) for _, raw in batch]
+            decoded = clock()
+            verdicts = judge.take(now_s, rows)
+            for verdict in verdicts:
+                messages.encode(verdict)
+            keeper.step(now_s, START_UNIX_S + now_s)
+            done = clock()
+            started_s, now_s = now_s, now_s + done - began
+            busy_s, decode_s, counted = busy_s + done - began, decode_s + decoded - began, counted + len(batch)
             latency += [now_s - arrived_s for arrived_s, _ in batch]
             found |= {verdict.node for verdict in verdicts if verdict.state == "interference"}
-        now_s = max(now_s, started_s + tick_s)
-    measured_s = max(now_s - warm_s, 1e-9)
-    return Result(np.array(latency), busy_s / measured_s, decode_s / max(busy_s, 1e-9), len(found), counted)
+            now_s = max(now_s, started_s + tick_s)
+        if begin_s > 0.0:
+            busy, memory = busy_s / max(now_s - began_s, 1e-9), memory_mib()
+            yield Result(np.array(latency), busy, decode_s / max(busy_s, 1e-9), len(found), counted, memory)
+
+
+def memory_mib() -> float:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def machine() -> str:
@@ -154,40 +177,81 @@ def machine() -> str:
     )
 
 
+def quick(options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[str]:
+    """The rounds' times."""
+    before_mib = memory_mib()
+    load = Load(options.nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
+    results = list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
+    return [
+        f"{options.nodes} nodes, {1 / options.period:g} Samples/s each ({TEMPLATE.name} with moving numbers, "
+        f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
+        f"{model.name if model else 'the thresholds'}; {options.warm:g} s before, then {options.rounds} rounds of "
+        f"{options.seconds:g} s.",
+        "",
+        "| round | Samples | p50 ms | p99 ms | longest ms | core busy | of that decoding | memory MiB | loud found |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {number} | {one.samples} | {one.ms(0.5):.1f} | {one.ms(0.99):.1f} | {one.ms(1.0):.1f} | {one.busy:.0%} "
+            f"| {one.decode_share:.0%} | {one.memory_mib:.0f} | {one.loud_found} |"
+            for number, one in enumerate(results, 1)
+        ),
+        "",
+        "Medians (least to most): "
+        + "; ".join(
+            f"{name} {np.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
+            for name, unit, values in (
+                ("p50", "ms", [one.ms(0.5) for one in results]),
+                ("p99", "ms", [one.ms(0.99) for one in results]),
+                ("a Sample", "us of the core", [one.busy * options.seconds / one.samples * 1e6 for one in results]),
+            )
+        )
+        + f". Memory before: {before_mib:.0f} MiB.",
+    ]
+
+
+def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
+    """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
+    load = Load(options.hour, options.period, float("inf"), LEVELS)
+    said = []
+    for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, lambda: 0.0), 1):
+        said.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
+    return [
+        "",
+        f"Memory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
+        f"{options.hour * round(60 * options.minutes / options.period)} "
+        f"Samples, as quickly as they are judged, while the load climbs through all its ranges every "
+        f"{LEVELS * LEVEL_S / 60:g} min: {', '.join(said)}.",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--period", type=float, default=0.2, help="seconds between a node's Samples (default 0.2)")
-    parser.add_argument("--warm", type=float, default=60.0, help="seconds before the measured ones (default 60)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="seconds that are measured (default 60)")
+    parser.add_argument("--warm", type=float, default=30.0, help="seconds before the measured ones (default 30)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of a measured round (default 15)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--tick", type=float, default=0.05, help="detector.tick_s (default 0.05)")
+    parser.add_argument("--hour", type=int, default=0, metavar="NODES", help="also an hour of so many nodes, quickly")
+    parser.add_argument("--minutes", type=float, default=60.0, help="length of that hour (default 60)")
     parser.add_argument("--thresholds", action="store_true", help="without the shipped model")
     parser.add_argument("--wall", action="store_true", help="time by the wall, not by the time on the core")
-    parser.add_argument("--write", type=Path, help="also write the table to this Markdown file")
+    parser.add_argument("--write", type=Path, help="also write the tables to this Markdown file")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     model = None if options.thresholds else tree.load(tree.SHIPPED)
     clock = time.perf_counter if options.wall else time.process_time
-    before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     load_before = os.getloadavg()[0]
-    result = run(options.nodes, options.period, options.warm, options.seconds, options.tick, model, clock)
-    after_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    p50, p99, worst = np.quantile(result.latency_s, [0.5, 0.99, 1.0]) * 1e3
-    lines = [
-        f"{options.nodes} nodes, {1 / options.period:g} Samples/s each ({TEMPLATE.name} with moving numbers, "
-        f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
-        f"{model.name if model else 'the thresholds'}; {options.warm:g} s before, {options.seconds:g} s measured.",
+    lines = quick(options, model, clock)
+    if options.hour:
+        lines += hour(options, model)
+    lines += [
         "",
-        "| Samples | p50 ms | p99 ms | longest ms | core busy | of that decoding | memory MiB (before) | loud found |",
-        "|---|---|---|---|---|---|---|---|",
-        f"| {result.samples} | {p50:.1f} | {p99:.1f} | {worst:.1f} | {result.busy:.0%} | {result.decode_share:.0%} "
-        f"| {after_mib:.0f} ({before_mib:.0f}) | {result.loud_found} |",
-        "",
-        f"From the arrival of a Sample to its encoded Verdict, on one core. A core busy 100% falls behind without end: "
-        f"the times then say how long it ran. Timed by {'the wall' if options.wall else 'the time on the core'}. "
-        f"The bus and its client are not in it. Load of the machine at the start: "
-        f"{load_before:.1f}.",
+        f"From the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk. A "
+        f"core busy 100% falls behind without end: the times then say how long it ran. Timed by "
+        f"{'the wall' if options.wall else 'the time on the core'}. The bus and its client are not in it. Load of the "
+        f"machine at the start: {load_before:.1f}.",
         "",
         f"Machine: {machine()}",
         "",

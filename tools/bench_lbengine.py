@@ -1,31 +1,41 @@
 #!/usr/bin/env python3
 """Measures lbengine on a real HAProxy (`make bench-lbengine`): Verdict to weight set, and large batches of weights.
 
-Prints the machine, the command and the numbers. The servers of the backend are not there: weights need none.
+"On the bus": real processes (nats-server, lbengine, journal), a Sample and a Verdict from every node five times a
+second, and the time from publishing a Verdict to hearing of the Change that was made and read back. "In the engine":
+one turn, from the Verdict in its inbox to the weight read back. Servers are not behind the backend: weights need none.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import os
 import platform
+import random
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from lbengine.engine import Engine
 from lbengine.haproxy import BalancerError, HAProxy
+from slackwater import nats_server
+from slackwater.bus import Bus
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import State, Verdict
+from slackwater.messages import Change, Cpu, Sample, State, Traffic, Verdict
 
 START_WITHIN_S = 10.0
+HEARD_WITHIN_S = 30.0
+PERIOD_S = 0.2
 
 
 @contextmanager
@@ -69,13 +79,13 @@ class Timed(HAProxy):
         self.set_s = time.perf_counter()
 
 
-def verdict(node: str, state: State, number: int) -> Verdict:
+def verdict(node: str, state: State, time_unix_s: float) -> Verdict:
     slow = state == "interference"
     return Verdict(
         v=1,
         node=node,
         pool="web",
-        time_unix_s=float(number),
+        time_unix_s=time_unix_s,
         state=state,
         since_unix_s=0.0,
         severity=0.8 if slow else 0.0,
@@ -104,7 +114,7 @@ def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list
                 now_s += 1.0
                 for n in range(servers):
                     slow = state == "interference" and n == number % servers
-                    engine.inbox.put(verdict(f"web{n}", "interference" if slow else "calm", number), now_s)
+                    engine.inbox.put(verdict(f"web{n}", "interference" if slow else "calm", now_s), now_s)
                 began_s = time.perf_counter()
                 engine.cycle(now_s)
                 if state == "interference":
@@ -113,6 +123,112 @@ def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list
             if not any(change.after != 100 for change in journal.changes("web", 1)):
                 sys.exit("error: the weight was not lowered")
     return taken_ms
+
+
+class Site:
+    """A controller's processes, and what 100 nodes say; measures from outside, on the bus."""
+
+    def __init__(self, bus: Bus, servers: int) -> None:
+        self.bus = bus
+        self.states: dict[str, State] = {f"web{n}": "calm" for n in range(servers)}
+        self._heard: asyncio.Queue[tuple[Change, float]] = asyncio.Queue()
+
+    async def listen(self) -> None:
+        await self.bus.subscribe("change", lambda made: self._heard.put_nowait((made, time.perf_counter())), pool="web")
+
+    async def talk(self) -> None:
+        """Every node's Sample and Verdict, each period."""
+        seq = 0
+        while True:
+            began_s, now_unix_s = time.perf_counter(), time.time()
+            for node, state in self.states.items():
+                await self.bus.publish(
+                    Sample(
+                        v=1,
+                        node=node,
+                        pool="web",
+                        time_unix_s=now_unix_s,
+                        boot_id="bench",
+                        seq=seq,
+                        period_s=PERIOD_S,
+                        cpu=Cpu(scope="system", utilisation=0.4),
+                        traffic=Traffic(rps=150.0, rt_p50_ms=2.0, rt_p95_ms=4.0),
+                    )
+                )
+                await self.bus.publish(verdict(node, state, now_unix_s))
+            seq += 1
+            await asyncio.sleep(max(0.0, began_s + PERIOD_S - time.perf_counter()))
+
+    async def change(self, node: str, state: State, expected: Callable[[Change], bool]) -> float:
+        """Says that a node's state is another; seconds until the Change that is waited for is told."""
+        while not self._heard.empty():
+            self._heard.get_nowait()
+        self.states[node] = state
+        began_s = time.perf_counter()
+        await self.bus.publish(verdict(node, state, time.time()))
+        async with asyncio.timeout(HEARD_WITHIN_S):
+            while True:
+                made, heard_s = await self._heard.get()
+                if made.what == "weight" and made.applied and made.target == node and expected(made):
+                    return heard_s - began_s
+
+    async def episodes(self, rounds: int) -> list[float]:
+        """Milliseconds from the Verdict to the weight lowered, once a round."""
+        taken_ms = []
+        dice = random.Random(1)
+        for number in range(rounds):
+            await asyncio.sleep(dice.uniform(0.0, PERIOD_S))  # at any time of the engine's own turns
+            node = f"web{number % len(self.states)}"
+            taken_ms.append(1e3 * await self.change(node, "interference", lambda made: int(made.after or 0) < 100))
+            await self.change(node, "calm", lambda made: made.after == 100)
+        return taken_ms
+
+
+@contextmanager
+def process(folder: Path, name: str, *command: str) -> Iterator[None]:
+    """A program of the controller, ended with SIGTERM."""
+    with (folder / f"{name}.log").open("wb") as log:
+        started = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+        if started.poll() is not None:
+            sys.exit(f"error: {name} ended with status {started.returncode}: {(folder / f'{name}.log').read_text()}")
+    finally:
+        started.terminate()
+        started.wait()
+
+
+def on_the_bus(folder: Path, servers: int, rounds: int) -> list[float]:
+    """Milliseconds from publishing a Verdict to hearing that the weight was set, with everything running."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = folder / "controller.toml"
+    run = [sys.executable, "-m", "slackwater.cli", "run"]
+    with contextlib.ExitStack() as stack:
+        admin_socket = stack.enter_context(haproxy(folder, servers, "roundrobin"))
+        config.write_text(
+            f'state_dir = "{folder}"\n[bus]\nlisten = "{listen}"\n[lbengine]\nramp_s = 0.01\n[[pool]]\nname = "web"\n'
+            f'backend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
+        )
+        stack.enter_context(process(folder, "nats-server", *nats_server.command(folder, listen)))
+        nats_server.wait_until_it_answers(listen, folder / "nats.log")
+        stack.enter_context(process(folder, "journal", *run, "journal", "--config", str(config)))
+        stack.enter_context(process(folder, "lbengine", *run, "lbengine", "--config", str(config)))
+
+        async def measure() -> list[float]:
+            bus = await Bus.connect(f"nats://{listen}", "bench")
+            site = Site(bus, servers)
+            await site.listen()
+            talking = asyncio.create_task(site.talk())
+            await site.change("web0", "interference", lambda made: int(made.after or 0) < 100)  # all are up then
+            await site.change("web0", "calm", lambda made: made.after == 100)
+            taken_ms = await site.episodes(rounds)
+            talking.cancel()
+            await bus.close()
+            return taken_ms
+
+        return asyncio.run(measure())
 
 
 def batches(folder: Path, changes: int, rounds: int) -> list[float]:
@@ -150,10 +266,13 @@ def main() -> None:
     print(f"{version}; load average {os.getloadavg()[0]:.1f}")
     print(f"`{' '.join(['python', *sys.argv])}`\n")
     print("| what | median ms | p99 ms | worst ms | rounds |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        taken = on_the_bus(Path(name), options.servers, options.rounds)
+    show(f"Verdict to weight set, {options.servers} servers, on the bus", taken)
     for law in ("optimal", "tail"):
         with tempfile.TemporaryDirectory(prefix="sw-") as name:
             taken = verdict_to_weight(Path(name), options.servers, options.rounds, law)
-        show(f"Verdict to weight set, {options.servers} servers, law {law}", taken)
+        show(f"Verdict to weight set, {options.servers} servers, in the engine, law {law}", taken)
     with tempfile.TemporaryDirectory(prefix="sw-") as name:
         taken = batches(Path(name), options.changes, max(1, options.rounds // 10))
     show(f"{options.changes} weights in one batch, set and read back", taken)

@@ -37,6 +37,9 @@ from sniffer_bench.stage import (
 
 PERIOD_S = 0.2
 WARM_UP_S = 3.0
+STARTED = "has started"
+"""The monitor says so when it has given back what only its start needed."""
+START_WITHIN_S = 30.0
 CONNECTIONS = 32
 
 NODE = """\
@@ -163,12 +166,28 @@ PROGRAMS: dict[str, Start] = {
 }
 
 
+def wait_for_start(made: Stage, said_before: int) -> None:
+    """Until the monitor says that it has started once more than before."""
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while times_said(made) <= said_before:
+        if time.monotonic() > deadline_s:
+            raise BenchError(f"the monitor did not say that it {STARTED} within {START_WITHIN_S:g} s")
+        time.sleep(0.05)
+
+
+def times_said(made: Stage) -> int:
+    return made.errors.read_text().count(STARTED) if made.errors.exists() else 0
+
+
 @contextmanager
 def running(made: Stage, start: Start) -> Iterator[int]:
     """The program's process id, while it runs; it has settled."""
+    said_before = times_said(made)
     process, name = start(made)
     try:
         pid = real_pid(process, name)
+        if start is monitor:
+            wait_for_start(made, said_before)
         time.sleep(WARM_UP_S)
         yield pid
     finally:

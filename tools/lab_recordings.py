@@ -1,48 +1,64 @@
 #!/usr/bin/env python3
 """Makes fresh recordings in the lab, trains a model on one set and scores it on the other (`make recordings`; root).
 
-The second set has other seeds, another application, other loads and another balance than the first, so that its scores
-say what to expect elsewhere. For a quiet machine: other programs are noisy neighbours too. A recording that is there
-already is kept, so that a broken-off run goes on where it was.
+The second set has other seeds, another application, other loads and another balance than the first, and two kinds of
+noise that the first lacks, so that its scores say what to expect elsewhere. For a quiet machine: other programs are
+noisy neighbours too. A recording that is there already is kept, so that a broken-off run goes on where it was, and
+`--next` makes one only (less than five minutes) for whoever has the machine for a while.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-OVERHEAD_S = 45.0
+OVERHEAD_S = 35.0
 """What each recording takes beside its own length: laying out the lab, measuring its capacity, taking it down."""
+TRAINED_KINDS = ("llcprobe", "dcopy", "cpu", "disk", "forks")
+OTHER_KINDS = ("pagecache", "flood")
+"""Only in the second set."""
+
+
+def _noises(kinds: tuple[str, ...], *intensities: float) -> str:
+    return " ".join([*(f"--noise {kind}" for kind in kinds), *(f"--intensity {one:g}" for one in intensities)])
+
+
+TRAIN_NOISES = _noises(TRAINED_KINDS, 0.6, 1.0)
+FRESH_NOISES = _noises((*TRAINED_KINDS, *OTHER_KINDS), 0.7, 1.0)
+CALM = "--swing --calm --disturbance all"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One recording: its name, its length over the usual one, and the options of `slackwater lab record`."""
+    """One recording: its set and name, and the options of `slackwater lab record`."""
 
     name: str
-    length: float
     options: str
 
 
-TRAINED = (
-    Scene("events-steady", 1.0, "--load 0.3 --seed 101"),
-    Scene("events-swing", 1.0, "--swing --seed 102"),
-    Scene("events-swing-drain", 1.0, "--swing --drain --seed 103"),
-    Scene("events-overload", 1.0, "--swing --overload --seed 104"),
-    Scene("events-calm", 1.0, "--swing --calm --seed 105"),
-    Scene("events-leastconn", 1.0, "--swing --drain --balance leastconn --seed 106"),
-)
-FRESH = (
-    Scene("dokuwiki-steady", 1.0, "--app dokuwiki --load 0.45 --seed 201"),
-    Scene("dokuwiki-swing", 1.0, "--app dokuwiki --swing --seed 202"),
-    Scene("dokuwiki-leastconn-drain", 1.0, "--app dokuwiki --swing --drain --balance leastconn --seed 203"),
-    Scene("dokuwiki-calm", 3.0, "--app dokuwiki --swing --calm --seed 204"),
-    Scene("events-other-load", 1.0, "--load 0.55 --seed 205"),
-    Scene("events-calm", 3.0, "--swing --calm --seed 206"),
+JUDGES = {"{model}": "new", "": "shipped", "thresholds": "thresholds"}
+"""What `slackwater detector evaluate --model` gets, and the name in the files of scores."""
+SCENES = (  # in this order: who breaks off has a part of both sets
+    Scene("train/events-steady", f"--load 0.3 --seed 101 {TRAIN_NOISES}"),
+    Scene("train/events-swing", f"--swing --seed 102 {TRAIN_NOISES}"),
+    Scene("train/events-calm", f"{CALM} --seed 103"),
+    Scene("fresh/dokuwiki-steady", f"--app dokuwiki --load 0.45 --seed 201 {FRESH_NOISES}"),
+    Scene("fresh/events-other-load", f"--load 0.55 --seed 202 {FRESH_NOISES}"),
+    Scene("fresh/dokuwiki-calm", f"--app dokuwiki {CALM} --seed 203"),
+    Scene("fresh/events-calm", f"{CALM} --seed 205"),
+    Scene("train/events-overload", f"--swing --overload --seed 105 {TRAIN_NOISES}"),
+    Scene(
+        "fresh/dokuwiki-leastconn-drain",
+        f"--app dokuwiki --swing --drain --balance leastconn --seed 204 {FRESH_NOISES}",
+    ),
+    Scene("train/events-leastconn-drain", f"--swing --drain --balance leastconn --seed 104 {TRAIN_NOISES}"),
 )
 
 
@@ -58,36 +74,98 @@ def call(argv: list[str], out: Path | None = None) -> None:
         sys.exit(f"{shlex.join(argv)}: ended with status {done.returncode}")
 
 
-def record(folder: Path, scenes: tuple[Scene, ...], seconds: float) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for scene in scenes:
+def missing(folder: Path) -> Iterator[tuple[Scene, Path]]:
+    """The scenes that were not recorded yet, and where they go."""
+    for scene in SCENES:
         out = folder / f"{scene.name}.parquet"
         if not out.exists():
-            length = f"{scene.length * seconds:g}"
-            call(["slackwater", "lab", "record", "--out", str(out), "--seconds", length, *shlex.split(scene.options)])
+            yield scene, out
+
+
+def left_text(scenes: int, seconds: float) -> str:
+    return f"{scenes} recordings of {seconds:g} s to make: about {scenes * (seconds + OVERHEAD_S) / 60:.0f} minutes"
+
+
+def record(folder: Path, seconds: float, only_next: bool) -> None:
+    while todo := list(missing(folder)):
+        scene, out = todo[0]
+        print(left_text(len(todo), seconds), flush=True)
+        begin_s = time.monotonic()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        options = shlex.split(scene.options)
+        call(["slackwater", "lab", "record", "--out", str(out), "--seconds", f"{seconds:g}", *options])
+        print(f"{scene.name}: {time.monotonic() - begin_s:.0f} s", flush=True)
+        if only_next:
+            return
+
+
+def train_and_score(folder: Path) -> None:
+    """Trains, and scores the new model, the one that comes with the program, and the thresholds on the second set."""
+    train, fresh, model = folder / "train", folder / "fresh", folder / "model.skops"
+    call(["slackwater", "train", str(train), "--out", str(model), "--report", str(folder / "report.html")])
+    for judge, name in JUDGES.items():
+        scores = folder / f"scores-{name}.json"
+        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge.format(model=model), "--json"], scores)
+
+
+def shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def per_day_at_most(episodes: int, hours: float) -> float:
+    """Upper end of the one-sided 95% confidence interval of a rate per day, for events that are counted (Poisson)."""
+    from scipy.stats import chi2
+
+    return float(chi2.ppf(0.95, 2 * episodes + 2)) / 2 / hours * 24
+
+
+def page(folder: Path) -> str:
+    """The scores as Markdown tables. Raises OSError when there are none yet."""
+    found = {name: json.loads((folder / f"scores-{name}.json").read_text()) for name in JUDGES.values()}
+    lines = [
+        "| noise | trained | noises | p95 over calm, median | felt | found of those | delay median s | delay p95 s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, one in found["new"]["by_kind"].items():
+        felt = one["felt"]
+        counts = f"{one['noises']} | {shown(one['harm_median'])} | {felt['noises']} | {shown(felt['recall'])}"
+        delays = f"{shown(felt['detection_delay_median_s'])} | {shown(felt['detection_delay_p95_s'])}"
+        lines.append(f"| {kind} | {'no' if kind in OTHER_KINDS else 'yes'} | {counts} | {delays} |")
+    lines += [
+        "",
+        "| judge | felt | missed | delay median s | delay p95 s | false episodes | calm node-hours | a day at most |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        felt, hours, false = one["felt"], one["calm_node_hours"], one["false_episodes"]
+        delays = f"{shown(felt['detection_delay_median_s'])} | {shown(felt['detection_delay_p95_s'])}"
+        rate = f"{false} | {hours:.2f} | {per_day_at_most(false, hours):.0f}"
+        lines.append(f"| {name} | {felt['noises']} | {felt['missed']} | {delays} | {rate} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("recordings"), help="folder (default: recordings)")
-    parser.add_argument("--seconds", type=float, default=300.0, help="length of a usual recording (default 300)")
-    parser.add_argument("--plan", action="store_true", help="only say what would be done, and how long it takes")
+    parser.add_argument("--seconds", type=float, default=200.0, help="length of a recording (default 200)")
+    parser.add_argument("--plan", action="store_true", help="only say what is left to do, and how long it takes")
+    parser.add_argument("--next", action="store_true", dest="only_next", help="make the next recording and no more")
+    parser.add_argument("--scores", action="store_true", help="train and score with what there is; print the tables")
     options = parser.parse_args()
-    total_s = sum(scene.length * options.seconds + OVERHEAD_S for scene in TRAINED + FRESH)
-    print(f"{len(TRAINED)} recordings to train on, {len(FRESH)} to score on: about {total_s / 60:.0f} minutes")
-    if options.plan:
-        for scene in TRAINED + FRESH:
-            print(f"  {scene.name}, {scene.length * options.seconds:g} s: {scene.options}")
+    if options.scores:
+        train_and_score(options.out)
+        print(page(options.out))
         return
-    train, fresh, model = options.out / "train", options.out / "fresh", options.out / "model.skops"
-    record(train, TRAINED, options.seconds)
-    record(fresh, FRESH, options.seconds)
-    call(["slackwater", "train", str(train), "--out", str(model), "--report", str(options.out / "report.html")])
-    for judge, name in ((str(model), "model"), ("thresholds", "thresholds")):
-        scores = options.out / f"scores-{name}.json"
-        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge, "--json"], scores)
-        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge])
-    call(["slackwater", "detector", "tail", str(train), str(fresh), "--json"], options.out / "tail.json")
+    if options.plan:
+        todo = list(missing(options.out))
+        print(left_text(len(todo), options.seconds))
+        for scene, _ in todo:
+            print(f"  {scene.name}: {scene.options}")
+        return
+    record(options.out, options.seconds, options.only_next)
+    if not list(missing(options.out)) and not options.only_next:
+        train_and_score(options.out)
+        print(page(options.out))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes schema/{sample,verdict,order,change,cycle}.json from the structs in slackwater/messages.py.
+"""Writes schema/{sample,verdict,order,weight,change,cycle,knobs}.json from the structs in slackwater/messages.py.
 
 `--check` writes nothing and exits 1 when a file is not what it would be.
 """

@@ -30,7 +30,6 @@ BIN = BUILD / "bin"
 VENV = BUILD / "venv"
 STAMPS = BUILD / "stamps"
 APT = BUILD / "apt"
-DEBIAN_13 = BUILD / "debian-13"
 """HAProxy 3 with the libraries that it was built for, its C library among them."""
 
 OHA_VERSION = "1.16.0"
@@ -38,6 +37,7 @@ MULTIARCH = f"{platform.machine()}-linux-gnu"
 LIBRARY_PATH = [
     *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
     *(DEBIAN / "usr/lib" / MULTIARCH / "systemd", DEBIAN / "lib" / MULTIARCH / "systemd"),
+    DEBIAN / "usr/lib" / MULTIARCH / "pulseaudio",  # Chromium's
 ]
 # Programs of the unpacked packages that are run, each through a small wrapper in .build/bin.
 PROGRAMS = {
@@ -48,6 +48,7 @@ PROGRAMS = {
     "apache2": "usr/sbin/apache2",
     "busybox": "bin/busybox",
     "chrpath": "usr/bin/chrpath",
+    "chromium-headless-shell": "usr/lib/chromium/chromium-headless-shell",
     "collectd": "usr/sbin/collectd",
     "cpio": "bin/cpio",
     "haproxy": "usr/sbin/haproxy",
@@ -64,8 +65,10 @@ PROGRAMS = {
     "php-fpm8.2": "usr/sbin/php-fpm8.2",
     "php8.2": "usr/bin/php8.2",
     "prometheus-node-exporter": "usr/bin/prometheus-node-exporter",
+    "promtool": "usr/bin/promtool",
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
+    "setcap": "sbin/setcap",
     "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
@@ -74,11 +77,13 @@ PROGRAMS = {
 # Words that a program is always called with: the cross compiler's headers and libraries are where it was unpacked.
 ALWAYS = {"aarch64-linux-gnu-gcc": f"--sysroot={DEBIAN}"}
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-HAPROXY_3 = (
+NEWER_HAPROXIES = {"haproxy-3": ("trixie", "debian-13"), "haproxy-3.2": ("forky", "debian-14")}
+"""Command -> the Debian release that has it, and the folder in .build that it is unpacked into."""
+HAPROXY_PACKAGES = (
     *("haproxy", "libc6", "libcrypt1", "libgcc-s1", "libjemalloc2", "liblua5.4-0", "libopentracing-c-wrapper0t64"),
     *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
 )
-"""Packages of Debian 13: those that its HAProxy loads."""
+"""Those that a newer release's HAProxy loads."""
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
@@ -220,42 +225,38 @@ def mirror() -> str:
     return found["bookworm"]
 
 
-def haproxy_3_run() -> None:
-    """Debian 13's HAProxy, started by its own dynamic linker, so that this machine's C library doesn't matter.
-
-    Reloads start argv[0] anew: that is the wrapper.
-    """
-    need("apt-get", "HAProxy 3 comes from Debian 13's packages")
-    state = BUILD / "apt-13"
+def newer_haproxy(name: str, release: str, folder: Path) -> None:
+    """A newer Debian's HAProxy, started by its own dynamic linker, so that this machine's C library doesn't matter.
+    Reloads start argv[0] anew: that is the wrapper."""
+    need("apt-get", f"{name} comes from Debian's packages")
+    state = BUILD / f"apt-{release}"
     options = apt_options(state)
-    sources = state / "sources.list"
-    sources.write_text(f"deb [signed-by={KEYRING}] {mirror()} trixie main\n")
+    sources, archives = state / "sources.list", state / "archives"
+    sources.write_text(f"deb [signed-by={KEYRING}] {mirror()} {release} main\n")
     options += ["-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"]
-    archives = state / "archives"
     archives.mkdir(exist_ok=True)
     run(["apt-get", *options, "update", "-q"])
-    run(["apt-get", *options, "download", "-q", *HAPROXY_3], cwd=archives)
-    shutil.rmtree(DEBIAN_13, ignore_errors=True)
-    DEBIAN_13.mkdir(parents=True)
+    run(["apt-get", *options, "download", "-q", *HAPROXY_PACKAGES], cwd=archives)
+    shutil.rmtree(folder, ignore_errors=True)
     for archive in sorted(archives.glob("*.deb")):
-        run(["dpkg-deb", "-x", archive, DEBIAN_13])
+        run(["dpkg-deb", "-x", archive, folder])
     shutil.rmtree(state, ignore_errors=True)
-    linker = next(iter(sorted(DEBIAN_13.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
+    linker = next(iter(sorted(folder.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
     if linker is None:
-        raise SetupError("Debian 13's libc6 has no dynamic linker where it was expected")
-    wrapper = BIN / "haproxy-3"
+        raise SetupError(f"libc6 of {release} has no dynamic linker where it was expected")
     BIN.mkdir(parents=True, exist_ok=True)
-    start = f'--library-path {DEBIAN_13}/usr/lib/{MULTIARCH} --argv0 "$0" {DEBIAN_13}/usr/sbin/haproxy'
-    wrapper.write_text(f'#!/bin/sh\nexec {linker} {start} "$@"\n')
-    wrapper.chmod(0o755)
+    start = f'--library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/usr/sbin/haproxy'
+    (BIN / name).write_text(f'#!/bin/sh\nexec {linker} {start} "$@"\n')
+    (BIN / name).chmod(0o755)
 
 
-def haproxy_3_or_not() -> None:
-    """Without it the tests that want it are skipped, and say so; nothing else needs it."""
-    try:
-        haproxy_3_run()
-    except SetupError as error:
-        say(f"no HAProxy 3 here, which some tests would like: {error}")
+def newer_haproxies_or_not() -> None:
+    """Without one the tests that want it are skipped; nothing else needs it."""
+    for name, (release, folder) in NEWER_HAPROXIES.items():
+        try:
+            newer_haproxy(name, release, BUILD / folder)
+        except SetupError as error:
+            say(f"no {name} here, which some tests would like: {error}")
 
 
 # --- Python ----------------------------------------------------------------------------------------------------
@@ -312,6 +313,24 @@ def oha_run() -> None:
     shutil.rmtree(target, ignore_errors=True)
 
 
+def browser_run() -> None:
+    """What the dashboard's tests drive a browser with, from the npm registry, as package-lock.json names it."""
+    need("npm", "apt-get install npm, or Node.js 20 from elsewhere; the browser tests need it")
+    folder = BUILD / "browser"
+    folder.mkdir(exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(ROOT / "tests/browser" / name, folder / name)
+    run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=folder)
+
+
+def browser_or_not() -> None:
+    """Without it the browser tests are skipped, and say so; nothing else needs it."""
+    try:
+        browser_run()
+    except SetupError as error:
+        say(f"no browser tests here: {error}")
+
+
 def contents(*names: str) -> Callable[[], list[bytes]]:
     return lambda: [str(ROOT).encode(), *((ROOT / name).read_bytes() for name in names)]
 
@@ -325,10 +344,16 @@ STEPS = (
         python_run,
     ),
     Step(
-        "HAProxy 3",
-        lambda: [str(ROOT).encode(), *(name.encode() for name in HAPROXY_3)],
-        lambda: (BIN / "haproxy-3").exists(),
-        haproxy_3_or_not,
+        "browser tests",
+        contents("tests/browser/package.json", "tests/browser/package-lock.json"),
+        lambda: (BUILD / "browser/node_modules/playwright-core").exists(),
+        browser_or_not,
+    ),
+    Step(
+        "newer HAProxies",
+        lambda: [str(ROOT).encode(), repr(NEWER_HAPROXIES).encode(), *(name.encode() for name in HAPROXY_PACKAGES)],
+        lambda: all((BIN / name).exists() for name in NEWER_HAPROXIES),
+        newer_haproxies_or_not,
     ),
     Step("load generator", lambda: [OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), oha_run),
     Step(

@@ -1,7 +1,8 @@
-"""The same as JSON, for programs: `/api/v1/pools`, `/api/v1/pools/POOL`, `.../history`, `.../changes`; `/healthz`."""
+"""The same as JSON, for programs: `/api/v1/...`, described by `/api/v1/openapi.json`; `/healthz`."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,9 +10,15 @@ from flask import Blueprint, Response, request
 
 from slackwater.config import PoolSettings
 from slackwater.journal import JournalError
+from slackwater.messages import is_name
+from web import audit, episodes, openapi
+from web.ask import Ask
+from web.controls import Unheard, do
+from web.login import Gate
 from web.reader import PLOT_S, Reader
 
 MAX_CHANGES = 10_000
+LONGEST_S = 400 * 86400.0
 
 
 class ApiError(Exception):
@@ -22,7 +29,7 @@ class ApiError(Exception):
         self.status = status
 
 
-def blueprint(reader: Reader) -> Blueprint:
+def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
     """The API over this reader."""
     api = Blueprint("api", __name__)
 
@@ -41,6 +48,10 @@ def blueprint(reader: Reader) -> Blueprint:
     def unreadable(error: JournalError) -> Response:
         return as_json({"error": str(error)}, 503)
 
+    @api.get("/api/v1/openapi.json")
+    def description() -> Response:
+        return as_json(openapi.description())
+
     @api.get("/api/v1/pools")
     def pools() -> Response:
         return as_json({"pools": reader.views()})
@@ -54,19 +65,53 @@ def blueprint(reader: Reader) -> Blueprint:
     @api.get("/api/v1/pools/<pool>/history")
     def history(pool: str) -> Response:
         settings = named(pool)
-        last_s, step_s = number("last_s", PLOT_S), number("step_s", 1.0)
+        last_s, step_s = number("last_s", PLOT_S, most=LONGEST_S), number("step_s", 1.0, most=LONGEST_S)
+        until = number("until_unix_s", reader.clock(), most=4e9)
+        nodes = request.args.getlist("node")
+        if not all(is_name(node) for node in nodes):
+            raise ApiError(400, "node: expected names of nodes")
         with reader.journal() as journal:
             try:
-                return as_json(reader.plots(journal, settings, last_s, step_s))
+                return as_json(reader.plots(journal, settings, last_s, step_s, nodes or None, until))
             except ValueError as error:
                 raise ApiError(400, str(error)) from None
+
+    @api.get("/api/v1/pools/<pool>/episodes")
+    def pool_episodes(pool: str) -> Response:
+        settings = named(pool)
+        last_s = number("last_s", 7 * 86400.0, most=LONGEST_S)
+        with reader.journal() as journal:
+            now = reader.clock()
+            return as_json({"episodes": episodes.listed(journal, settings.name, now - last_s, now)})
 
     @api.get("/api/v1/pools/<pool>/changes")
     def changes(pool: str) -> Response:
         settings = named(pool)
-        limit = int(number("limit", 100, most=MAX_CHANGES))
+        limit = int(number("limit", 100, most=MAX_CHANGES, least=1))
         with reader.journal() as journal:
             return as_json({"changes": journal.changes(settings.name, limit=limit)})
+
+    @api.post("/api/v1/pools/<pool>/control")
+    @gate.operator
+    def control(pool: str) -> Response:
+        settings = named(pool)
+        asked = request.get_json(silent=True)
+        if not isinstance(asked, dict):
+            raise ApiError(400, "expected a JSON object")
+        try:
+            return as_json({"sentence": do(ask, settings.name, asked, gate.who().name)})
+        except Unheard as error:
+            raise ApiError(error.status, str(error)) from None
+
+    @api.get("/api/v1/changes")
+    def all_changes() -> Response:
+        return as_json({"changes": _found(reader)})
+
+    @api.get("/api/v1/changes.csv")
+    def all_changes_csv() -> Response:
+        answer = Response(audit.as_csv(_found(reader)), mimetype="text/csv")
+        answer.headers["Content-Disposition"] = f"attachment; filename={audit.file_name('csv')}"
+        return answer
 
     @api.get("/healthz")
     def healthz() -> Response:
@@ -82,17 +127,26 @@ def blueprint(reader: Reader) -> Blueprint:
     return api
 
 
-def number(name: str, default: float, most: float = 1e9) -> float:
+def _found(reader: Reader) -> list[Any]:
+    """The Changes that the query string means; without `since` all."""
+    try:
+        asked = audit.filter_of({"since": "all", **request.args})
+    except audit.FilterError as error:
+        raise ApiError(400, str(error)) from None
+    limit = int(number("limit", audit.MOST, most=audit.MOST, least=1))
+    with reader.journal() as journal:
+        return list(audit.find(journal, asked, reader.clock(), limit, (asked.page - 1) * limit))
+
+
+def number(name: str, default: float, most: float = 1e9, least: float = 0.0) -> float:
     """A positive number of the query string. Raises ApiError (400)."""
     text = request.args.get(name)
     if text is None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= most:
-        raise ApiError(400, f"{name}: expected a number above 0 and at most {most:g}, got `{text}`")
+    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", text) else -1.0
+    if not (least <= value <= most and value > 0.0):
+        expected = f"from {least:g} to {most:g}" if least else f"above 0 and at most {most:g}"
+        raise ApiError(400, f"{name}: expected a number {expected}, got `{text}`")
     return value
 
 

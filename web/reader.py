@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -16,16 +16,19 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import History, Journal, JournalError, StateSpan, journal_path
 from slackwater.messages import Change
 from slackwater.view import PoolView, no_view, pool_view
+from slackwater.why import Story, episodes
 from web.shown import ShownPool, show
 
 CHANGES = 200
 """As many Changes are read for the list of a pool, before the steps of ramps are told in one line."""
-LINES = 40
+LINES, FEW_LINES = 40, 8
 PLOT_S = 300.0
 TAIL_S = 10.0
 """Each event repeats this much of the plots: it mends what a viewer missed."""
 FRESH_S = 0.9
 WAIT_S = 2.0
+MOST_DRAWN = 24
+"""As many servers of a pool are drawn; those that are not calm go first."""
 
 
 class Mark(msgspec.Struct):
@@ -58,6 +61,13 @@ class Event(msgspec.Struct):
     tails: dict[str, Plots]
 
 
+class _Made(msgspec.Struct):
+    """An event, and the same encoded when somebody asks for it."""
+
+    event: Event
+    json: bytes
+
+
 class Reader:
     """Reads for the configured pools. May be used from several threads."""
 
@@ -66,8 +76,7 @@ class Reader:
         self.clock = clock
         self._path = journal_path(settings.state_dir)
         self._lock = threading.Lock()
-        self._event: Event | None = None
-        self._event_json = b""
+        self._made: dict[str, _Made] = {}
 
     def pool(self, name: str) -> PoolSettings | None:
         """The pool's settings; None if there is no such pool."""
@@ -87,54 +96,90 @@ class Reader:
     def view(self, journal: Journal, pool: PoolSettings) -> PoolView:
         return pool_view(journal, pool.name, self.clock(), pool.servers)
 
-    def plots(self, journal: Journal, pool: PoolSettings, last_s: float, step_s: float) -> Plots:
+    def plots(
+        self,
+        journal: Journal,
+        pool: PoolSettings,
+        last_s: float,
+        step_s: float,
+        nodes: Collection[str] | None = None,
+        until_unix_s: float | None = None,
+    ) -> Plots:
         """The last `last_s` seconds on whole multiples of `step_s`, so that later pieces fit to earlier ones."""
-        now_unix_s = self.clock()
-        since_unix_s = (now_unix_s - last_s) // step_s * step_s
+        until_unix_s = self.clock() if until_unix_s is None else until_unix_s
+        since_unix_s = (until_unix_s - last_s) // step_s * step_s
         history = journal.history(
-            pool.name, since_unix_s, step_s, until_unix_s=now_unix_s // step_s * step_s, servers=pool.servers
+            pool.name,
+            since_unix_s,
+            step_s,
+            until_unix_s=until_unix_s // step_s * step_s,
+            servers=pool.servers,
+            nodes=nodes,
         )
-        changes = journal.changes(pool.name, limit=5_000, since_unix_s=since_unix_s)
-        return Plots(
-            history=history,
-            spans=[span for span in journal.states(pool.name, since_unix_s) if span.state != "calm"],
-            marks=[mark for change in reversed(changes) if (mark := _mark(change, pool)) is not None],
-        )
+        changes = journal.changes(pool.name, limit=5_000, since_unix_s=since_unix_s, until_unix_s=until_unix_s)
+        marks = [mark for change in reversed(changes) if (mark := _mark(change, pool)) is not None]
+        spans = [
+            span
+            for span in journal.states(pool.name, since_unix_s)
+            if span.state != "calm" and span.since_unix_s <= until_unix_s
+        ]
+        if nodes is not None:
+            marks = [mark for mark in marks if mark.node in nodes]
+            spans = [span for span in spans if span.node in nodes]
+        return Plots(history=history, spans=spans, marks=marks)
 
-    def event(self) -> Event:
-        """The present second's event: made anew when the last one is older than 0.9 s."""
+    def event(self, pool: str | None = None) -> Event:
+        """The present second's event, of all pools in short or of one whole: made anew when it is older than 0.9 s."""
         with self._lock:
-            return self._fresh_event()
+            return self._fresh(pool).event
 
-    def event_json(self) -> bytes:
+    def event_json(self, pool: str | None = None) -> bytes:
         """The same, encoded."""
         with self._lock:
-            self._fresh_event()
-            return self._event_json
+            made = self._fresh(pool)
+            if not made.json:
+                made.json = msgspec.json.encode(made.event)
+            return made.json
 
-    def _fresh_event(self) -> Event:
+    def _fresh(self, pool: str | None) -> _Made:
         now_unix_s = self.clock()
-        if self._event is None or not 0 <= now_unix_s - self._event.time_unix_s < FRESH_S:
-            self._event = self._make_event(now_unix_s)
-            self._event_json = msgspec.json.encode(self._event)
-        return self._event
+        made = self._made.get(pool or "")
+        if made is None or not 0 <= now_unix_s - made.event.time_unix_s < FRESH_S:
+            made = self._made[pool or ""] = _Made(self._make(now_unix_s, pool), b"")
+        return made
 
-    def _make_event(self, now_unix_s: float) -> Event:
+    def _make(self, now_unix_s: float, only: str | None) -> Event:
+        pools = [pool for pool in self.settings.pool if only in (None, pool.name)]
         shown: list[ShownPool] = []
         tails: dict[str, Plots] = {}
         error = ""
         try:
             with self.journal() as journal:
-                for pool in self.settings.pool:
+                for pool in pools:
                     view = self.view(journal, pool)
-                    shown.append(show(view, journal.changes(pool.name, limit=CHANGES), now_unix_s))
-                    del shown[-1].changes[LINES:]
-                    tails[pool.name] = self.plots(journal, pool, TAIL_S, 1.0)
+                    changes = journal.changes(pool.name, limit=CHANGES)
+                    going_on = [one for one in episodes(journal, pool.name, now_unix_s - 60.0) if _goes_on(one, view)]
+                    shown.append(show(view, changes, now_unix_s, pool, going_on, all_rows=only is not None))
+                    del shown[-1].changes[LINES if only else FEW_LINES :]
+                    if only is not None:
+                        tails[pool.name] = self.plots(journal, pool, TAIL_S, 1.0, drawn(view))
         except JournalError as failed:
             error = str(failed)
-            shown = [show(no_view(pool.name, error), [], now_unix_s) for pool in self.settings.pool]
+            shown = [show(no_view(pool.name, error), [], now_unix_s, pool) for pool in pools]
             tails = {}
         return Event(time_unix_s=now_unix_s, error=error, pools=shown, tails=tails)
+
+
+def drawn(view: PoolView) -> list[str]:
+    """The nodes that are drawn, in the table's order: all, or of many those that are not calm and then the first."""
+    urgent: Sequence[str] = [row.node for row in sorted(view.rows, key=lambda row: row.state == "calm")][:MOST_DRAWN]
+    return [row.node for row in view.rows if row.node in urgent]
+
+
+def _goes_on(told: Story, view: PoolView) -> bool:
+    return told.until_unix_s is None and any(
+        row.node == told.node and row.since_unix_s == told.since_unix_s for row in view.rows
+    )
 
 
 def _mark(change: Change, pool: PoolSettings) -> Mark | None:

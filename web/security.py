@@ -6,13 +6,14 @@ Header meanings: https://www.w3.org/TR/CSP3/, https://owasp.org/www-project-secu
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 
 from flask import Flask, Response, request
 
 from slackwater.config import host_and_port
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -31,11 +32,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def protect(app: Flask, listen: str) -> None:
-    """Sets the headers on every answer and, when `listen` is on loopback, refuses foreign host names (400)."""
+def protect(app: Flask, listen: str, hosts: Sequence[str] = ()) -> None:
+    """Sets the headers on every answer and refuses foreign host names (400): those that are not in `hosts`, and where
+    `listen` is on loopback not of this host either. On another address without `hosts` every name is good."""
     host = host_and_port(listen)[0] if listen else "localhost"
-    if is_loopback(host):
-        app.config["TRUSTED_HOSTS"] = sorted({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
+    if is_loopback(host) or hosts:
+        own = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
+        app.config["TRUSTED_HOSTS"] = sorted(own | set(hosts))
 
     @app.after_request
     def _headers(response: Response) -> Response:

@@ -11,6 +11,7 @@ import waitress.server
 
 from slackwater.config import ControllerSettings, host_and_port
 from web import create_app
+from web.ask import Asker
 from web.live import MOST_STREAMS
 from web.security import is_loopback
 
@@ -33,7 +34,8 @@ async def run(settings: ControllerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     host, port = host_and_port(settings.web.listen)
-    app = create_app(settings)
+    asker = Asker(settings.bus)
+    app = create_app(settings, ask=asker)
     try:
         server = waitress.server.create_server(
             app, host=host, port=port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True, send_bytes=1
@@ -42,8 +44,8 @@ async def run(settings: ControllerSettings) -> None:
         raise WebError(
             f"the dashboard cannot listen on {settings.web.listen}: {error.strerror or error}; see `web.listen`"
         ) from None
-    if not is_loopback(host):
-        log.warning("the dashboard listens on %s without a login: everyone who reaches it can read it", host)
+    if not is_loopback(host) and settings.web.read_without_login == "always":
+        log.warning("the dashboard listens on %s and asks for no login: everyone who reaches it can read it", host)
     log.info("dashboard: http://%s/", settings.web.listen)
 
     def serve() -> None:
@@ -60,3 +62,4 @@ async def run(settings: ControllerSettings) -> None:
         raise WebError(f"the dashboard on {settings.web.listen} ended by itself; the lines above say why")
     server.task_dispatcher.shutdown(timeout=2)
     server.close()
+    await asyncio.to_thread(asker.close)

@@ -1,14 +1,21 @@
-"""A pool's view as the texts of the page. The page's script puts the same texts in, so that nothing is said twice."""
+"""A pool's view as the texts of the pages. The pages' script puts the same texts in, so that nothing is said twice."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from urllib.parse import quote
+
 import msgspec
 
+from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.view import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
+from slackwater.why import Story
 from web.story import Told, tell
 
 NOTHING = "\N{EN DASH}"
+FEW = 12
+"""Up to so many servers the overview shows all of them, of more only those that need a look."""
 
 
 class ShownRow(msgspec.Struct):
@@ -26,11 +33,33 @@ class ShownRow(msgspec.Struct):
     weight_share: float
     """Weight over baseline, 0 to 1, for the bar."""
     wanted: str
+    share: str
+    """Share of the requests: wanted and achieved."""
     rps: str
     p95: str
     cpu: str
     cpu_share: float
     why: str
+
+
+class ShownEpisode(msgspec.Struct):
+    """One episode that goes on."""
+
+    id: str
+    node: str
+    url: str
+    state: State
+    symbol: str
+    word: str
+    lasts: str
+    since_unix_s: float
+    because: str
+    done: str
+    """What was done about it, in a few words."""
+    helped: str
+    """What came of it."""
+    seen_by: str
+    """Who has acknowledged it."""
 
 
 class ShownPool(msgspec.Struct):
@@ -49,21 +78,45 @@ class ShownPool(msgspec.Struct):
     law: str
     balance: str
     age: str
+    p95: str
+    p95_note: str
+    """Against the target."""
+    p99: str
+    p99_note: str
+    hurt: bool
+    """Users are: beyond a target."""
     total_rps: str
     slowest: str
-    slowest_node: str
     moved: str
     moved_note: str
+    strip: str
+    """Each server's symbol, in the order of the balancer."""
+    calm_note: str
+    """What the rows leave out."""
     rows: list[ShownRow]
+    episodes: list[ShownEpisode]
     changes: list[Told]
 
 
-def show(view: PoolView, changes: list[Change], now_unix_s: float) -> ShownPool:
-    """The texts for a view and its pool's Changes (newest first) at this time."""
+def show(
+    view: PoolView,
+    changes: Sequence[Change],
+    now_unix_s: float,
+    settings: PoolSettings | None = None,
+    episodes: Sequence[Story] = (),
+    all_rows: bool = True,
+) -> ShownPool:
+    """The texts of a pool; `changes` newest first, `episodes` those that go on."""
     rps = [row.rps for row in view.rows if row.rps is not None]
     slow = max(view.rows, key=lambda row: row.rt_p95_ms or -1.0, default=None)
-    slowest_ms = slow.rt_p95_ms if slow is not None else None
-    reduced = [row.node for row in view.rows if _share(row.weight, row.baseline) < 1.0]
+    slowest = f"slowest: {slow.node} {ms(slow.rt_p95_ms)}" if slow is not None and slow.rt_p95_ms is not None else ""
+    reduced = [row.node for row in view.rows if share_of(row.weight, row.baseline) < 1.0]
+    p95_target = settings.target_p95_ms if settings else 0.0
+    p99_target = settings.target_p99_ms if settings else 0.0
+    rows = view.rows
+    if not all_rows and len(rows) > FEW:
+        rows = [row for row in rows if row.state != "calm" or share_of(row.weight, row.baseline) < 1.0][:FEW]
+    left_out = len(view.rows) - len(rows)
     return ShownPool(
         pool=view.pool,
         state=view.state,
@@ -74,15 +127,22 @@ def show(view: PoolView, changes: list[Change], now_unix_s: float) -> ShownPool:
         alarm=_alarm(view),
         mode=view.mode or "",
         paused=view.paused,
-        law=view.law or "",
-        balance=view.balance or "",
+        law=view.law or NOTHING,
+        balance=view.balance or NOTHING,
         age=f"{duration(view.age_s)} ago" if view.age_s is not None else "never",
-        total_rps=_number(sum(rps) if rps else None),
-        slowest=_ms(slowest_ms),
-        slowest_node=slow.node if slow is not None and slowest_ms is not None else "",
+        p95=ms(view.rt_p95_ms),
+        p95_note=_against(view.rt_p95_ms, p95_target),
+        p99=ms(view.rt_p99_ms),
+        p99_note=_against(view.rt_p99_ms, p99_target),
+        hurt=_beyond(view.rt_p95_ms, p95_target) or _beyond(view.rt_p99_ms, p99_target),
+        total_rps=number(sum(rps) if rps else None),
+        slowest=slowest,
         moved=NOTHING if view.stale else f"{len(reduced)} of {len(view.rows)}",
         moved_note="" if view.stale or not reduced else ", ".join(reduced[:3]) + ("…" if len(reduced) > 3 else ""),
-        rows=[_row(row, view, now_unix_s) for row in view.rows],
+        strip="".join(SYMBOLS[row.state] for row in view.rows) if not all_rows and len(view.rows) > FEW else "",
+        calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
+        rows=[_row(row, view, now_unix_s) for row in rows],
+        episodes=[_episode(one, view, changes, now_unix_s) for one in episodes],
         changes=tell(changes),
     )
 
@@ -96,18 +156,55 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
         note=" · ".join(notes),
         state=row.state,
         symbol=SYMBOLS[row.state],
-        word=WORDS[row.state],
+        word=f"{WORDS[row.state]}: {row.resource}" if row.resource not in (None, "unclear") else WORDS[row.state],
         since=duration(max(0.0, now_unix_s - row.since_unix_s)) if row.since_unix_s is not None else NOTHING,
         since_unix_s=row.since_unix_s,
         weight=NOTHING if row.weight is None else f"{row.weight} / {row.baseline}",
-        weight_share=0.0 if row.weight is None else _share(row.weight, row.baseline),
+        weight_share=0.0 if row.weight is None else share_of(row.weight, row.baseline),
         wanted=f"would be {row.wanted}" if differs else "",
-        rps=_number(row.rps),
-        p95=_ms(row.rt_p95_ms),
-        cpu=NOTHING if row.cpu is None else f"{100 * row.cpu:.0f} %",
+        share=f"{percent(row.share_wanted)} / {percent(row.share)}" if row.share is not None else NOTHING,
+        rps=number(row.rps),
+        p95=ms(row.rt_p95_ms),
+        cpu=percent(row.cpu),
         cpu_share=min(1.0, row.cpu or 0.0),
         why=row.why,
     )
+
+
+def _episode(told: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
+    row = next((row for row in view.rows if row.node == told.node), None)
+    names = {told.node, row.server if row is not None else told.node}
+    since = [made for made in changes if made.target in names and made.time_unix_s >= told.since_unix_s - 1.0]
+    outcome = next((made.why for made in since if made.what == "outcome"), "not known yet: told 10 s after a change")
+    seen = next((made.by for made in since if made.what == "acknowledge"), "")
+    done = "nothing was changed"
+    if row is not None and row.weight is not None and row.baseline is not None and not view.stale:
+        if row.weight < row.baseline:
+            gets = f", it gets {percent(row.share)} of the requests" if row.share is not None else ""
+            done = f"weight {row.baseline} → {row.weight}{gets}"
+        elif view.mode == "observe" and row.wanted is not None and row.wanted < row.baseline:
+            done = f"observe mode: the weight would be {row.wanted} instead of {row.weight}"
+        elif view.paused:
+            done = "nothing: the pool is paused"
+    return ShownEpisode(
+        id=f"{told.node}@{told.since_unix_s:.3f}",
+        node=told.node,
+        url=episode_url(told),
+        state=told.state,
+        symbol=SYMBOLS[told.state],
+        word=WORDS[told.state],
+        lasts=duration(max(0.0, now_unix_s - told.since_unix_s)),
+        since_unix_s=told.since_unix_s,
+        because=told.path[0] if told.path else "",
+        done=done,
+        helped=outcome,
+        seen_by=f"seen by {seen}" if seen else "",
+    )
+
+
+def episode_url(told: Story) -> str:
+    """The page of an episode: its node and when it began, in milliseconds."""
+    return f"/pools/{quote(told.pool)}/episodes/{quote(told.node)}/{round(told.since_unix_s * 1000)}"
 
 
 def _sentence(view: PoolView) -> str:
@@ -129,17 +226,35 @@ def _alarm(view: PoolView) -> str:
     )
 
 
-def _share(weight: int | None, baseline: int | None) -> float:
+def _beyond(value: float | None, target: float) -> bool:
+    return value is not None and 0.0 < target < value
+
+
+def _against(value: float | None, target: float) -> str:
+    if not target:
+        return "no target is set"
+    if value is None:
+        return f"target {ms(target)}"
+    return f"✕ above the target of {ms(target)}" if value > target else f"✓ within the target of {ms(target)}"
+
+
+def share_of(weight: int | None, baseline: int | None) -> float:
+    """Weight over baseline, 0 to 1; 1 where it is not known."""
     if weight is None or not baseline:
         return 1.0
     return min(1.0, weight / baseline)
 
 
-def _number(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.0f} %"
+
+
+def number(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
 
 
-def _ms(value: float | None) -> str:
+def ms(value: float | None) -> str:
+    """`4.5 ms`, `62 ms`, `12.3 s`."""
     if value is None:
         return NOTHING
     if value >= 9995:

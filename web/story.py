@@ -18,6 +18,8 @@ class Told(msgspec.Struct):
 
     id: str
     """Of the last Change in it."""
+    ids: list[str]
+    """Of all."""
     time_unix_s: float
     """Of the first Change in it."""
     target: str
@@ -67,6 +69,7 @@ def _line(run: list[Change]) -> Told:
         what += f" in {len(run)} steps, {duration(last.time_unix_s - first.time_unix_s)}"
     return Told(
         id=last.id,
+        ids=[made.id for made in run],
         time_unix_s=first.time_unix_s,
         target=last.target,
         what=what,

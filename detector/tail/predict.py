@@ -1,8 +1,6 @@
-"""What would p95 be at weight w: the question that stands beside each change of a weight."""
+"""What would p95 be at another request rate: what stands behind the forecast beside each change of a weight."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,22 +8,14 @@ from detector.columns import Floats
 from detector.tail.estimator import TailEstimator
 
 
-def p95_at_weight_ms(
-    estimator: TailEstimator, now: Floats, weights: Sequence[int], server: int, weight: int, total_rps: float
-) -> float:
-    """p95 of one server (ms) if its weight were `weight` and the other `weights` stayed as they are.
+def p95_at_rps_ms(estimator: TailEstimator, now: Floats, rps: Floats) -> Floats:
+    """p95 of one server (ms) at these request rates, (N,), if all else stayed as it is.
 
-    `now` is the server's row of inputs (`detector.tail.data.COLUMNS`) of this second; its request rate is replaced by
-    what the balancer would send it: its share of the weights times `total_rps`, as under round robin. A server that
-    gets no requests has no response time: 0.
+    `now` is the server's row of inputs (`detector.tail.data.COLUMNS`); its request rate is replaced. Which rate a
+    weight brings is the balancer's matter (`lbengine.forecast`). Without requests there is no response time: 0.
     """
-    if not 0 <= server < len(weights):
-        raise ValueError(f"server {server}: expected 0 to {len(weights) - 1}")
-    if weight < 0 or total_rps < 0:
-        raise ValueError(f"weight {weight}, {total_rps:g} requests/s: expected 0 or more")
-    others = sum(weights) - weights[server]
-    if weight == 0 or total_rps == 0:
-        return 0.0
-    inputs = np.array(now, dtype=np.float64)
-    inputs[0] = total_rps * weight / (weight + others)
-    return float(estimator.predict_ms(inputs[None, :])[0])
+    if (rps < 0).any():
+        raise ValueError(f"{rps.min():g} requests/s: expected 0 or more")
+    inputs = np.tile(np.asarray(now, dtype=np.float64), (len(rps), 1))
+    inputs[:, 0] = rps
+    return np.where(rps > 0, estimator.predict_ms(inputs), 0.0)

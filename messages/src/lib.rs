@@ -1,4 +1,5 @@
-//! The messages on the bus that run on a node: `Sample` (sent), `Order` (received), `Change` (sent), and `Verdict`.
+//! The messages on the bus that run on a node: `Sample`, `Change` and `Knobs` (sent), `Order` and `Weight` (received),
+//! and `Verdict`.
 //!
 //! Their written form is `schema/*.json`; the golden examples in `schema/examples/` are read by the tests of both
 //! languages. Unknown fields are tolerated, a wrong type is refused with the field's name.
@@ -67,6 +68,9 @@ pub struct Verdict {
     pub rt_mean_ms: Option<f64>,
     /// 95th percentile of response time.
     pub rt_p95_ms: Option<f64>,
+    /// What that would be (ms) at several request rates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub p95_at_rps: Vec<(f64, f64)>,
 }
 
 /// A number or a word: the value of a knob.
@@ -106,6 +110,23 @@ pub struct Order {
     pub by: String,
 }
 
+/// What a node's monitor answers to HAProxy's agent-check. Subject: `slackwater.weight.<pool>.<node>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Weight {
+    /// Version of the message.
+    pub v: u32,
+    /// The node that it is for.
+    pub node: String,
+    /// The pool that the node serves in.
+    pub pool: String,
+    /// Wall time at which it was said.
+    pub time_unix_s: f64,
+    /// Of the weight that the node's server has in HAProxy's configuration.
+    pub percent: u32,
+    /// One that is not renewed within this time is void.
+    pub lease_s: f64,
+}
+
 /// Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
@@ -140,6 +161,56 @@ pub struct Change {
     /// Id of the Change whose outcome this tells; empty for others.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub follows: String,
+}
+
+/// What one knob of a node is.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct KnobState {
+    /// The knob's name.
+    pub name: String,
+    /// The value in effect.
+    pub value: Option<Value>,
+    /// What it is put back to; the value where nothing is turned.
+    pub baseline: Option<Value>,
+    /// The lowest whole number that Orders may ask for.
+    pub lowest: Option<i64>,
+    /// The highest.
+    pub highest: Option<i64>,
+    /// The words that Orders may ask for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
+    /// Whether turning it makes the web server reload.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reloads: bool,
+    /// The Order in force; empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub order: String,
+    /// Who gave it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// What is left of its lease.
+    pub left_s: Option<f64>,
+    /// Why it cannot be turned here; empty: it can.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// What a node's wsengine can turn, and what it has turned. Subject: `slackwater.knobs.<pool>.<node>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Knobs {
+    /// Version of the message.
+    pub v: u32,
+    /// The node's name.
+    pub node: String,
+    /// The pool that it serves in.
+    pub pool: String,
+    /// Wall time.
+    pub time_unix_s: f64,
+    /// Nodes of one kind are alike: what was good for one is good for the other.
+    pub kind: String,
+    /// One for each knob that the node's configuration lists.
+    pub knobs: Vec<KnobState>,
 }
 
 /// Reads a message from JSON; the error names the field that is wrong and what was expected.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::{Serialize, de::DeserializeOwned};
-use slackwater_messages::{Change, Order, Sample, Verdict, decode, encode, is_name};
+use slackwater_messages::{Change, Knobs, Order, Sample, Verdict, Weight, decode, encode, is_name};
 
 fn examples(kind: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schema/examples");
@@ -32,7 +32,9 @@ fn golden_messages_round_trip() {
     round_trips::<Sample>("sample");
     round_trips::<Verdict>("verdict");
     round_trips::<Order>("order");
+    round_trips::<Weight>("weight");
     round_trips::<Change>("change");
+    round_trips::<Knobs>("knobs");
 }
 
 #[test]

@@ -79,6 +79,11 @@ impl Bus {
         }
     }
 
+    /// The connection, to listen on.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// How many Samples went where.
     pub fn sent(&self) -> Sent {
         Sent { published: self.published, dropped: self.backlog.dropped() }
@@ -97,18 +102,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bus_that_is_not_there_takes_no_time_and_the_newest_samples_wait() {
+    fn a_bus_that_is_away_for_a_minute_takes_no_time_and_the_newest_samples_wait() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let settings =
                 BusSettings { url: "nats://127.0.0.1:9".to_owned(), buffer_samples: 10, ..BusSettings::default() };
             let mut bus = Bus::open(&settings, ConnectOptions::new(), "test", subject("p", "n")).await.expect("open");
-            for seq in 0..100 {
+            for seq in 0..300 {
                 bus.publish(Sample { seq, ..Sample::default() }).await;
             }
-            assert_eq!(bus.sent(), Sent { published: 0, dropped: 90 });
+            assert_eq!(bus.sent(), Sent { published: 0, dropped: 290 });
             let oldest = bus.backlog.oldest().expect("ten wait");
-            assert_eq!((oldest.seq, oldest.samples_dropped), (90, 90));
+            assert_eq!((oldest.seq, oldest.samples_dropped), (290, 290));
             bus.close().await;
         });
     }

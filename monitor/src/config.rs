@@ -103,6 +103,11 @@ slackwater_node::settings! {
         /// ADDRESS:PORT of /metrics and /orca; empty: no page.
         listen: String = "127.0.0.1:9465".to_owned();
     }
+    /// HAProxy's agent-check, for pools with `way = "agent-check"`.
+    [agent] struct AgentSettings {
+        /// ADDRESS:PORT that answers HAProxy with the weight that lbengine wants for this node; empty: no answers.
+        listen: String = String::new();
+    }
     /// The web server's own status pages, asked once a second.
     [server] struct ServerSettings {
         /// Apache's mod_status page on loopback, as in http://127.0.0.1/server-status?auto; empty: not asked.
@@ -173,9 +178,10 @@ fn check(settings: &Settings, faults: &mut Faults) {
     expect("period_s", (0.05..=60.0).contains(&period_s), format!("must be 0.05 to 60 seconds, got {period_s}"));
     let buffer = settings.bus.buffer_samples;
     expect("bus.buffer_samples", (1..=3000).contains(&buffer), format!("must be 1 to 3000, got {buffer}"));
-    let listen = &settings.metrics.listen;
-    let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
-    expect("metrics.listen", is_address, format!("must be ADDRESS:PORT in digits, or empty, got {listen:?}"));
+    for (name, listen) in [("metrics.listen", &settings.metrics.listen), ("agent.listen", &settings.agent.listen)] {
+        let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
+        expect(name, is_address, format!("must be ADDRESS:PORT in digits, or empty, got {listen:?}"));
+    }
     let share = settings.canary.max_cpu_share;
     expect(
         "canary.max_cpu_share",
@@ -334,6 +340,7 @@ mod tests {
             ("[bus]\nnkey_file = \"a\"\ncredentials = \"b\"", "bus.user"),
             ("[bus]\nbuffer_samples = 0", "bus.buffer_samples"),
             ("[metrics]\nlisten = \"localhost\"", "metrics.listen"),
+            ("[agent]\nlisten = \"9777\"", "agent.listen"),
             ("[sniffer]\nports = []", "sniffer.ports"),
             (
                 "[sniffer]\nroutes = [\"a=/\",\"b=/\",\"c=/\",\"d=/\",\"e=/\",\"f=/\",\"g=/\",\"h=/\",\"i=/\",\"j=/\",\

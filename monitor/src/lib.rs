@@ -1,6 +1,7 @@
 //! What a web server's VM can see of itself, as a `Sample` each period. The binary is `slackwater-monitor`.
 //!
 //! # Layout
+//! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
 //! - [`inputs`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
@@ -10,7 +11,7 @@
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
 //! - [`status`]: the web server's status pages
-//! - [`switches`]: which turns on a core ended voluntarily
+//! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample
@@ -22,6 +23,7 @@
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
+pub mod agent;
 pub mod backlog;
 pub mod bus;
 pub mod cgroup;
@@ -45,6 +47,7 @@ pub mod seccomp;
 pub mod status;
 pub mod switches;
 pub mod table;
+pub mod threads;
 pub mod ticks;
 pub mod timer;
 pub mod watched;

@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep_until;
 
+use crate::agent;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::confine::confine;
@@ -27,6 +28,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// By then everything was done once: connected, captured, measured.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
+/// What is said then; the benchmark waits for it.
+const STARTED: &str = "has started; memory that only the start needed is given back";
 
 /// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
 /// long the period is.
@@ -59,6 +62,9 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut bus = Bus::open(&settings.bus, access, &settings.node, subject.clone()).await?;
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
+    if let Err(error) = agent::open(settings, bus.client()).await {
+        eprintln!("slackwater-monitor: HAProxy's agent-check is not answered: {error}");
+    }
     eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);
 
     let period = Duration::from_secs_f64(settings.period_s);
@@ -86,7 +92,8 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 metrics.sent(bus.sent());
                 if is_starting && start.elapsed() >= STARTED_AFTER {
                     is_starting = false;
-                    memory::give_back_code();
+                    memory::give_back();
+                    eprintln!("slackwater-monitor: {STARTED}");
                 }
                 if let Some(sentence) = overruns.count(missed, due) {
                     eprintln!("slackwater-monitor: {sentence}");

@@ -51,8 +51,9 @@ impl Alarm {
     pub async fn rings(&mut self) -> Instant {
         loop {
             let Ok(mut ready) = self.timer.readable().await else { return std::future::pending().await };
-            let rang = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0; 8])?)).is_ok();
-            if rang && let Some(at) = self.at.take() {
+            // Each time that it goes off makes it readable again, also unread.
+            ready.clear_ready();
+            if let Some(at) = self.at.take_if(|at| *at <= Instant::now()) {
                 return at;
             }
         }

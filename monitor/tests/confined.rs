@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -87,8 +89,97 @@ fn traffic(listener: TcpListener, stop: Arc<AtomicBool>) -> std::thread::JoinHan
 }
 
 fn start(config: &Path) -> Running {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    start_as(Command::new(env!("CARGO_BIN_EXE_slackwater-monitor")), config)
+}
+
+fn start_as(mut command: Command, config: &Path) -> Running {
     Running(command.args(["run", "--config"]).arg(config).stderr(Stdio::piped()).spawn().expect("slackwater-monitor"))
+}
+
+/// A Sample with requests in it, from the bus.
+fn with_traffic(bus: u16) -> Sample {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = async_nats::connect(format!("127.0.0.1:{bus}")).await.expect("a bus");
+        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
+        let with_traffic = async {
+            loop {
+                let sample: Sample = decode(&samples.next().await.expect("a message").payload).expect("a Sample");
+                if sample.traffic.as_ref().is_some_and(|traffic| traffic.rps > Some(0.0)) {
+                    return sample;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, with_traffic).await.expect("traffic in time")
+    })
+}
+
+/// The program of a name, unpacked or the machine's own.
+fn program(name: &str) -> Option<PathBuf> {
+    let unpacked = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin");
+    let places = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::iter::once(unpacked).chain(places).map(|folder| folder.join(name)).find(|program| program.exists())
+}
+
+/// A copy of the monitor that others may run. Its libraries may be below the build's folder: the loader looks beside a
+/// program with file capabilities only where an absolute path names them, so the copy gets one, a link of the same length
+/// or less.
+fn copy_for_others(folder: &Path) -> PathBuf {
+    const RELATIVE: &[u8] = b"$ORIGIN/../../.build/debian/usr/lib/x86_64-linux-gnu";
+    let copy = folder.join("slackwater-monitor");
+    let mut program = fs::read(env!("CARGO_BIN_EXE_slackwater-monitor")).expect("the program");
+    let found = program.windows(RELATIVE.len()).position(|bytes| bytes == RELATIVE);
+    if let Some(start) = found {
+        let libraries = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/debian/usr/lib/x86_64-linux-gnu");
+        let link = folder.join("lib");
+        std::os::unix::fs::symlink(fs::canonicalize(libraries).expect("the libraries"), &link).expect("a link");
+        let link = link.to_str().expect("text").as_bytes();
+        let end = start + program[start..].iter().position(|byte| *byte == 0).expect("the path's end");
+        assert!(link.len() < end - start, "the temporary folder's name is too long");
+        program[start..end].fill(0);
+        program[start..start + link.len()].copy_from_slice(link);
+    }
+    fs::write(&copy, program).expect("a copy");
+    for path in [folder, &copy] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("for others");
+    }
+    copy
+}
+
+#[test]
+fn started_by_another_user_with_file_capabilities_it_keeps_these_two_and_publishes_traffic() {
+    if !is_root() {
+        return;
+    }
+    let (Some((_server, bus)), Some(setcap)) = (nats_server(), program("setcap")) else {
+        println!("skipped: nats-server or setcap is not there (make setup)");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let copy = copy_for_others(folder.path());
+    let set = Command::new(setcap).arg("cap_perfmon,cap_net_raw+ep").arg(&copy).output().expect("setcap");
+    if !set.status.success() {
+        println!("skipped: this file system keeps no capabilities: {}", String::from_utf8_lossy(&set.stderr));
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let web = listener.local_addr().expect("an address").port();
+    let stop = Arc::new(AtomicBool::new(false));
+    let client = traffic(listener, stop.clone());
+    let nobody = NOBODY.parse().expect("a number");
+    let mut command = Command::new(&copy);
+    command.uid(nobody).gid(nobody);
+    let mut monitor = start_as(command, &config(folder.path(), bus, web, ""));
+    let said = said_until(&mut monitor, ": connected");
+    assert!(said.contains("goes on with user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{said}");
+    assert!(with_traffic(bus).traffic.expect("traffic").rt_p95_ms.is_some());
+    let status = status(monitor.0.id());
+    let number = |name: &str| u64::from_str_radix(&status[name], 16).expect("a number");
+    let allowed = CAP_NET_RAW | CAP_PERFMON;
+    assert_eq!((number("CapEff"), number("CapPrm"), number("CapInh")), (allowed, allowed, 0));
+    assert_eq!((status["NoNewPrivs"].as_str(), status["Uid"].split('\t').next()), ("1", Some(NOBODY)));
+    stop.store(true, Ordering::Relaxed);
+    client.join().expect("it ends");
 }
 
 /// What it says until a line holds `words`.
@@ -117,20 +208,7 @@ fn started_as_root_it_goes_on_as_another_user_with_two_capabilities_and_still_pu
     let said = said_until(&mut monitor, ": connected");
     assert!(said.contains("goes on with user 65534, capabilities CAP_NET_RAW, CAP_PERFMON, seccomp "), "{said}");
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let sample: Sample = runtime.block_on(async {
-        let client = async_nats::connect(format!("127.0.0.1:{bus}")).await.expect("a bus");
-        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
-        let with_traffic = async {
-            loop {
-                let sample: Sample = decode(&samples.next().await.expect("a message").payload).expect("a Sample");
-                if sample.traffic.as_ref().is_some_and(|traffic| traffic.rps > Some(0.0)) {
-                    return sample;
-                }
-            }
-        };
-        tokio::time::timeout(DEADLINE, with_traffic).await.expect("traffic in time")
-    });
+    let sample = with_traffic(bus);
     assert!(sample.cpu.is_some() && sample.traffic.expect("traffic").rt_p95_ms.is_some());
     assert!(sample.absent.values().all(|reason| !reason.contains("ermi")), "{:?}", sample.absent);
 

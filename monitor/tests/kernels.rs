@@ -40,6 +40,7 @@ impl Machine {
             cgroup: root.path().join("cgroup"),
             monotonic_ns: Rc::new(move || clock.get()),
             wall_ns: Rc::new(|| 1_795_000_000_000_000_000),
+            cpu_ns_of: Rc::new(|_| None),
         };
         let mut settings = Settings { node: "n1".to_owned(), ..Settings::default() };
         settings.canary.enabled = false;

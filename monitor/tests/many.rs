@@ -47,6 +47,7 @@ impl Tree {
             cgroup: root.join("cgroup"),
             monotonic_ns: Rc::new(move || clock.get()),
             wall_ns: Rc::new(|| 0),
+            cpu_ns_of: Rc::new(|_| None),
         };
         sched::open(&Settings::default(), &inputs)
     }

@@ -127,13 +127,17 @@ class Stage:
     def client(self) -> str:
         return f"{self.name}c"
 
+    @property
+    def errors(self) -> Path:
+        """What the programs said."""
+        return self.folder / "errors.log"
+
     def inside(self, namespace: str, *command: str) -> list[str]:
         return ["ip", "netns", "exec", namespace, *command]
 
     def start(self, namespace: str, *command: str, keep_output: bool = False) -> Running:
         sink = subprocess.PIPE if keep_output else subprocess.DEVNULL
-        log = self.folder / "errors.log"
-        with log.open("a") as errors:
+        with self.errors.open("a") as errors:
             process = subprocess.Popen(
                 self.inside(namespace, *command), stdin=subprocess.DEVNULL, stdout=sink, stderr=errors, text=True
             )

@@ -33,7 +33,13 @@ impl Allowed {
         self.0.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None }).collect()
     }
 
-    fn words(&self) -> Vec<&str> {
+    /// The lowest and the highest whole number, where numbers may be asked for.
+    pub fn bounds(&self) -> Option<(i64, i64)> {
+        if let [lowest, highest] = self.numbers()[..] { Some((lowest, highest)) } else { None }
+    }
+
+    /// The words that may be asked for.
+    pub fn words(&self) -> Vec<&str> {
         self.0.iter().filter_map(|item| if let Item::Word(word) = item { Some(word.as_str()) } else { None }).collect()
     }
 
@@ -91,6 +97,8 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
+        /// What the controller tells nodes apart by: values that were good for one are tried on others of its kind.
+        kind: String = "any".to_owned();
         /// Folder for baselines, leases and Changes that wait for the bus; for root alone.
         state_dir: String = "/var/lib/slackwater-wsengine".to_owned();
         /// Seconds between two looks whether somebody else changed what we turned.

@@ -1,18 +1,21 @@
 //! The bus, the signals and the engine together. The engine has a thread of its own, since tests and reloads take time.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use async_nats::connection::State;
-use slackwater_messages::{Change, Order, VERSION, Value, encode};
+use slackwater_messages::{Change, Knobs, Order, VERSION, Value, encode};
 use slackwater_node::bus::connect;
 use slackwater_node::notify::Notify;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
 use crate::config::{PROGRAM, Settings};
@@ -30,6 +33,9 @@ const END_WITHIN_S: f64 = 60.0;
 const TURN_AT_LEAST_EVERY_S: f64 = 5.0;
 /// Changes that wait are offered to the bus again after this time.
 const OFFER_EVERY: Duration = Duration::from_secs(1);
+
+/// What the knobs are is told this often, and after each Change.
+const REPORT_EVERY_S: f64 = 5.0;
 
 /// What the engine is told.
 enum Told {
@@ -55,9 +61,10 @@ pub fn run(settings: &Settings) -> Result<(), String> {
     store.load()?;
     let (tell, told) = channel();
     let (publish, published) = unbounded_channel();
+    let (report, reported) = watch::channel(None);
     let for_engine = settings.clone();
-    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish));
-    event_loop()?.block_on(hear(settings, &tell, published))?;
+    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish, Some(&report)));
+    event_loop()?.block_on(hear(settings, &tell, published, reported))?;
     engine.join().map_err(|_| "the engine failed".to_owned())?
 }
 
@@ -92,7 +99,7 @@ pub fn try_by_hand(
     let (tell, told) = channel();
     let (publish, mut published) = unbounded_channel::<Change>();
     let for_engine = settings.clone();
-    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish));
+    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish, None));
     let _ = tell.send(Told::Order { payload, signature: Some(signature) });
     let mut done = false;
     event_loop()?.block_on(async {
@@ -165,20 +172,30 @@ fn turn(
     store: Store,
     told: &Receiver<Told>,
     publish: UnboundedSender<Change>,
+    report: Option<&watch::Sender<Option<Knobs>>>,
 ) -> Result<(), String> {
     let world = World::machine();
     let knobs = knobs::make_all(&settings, &world);
+    let news = Rc::new(Cell::new(true));
+    let is_news = news.clone();
     let send = Box::new(move |change| {
+        is_news.set(true);
         // Whoever listens has ended only when all ends; the Change is on disk too.
         let _ = publish.send(change);
     });
     let now_s = world.monotonic_s.clone();
     let mut engine = Engine::open(settings, identity, world, knobs, store, send)?;
     let mut notify = Notify::ready();
-    let mut end_s = None;
+    let (mut end_s, mut reported_s) = (None, f64::NEG_INFINITY);
     loop {
         let wait_s = engine.turn().min(TURN_AT_LEAST_EVERY_S);
         notify.alive(Instant::now());
+        if let Some(report) = report
+            && (news.take() || now_s() - reported_s >= REPORT_EVERY_S)
+        {
+            report.send_replace(Some(engine.report()));
+            reported_s = now_s();
+        }
         if let Some(end_s) = end_s {
             if engine.is_idle() {
                 return Ok(());
@@ -205,6 +222,7 @@ async fn hear(
     settings: &Settings,
     tell: &Sender<Told>,
     mut published: UnboundedReceiver<Change>,
+    mut reported: watch::Receiver<Option<Knobs>>,
 ) -> Result<(), String> {
     let mut signals = Signals::new()?;
     let access = settings.bus.access().read()?;
@@ -213,6 +231,7 @@ async fn hear(
     let mut orders = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
     let outbox = Store::open(Path::new(&settings.state_dir))?;
     let mut offer = tokio::time::interval(OFFER_EVERY);
+    let knobs = format!("slackwater.knobs.{}.{}", settings.pool, settings.node);
     eprintln!("{PROGRAM}: listening on {subject}");
     loop {
         tokio::select! {
@@ -225,6 +244,13 @@ async fn hear(
                 Some(_) => deliver(&client, settings, &outbox).await,
                 None => break,
             },
+            Ok(()) = reported.changed() => {
+                let report = reported.borrow_and_update().as_ref().map(encode);
+                if let Some(report) = report.filter(|_| client.connection_state() == State::Connected) {
+                    // News of this moment: what does not arrive is said again soon.
+                    let _ = client.publish(knobs.clone(), report.into()).await;
+                }
+            }
             _ = offer.tick() => deliver(&client, settings, &outbox).await,
             what = signals.next() => { let _ = tell.send(what); }
         }

@@ -1,12 +1,5 @@
 //! Run delay: how long the web server's threads were ready to run and did not, and how often they gave up their core or
-//! lost it, from /proc/PID/task/TID/schedstat.
-//!
-//! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns. Each
-//! turn ends with a switch; which kind it was is told by `switches`.
-
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::path::PathBuf;
+//! lost it, summed over `threads`. Each turn on a core ends with a switch; which kind it was is told by `switches`.
 
 use slackwater_messages::{Sample, Sched};
 
@@ -15,21 +8,17 @@ use crate::config::Settings;
 use crate::forks::Forks;
 use crate::inputs::{Inputs, Reader};
 use crate::processes::Finder;
-use crate::switches::{self, Split, Switches};
+use crate::switches::Split;
+use crate::threads::Threads;
 
 /// After this time, or `SCAN_SHARE` times what looking took, processes and threads are looked for again if there may be
 /// others than before.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// Looking takes one part in this many of one core, unless that would put it off for longer than `SCAN_LATEST_NS`.
-const SCAN_SHARE: u64 = 2000;
+const SCAN_SHARE: u64 = 5000;
 const SCAN_LATEST_NS: u64 = 30_000_000_000;
-/// The files of this many threads stay open (the usual limit for a process is 1024); the rest are opened each time.
-const KEPT_FILES: usize = 512;
 /// Run delay per CPU second means nothing while the web server uses less than this share of a core.
 const LEAST_CPU_S_PER_S: f64 = 0.001;
-
-/// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
-const LONGEST_WAIT_NS: u64 = 60_000_000_000;
 
 /// Opens the collector.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
@@ -38,9 +27,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         finder: Finder::new(&settings.processes, inputs),
         forks: Forks::new(inputs),
         reader: Reader::default(),
-        threads: HashMap::new(),
-        had_turns: Vec::new(),
-        had_turns_new: Vec::new(),
+        threads: Threads::new(inputs),
         split: Split::default(),
         processes: Ok(0),
         scan_at_ns: 0,
@@ -50,60 +37,12 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     Box::new(collector)
 }
 
-/// What a thread has had since it began.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Times {
-    cpu_ns: u64,
-    run_delay_ns: u64,
-    turns: u64,
-}
-
-/// Reads a schedstat file.
-pub fn parse_schedstat(text: &str) -> Option<Times> {
-    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
-    Some(Times { cpu_ns: fields.next()?, run_delay_ns: fields.next()?, turns: fields.next()? })
-}
-
-/// The numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
-/// has another one.
-struct Thread {
-    path: PathBuf,
-    file: Option<File>,
-    last: Option<Times>,
-    switches: Option<Switches>,
-    scan_ns: u64,
-}
-
-impl Thread {
-    /// What it had since the last call; at first, and when its numbers went back (another thread has its number now),
-    /// that cannot be said. An error: it is gone.
-    fn advance(&mut self, reader: &mut Reader, longest_ns: u64) -> Result<Option<Times>, ()> {
-        let text = match &self.file {
-            Some(file) => reader.read(file),
-            None => File::open(&self.path).and_then(|file| reader.read(&file)),
-        };
-        let now = text.ok().and_then(parse_schedstat).ok_or(())?;
-        let last = self.last.replace(now);
-        Ok(last.and_then(|last| {
-            let cpu_ns = now.cpu_ns.checked_sub(last.cpu_ns)?;
-            let run_delay_ns = now.run_delay_ns.checked_sub(last.run_delay_ns)?;
-            let turns = now.turns.checked_sub(last.turns)?;
-            let plausible = cpu_ns <= longest_ns && run_delay_ns <= longest_ns + LONGEST_WAIT_NS;
-            plausible.then_some(Times { cpu_ns, run_delay_ns, turns })
-        }))
-    }
-}
-
 struct RunDelay {
     inputs: Inputs,
     finder: Finder,
     forks: Forks,
     reader: Reader,
-    threads: HashMap<(u32, u32), Thread>,
-    /// Threads that had a turn in this period, whose switches were looked at before.
-    had_turns: Vec<(u32, u32)>,
-    /// The others that had a turn.
-    had_turns_new: Vec<(u32, u32)>,
+    threads: Threads,
     split: Split,
     processes: Result<u64, String>,
     scan_at_ns: u64,
@@ -111,94 +50,48 @@ struct RunDelay {
 }
 
 impl RunDelay {
-    /// Looks for processes and threads; those that are known keep their numbers.
+    /// Looks for processes and threads, if there may be others than before.
     fn scan(&mut self, now_ns: u64) {
-        let found = self.finder.find();
-        let mut alive = 0;
-        let mut first_looks = switches::MOST_FIRST_LOOKS;
-        for pid in found.as_deref().unwrap_or_default() {
-            let tasks = self.inputs.proc.join(pid.to_string()).join("task");
-            // A process that ended since it was listed has no threads.
-            let Ok(entries) = fs::read_dir(&tasks) else { continue };
-            alive += 1;
-            for entry in entries.flatten() {
-                let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-                let kept = self.threads.len() < KEPT_FILES;
-                let thread = self.threads.entry((*pid, tid)).or_insert_with(|| {
-                    let path = entry.path().join("schedstat");
-                    let file = if kept { File::open(&path).ok() } else { None };
-                    let switches = if first_looks > 0 { switches::read(&mut self.reader, &path) } else { None };
-                    first_looks = first_looks.saturating_sub(1);
-                    Thread { path, file, last: None, switches, scan_ns: now_ns }
-                });
-                thread.scan_ns = now_ns;
-            }
+        if now_ns < self.scan_at_ns {
+            return;
         }
-        self.threads.retain(|_, thread| thread.scan_ns == now_ns);
+        self.scan_at_ns = now_ns + SCAN_EVERY_NS;
+        if !self.forks.is_look_due(&mut self.reader, now_ns) {
+            return;
+        }
+        let found = self.finder.find();
+        let alive = self.threads.scan(found.as_deref().unwrap_or_default(), now_ns);
         self.processes = found.map(|_| alive);
         let took_ns = (self.inputs.monotonic_ns)().saturating_sub(now_ns);
         self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, SCAN_LATEST_NS);
-    }
-
-    /// Of so many turns: those that ended voluntarily, and those that did not.
-    fn switches(&mut self, turns: u64) -> Result<(f64, f64), &'static str> {
-        for id in self.split.choose(&self.had_turns, &self.had_turns_new) {
-            let Some(thread) = self.threads.get_mut(&id) else { continue };
-            let now = switches::read(&mut self.reader, &thread.path);
-            let last = std::mem::replace(&mut thread.switches, now);
-            self.split.add(last, now);
-        }
-        self.split.take(turns)
     }
 }
 
 impl Collector for RunDelay {
     fn collect(&mut self, sample: &mut Sample) {
-        let now_ns = (self.inputs.monotonic_ns)();
-        if now_ns >= self.scan_at_ns {
-            self.scan_at_ns = now_ns + SCAN_EVERY_NS;
-            if self.forks.is_look_due(&mut self.reader, now_ns) {
-                self.scan(now_ns);
-            }
-        }
+        self.scan((self.inputs.monotonic_ns)());
         let read_ns = (self.inputs.monotonic_ns)();
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
         // A thread has one core at most. Much more means that its number went to another thread.
         let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
-        let (mut sum, mut measured, mut kept_times) = (Times::default(), 0, false);
-        let (reader, known) = (&mut self.reader, self.threads.len());
-        self.had_turns.clear();
-        self.had_turns_new.clear();
-        self.threads.retain(|id, thread| {
-            let Ok(advance) = thread.advance(reader, longest_ns) else { return false };
-            kept_times |= thread.last != Some(Times::default());
-            if let Some(times) = advance {
-                sum.cpu_ns += times.cpu_ns;
-                sum.run_delay_ns += times.run_delay_ns;
-                sum.turns += times.turns;
-                measured += 1;
-                if times.turns > 0 {
-                    let list = if thread.switches.is_some() { &mut self.had_turns } else { &mut self.had_turns_new };
-                    list.push(*id);
-                }
-            }
-            true
-        });
-        if self.threads.len() < known {
+        let had = self.threads.read(longest_ns);
+        let (sum, measured, is_kept) = (had.sum, had.measured, had.is_kept);
+        let looks = self.split.choose(&had.turns, &had.turns_new);
+        if had.one_ended {
             self.forks.one_ended();
         }
         let processes = match &self.processes {
             Ok(processes) => *processes,
             Err(reason) => return absent(sample, "sched", reason.clone()),
         };
-        let mut sched =
-            Sched { processes: Some(processes), threads: Some(self.threads.len() as u64), ..Sched::default() };
-        let reason = if self.threads.is_empty() {
+        let threads = self.threads.len();
+        let mut sched = Sched { processes: Some(processes), threads: Some(threads as u64), ..Sched::default() };
+        let reason = if threads == 0 {
             // Look again at once: the web server may have been restarted.
             self.scan_at_ns = 0;
             self.forks.one_ended();
             Some("no thread of the processes has a readable schedstat")
-        } else if !kept_times {
+        } else if !is_kept {
             Some("the kernel keeps no schedstat (CONFIG_SCHED_INFO)")
         } else if measured == 0 {
             Some("the threads were first seen in this period")
@@ -219,7 +112,12 @@ impl Collector for RunDelay {
             }
         } else {
             let elapsed_s = seconds_between(last_ns, read_ns);
-            let switches = self.switches(sum.turns).map(|(voluntary, lost)| (voluntary / elapsed_s, lost / elapsed_s));
+            for id in looks {
+                let (last, now) = self.threads.look(id);
+                self.split.add(last, now);
+            }
+            let switches = self.split.take(sum.turns);
+            let switches = switches.map(|(voluntary, lost)| (voluntary / elapsed_s, lost / elapsed_s));
             let (voluntary, lost) = (switches.map(|(voluntary, _)| voluntary), switches.map(|(_, lost)| lost));
             put(sample, "sched.voluntary_switches_per_s", &mut sched.voluntary_switches_per_s, voluntary);
             put(sample, "sched.involuntary_switches_per_s", &mut sched.involuntary_switches_per_s, lost);
@@ -257,14 +155,6 @@ mod tests {
 
     fn close(value: Option<f64>, expected: f64) -> bool {
         value.is_some_and(|value| (value - expected).abs() < 1e-6)
-    }
-
-    #[test]
-    fn schedstat_is_three_numbers() {
-        assert_eq!(parse_schedstat("5 7 2\n"), Some(Times { cpu_ns: 5, run_delay_ns: 7, turns: 2 }));
-        for bad in ["", "5", "5 7", "-5 7 2", "a b c"] {
-            assert_eq!(parse_schedstat(bad), None, "{bad:?}");
-        }
     }
 
     #[test]
@@ -420,7 +310,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let (pid, fixture) = (child.id(), Fixture::new(&[]));
         fixture.write("cgroup/cpu/web/cgroup.procs", &format!("{pid}\n"));
-        let inputs = Inputs { proc: PathBuf::from("/proc"), ..fixture.inputs() };
+        let inputs = Inputs { proc: "/proc".into(), ..fixture.inputs() };
         let mut settings = Settings::default();
         settings.processes.cgroup = "web".to_owned();
         let mut collector = open(&settings, &inputs);

@@ -32,6 +32,8 @@ struct Capture {
     live: Live,
     tracker: Tracker,
     drops: u64,
+    /// Packets came since the drops were asked for: a ring that stays empty drops none.
+    is_used: bool,
     /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
     readable: Rc<OwnedFd>,
 }
@@ -42,7 +44,13 @@ impl Capture {
         // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
         let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
         let readable = readable.map_err(|error: io::Error| error.to_string())?;
-        Ok(Capture { live, tracker: Tracker::new(tracker), drops: 0, readable: Rc::new(readable) })
+        Ok(Capture { live, tracker: Tracker::new(tracker), drops: 0, is_used: true, readable: Rc::new(readable) })
+    }
+
+    /// Packets dropped since the last call.
+    fn drops(&mut self) -> Result<u64, String> {
+        let total = self.live.drops().map_err(|error| error.to_string())?;
+        Ok(total.saturating_sub(std::mem::replace(&mut self.drops, total)))
     }
 }
 
@@ -86,10 +94,7 @@ impl Wire {
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let period = capture.tracker.take_period((self.inputs.wall_ns)());
         self.times += period.buckets;
-        let drops = capture.live.drops().map_err(|error| error.to_string()).map(|total| {
-            let before = std::mem::replace(&mut capture.drops, total);
-            total.saturating_sub(before)
-        });
+        let drops = if std::mem::take(&mut capture.is_used) { capture.drops() } else { Ok(0) };
         Some((period, drops, elapsed_s))
     }
 }
@@ -118,10 +123,10 @@ impl Collector for Wire {
     }
 
     fn drain(&mut self) {
-        if let Ok(capture) = &mut self.capture
-            && let Err(error) = capture.live.drain(&mut capture.tracker)
-        {
-            self.fail(&error);
+        let Ok(capture) = &mut self.capture else { return };
+        match capture.live.drain(&mut capture.tracker) {
+            Ok(packets) => capture.is_used |= packets > 0,
+            Err(error) => self.fail(&error),
         }
     }
 }

@@ -4,16 +4,19 @@
 //! - [`libpfm`]: names become encodings
 //! - [`group`]: events that are counted and read together
 //! - [`targets`]: what is counted: CPUs, a cgroup on each CPU, threads
-//! - [`scope`]: the groups of one scope, opened again when what they count has changed
+//! - [`scope`]: the groups of one scope, opened again when what they count has changed; [`fitting`]: with few files;
+//!   [`seen`]: which events count
 //! - [`figures`]: counts become cycles per instruction and the like
 //! - [`permission`]: why counting is forbidden, and how to allow it
 
 pub mod events;
 pub mod figures;
+pub mod fitting;
 pub mod group;
 pub mod libpfm;
 pub mod permission;
 pub mod scope;
+pub mod seen;
 pub mod targets;
 
 use crate::config::Settings;

@@ -4,9 +4,11 @@ use std::io;
 
 use super::events::{COUNT, Event, Wanted};
 use super::figures::Tally;
+use super::fitting::fitting;
 use super::group::{self, Group, Opened, Options, Target};
 use super::libpfm::Encoding;
 use super::permission::{Permission, why_refused};
+use super::seen::Seen;
 use super::targets::Source;
 use crate::inputs::Inputs;
 
@@ -15,27 +17,10 @@ const RETRY_FIRST_NS: u64 = 5_000_000_000;
 const RETRY_LONGEST_NS: u64 = 320_000_000_000;
 /// A group that has not been on the hardware for so long is too large for what others leave of it.
 const STARVED_NS: u64 = 2_000_000_000;
-/// Cycles and instructions: with less there is nothing to say.
-const LEAST_EVENTS: usize = 2;
 
 /// The groups of one target, with the time that each has waited for the hardware.
 struct Counted {
     groups: Vec<(Group, u64)>,
-}
-
-/// What is known of one event in a scope.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seen {
-    /// Targets on which it is open.
-    pub opened: usize,
-    /// Why it is not open on the others.
-    pub refused: Option<String>,
-    /// What it counted since it was opened, not scaled.
-    pub counted: u64,
-    /// Time that it was on the hardware since then.
-    pub running_ns: u64,
-    /// Time that it should have been.
-    pub enabled_ns: u64,
 }
 
 /// One scope.
@@ -238,7 +223,7 @@ impl Scope {
             mute[*event as usize] = match self.wanted.iter().find(|wanted| wanted.event == *event) {
                 None => Some(format!("{key} is left out in the configuration")),
                 Some(Wanted { encoding: Err(reason), .. }) => Some(reason.clone()),
-                Some(_) => why_mute(key, seen, self.opened.len()),
+                Some(_) => seen.why_mute(key, self.opened.len()),
             };
         }
         mute
@@ -254,43 +239,6 @@ impl Scope {
 /// The size of groups that stand a better chance; cycles and instructions stay together for as long as possible.
 fn smaller(size: usize) -> usize {
     if size > 2 { (size / 2).max(2) } else { 1 }
-}
-
-fn why_mute(key: &str, seen: &Seen, targets: usize) -> Option<String> {
-    match &seen.refused {
-        Some(reason) => Some(format!("{key}: {reason}")),
-        None if seen.opened < targets => Some(format!("{key}: open on {} of {targets} only", seen.opened)),
-        None if seen.counted > 0 || seen.running_ns == 0 => None,
-        None => Some(format!("{key} opens but has counted nothing in {:.1} s", seen.running_ns as f64 / 1e9)),
-    }
-}
-
-type Fit<'a> = (Vec<(Event, Encoding)>, Vec<&'a Event>, Vec<Target>);
-
-/// What can be opened with so many files: fewer events on each CPU, or all events of some of the threads.
-fn fitting<'a>(events: &'a [(Event, Encoding)], targets: &[Target], max_files: usize) -> Result<Fit<'a>, String> {
-    if events.len() * targets.len() <= max_files {
-        return Ok((events.to_vec(), Vec::new(), targets.to_vec()));
-    }
-    let too_many = || {
-        let least = LEAST_EVENTS.min(events.len()) * targets.len().min(1);
-        format!("{} targets need more files than pmu.max_files = {max_files} (at least {least})", targets.len())
-    };
-    if let Some(Target::Thread(_)) = targets.first() {
-        let room = max_files / events.len();
-        if room == 0 {
-            return Err(too_many());
-        }
-        // Evenly from all of them, since those of one process follow each other.
-        let some = (0..room).map(|place| targets[place * targets.len() / room]).collect();
-        return Ok((events.to_vec(), Vec::new(), some));
-    }
-    let room = max_files / targets.len();
-    if room < LEAST_EVENTS.min(events.len()) {
-        return Err(too_many());
-    }
-    let left_out = events[room..].iter().map(|(event, _)| event).collect();
-    Ok((events[..room].to_vec(), left_out, targets.to_vec()))
 }
 
 #[cfg(test)]
@@ -411,21 +359,6 @@ mod tests {
         answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
         assert_eq!(scope.advance(), Err("counting has just begun".to_owned()));
         assert!(scope.advance().is_ok());
-    }
-
-    #[test]
-    fn few_files_mean_fewer_events_on_cpus_and_fewer_threads() {
-        let events: Vec<(Event, Encoding)> =
-            clocks().into_iter().map(|wanted| (wanted.event, wanted.encoding.expect("an encoding"))).collect();
-        let three = [events.clone(), vec![(Event::CacheMisses, events[0].1)]].concat();
-        let cpus: Vec<Target> = (0..4).map(Target::Cpu).collect();
-        let (kept, left_out, targets) = fitting(&three, &cpus, 11).expect("room for two");
-        assert_eq!((kept.len(), left_out, targets.len()), (2, vec![&Event::CacheMisses], 4));
-        assert!(fitting(&three, &cpus, 7).unwrap_err().contains("pmu.max_files = 7"));
-        let threads: Vec<Target> = (0..100).map(Target::Thread).collect();
-        let (kept, _, targets) = fitting(&three, &threads, 12).expect("room for some");
-        assert_eq!((kept.len(), targets), (3, [0, 25, 50, 75].map(Target::Thread).to_vec()));
-        assert!(fitting(&three, &threads, 2).is_err());
     }
 
     #[test]

@@ -1,55 +1,60 @@
-// One response-time plot a server, all on the same scale: what is slow looks slow beside the others.
+// The signals of a pool as small multiples on one time axis: one line a server, those that matter in front.
 /* global uPlot */
-import { clock } from "./times.js";
+import { clock, dayAndClock } from "./times.js";
+import { Series } from "./series.js";
 
-const HEIGHT = 190;
-const MOST_PLOTS = 24;
-const QUIET_S = 4;
 const SYMBOLS = { interference: "▲", overload: "■", all_slow: "◆", unknown: "?" };
 const WORDS = { interference: "interference", overload: "overload", all_slow: "all slow", unknown: "unknown" };
+const AGAIN_MS = 30_000;
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+const digits = (value) => (value === 0 ? "0" : value >= 9.95 ? Math.round(value).toLocaleString() : value.toPrecision(2));
+const SIGNALS = [
+  { key: "rt_p95_ms", title: "p95 of response time", unit: (v) => (v >= 9995 ? `${(v / 1000).toFixed(1)} s` : `${digits(v)} ms`) },
+  { key: "rps", title: "Requests per second", unit: (v) => `${digits(v)}/s` },
+  { key: "weight", title: "Weight", unit: (v) => `${Math.round(v)}`, stepped: true },
+  { key: "cpu", title: "CPU", unit: (v) => `${Math.round(100 * v)} %` },
+  { key: "run_delay_per_cpu_s", title: "Run delay per CPU second", unit: (v) => `${digits(v)} s` },
+  { key: "steal", title: "Steal", unit: (v) => `${Math.round(100 * v)} %` },
+  { key: "cpi", title: "Cycles per instruction, or per load of the probe", unit: (v) => (v === 0 ? "0" : v.toPrecision(3)) },
+];
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function milliseconds(value) {
-  if (value == null) return "–";
-  return value < 9.95 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`;
-}
-
-// States behind the lines: a tinted band with the state's symbol and word at its top.
+// Episodes behind the lines: a tinted band with the state's symbol and the node's name.
 function drawSpans(plot, spans) {
   const { ctx, bbox } = plot;
+  const dpr = devicePixelRatio;
   ctx.save();
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
-  ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
   ctx.textBaseline = "bottom";
-  ctx.textAlign = "left";
   for (const span of spans) {
     const from = Math.max(bbox.left, plot.valToPos(span.since_unix_s, "x", true));
     const width = Math.max(2, plot.valToPos(span.last_unix_s, "x", true) - from);
     ctx.fillStyle = colour(`${span.state}-soft`);
     ctx.fillRect(from, bbox.top, width, bbox.height);
     ctx.fillStyle = colour(span.state);
-    ctx.fillRect(from, bbox.top, width, 3 * devicePixelRatio);
-    const words = `${SYMBOLS[span.state]} ${WORDS[span.state]}`;
-    const fits = ctx.measureText(words).width + 8 * devicePixelRatio < width ? words : SYMBOLS[span.state];
-    ctx.fillText(fits, from + 4 * devicePixelRatio, bbox.top + bbox.height - 4 * devicePixelRatio);
+    ctx.fillRect(from, bbox.top, width, 3 * dpr);
+    const words = `${SYMBOLS[span.state]} ${span.node} ${WORDS[span.state]}`;
+    const fits = ctx.measureText(words).width + 8 * dpr < width ? words : SYMBOLS[span.state];
+    ctx.fillText(fits, from + 4 * dpr, bbox.top + bbox.height - 3 * dpr);
   }
   ctx.restore();
 }
 
-// Weight changes in front: a dashed line (dotted in observe mode) with `100 → 0`, placed where it can be read.
-function drawMarks(plot, marks) {
+// Weight changes in front: a dashed line (dotted where nothing was applied) with `100 → 0`.
+function drawMarks(plot, marks, told) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
   ctx.save();
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
   ctx.textBaseline = "top";
   ctx.lineWidth = 1.5 * dpr;
-  let free = [bbox.left, bbox.left];
+  let free = bbox.left;
   for (const mark of marks) {
     const x = plot.valToPos(mark.time_unix_s, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -59,148 +64,160 @@ function drawMarks(plot, marks) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    const text = mark.applied ? `${mark.before} → ${mark.after}` : `would be ${mark.after}`;
+    if (!told) continue;
+    const text = mark.applied ? `${mark.node} ${mark.before} → ${mark.after}` : `${mark.node} would be ${mark.after}`;
     const width = ctx.measureText(text).width;
     const left = x + width + 8 * dpr > bbox.left + bbox.width ? x - width - 4 * dpr : x + 4 * dpr;
-    const line = free.findIndex((end) => left >= end);
-    if (line < 0) continue;
-    free[line] = left + width + 6 * dpr;
+    if (left < free) continue;
+    free = left + width + 6 * dpr;
     ctx.fillStyle = colour("accent");
-    ctx.fillText(text, left, bbox.top + (6 + 15 * line) * dpr);
+    ctx.fillText(text, left, bbox.top + 4 * dpr);
   }
   ctx.restore();
 }
 
-class NodePlot {
-  constructor(parent, node, series, limits) {
-    this.node = node;
-    this.series = series;
-    this.limits = limits;
-    this.figure = document.createElement("figure");
+class Figure {
+  constructor(stack, signal, last) {
+    this.stack = stack;
+    this.signal = signal;
+    this.last = last;
+    this.element = document.createElement("figure");
     const caption = document.createElement("figcaption");
     const name = document.createElement("b");
-    name.textContent = node;
+    name.textContent = signal.title;
     this.readout = document.createElement("span");
     this.readout.className = "readout";
     caption.append(name, this.readout);
     this.canvas = document.createElement("div");
     this.canvas.className = "canvas";
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `Response time of ${node} over the last minutes; the table has its present values`);
-    this.figure.append(caption, this.canvas);
-    parent.append(this.figure);
-    this.build();
+    this.canvas.setAttribute("aria-label", `${signal.title} of each server over time; the table has the present values`);
+    this.element.append(caption, this.canvas);
+  }
+
+  data() {
+    const { series, nodes } = this.stack;
+    return [series.times, ...nodes.map((node) => series.column(node, this.signal.key))];
   }
 
   build() {
     this.plot?.destroy();
+    const { nodes, focus } = this.stack;
     const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const paths = this.signal.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined;
+    const line = (node) => {
+      const place = focus.indexOf(node);
+      const front = place >= 0;
+      const stroke = front ? colour(place === 0 ? "p95" : "accent") : colour("p50");
+      return { stroke, width: front ? 2 : 1, dash: front ? DASHES[place % DASHES.length] : [], alpha: front ? 1 : 0.55, points: { show: false }, paths };
+    };
+    const days = this.stack.lastS > 2 * 86400;
     this.plot = new uPlot(
       {
         width: Math.max(200, this.canvas.clientWidth),
-        height: HEIGHT,
-        padding: [6, 4, 0, 0],
+        height: this.last ? 144 : 120,
+        padding: [4, 6, this.last ? 0 : 7, 0],
         legend: { show: false },
-        cursor: { y: false, drag: { x: false, y: false }, sync: { key: "plots" }, points: { show: false } },
-        scales: {
-          ms: { range: () => [0, this.limits.ms] },
-          weight: { range: () => [0, this.limits.weight] },
-        },
-        series: [
-          {},
-          { scale: "ms", stroke: colour("p50"), width: 1.25, points: { show: false } },
-          { scale: "ms", stroke: colour("p95"), width: 2, points: { show: false } },
-          {
-            scale: "weight", stroke: colour("accent"), width: 1.25, fill: colour("accent-soft"), points: { show: false },
-            paths: uPlot.paths.stepped({ align: 1 }),
-          },
-        ],
+        cursor: { y: false, drag: { x: false, y: false }, sync: { key: "signals" }, points: { show: false } },
+        scales: { x: { time: true }, y: { range: (_, __, most) => [0, (this.signal.stepped ? 1.4 : 1.08) * Math.max(most ?? 0, 1e-6)] } },
+        series: [{}, ...nodes.map(line)],
         axes: [
-          { ...axis, space: 70, values: (_, splits) => splits.map((second) => clock(second).slice(0, 5)), incrs: [60, 120, 300, 600], size: 26 },
-          { ...axis, scale: "ms", size: 52, space: 34, values: (_, splits) => splits.map((value) => `${value} ms`) },
-          { ...axis, scale: "weight", side: 1, size: 34, space: 60, grid: { show: false }, values: (_, splits) => splits.map(String), stroke: colour("accent") },
+          { ...axis, show: this.last, space: 70, size: 24, incrs: [60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 1209600], values: (_, splits) => splits.map((second) => (days ? dayAndClock(second).split(",")[0] : clock(second).slice(0, 5))) },
+          { ...axis, size: 58, space: 30, values: (_, splits) => splits.map((value) => this.signal.unit(value)) },
         ],
         hooks: {
-          drawClear: [(plot) => drawSpans(plot, this.series.spansOf(this.node))],
-          draw: [(plot) => drawMarks(plot, this.series.marksOf(this.node))],
+          drawClear: [(plot) => drawSpans(plot, this.stack.series.spansOf(nodes))],
+          draw: [(plot) => drawMarks(plot, this.stack.series.marksOf(nodes), this.signal.stepped)],
           setCursor: [() => this.read()],
         },
       },
-      this.series.columns(this.node),
+      this.data(),
       this.canvas,
     );
     this.read();
   }
 
-  update() {
-    this.plot.setData(this.series.columns(this.node));
-    this.read();
-  }
-
-  resize() {
-    this.plot.setSize({ width: Math.max(200, this.canvas.clientWidth), height: HEIGHT });
-  }
-
-  // The values under the cursor; without one those of the last seconds.
+  // The values under the cursor of the servers in front; without one the last.
   read() {
-    if (!this.plot) return;
-    const [seconds, p50, p95, weight] = this.plot.data;
-    const under = this.plot.cursor.idx;
-    const last = p95.findLastIndex((value) => value != null);
-    const slot = under ?? last;
-    let text = `p95 ${milliseconds(p95[slot])} · median ${milliseconds(p50[slot])}`;
-    if (under != null) {
-      text = `${clock(seconds[slot])} · ${text}${weight[slot] == null ? "" : ` · weight ${weight[slot]}`}`;
-    } else if (last < seconds.length - QUIET_S) {
-      text = this.series.hears(this.node, QUIET_S) ? "no requests now" : "no data now";
-    }
+    const { series, focus, nodes } = this.stack;
+    const under = this.plot?.cursor.idx;
+    const slot = under ?? series.times.length - 1;
+    const named = focus.length > 0 ? focus.slice(0, 3) : nodes.slice(0, 3);
+    const values = named.map((node) => {
+      const value = series.column(node, this.signal.key)[slot];
+      return `${node} ${value == null ? "–" : this.signal.unit(value)}`;
+    });
+    const text = `${under == null ? "" : `${clock(series.times[slot])} · `}${values.join(" · ")}`;
     if (this.readout.textContent !== text) this.readout.textContent = text;
   }
 }
 
-export class Plots {
-  constructor(section, series) {
-    this.box = section.querySelector(".plots");
+export class Stack {
+  constructor(section) {
+    this.section = section;
+    this.series = new Series();
+    this.lastS = Number(section.dataset.last);
+    this.live = section.dataset.live === "1";
     this.parent = section.querySelector(".figures");
-    this.more = section.querySelector(".more");
-    this.series = series;
-    this.limits = { ms: 10, weight: 100 };
-    this.plots = new Map();
-    new ResizeObserver(() => this.plots.forEach((plot) => plot.resize())).observe(this.parent);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plots.forEach((plot) => plot.build()));
+    this.loading = section.querySelector(".loading");
+    this.select = section.querySelector(".focus");
+    this.figures = [];
+    this.nodes = [];
+    this.focus = [];
+    this.urgent = [];
+    this.select?.addEventListener("change", () => this.draw());
+    new ResizeObserver(() => this.figures.forEach((f) => f.plot?.setSize({ width: Math.max(200, f.canvas.clientWidth), height: f.last ? 144 : 120 }))).observe(this.parent);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.figures.forEach((f) => f.build()));
+    if (!this.live && !section.dataset.until) setInterval(() => this.load(this.asked), AGAIN_MS);
   }
 
-  // `rows`: the table's rows, whose order the plots follow; if there are too many, those that are not calm go first.
-  update(rows) {
-    const heard = this.series.nodes();
-    const all = rows.filter((row) => heard.has(row.node));
-    const urgent = [...all.filter((row) => row.state !== "calm"), ...all.filter((row) => row.state === "calm")];
-    const drawn = new Set(urgent.slice(0, MOST_PLOTS).map((row) => row.node));
-    const nodes = all.map((row) => row.node).filter((node) => drawn.has(node));
-    this.box.hidden = nodes.length === 0;
-    this.more.hidden = all.length <= MOST_PLOTS;
-    this.more.textContent = `${nodes.length} of ${all.length} servers are drawn, those that are not calm first.`;
-    this.setLimits(nodes);
-    for (const [node, plot] of this.plots) {
-      if (nodes.includes(node)) continue;
-      plot.plot.destroy();
-      plot.figure.remove();
-      this.plots.delete(node);
+  async load(nodes = []) {
+    this.asked = nodes;
+    const query = new URLSearchParams({ last_s: this.lastS, step_s: this.section.dataset.step });
+    if (this.section.dataset.until) query.set("until_unix_s", this.section.dataset.until);
+    for (const node of nodes) query.append("node", node);
+    try {
+      const answer = await fetch(`${this.section.dataset.history}?${query}`);
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      const series = new Series();
+      series.merge(await answer.json());
+      this.series = series;
+      this.draw();
+    } catch (error) {
+      this.loading.hidden = false;
+      this.loading.textContent = `The series cannot be loaded (${error.message}); reload the page to try again.`;
     }
-    for (const node of nodes) {
-      const plot = this.plots.get(node);
-      if (plot) plot.update();
-      else this.plots.set(node, new NodePlot(this.parent, node, this.series, this.limits));
-    }
-    const figures = nodes.map((node) => this.plots.get(node).figure);
-    if (figures.some((figure, place) => this.parent.children[place] !== figure)) this.parent.append(...figures);
   }
 
-  // The same scale for all servers, so that they can be compared by eye.
-  setLimits(nodes) {
-    const columns = nodes.map((node) => this.series.columns(node));
-    const most = (slot) => Math.max(0, ...columns.flatMap((column) => column[slot].filter((value) => value != null)));
-    this.limits.ms = Math.max(10, 1.08 * Math.max(most(1), most(2)));
-    this.limits.weight = Math.max(1, 1.02 * most(3));
+  // From each event: the last seconds, and who is not calm.
+  update(tail, rows) {
+    this.urgent = rows.filter((row) => row.state !== "calm").map((row) => row.node);
+    if (!this.live || this.series.times.length === 0) return;
+    this.series.merge(tail);
+    this.draw();
+  }
+
+  draw() {
+    const nodes = Object.keys(this.series.nodes).sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+    const chosen = this.section.dataset.focus || this.select?.value;
+    const focus = (chosen ? [chosen] : this.urgent).filter((node) => nodes.includes(node));
+    const ordered = [...nodes.filter((node) => !focus.includes(node)), ...focus];
+    const shown = SIGNALS.filter((signal) => this.series.has(signal.key));
+    this.loading.hidden = shown.length > 0;
+    if (shown.length === 0) this.loading.textContent = "Nothing was measured in this time.";
+    const same = ordered.join() === this.nodes.join() && focus.join() === this.focus.join() && shown.length === this.figures.length;
+    this.nodes = ordered;
+    this.focus = focus;
+    if (same) {
+      for (const figure of this.figures) {
+        figure.plot.setData(figure.data());
+        figure.read();
+      }
+      return;
+    }
+    for (const figure of this.figures) figure.plot?.destroy();
+    this.figures = shown.map((signal, place) => new Figure(this, signal, place === shown.length - 1));
+    this.parent.replaceChildren(...this.figures.map((figure) => figure.element));
+    for (const figure of this.figures) figure.build();
   }
 }

@@ -1,4 +1,4 @@
-// Puts a pool's texts into the page. Everything is set as text: names and reasons are never read as markup.
+// Puts an event's texts into the page. Everything is set as text: names and reasons are never read as markup.
 import { dayAndClock, setTime, utc } from "./times.js";
 
 const MODES = { act: "act", observe: "observe", "": "mode unknown" };
@@ -7,57 +7,71 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-function field(root, name) {
-  return root.querySelector(`[data-field="${name}"]`);
+// `item` names what each data-* attribute of the elements below `root` shows.
+function fill(root, item) {
+  for (const element of root.querySelectorAll("[data-field]")) {
+    const text = item[element.dataset.field];
+    if (text === undefined) continue;
+    setText(element, text);
+    if ("hide" in element.dataset) element.hidden = !text;
+  }
+  for (const element of root.querySelectorAll("[data-bar]")) {
+    element.setAttribute("width", (100 * item[element.dataset.bar]).toFixed(1));
+  }
+  for (const element of root.querySelectorAll("[data-if]")) element.hidden = !item[element.dataset.if];
+  for (const element of root.querySelectorAll("[data-unless]")) element.hidden = item[element.dataset.unless];
+  for (const element of root.querySelectorAll("[data-href]")) {
+    const path = item[element.dataset.href];
+    if (path?.startsWith("/pools/")) element.setAttribute("href", path);
+  }
+  for (const element of root.querySelectorAll("[data-time]")) setTime(element, item[element.dataset.time]);
+  if (item.state) root.dataset.state = item.state;
+}
+
+// Only the pool's own fields, not those of the rows in its lists.
+function fillHead(section, pool) {
+  const lists = [...section.querySelectorAll("[data-list]")];
+  const own = (selector) => [...section.querySelectorAll(selector)].filter((e) => !lists.some((list) => list.contains(e)));
+  for (const element of own("[data-field]")) {
+    const text = pool[element.dataset.field];
+    if (text === undefined || element.dataset.field === "mode") continue;
+    setText(element, text);
+    if ("hide" in element.dataset) element.hidden = !text;
+  }
+  for (const element of own("[data-if]")) element.hidden = !pool[element.dataset.if];
 }
 
 export function showPool(section, pool) {
   section.dataset.state = pool.state;
   section.toggleAttribute("data-stale", pool.stale);
-  const plain = ["symbol", "headline", "sentence", "age", "total_rps", "slowest", "slowest_node", "moved", "moved_note", "alarm"];
-  for (const name of plain) setText(field(section, name), pool[name]);
-  for (const name of ["law", "balance"]) setText(field(section, name), pool[name] || "–");
-  field(section, "alarm").hidden = !pool.alarm;
-  field(section, "paused").hidden = !pool.paused;
-  const mode = field(section, "mode");
+  section.querySelector(".tiles").toggleAttribute("data-hurt", pool.hurt);
+  fillHead(section, pool);
+  const mode = section.querySelector('[data-field="mode"]');
   mode.dataset.mode = pool.mode;
   setText(mode, MODES[pool.mode] ?? pool.mode);
-  showList(section.querySelector(".servers tbody"), pool.rows, "#row", "node", showRow);
-  showList(section.querySelector(".changes"), pool.changes, "#change", "id", showChange);
+  for (const list of section.querySelectorAll("[data-list]")) showList(section, list, pool);
 }
 
 // Keeps an element for each item, in order, by its key; makes and removes what is needed.
-function showList(parent, items, template, key, show) {
-  const old = new Map([...parent.children].map((element) => [element.dataset[key], element]));
+function showList(section, parent, pool) {
+  const name = parent.dataset.list;
+  const items = pool[name].map((item) => ({ ...item, key: item.id ?? item.node }));
+  const old = new Map([...parent.children].map((element) => [element.dataset.key, element]));
   let place = parent.firstElementChild;
   for (const item of items) {
-    let element = old.get(item[key]);
-    old.delete(item[key]);
+    let element = old.get(item.key);
+    old.delete(item.key);
     if (!element) {
-      element = document.querySelector(template).content.firstElementChild.cloneNode(true);
-      element.dataset[key] = item[key];
+      element = document.querySelector(parent.dataset.template).content.firstElementChild.cloneNode(true);
+      element.dataset.key = item.key;
     }
-    show(element, item);
+    fill(element, item);
+    const since = element.querySelector('[data-field="since"]');
+    if (since) since.title = item.since_unix_s == null ? "" : `since ${dayAndClock(item.since_unix_s)} (${utc(item.since_unix_s)})`;
     if (element === place) place = place.nextElementSibling;
     else parent.insertBefore(element, place);
   }
   for (const element of old.values()) element.remove();
-  const empty = parent.closest(".card").querySelector(".empty");
-  if (empty) empty.hidden = items.length > 0;
-}
-
-function showRow(element, row) {
-  element.dataset.state = row.state;
-  for (const name of ["node", "note", "symbol", "word", "since", "weight", "wanted", "rps", "p95", "cpu", "why"]) {
-    setText(field(element, name), row[name]);
-  }
-  const since = row.since_unix_s;
-  field(element, "since").title = since == null ? "" : `since ${dayAndClock(since)} (${utc(since)})`;
-  for (const name of ["weight_share", "cpu_share"]) field(element, name).setAttribute("width", (100 * row[name]).toFixed(1));
-}
-
-function showChange(element, change) {
-  for (const name of ["what", "why", "by"]) setText(field(element, name), change[name]);
-  field(element, "would").hidden = change.applied;
-  setTime(element.querySelector("time"), change.time_unix_s);
+  const empty = section.querySelector(`[data-empty="${name}"]`);
+  if (empty) empty.hidden = items.length > 0 || (name === "rows" && pool.calm_note !== "");
 }

@@ -25,11 +25,11 @@ impl Engine {
         let mut staged = Vec::new();
         for name in due {
             let Some(waiting) = self.waiting.remove(name) else { continue };
-            let value = waiting.value.clone();
+            let (value, id) = (waiting.value.clone(), waiting.order.id.clone());
             match self.stage(name, waiting) {
                 Ok(Some(step)) => staged.push((name, step)),
                 Ok(None) => {}
-                Err(said) => self.refuse(name, Some(value), &said),
+                Err(said) => self.refuse(name, Some(value), &said, &id),
             }
         }
         let Some(knob) = staged.first().and_then(|(name, _)| self.knobs.get(name)) else { return };
@@ -125,7 +125,7 @@ impl Engine {
         let note = if step.note.is_empty() { String::new() } else { format!("; {}", step.note) };
         let why = format!("{}{asked}{note}; {how}; for {} s, by {}", lease.reason, lease.lease_s, lease.by);
         let before = step.before.as_ref().map_or(lease.before, |before| before.effective.clone());
-        self.change(name, Some(before), Some(value), why, true);
+        self.change(name, Some(before), Some(value), why, true, &lease.order_id);
     }
 
     /// Setting failed half way: what stood before is set again, at once.
@@ -158,8 +158,9 @@ impl Engine {
     }
 
     pub(super) fn refuse_applied(&mut self, name: &str, said: &str) {
-        let wanted = self.state.leases.get(name).map(|lease| lease.wanted.clone());
-        self.refuse(name, wanted, said);
+        let lease = self.state.leases.get(name);
+        let (wanted, id) = lease.map(|lease| (lease.wanted.clone(), lease.order_id.clone())).unzip();
+        self.refuse(name, wanted, said, &id.unwrap_or_default());
     }
 }
 

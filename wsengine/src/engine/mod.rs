@@ -5,6 +5,7 @@
 
 mod apply;
 mod record;
+mod report;
 mod restore;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use slackwater_messages::{Change, Order, Value};
 use crate::config::{PROGRAM, Settings};
 use crate::identity::Identity;
 use crate::knobs::Knob;
-use crate::order::{Circumstances, judge};
+use crate::order::{Circumstances, is_release, judge};
 use crate::state::{State, Store};
 use crate::world::World;
 
@@ -62,6 +63,10 @@ pub struct Engine {
     /// Knobs that somebody else changed: Orders are refused until none has come for a lease.
     yielded: BTreeMap<String, f64>,
     checked_s: f64,
+    /// What each knob was when it was last read, while nothing of ours stood there.
+    readings: BTreeMap<&'static str, Result<Value, String>>,
+    read_s: f64,
+    tried_s: f64,
     refusals: (f64, u32),
     publish: Box<dyn FnMut(Change)>,
 }
@@ -95,6 +100,9 @@ impl Engine {
             committed_s: BTreeMap::new(),
             yielded: BTreeMap::new(),
             checked_s,
+            readings: BTreeMap::new(),
+            read_s: f64::NEG_INFINITY,
+            tried_s: f64::NEG_INFINITY,
             refusals: (0.0, 0),
             publish,
         })
@@ -129,11 +137,16 @@ impl Engine {
                 {
                     why = format!("{why}; {said}");
                 }
-                self.refuse(&refused.what, refused.value, &why);
+                self.refuse(&refused.what, refused.value, &why, refused.id.as_deref().unwrap_or_default());
             }
             Ok(accepted) => {
-                if let Err(why) = self.remember(&accepted.order.id).and_then(|()| self.admit(&accepted.order)) {
-                    self.refuse(accepted.knob.name, Some(accepted.value), &why);
+                let (name, id) = (accepted.knob.name, accepted.order.id.clone());
+                if let Err(why) = self.remember(&id).and_then(|()| self.admit(&accepted.order)) {
+                    self.refuse(name, Some(accepted.value), &why, &id);
+                    return;
+                }
+                if is_release(&accepted.value) {
+                    self.release(name, &accepted.order);
                     return;
                 }
                 let now_s = self.now_s();
@@ -150,6 +163,7 @@ impl Engine {
                         accepted.knob.name,
                         Some(replaced.value),
                         "a later Order came before it was carried out",
+                        &replaced.order.id,
                     );
                 }
             }
@@ -201,10 +215,27 @@ impl Engine {
         Ok(())
     }
 
+    /// The controller gives a knob back: its lease ends now.
+    fn release(&mut self, name: &'static str, order: &Order) {
+        if let Some(waiting) = self.waiting.remove(name) {
+            self.refuse(name, Some(waiting.value), "given back before it was carried out", &waiting.order.id);
+        }
+        let Some(live) = self.live.get_mut(name) else {
+            self.refuse(name, Some(order.value.clone()), "it is not turned", &order.id);
+            return;
+        };
+        live.end = Some(format!("given back by {}: {}", order.by, order.reason));
+        live.next_try_s = 0.0;
+        // What follows is told as this Order's doing.
+        if let Some(lease) = self.state.leases.get_mut(name) {
+            lease.order_id.clone_from(&order.id);
+        }
+    }
+
     /// Ends all leases, with the reason.
     pub fn end_all(&mut self, why: &str) {
         for (name, waiting) in std::mem::take(&mut self.waiting) {
-            self.refuse(name, Some(waiting.value), why);
+            self.refuse(name, Some(waiting.value), why, &waiting.order.id);
         }
         for live in self.live.values_mut() {
             live.end.get_or_insert_with(|| why.to_owned());
@@ -261,7 +292,12 @@ impl Engine {
             self.waiting.iter().filter(|(_, waiting)| waiting.until_s <= now_s).map(|(name, _)| *name).collect();
         for name in gone {
             if let Some(waiting) = self.waiting.remove(name) {
-                self.refuse(name, Some(waiting.value), "its lease ended before the next reload was allowed");
+                self.refuse(
+                    name,
+                    Some(waiting.value),
+                    "its lease ended before the next reload was allowed",
+                    &waiting.order.id,
+                );
             }
         }
         for (name, live) in &mut self.live {

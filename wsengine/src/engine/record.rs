@@ -8,7 +8,8 @@ use crate::config::PROGRAM;
 use crate::knobs::show;
 
 impl Engine {
-    pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: &str) {
+    /// `follows` is the id of the refused Order; empty when it could not be believed.
+    pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: &str, follows: &str) {
         let now_s = self.now_s();
         if now_s - self.refusals.0 >= REFUSALS_WITHIN_S {
             let (_, more) = std::mem::replace(&mut self.refusals, (now_s, 0));
@@ -21,7 +22,7 @@ impl Engine {
             return;
         }
         let before = self.state.leases.get(what).map(|lease| lease.effective.clone());
-        self.change(what, before, value, format!("refused: {why}"), false);
+        self.change(what, before, value, format!("refused: {why}"), false, follows);
     }
 
     /// Records a Change on disk and gives it to the bus.
@@ -32,6 +33,7 @@ impl Engine {
         after: Option<Value>,
         why: String,
         applied: bool,
+        follows: &str,
     ) {
         let mut id = [0_u8; 8];
         if SystemRandom::new().fill(&mut id).is_err() {
@@ -51,7 +53,7 @@ impl Engine {
             applied,
             rt_p95_ms: None,
             rt_p95_predicted_ms: None,
-            follows: String::new(),
+            follows: follows.to_owned(),
         };
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
         let (before, after) = (value(&change.before), value(&change.after));

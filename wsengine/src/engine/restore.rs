@@ -54,7 +54,8 @@ impl Engine {
             why = format!("{why}; left alone: {said}");
         }
         self.save_after();
-        self.change(name, Some(lease.effective), Some(lease.before), why, true);
+        self.forget_reading(name);
+        self.change(name, Some(lease.effective), Some(lease.before), why, true, &lease.order_id);
     }
 
     pub(super) fn not_restored(&mut self, name: &str, said: &str) {
@@ -67,13 +68,11 @@ impl Engine {
         said.clone_into(&mut live.said);
         let why = format!("not put back yet: {said}; trying again every {RETRY_S} s");
         let lease = self.state.leases.get(name).cloned();
-        self.change(
-            name,
-            lease.as_ref().map(|lease| lease.effective.clone()),
-            lease.map(|lease| lease.before),
-            why,
-            false,
-        );
+        let (effective, before, id) = match lease {
+            Some(lease) => (Some(lease.effective), Some(lease.before), lease.order_id),
+            None => (None, None, String::new()),
+        };
+        self.change(name, effective, before, why, false, &id);
     }
 
     /// Leases of knobs that the configuration no longer lists: said, and kept for when it does.

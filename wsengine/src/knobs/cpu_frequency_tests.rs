@@ -155,3 +155,59 @@ fn without_a_driver_it_is_not_here_and_says_why() {
     let said = knob(&fixture, &[]).read().unwrap_err();
     assert!(said.contains("has no policy of our cores: this kernel has no cpufreq driver"), "{said}");
 }
+
+/// intel_pstate in passive mode and amd-pstate in passive or guided mode: the kernel's governors, no table.
+const PASSIVE: &[(&str, &str)] = &[
+    ("affected_cpus", "0"),
+    ("scaling_driver", "intel_cpufreq"),
+    ("scaling_available_governors", "conservative ondemand userspace powersave performance schedutil"),
+    ("scaling_governor", "schedutil"),
+    ("scaling_setspeed", "<unsupported>"),
+    ("scaling_cur_freq", "1712345"),
+    ("scaling_min_freq", "800000"),
+    ("scaling_max_freq", "4200000"),
+    ("cpuinfo_min_freq", "800000"),
+    ("cpuinfo_max_freq", "4200000"),
+];
+
+#[test]
+fn passive_pstate_drivers_take_governors_and_any_frequency_within_the_limits() {
+    let guided = with(
+        PASSIVE,
+        &[("scaling_driver", "amd-pstate"), ("amd_pstate_max_freq", "4200000"), ("cpuinfo_min_freq", "400000")],
+    );
+    for files in [PASSIVE, &guided] {
+        let fixture = tree(&[("policy0", files)]);
+        let knob = knob(&fixture, &[]);
+        let baseline = knob.baseline().expect("there");
+        let fast = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("there");
+        knob.apply(&fast.ours).expect("written");
+        // What runs is measured there: an idle core says nothing against the governor.
+        assert!(knob.verify(&fast.ours).expect("as wanted").how.contains("governor performance"));
+        assert_eq!(knob.restore(&baseline, &[fast.ours]), Ok(vec![]));
+        let held = knob.plan(&baseline, &Value::Integer(3_141_593)).expect("no table rounds it");
+        assert_eq!((held.effective, held.note.as_str()), (Value::Integer(3_141_593), ""));
+        fixture.write(&format!("{ROOT}/policy0/scaling_setspeed"), "1712345");
+        knob.apply(&held.ours).expect("written");
+        assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "userspace");
+        assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_setspeed")), "3141593");
+        assert_eq!(knob.restore(&baseline, &[held.ours]), Ok(vec![]));
+        assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "schedutil");
+    }
+}
+
+#[test]
+fn amd_pstate_in_active_mode_has_two_governors_and_its_limits() {
+    let active =
+        with(PSTATE, &[("scaling_driver", "amd-pstate-epp"), ("energy_performance_preference", "balance_performance")]);
+    let fixture = tree(&[("policy0", &active)]);
+    let knob = knob(&fixture, &[]);
+    let baseline = knob.baseline().expect("there");
+    let said = knob.plan(&baseline, &Value::Word("schedutil".to_owned())).unwrap_err();
+    assert_eq!(said, "driver amd-pstate-epp has the governors performance, powersave, not `schedutil`");
+    let plan = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("there");
+    knob.apply(&plan.ours).expect("written");
+    knob.verify(&plan.ours).expect("its frequency is measured, and not compared");
+    assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+    assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "powersave");
+}

@@ -1,0 +1,95 @@
+"""The baselines' file: written every half minute, a few nodes a tick, so that no tick waits for thousands of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+VERSION = 3
+"""Of the file. In 1 the probe's cycles stood under the name of hardware's; in 2 nodes had no age of their own."""
+MAX_AGE_S = 7 * 86400.0
+"""A node's baseline that was last heard of longer ago is not believed any more."""
+EVERY_S = 30.0
+NODES_A_STEP = 16
+LAST_HEARD = "last_heard_unix_s"
+"""Name, among a node's cells, of the wall time at which it was last heard of."""
+Nodes = dict[str, dict[str, Any]]
+"""Node -> its calm baseline as JSON."""
+
+
+class Source(Protocol):
+    """A judge, as far as its baselines are concerned."""
+
+    def baseline_nodes(self) -> list[str]:
+        """All nodes that have a baseline, or may have one."""
+
+    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
+        """The baselines of these nodes, or of all."""
+
+
+class Keeper:
+    """Encodes the pools' baselines step by step; `step` gives the whole file's content now and then."""
+
+    def __init__(self, judges: Mapping[str, Source], now_s: float) -> None:
+        self._judges = judges
+        self._left: list[tuple[str, list[str]]] = []
+        self._encoded: dict[str, dict[str, msgspec.Raw]] = {}
+        self._began_s = now_s
+
+    def step(self, now_s: float, now_unix_s: float) -> bytes | None:
+        """The file's content, when all nodes have had their turn; else None. Call in each tick."""
+        if not self._left and now_s - self._began_s < EVERY_S:
+            return None
+        if not self._left:
+            self._began_s = now_s
+            self._encoded = {pool: {} for pool in self._judges}
+            for pool, judge in self._judges.items():
+                nodes = judge.baseline_nodes()
+                self._left += [(pool, nodes[at : at + NODES_A_STEP]) for at in range(0, len(nodes), NODES_A_STEP)]
+        if self._left:
+            pool, nodes = self._left.pop()
+            for node, cells in self._judges[pool].export_baselines(now_unix_s, nodes).items():
+                self._encoded[pool][node] = msgspec.Raw(msgspec.json.encode(cells))
+        if self._left:
+            return None
+        encoded, self._encoded = self._encoded, {}
+        return msgspec.json.encode({"v": VERSION, "pools": encoded})
+
+    def whole(self, now_unix_s: float) -> bytes:
+        """The file's content now, at once."""
+        pools = {pool: judge.export_baselines(now_unix_s) for pool, judge in self._judges.items()}
+        return msgspec.json.encode({"v": VERSION, "pools": pools})
+
+
+def save(path: Path, content: bytes) -> None:
+    """Writes what a Keeper gave, atomically. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def load(path: Path, now_unix_s: float) -> dict[str, Nodes]:
+    """Reads what `save` wrote, less what is too old: pool -> nodes; empty when there is no file.
+
+    Raises ValueError for a file that is no such thing.
+    """
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+        if content["v"] != VERSION:
+            raise ValueError(f"version {content['v']}, expected {VERSION}")
+        pools = msgspec.convert(content["pools"], dict[str, Nodes])
+        return {
+            pool: {
+                node: cells for node, cells in nodes.items() if 0 <= now_unix_s - float(cells[LAST_HEARD]) <= MAX_AGE_S
+            }
+            for pool, nodes in pools.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not the detector's baselines: {error!r}") from None

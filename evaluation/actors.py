@@ -1,0 +1,200 @@
+"""The policies in the lab: who sets the weights of the real HAProxy during a run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evaluation.policies import INTERVAL_S, POLICIES, Look, Seen
+from evaluation.scenarios import Scenario
+from lab.balancer import BASE_WEIGHT
+from lab.controller import BUS_LISTEN, STATE_DIR, Controller, start_bus, start_monitors
+from lab.lab import Lab
+from lab.paths import LabError
+from lab.record import Listener
+from lab.spawn import wait_until
+from slackwater.config import Law
+from slackwater.messages import Sample
+
+READY_S = 15.0
+BUS = f"nats://{BUS_LISTEN}"
+MONITOR = "slackwater-monitor of "
+
+
+class Actor(Protocol):
+    """One run's policy. `begin` and `end` bracket the run, warm-up included."""
+
+    def begin(self) -> None: ...
+
+    def noisy(self, hosts: frozenset[int]) -> None:
+        """Who has a neighbour from now on; only the oracle listens."""
+
+    def check(self) -> None:
+        """Raises LabError when it cannot go on."""
+
+    def end(self) -> None: ...
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """What the monitors said, if there were any."""
+
+
+class Passive:
+    """The balancer does all there is to do."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
+        self.lab, self.scenario, self.name = lab, scenario, name
+        self.stack = contextlib.ExitStack()
+        """Undoes what `begin` did, however far it came."""
+        self.listener: Listener | None = None
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return list(self.listener.heard) if self.listener is not None else []
+
+    def begin(self) -> None:
+        pass
+
+    def noisy(self, hosts: frozenset[int]) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def end(self) -> None:
+        self.stack.close()
+
+
+class Knowing(Passive):
+    """The oracle."""
+
+    def noisy(self, hosts: frozenset[int]) -> None:
+        seen = [Seen(host.name, BASE_WEIGHT, noisy=host.number - 1 in hosts) for host in self.lab.hosts]
+        set_weights(self.lab, POLICIES[self.name].make()(Look(0.0, seen, self.scenario.load)).weights)
+
+
+LAWS: dict[str, Law] = {"ice": "ice"}
+"""Of `Serving` policies that have another law than the default. `ice` in the lab is its threshold law alone; its knobs
+are the second stage's."""
+
+
+class Serving(Passive):
+    """Slackwater itself: the real controller and monitors."""
+
+    def begin(self) -> None:
+        shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
+        controller = Controller(self.lab, "act", LAWS.get(self.name, "optimal"))
+        self.stack.callback(stop_programs, self.lab, MONITOR)
+        self.stack.callback(controller.stop)
+        controller.start()
+        self.listener = self.stack.enter_context(Listener(BUS))
+
+    def check(self) -> None:
+        if self.listener is not None:
+            self.listener.check()
+
+
+class Looking(Passive):
+    """A peer that decides once a second on what the monitors say; weights are set as its own means would set them."""
+
+    def begin(self) -> None:
+        self._decide = POLICIES[self.name].make()
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self.stack.callback(stop_programs, self.lab, "nats-server")
+        start_bus(self.lab)
+        self.listener = listener = self.stack.enter_context(Listener(BUS))
+        self.stack.callback(stop_programs, self.lab, MONITOR)
+        start_monitors(self.lab)
+        names = {host.name for host in self.lab.hosts}
+        wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=self.lab.programs)
+        thread = threading.Thread(target=self._run, args=(listener,), name=self.name, daemon=True)
+        self.stack.callback(thread.join, 5.0)
+        self.stack.callback(self._over.set)
+        thread.start()
+
+    def _run(self, listener: Listener) -> None:
+        at = len(listener.heard)
+        weights = {host.name: BASE_WEIGHT for host in self.lab.hosts}
+        try:
+            while not self._over.wait(INTERVAL_S):
+                fresh = listener.heard[at:]
+                at += len(fresh)
+                look = look_of(time.monotonic(), fresh, weights)
+                weights = self._decide(look).weights
+                set_weights(self.lab, weights)
+        except Exception as error:
+            self._error = error
+
+    def check(self) -> None:
+        if self.listener is not None:
+            self.listener.check()
+        if self._error is not None:
+            raise LabError(f"the policy {self.name} stopped: {self._error!r}")
+
+
+@dataclass(frozen=True)
+class NotHere:
+    """A policy that the lab cannot run, and why."""
+
+    why: str
+
+
+ACTORS: dict[str, Callable[[Lab, Scenario, str], Actor] | NotHere] = {
+    "static": Passive,
+    "leastconn": Passive,
+    "random2": Passive,
+    "agent-check": Looking,
+    "outlier": Looking,
+    "wsengine-only": NotHere("the lab's hosts have no wsengine that is sent Orders"),
+    "ice": Serving,
+    "slackwater": Serving,
+    "slackwater-lc": Serving,
+    "oracle": Knowing,
+}
+"""By the name of a policy."""
+
+
+def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:
+    """What one interval's Samples say of each server; `weights` are those of now."""
+    seen = []
+    for server, weight in weights.items():
+        mine = [one for one in samples if one.node == server]
+        counts = [(one.traffic.rps or 0.0) * one.period_s if one.traffic else 0.0 for one in mine]
+        times = [one.traffic.rt_mean_ms if one.traffic else None for one in mine]
+        timed = [(count, ms) for count, ms in zip(counts, times, strict=True) if ms is not None and count > 0]
+        used = [one.cpu.utilisation for one in mine if one.cpu is not None and one.cpu.utilisation is not None]
+        whole = math.fsum(count for count, _ in timed)
+        seen.append(
+            Seen(
+                server,
+                BASE_WEIGHT,
+                weight,
+                requests=round(math.fsum(counts)),
+                rt_mean_ms=math.fsum(count * ms for count, ms in timed) / whole if whole else None,
+                cpu_idle=1.0 - math.fsum(used) / len(used) if used else None,
+            )
+        )
+    return Look(now_s, seen)
+
+
+def set_weights(lab: Lab, weights: dict[str, int]) -> None:
+    """Sets those that are not as wanted. Raises LabError."""
+    now = lab.balancer.snapshot().weight
+    for server, weight in weights.items():
+        if now[server] != weight:
+            lab.balancer.set_weight(server, weight)
+
+
+def stop_programs(lab: Lab, prefix: str) -> None:
+    """Ends the lab's programs of this name."""
+    for one in [one for one in lab.programs if one.name.startswith(prefix)]:
+        with contextlib.suppress(ProcessLookupError):
+            one.stop()
+        lab.programs.remove(one)

@@ -1,0 +1,186 @@
+"""The figures of the report as PNG; readable without colour: lines have markers and dashes, bars have hatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from evaluation import recording
+from evaluation.plan import load
+from evaluation.results import per_second
+
+LINES = (
+    ("o", "-"),
+    ("s", "--"),
+    ("^", ":"),
+    ("D", "-."),
+    ("v", (0, (5, 1))),
+    ("x", (0, (1, 1))),
+    ("P", (0, (3, 1, 1, 1))),
+)
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "+++")
+GREYS = ("0.0", "0.35", "0.55", "0.2", "0.45", "0.65", "0.1")
+ICE_DETECTION_S = 3.0
+IC2_DETECTION_S = (15.0, 20.0)
+REFERENCES = {
+    ("static", "second_means_median_ms"): (-94.0, "ICE -94%"),
+    ("leastconn", "second_means_median_ms"): (-39.0, "ICE -39%"),
+    ("leastconn", "p99_ms"): (-70.0, "DIAL -70%"),
+    ("leastconn", "p95_ms"): (-48.0, "DIAL -48%"),
+}
+"""What the papers claim, by the policy that they compare with and our nearest measure."""
+
+
+def _lines(axes: Axes, number: int, x: Any, y: Any, label: str) -> None:
+    marker, dashes = LINES[number % len(LINES)]
+    every = max(1, len(x) // 12)
+    axes.plot(x, y, marker=marker, linestyle=dashes, color=GREYS[number % len(GREYS)], label=label, markevery=every)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def over_time(folder: Path, scenario: str, policies: Sequence[str], path: Path) -> Path | None:
+    """Mean response time of each second from the onset on, the median over rounds; log scale. None without runs."""
+    made = load(folder)
+    figure, axes = plt.subplots(figsize=(8, 4))
+    drawn = 0
+    for policy in policies:
+        runs = [one for one in made.runs if (one.scenario, one.policy) == (scenario, policy)]
+        found: dict[float, list[float]] = {}
+        for run in runs:
+            if recording.done(folder, run):
+                for second, mean_ms in zip(*per_second(recording.read(folder, run)), strict=True):
+                    found.setdefault(second, []).append(mean_ms)
+        if found:
+            seconds = sorted(found)
+            _lines(axes, drawn, seconds, [float(np.median(found[one])) for one in seconds], policy)
+            drawn += 1
+    if not drawn:
+        plt.close(figure)
+        return None
+    axes.axvline(0.0, color="0.5", linewidth=1)
+    axes.set(xlabel="seconds from the onset of the noise", ylabel="mean response time, ms", yscale="log")
+    axes.legend()
+    return _save(figure, path)
+
+
+def improvement(summary: dict[str, Any], scenario: str, policies: Sequence[str], path: Path) -> Path | None:
+    """Change of our measures against `static` and `leastconn`, with intervals, and what the papers claim."""
+    cells = {cell["policy"]: cell for cell in summary["cells"] if cell["scenario"] == scenario}
+    ours = [name for name in policies if name in cells]
+    measures = (("second_means_median_ms", "median of\nmeans per s"), ("p95_ms", "p95"), ("p99_ms", "p99"))
+    figure, both = plt.subplots(1, 2, figsize=(9, 4), sharey=True)
+    drawn = False
+    for axes, other in zip(both, ("static", "leastconn"), strict=True):
+        for number, name in enumerate(ours):
+            for place, (measure, _) in enumerate(measures):
+                estimate = cells[name]["change"].get(other, {}).get(measure)
+                if estimate is None:
+                    continue
+                drawn = True
+                at = place + (number - (len(ours) - 1) / 2) * 0.8 / len(ours)
+                value = 100 * estimate["value"]
+                ends = None
+                if estimate["low"] is not None:
+                    ends = [[value - 100 * estimate["low"]], [100 * estimate["high"] - value]]
+                axes.bar(
+                    at,
+                    value,
+                    0.8 / len(ours),
+                    yerr=ends,
+                    capsize=3,
+                    hatch=HATCHES[number % len(HATCHES)],
+                    facecolor="0.9",
+                    edgecolor="0",
+                    label=name if place == 0 else None,
+                )
+        for place, (measure, _) in enumerate(measures):
+            if claim := REFERENCES.get((other, measure)):
+                axes.plot([place - 0.45, place + 0.45], [claim[0]] * 2, color="0", linewidth=2)
+                axes.annotate(
+                    claim[1],
+                    (place, claim[0]),
+                    (0, -3),
+                    textcoords="offset points",
+                    ha="center",
+                    va="top",
+                    fontsize=8,
+                    bbox={"facecolor": "1", "edgecolor": "none", "pad": 1},
+                )
+        axes.axhline(0.0, color="0", linewidth=0.8)
+        axes.set_xticks(range(len(measures)), [title for _, title in measures])
+        axes.set_title(f"against {other}")
+    if not drawn:
+        plt.close(figure)
+        return None
+    both[0].set_ylabel("change, %")
+    handles, labels = max((axes.get_legend_handles_labels() for axes in both), key=lambda pair: len(pair[1]))
+    both[1].legend(handles, labels)
+    return _save(figure, path)
+
+
+def answers(summary: dict[str, Any], path: Path) -> Path | None:
+    """Seconds from onset to the first weight, all runs, as a distribution; with ICE's and IC²'s detection latency."""
+    figure, axes = plt.subplots(figsize=(8, 3.5))
+    drawn = 0
+    for policy in dict.fromkeys(run["policy"] for run in summary["runs"]):
+        found = sorted(
+            run["loud"]["answers_s"]
+            for run in summary["runs"]
+            if run["policy"] == policy and run["loud"]["answers_s"] is not None
+        )
+        if found and policy != "oracle":
+            _lines(axes, drawn, found, [(n + 1) / len(found) for n in range(len(found))], f"{policy} ({len(found)})")
+            drawn += 1
+    if not drawn:
+        plt.close(figure)
+        return None
+    axes.axvline(ICE_DETECTION_S, color="0", linestyle="--")
+    axes.annotate("ICE 3 s", (ICE_DETECTION_S, 0.02), rotation=90, fontsize=8)
+    axes.axvspan(*IC2_DETECTION_S, facecolor="0.92", hatch="//", edgecolor="0.7")
+    axes.annotate("IC² 15 to 20 s", (IC2_DETECTION_S[0], 0.02), fontsize=8)
+    axes.set(xlabel="seconds from onset to the first weight", ylabel="share of the runs", xscale="log", ylim=(0, 1.05))
+    axes.legend()
+    return _save(figure, path)
+
+
+def simulated_cost(runs: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    """CPU time of a decision cycle against the number of servers, by part."""
+    ours = sorted((run for run in runs if run["policy"] == "slackwater"), key=lambda run: run["setup"]["servers"])
+    if len({run["setup"]["servers"] for run in ours}) < 2:
+        return None
+    figure, axes = plt.subplots(figsize=(8, 4))
+    for number, part in enumerate(("detector", "lbengine", "model")):
+        _lines(axes, number, [r["setup"]["servers"] for r in ours], [r["cost_ms"][part]["p50"] for r in ours], part)
+    axes.set(xlabel="servers", ylabel="CPU ms for a cycle (median)", xscale="log", yscale="log")
+    axes.legend()
+    return _save(figure, path)
+
+
+def simulated_gain(runs: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    """p99 against the share of servers that are noisy, by policy."""
+    shares = sorted({run["setup"]["noisy"] for run in runs})
+    if len(shares) < 2:
+        return None
+    figure, axes = plt.subplots(figsize=(8, 4))
+    for number, policy in enumerate(dict.fromkeys(run["policy"] for run in runs)):
+        mine = sorted((run for run in runs if run["policy"] == policy), key=lambda run: run["setup"]["noisy"])
+        points = [(100 * run["setup"]["noisy"], run["felt"]["p99_ms"]) for run in mine if run["felt"]["p99_ms"]]
+        _lines(axes, number, [x for x, _ in points], [y for _, y in points], policy)
+    axes.set(xlabel="share of servers noisy at a time, %", ylabel="p99, ms", yscale="log")
+    axes.legend()
+    return _save(figure, path)

@@ -1,0 +1,105 @@
+"""What a run leaves behind, in Parquet: every request, every weight, and what is needed to make all figures again.
+
+`NNNN.parquet`: a request a row (`due_s` from the run's begin, `seconds`, `status`); the file's metadata has the run,
+its marks and what was lost. `NNNN-weights.parquet`: the balancer 20 times a second (`at_s`, `server`, `weight`,
+`requests`). `NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record`
+writes them. The first of the three is written last: a run is there when it is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from detector.columns import Floats, Ints
+from evaluation.plan import CompareError, Run
+
+KEY = b"slackwater-compare"
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Instants of a run in seconds from its begin."""
+
+    calm_s: float
+    on_s: float
+    """The first neighbour is loud."""
+    off_s: float
+    """The last one has ended."""
+    end_s: float
+    answers_s: float | None = None
+    """From the first neighbour until the first weight of a noisy host fell; None: it never did."""
+
+
+@dataclass
+class Recorded:
+    """One run. Arrays of requests and of looks at the balancer."""
+
+    run: Run
+    marks: Marks
+    lost: int
+    """Requests without any response."""
+    due_s: Floats
+    seconds: Floats
+    status: Ints
+    weights: list[tuple[float, str, int, int]] = field(default_factory=list)
+    """(at_s, server, weight, requests so far)"""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def path_of(folder: Path, number: int) -> Path:
+    return folder / RUNS / f"{number:04d}.parquet"
+
+
+def done(folder: Path, run: Run) -> bool:
+    """Whether a run is recorded."""
+    return path_of(folder, run.number).exists()
+
+
+def write(folder: Path, recorded: Recorded) -> None:
+    """Writes a run; it counts as done afterwards. Raises OSError."""
+    path = path_of(folder, recorded.run.number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(zip(*recorded.weights, strict=True)) or [(), (), (), ()]
+    names = ("at_s", "server", "weight", "requests")
+    _write(path.with_name(f"{path.stem}-weights.parquet"), pa.table(dict(zip(names, map(list, columns), strict=True))))
+    about = {
+        "run": msgspec.to_builtins(recorded.run),
+        "marks": asdict(recorded.marks),
+        "lost": recorded.lost,
+        "facts": recorded.facts,
+    }
+    table = pa.table({"due_s": recorded.due_s, "seconds": recorded.seconds, "status": recorded.status})
+    _write(path, table.replace_schema_metadata({KEY: json.dumps(about).encode()}))
+
+
+def _write(path: Path, table: Any) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    pq.write_table(table, draft, compression="zstd")
+    draft.replace(path)
+
+
+def read(folder: Path, run: Run) -> Recorded:
+    """Reads a run. Raises CompareError for a file that is damaged or of another comparison."""
+    path = path_of(folder, run.number)
+    try:
+        table = pq.read_table(path)
+        about = json.loads(table.schema.metadata[KEY])
+        found = msgspec.convert(about["run"], Run)
+        marks = msgspec.convert(about["marks"], Marks)
+        looks = pq.read_table(path.with_name(f"{path.stem}-weights.parquet")).to_pylist()
+        weights = [(row["at_s"], row["server"], row["weight"], row["requests"]) for row in looks]
+        due_s, seconds, status = (np.asarray(table[name]) for name in ("due_s", "seconds", "status"))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise CompareError(f"{path}: not a run of a comparison: {error!r}") from None
+    if found != run:
+        raise CompareError(f"{path}: it is of {found}; the plan says {run}")
+    return Recorded(run, marks, int(about["lost"]), due_s, seconds, status, weights, about["facts"])

@@ -1,0 +1,157 @@
+"""From recorded runs to the comparison's figures; the lab is not needed, so this is also the replay."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluation import recording
+from evaluation.plan import CompareError, Plan, load
+from evaluation.recording import Recorded
+from evaluation.statistics import Estimate, change, median
+
+MEASURES = ("second_means_median_ms", "mean_ms", "p50_ms", "p95_ms", "p99_ms", "errors_share", "answers_s")
+"""Of a run, while neighbours are loud. The first is ICE's: the median over the seconds of each second's mean response
+time. In a closed loop the median over requests misleads: a slow server keeps its clients from asking the others."""
+
+
+def phase(recorded: Recorded, begin_s: float, end_s: float) -> dict[str, float | None]:
+    """Figures of the requests that were due in [begin, end). Response times are of those answered without an error."""
+    due = (recorded.due_s >= begin_s) & (recorded.due_s < end_s)
+    good = due & (recorded.status < 400)
+    times_ms = 1e3 * recorded.seconds[good]
+    asked = int(due.sum())
+    found: dict[str, float | None] = {"requests": float(asked), "rps": len(times_ms) / (end_s - begin_s)}
+    found["errors_share"] = (asked - len(times_ms)) / asked if asked else None
+    if not len(times_ms):
+        return found | dict.fromkeys(MEASURES[:5])
+    p50, p95, p99 = np.percentile(times_ms, [50, 95, 99]).tolist()
+    second = np.floor(recorded.due_s[good] - begin_s).astype(np.int64)
+    counts = np.bincount(second)
+    means = np.bincount(second, times_ms)[counts > 0] / counts[counts > 0]
+    return found | {
+        "mean_ms": float(times_ms.mean()),
+        "p50_ms": p50,
+        "p95_ms": p95,
+        "p99_ms": p99,
+        "second_means_median_ms": float(np.median(means)),
+    }
+
+
+def figures(recorded: Recorded) -> dict[str, Any]:
+    """All figures of a run. Requests that never got a response count as errors of the disturbed phase."""
+    marks = recorded.marks
+    loud = phase(recorded, marks.on_s, marks.off_s)
+    asked = (loud["requests"] or 0.0) + recorded.lost
+    errors = (loud["errors_share"] or 0.0) * (loud["requests"] or 0.0) + recorded.lost
+    loud |= {"requests": asked, "errors_share": errors / asked if asked else None, "answers_s": marks.answers_s}
+    return {
+        "round": recorded.run.round,
+        "scenario": recorded.run.scenario,
+        "policy": recorded.run.policy,
+        "calm": phase(recorded, marks.calm_s, marks.on_s),
+        "loud": loud,
+        "after": phase(recorded, marks.off_s, marks.end_s),
+    }
+
+
+def per_second(recorded: Recorded) -> tuple[list[float], list[float]]:
+    """Seconds from the first neighbour, and each one's mean response time in ms: for the figure over time."""
+    good = recorded.status < 400
+    second = np.floor(recorded.due_s[good] - recorded.marks.on_s).astype(np.int64)
+    first = int(second.min()) if len(second) else 0
+    counts = np.bincount(second - first)
+    sums = np.bincount(second - first, 1e3 * recorded.seconds[good])
+    some = np.flatnonzero(counts)
+    return (some + first).astype(float).tolist(), (sums[some] / counts[some]).tolist()
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The comparison as JSON: medians over rounds with intervals, changes against every other policy, and whether it
+    is whole. Raises CompareError."""
+    made = load(folder)
+    runs = [run for run in made.runs if recording.done(folder, run)]
+    found = [figures(recording.read(folder, run)) for run in runs]
+    return {
+        "complete": len(runs) == len(made.runs),
+        "runs_done": len(runs),
+        "runs_planned": len(made.runs),
+        "seed": made.seed,
+        "rounds": made.rounds,
+        "capacity_rps": made.capacity_rps,
+        "machine": made.machine,
+        "cells": _cells(made, found),
+        "runs": found,
+    }
+
+
+def together(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several comparisons as one, each with scenarios of its own; machine and seed are the first one's.
+
+    Raises CompareError when two have the same scenario.
+    """
+    scenarios = [name for one in summaries for name in dict.fromkeys(cell["scenario"] for cell in one["cells"])]
+    if twice := [name for name in scenarios if scenarios.count(name) > 1]:
+        raise CompareError(f"scenario {twice[0]} is in more than one comparison: expected each in one of them")
+    return summaries[0] | {
+        "complete": all(one["complete"] for one in summaries),
+        "runs_done": sum(one["runs_done"] for one in summaries),
+        "runs_planned": sum(one["runs_planned"] for one in summaries),
+        "cells": [cell for one in summaries for cell in one["cells"]],
+        "runs": [run for one in summaries for run in one["runs"]],
+    }
+
+
+def cut_short(found: dict[str, Any]) -> str:
+    """What must stand above every table and figure of a comparison that is not whole; empty when it is."""
+    if found["complete"]:
+        return ""
+    return f"CUT SHORT: {found['runs_done']} of {found['runs_planned']} runs; what follows is of these only"
+
+
+def _cells(made: Plan, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    cells = []
+    for scenario, policy in itertools.product(made.scenarios, made.policies):
+        mine = of(found, scenario, policy)
+        if not mine:
+            continue
+        cell: dict[str, Any] = {"scenario": scenario, "policy": policy, "rounds": len(mine)}
+        for name in MEASURES:
+            values = [run["loud"][name] for run in mine.values() if run["loud"][name] is not None]
+            cell[name] = _told(median(values))
+        cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in mine.values())
+        calm = [run["calm"]["p95_ms"] for run in mine.values() if run["calm"]["p95_ms"] is not None]
+        cell["calm_p95_ms"] = _told(median(calm))
+        cell["change"] = {
+            other: {name: _told(versus(found, scenario, policy, other, name)) for name in MEASURES[:5]}
+            for other in made.policies
+            if other != policy and of(found, scenario, other)
+        }
+        cells.append(cell)
+    return cells
+
+
+def of(found: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, dict[str, Any]]:
+    """A policy's runs of a scenario, by round."""
+    return {run["round"]: run for run in found if run["scenario"] == scenario and run["policy"] == policy}
+
+
+def versus(found: Sequence[dict[str, Any]], scenario: str, policy: str, other: str, measure: str) -> Estimate | None:
+    """By which share a measure of one policy is above another's, over the rounds that both have."""
+    ours, theirs = of(found, scenario, policy), of(found, scenario, other)
+    rounds = [
+        number
+        for number in sorted(ours.keys() & theirs.keys())
+        if ours[number]["loud"][measure] is not None and theirs[number]["loud"][measure] is not None
+    ]
+    mine, others = ([float(side[number]["loud"][measure]) for number in rounds] for side in (ours, theirs))
+    return change(mine, others)
+
+
+def _told(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else asdict(estimate)

@@ -1,0 +1,184 @@
+"""One run of a comparison in the lab: warm-up, calm, the scenario's disturbance, calm again; everything recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from detector.recording import Label
+from detector.recording import write as write_samples
+from evaluation import recording
+from evaluation.actors import ACTORS, Actor, NotHere, set_weights
+from evaluation.plan import Run
+from evaluation.policies import POLICIES
+from evaluation.recording import Marks, Recorded
+from evaluation.scenarios import AFTER_S, CALM_S, SCENARIOS, Loud, Scenario
+from lab.balancer import BASE_WEIGHT
+from lab.lab import Lab
+from lab.load import Demand, Load, Requests
+from lab.noise import Noise
+from lab.watch import Watch
+
+SETTLE_S = 3.0
+WARM_UP_S = 10.0
+MARGIN_S = 3.0
+POLL_S = 0.02
+
+
+class Stage:
+    """Begins and ends the scenario's neighbours when it is time, and tells the policy."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, actor: Actor, at_mono_s: float) -> None:
+        self._lab, self._actor, self._at_s = lab, actor, at_mono_s
+        self._left = sorted(scenario.loud, key=lambda one: one.begin_s, reverse=True)
+        self._now: list[tuple[Loud, Noise]] = []
+        self.past: list[tuple[Loud, Noise]] = []
+
+    def tend(self) -> None:
+        """Call it often. Raises LabError when a neighbour ended by itself."""
+        at = time.monotonic() - self._at_s
+        before = frozenset(loud.host for loud, _ in self._now)
+        for pair in [pair for pair in self._now if at >= pair[0].end_s]:
+            self._stop(pair)
+        for _, noise in self._now:
+            noise.check()
+        while self._left and at >= self._left[-1].begin_s:
+            loud = self._left.pop()
+            host = self._lab.hosts[loud.host]
+            lasts_s = loud.end_s - loud.begin_s + MARGIN_S
+            self._now.append((loud, self._lab.noise(host, loud.kind, loud.intensity, lasts_s)))
+        after = frozenset(loud.host for loud, _ in self._now)
+        if after != before:
+            self._actor.noisy(after)
+
+    def _stop(self, pair: tuple[Loud, Noise]) -> None:
+        pair[1].stop()
+        self._now.remove(pair)
+        self.past.append(pair)
+
+    def stop(self) -> None:
+        """Ends all that are on."""
+        for pair in list(self._now):
+            self._stop(pair)
+
+    @property
+    def over(self) -> bool:
+        return not self._left and not self._now
+
+
+def one_run(lab: Lab, run: Run, folder: Path, capacity_rps: float) -> Recorded:
+    """Runs and records; the weights are the baseline again afterwards. Raises LabError, with nothing recorded."""
+    scenario = SCENARIOS[run.scenario]
+    make = ACTORS[run.policy]
+    assert not isinstance(make, NotHere), "the plan has only what the lab can run"
+    balance = POLICIES[run.policy].balance
+    if lab.balancer.balance != balance:
+        lab.balancer.set_balance(balance)
+        lab.balancer.reload()
+    _quotas(lab, scenario.quotas)
+    actor = make(lab, scenario, run.policy)
+    rate_rps = round(scenario.load * capacity_rps, 1)
+    demand = Demand(rate_rps=rate_rps, clients=scenario.clients)
+    try:
+        warm = lab.load(demand, WARM_UP_S)
+        actor.begin()
+        warm.finish()
+        return _measured(lab, run, scenario, actor, demand, capacity_rps, folder)
+    finally:
+        actor.end()
+        _quotas(lab, ())
+        set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
+
+
+def _measured(
+    lab: Lab, run: Run, scenario: Scenario, actor: Actor, demand: Demand, capacity_rps: float, folder: Path
+) -> Recorded:
+    lasts_s = SETTLE_S + CALM_S + scenario.seconds + AFTER_S + MARGIN_S
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(Watch(lab.balancer.snapshot))
+        loads = [lab.load(demand, lasts_s)]
+        begin_s, begin_unix_s = loads[0].begin_mono_s, time.time()
+        on_s = begin_s + SETTLE_S + CALM_S
+        stage = Stage(lab, scenario, actor, on_s)
+        stack.callback(stage.stop)
+        surges = sorted(scenario.surges, key=lambda one: one.begin_s, reverse=True)
+        end_s = on_s + scenario.seconds + AFTER_S
+        while time.monotonic() < end_s:
+            stage.tend()
+            actor.check()
+            lab.check()
+            loads[0].check()
+            while surges and time.monotonic() >= on_s + surges[-1].begin_s:
+                more = surges.pop()
+                rate = Demand(rate_rps=round(more.share * capacity_rps, 1))
+                loads.append(lab.load(rate, more.end_s - more.begin_s))
+            time.sleep(POLL_S)
+        requests = _together(loads)
+    past = sorted(stage.past, key=lambda pair: pair[1].on_mono_s)
+    first_s = past[0][1].on_mono_s
+    last_s = max(noise.off_mono_s or noise.on_mono_s for _, noise in past)
+    names = {lab.hosts[number].name for number in scenario.hosts}
+    weights = [
+        (look.mono_s - begin_s, server, weight, look.requests[server])
+        for look in watch.history
+        for server, weight in look.weight.items()
+    ]
+    on_at_s, off_at_s = first_s - begin_s, last_s - begin_s
+    marks = Marks(SETTLE_S, on_at_s, off_at_s, off_at_s + AFTER_S, answer_s(weights, names, on_at_s))
+    recorded = Recorded(
+        run=run,
+        marks=marks,
+        lost=requests.lost_count,
+        due_s=requests.due_mono_s - begin_s,
+        seconds=requests.seconds,
+        status=requests.status,
+        weights=weights,
+        facts={"rate_rps": demand.rate_rps, "clients": demand.clients, "begin_unix_s": begin_unix_s},
+    )
+    if samples := actor.samples:
+        labels = [
+            Label(noise.host, noise.kind, noise.intensity, noise.on_unix_s, noise.off_unix_s or noise.on_unix_s)
+            for _, noise in past
+        ]
+        path = recording.path_of(folder, run.number)
+        about = f"comparison, {run.scenario}, {run.policy}, round {run.round}"
+        write_samples(path.with_name(f"{path.stem}-samples.parquet"), samples, labels, about)
+    recording.write(folder, recorded)
+    return recorded
+
+
+def answer_s(weights: Sequence[tuple[float, str, int, int]], servers: set[str], on_s: float) -> float | None:
+    """Seconds from the first neighbour until a weight of one of the servers fell; None: it never did."""
+    before: dict[str, int] = {}
+    for at_s, server, weight, _ in weights:
+        if server in servers and at_s > on_s and weight < before.get(server, weight):
+            return at_s - on_s
+        before[server] = weight
+    return None
+
+
+def _together(loads: Sequence[Load]) -> Requests:
+    """All generators' requests as one, in order of due time."""
+    parts = [one.finish() for one in loads]
+    due = np.concatenate([part.due_mono_s for part in parts])
+    order = np.argsort(due, kind="stable")
+    lost: dict[str, int] = {}
+    for part in parts:
+        for why, count in part.lost.items():
+            lost[why] = lost.get(why, 0) + count
+    return Requests(
+        due[order],
+        np.concatenate([part.seconds for part in parts])[order],
+        np.concatenate([part.status for part in parts])[order],
+        lost,
+    )
+
+
+def _quotas(lab: Lab, quotas: Sequence[float]) -> None:
+    """Gives each host its quota; empty: the lab's own."""
+    for number, host in enumerate(lab.hosts):
+        lab.cgroups.make(host.cgroup, quota_cores=quotas[number] if quotas else lab.settings.quota_cores)

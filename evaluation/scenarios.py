@@ -1,0 +1,90 @@
+"""What happens in a comparison, as one table: who is loud, when and how, and how much is asked for meanwhile.
+
+Times are in seconds from the begin of a run's disturbed phase; before it there is calm, after it calm again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIND = "llcprobe"
+"""The paper's LLCProbe, unless a scenario says otherwise."""
+CALM_S = 6.0
+AFTER_S = 6.0
+
+
+@dataclass(frozen=True)
+class Loud:
+    """A neighbour beside a host (numbered from 0)."""
+
+    host: int
+    begin_s: float
+    end_s: float
+    kind: str = KIND
+    intensity: float = 1.0
+
+
+@dataclass(frozen=True)
+class Surge:
+    """More requests for a while: a share of the pool's capacity on top."""
+
+    share: float
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One line of the table, for a pool of three hosts."""
+
+    what: str
+    loud: tuple[Loud, ...]
+    seconds: float = 20.0
+    load: float = 0.5
+    """Share of the pool's capacity in calm."""
+    surges: tuple[Surge, ...] = ()
+    clients: int | None = None
+    """Closed loop of so many clients, no faster than `load`; None: open loop."""
+    quotas: tuple[float, ...] = ()
+    """Cores of each host; empty: all alike."""
+    app: str = "events"
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """Who has a neighbour at some time."""
+        return frozenset(one.host for one in self.loud)
+
+
+def _all_of(*hosts: int, seconds: float = 20.0) -> tuple[Loud, ...]:
+    return tuple(Loud(host, 0.0, seconds) for host in hosts)
+
+
+BURSTS = tuple(Loud(0, at, at + 2.0) for at in (0.0, 7.0, 14.0, 21.0))
+RAMP = tuple(
+    Loud(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
+)
+MIXED = (Loud(0, 0.0, 8.0, "llcprobe"), Loud(1, 8.0, 16.0, "dcopy"), Loud(0, 16.0, 24.0, "cpu"))
+
+SCENARIOS: dict[str, Scenario] = {
+    "one": Scenario("one of three noisy", _all_of(0)),
+    "one-closed": Scenario("one of three noisy, closed loop of 24 clients", _all_of(0), clients=24),
+    "two": Scenario("two of three noisy", _all_of(0, 1)),
+    "all": Scenario("all noisy", _all_of(0, 1, 2)),
+    "bursts": Scenario("2 s on, 5 s off beside one", BURSTS, seconds=28.0),
+    "slow-ramp": Scenario("noise that grows beside one", RAMP, seconds=25.0),
+    "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 6.0, 14.0),)),
+    "mixed": Scenario("three kinds, one after the other, beside two hosts", MIXED, seconds=24.0),
+    "uneven-hosts": Scenario(
+        "hosts of 0.3, 0.4 and 0.5 core, the middle one noisy", _all_of(1), quotas=(0.3, 0.4, 0.5)
+    ),
+    "load-20": Scenario("one of three noisy at 20% load", _all_of(0), load=0.2),
+    "load-80": Scenario("one of three noisy at 80% load", _all_of(0), load=0.8),
+    "long": Scenario("an episode of a minute", _all_of(0, seconds=60.0), seconds=60.0),
+    "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
+}
+"""By name."""
+
+ELSEWHERE: dict[str, str] = {
+    "streaming": "needs a kernel with IP_VS for the balancer, which shared hosts seldom have; not built",
+}
+"""Scenarios that are asked for and not run, with the reason."""

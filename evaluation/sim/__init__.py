@@ -1,0 +1,1 @@
+"""Models of pools: `requests` goes from request to request (small pools), `cycles` from decision to decision."""

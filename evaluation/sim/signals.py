@@ -1,0 +1,69 @@
+"""What a monitor would say of a simulated server: a real `Sample`, with the fields that a virtual machine without
+hardware counters has.
+
+A server wants to run while it has requests. Of that time it gets the CPU for what its requests cost, so the run delay
+per CPU second is (time spent by all its runnable requests) / (CPU time) - 1, in calm and beside a neighbour alike. The
+probe's wall/CPU ratio is drawn: beside a neighbour it is 2 to 34 in a third of the Samples and 1 in the others, as
+measured in the lab (notes in `detector/signals.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from detector.columns import Bools, Floats
+from slackwater.messages import VERSION, Canary, Cpu, Sample, Sched, Traffic
+
+POOL = "simulated"
+LOUD_SHARE = 1 / 3
+"""Share of a noisy server's Samples in which the probe meets the neighbour."""
+LOUDEST = (2.0, 34.0)
+"""Wall/CPU ratios of the probe then, log-uniform."""
+CALM_SPREAD = 0.02
+"""The probe's wall/CPU ratio in calm is 1 plus an exponential of this mean."""
+
+
+def probe_ratios(dice: np.random.Generator, noisy: Bools) -> Floats:
+    """The probe's wall/CPU ratio of each server: (servers,)."""
+    low, high = (math.log(one) for one in LOUDEST)
+    met = noisy & (dice.random(len(noisy)) < LOUD_SHARE)
+    loud = np.exp(dice.uniform(low, high, len(noisy)))
+    return np.where(met, loud, 1.0 + dice.exponential(CALM_SPREAD, len(noisy)))
+
+
+def sample(
+    name: str,
+    seq: int,
+    time_s: float,
+    period_s: float,
+    *,
+    cores: float,
+    cpu_s: float,
+    waited_s: float,
+    requests: int,
+    rt_mean_ms: float | None,
+    rt_p95_ms: float | None,
+    in_flight: int,
+    probe_ratio: float,
+) -> Sample:
+    """A Sample of one period: `cpu_s` used and `waited_s` runnable but not running, of all requests together."""
+    used = cpu_s / period_s
+    return Sample(
+        v=VERSION,
+        node=name,
+        pool=POOL,
+        time_unix_s=time_s,
+        boot_id="simulated",
+        seq=seq,
+        period_s=period_s,
+        cpu=Cpu(scope="cgroup", utilisation=used / cores, cores=cores),
+        sched=Sched(
+            cpu_s_per_s=used,
+            run_delay_s_per_s=waited_s / period_s,
+            run_delay_per_cpu_s=waited_s / cpu_s if cpu_s > 1e-3 * period_s else None,
+        ),
+        canary=Canary(wall_cpu_ratio=probe_ratio),
+        traffic=Traffic(rps=requests / period_s, rt_mean_ms=rt_mean_ms, rt_p95_ms=rt_p95_ms, in_flight=in_flight),
+    )

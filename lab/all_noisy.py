@@ -1,0 +1,156 @@
+"""Scenario `all-noisy`: a neighbour in every host, so that no weight helps; then the second stage retunes the servers.
+
+Each round measures the same noise twice: with the weights alone, and after the second stage has done its work. The
+clients are a closed loop. php-fpm's children are as many as serve best in calm.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lab import machine
+from lab.controller import BUS_LISTEN, CONTROLLER_FILE, POOL, Controller
+from lab.lab import Lab
+from lab.load import Demand
+from lab.measure import Figures, figures
+from lab.paths import LabError
+from lab.retunable import KEY_FILE, make_keys, start_wsengines
+from lab.scenario import COLUMNS, at_baseline, shown, stay
+from lab.spawn import wait_until
+from slackwater.messages import Change, Mode
+
+CALM_CHILDREN = 2
+KNOBS = {"php_fpm": {"max_children": "[1, 32]"}}
+WARM_UP_S = 10.0
+BEGIN_S = 2.0
+"""After the noise begins, and after the last node is retuned, before it is measured."""
+RETUNED_WITHIN_S = 50.0
+BACK_WITHIN_S = 90.0
+LEAVE_AFTER_S = 5.0
+PHASES = ("calm", "without", "with")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`seconds` is the length of what is measured in each phase."""
+
+    noise: str
+    intensity: float
+    seconds: float
+    rounds: int
+    clients: int
+    policy: str = "knowledge"
+
+
+class RetuningController(Controller):
+    """The controller in `act` mode, with the second stage; it enters after the phase without it has been measured."""
+
+    def __init__(self, lab: Lab, no_room_after_s: float, policy: str) -> None:
+        self._retune = (
+            f'\n[retune]\nmode = "act"\norder_key = "{KEY_FILE}"\npolicy = "{policy}"\n'
+            f"no_room_after_s = {no_room_after_s:g}\nlong_after_s = {no_room_after_s:g}\n"
+            f"leave_after_s = {LEAVE_AFTER_S:g}\nlease_s = 20\nreload_min_interval_s = 3\nsearch_measure_s = 5\n"
+        )
+        super().__init__(lab, "act")
+
+    def write(self, mode: Mode) -> None:
+        super().write(mode)
+        with CONTROLLER_FILE.open("a") as file:
+            file.write(self._retune)
+
+    def turned(self, since_unix_s: float) -> dict[str, Change]:
+        """The last Change of each node's wsengine since then."""
+        if self.journal is None:
+            return {}
+        found = reversed(self.journal.changes(POOL, 1000, since_unix_s))
+        return {change.target: change for change in found if change.by == "wsengine" and change.applied}
+
+
+def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str, Any]:
+    """Calm, noise without and with the second stage, and the way back."""
+    wait_until(lambda: at_baseline(lab), "all weights at the baseline", BACK_WITHIN_S, watch=lab.programs)
+    most_s = 3 * plan.seconds + 2 * BEGIN_S + RETUNED_WITHIN_S
+    load = lab.load(Demand(clients=plan.clients), BEGIN_S + most_s)
+    calm_s = load.begin_mono_s + BEGIN_S
+    stay(lab, calm_s + plan.seconds, load)
+    noises = [lab.noise(host, plan.noise, plan.intensity, most_s) for host in lab.hosts]
+    on_unix_s, on_s = time.time(), time.monotonic()
+    stay(lab, on_s + BEGIN_S + plan.seconds, load)
+
+    def retuned() -> bool:
+        turned = controller.turned(on_unix_s)
+        return len(turned) == len(lab.hosts) and at_baseline(lab)
+
+    wait_until(retuned, "all nodes retuned", RETUNED_WITHIN_S, watch=lab.programs)
+    with_s = time.monotonic() + BEGIN_S
+    values = {name: change.after for name, change in controller.turned(on_unix_s).items()}
+    stay(lab, with_s + plan.seconds, load)
+    for noise in noises:
+        noise.stop()
+    off_unix_s = time.time()
+
+    def back() -> bool:
+        turned = controller.turned(off_unix_s)
+        return len(turned) == len(lab.hosts) and all(one.why.startswith("put back") for one in turned.values())
+
+    wait_until(back, "all nodes put back", BACK_WITHIN_S, watch=lab.programs)
+    requests = load.finish()
+    marks = {
+        "calm": (calm_s, calm_s + plan.seconds),
+        "without": (on_s + BEGIN_S, on_s + BEGIN_S + plan.seconds),
+        "with": (with_s, with_s + plan.seconds),
+    }
+    phases: dict[str, Figures] = {name: figures(requests, *marks[name], None) for name in PHASES}
+    failed = int((requests.status >= 400).sum()) + requests.lost_count
+    return {"phases": phases, "values": values, "failed": failed, "ratio": ratio(phases)}
+
+
+def ratio(phases: dict[str, Figures]) -> float | None:
+    """p95 with the second stage over p95 without."""
+    with_ms, without_ms = phases["with"]["p95_ms"], phases["without"]["p95_ms"]
+    return None if with_ms is None or not without_ms else with_ms / without_ms
+
+
+def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
+    """All rounds; gives the JSON of the run."""
+    if not lab.settings.retunable:
+        raise LabError("this scenario needs a lab whose hosts can be retuned")
+    facts = machine.describe(lab)
+    make_keys()
+    warm = lab.load(Demand(clients=plan.clients), WARM_UP_S)
+    controller = RetuningController(lab, BEGIN_S + plan.seconds + 1.0, plan.policy)
+    controller.start()
+    start_wsengines(lab, POOL, BUS_LISTEN, KNOBS)
+    warm.finish()
+    rounds = []
+    for number in range(1, plan.rounds + 1):
+        rounds.append(one_round(lab, controller, plan))
+        say(f"round {number} of {plan.rounds}: {sentence(rounds[-1])}")
+    ratios = [one["ratio"] for one in rounds if one["ratio"] is not None]
+    settings = {"scenario": "all-noisy", **plan.__dict__, "php_children": lab.settings.php_children}
+    median = statistics.median(ratios) if ratios else None
+    return {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median}
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """A round in a line."""
+    p95 = ", ".join(f"{name} {shown(found['phases'][name]['p95_ms'])}" for name in PHASES)
+    values = ", ".join(f"{name} {value}" for name, value in sorted(found["values"].items()))
+    return f"p95 ms {p95}; with/without {shown(found['ratio'], '.2f')}; failed {found['failed']}; turned to {values}"
+
+
+def medians(result: dict[str, Any]) -> list[list[str]]:
+    """Rows of the table: a phase a row, medians over the rounds (errors: the sum)."""
+    rows = []
+    for name in PHASES:
+        row = [name]
+        for key, form in COLUMNS:
+            values = [one["phases"][name][key] for one in result["rounds"] if one["phases"][name][key] is not None]
+            value = (sum(values) if key in ("requests", "errors") else statistics.median(values)) if values else None
+            row.append(shown(value, form))
+        rows.append(row)
+    return rows

@@ -1,0 +1,177 @@
+//! Answers HAProxy's agent-check: the weight that lbengine wants for this node, in percent of the configured one, and
+//! 100% when it has said nothing for its lease.
+//!
+//! Only ever a percentage: the protocol's other words (`ready`, `up`, `drain`, ...) would overrule what an operator has
+//! set. HAProxy Configuration Manual, section 5.2, `agent-check`.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, Subscriber};
+use slackwater_messages::{Weight, decode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_stream::StreamExt as _;
+
+use crate::config::Settings;
+
+/// What a node gets of its server's weight when nobody says otherwise.
+const WHOLE: u32 = 100;
+/// The longest lease that is believed: a wrong word may not stay for hours.
+const LONGEST_LEASE_S: f64 = 60.0;
+/// Connections at a time; more wait in the kernel.
+const MOST_CONNECTIONS: usize = 16;
+/// How long a connection may take.
+const CONNECTION_ENDS_AFTER: Duration = Duration::from_secs(1);
+
+/// The last word of lbengine.
+#[derive(Debug, Clone, Copy)]
+struct Word {
+    percent: u32,
+    ends: Instant,
+}
+
+/// What to answer, shared by who hears and who answers.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted(Arc<Mutex<Option<Word>>>);
+
+impl Wanted {
+    /// Takes in a word, for as long as it says. One without a lease says nothing.
+    pub fn hear(&self, weight: &Weight, now: Instant) {
+        let lease_s = weight.lease_s.min(LONGEST_LEASE_S);
+        if lease_s > 0.0 {
+            let word = Word { percent: weight.percent, ends: now + Duration::from_secs_f64(lease_s) };
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(word);
+        }
+    }
+
+    /// The answer at this instant.
+    pub fn percent(&self, now: Instant) -> u32 {
+        let word = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        word.filter(|word| now < word.ends).map_or(WHOLE, |word| word.percent)
+    }
+}
+
+/// Begins to listen to lbengine and to answer HAProxy, where the settings say so.
+///
+/// # Errors
+/// Why it cannot.
+pub async fn open(settings: &Settings, client: Client) -> Result<(), String> {
+    let listen = &settings.agent.listen;
+    if listen.is_empty() {
+        return Ok(());
+    }
+    let cannot = |error: &dyn std::fmt::Display| format!("agent.listen: {listen}: {error}");
+    let address: SocketAddr = listen.parse().map_err(|error| cannot(&error))?;
+    let listener = TcpListener::bind(address).await.map_err(|error| cannot(&error))?;
+    let subject = format!("slackwater.weight.{}.{}", settings.pool, settings.node);
+    let words = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
+    let wanted = Wanted::default();
+    tokio::spawn(listen_to(words, settings.pool.clone(), settings.node.clone(), wanted.clone()));
+    tokio::spawn(serve(listener, wanted));
+    Ok(())
+}
+
+async fn listen_to(mut words: Subscriber, pool: String, node: String, wanted: Wanted) {
+    while let Some(message) = words.next().await {
+        match decode::<Weight>(&message.payload) {
+            Ok(weight) if weight.pool == pool && weight.node == node => wanted.hear(&weight, Instant::now()),
+            Ok(weight) => {
+                eprintln!("slackwater-monitor: a weight for {} of {} is left out", weight.node, weight.pool);
+            }
+            Err(error) => eprintln!("slackwater-monitor: a weight is left out: {error}"),
+        }
+    }
+}
+
+/// Answers until it is dropped.
+pub async fn serve(listener: TcpListener, wanted: Wanted) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.len() >= MOST_CONNECTIONS {
+            connections.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                while connections.try_join_next().is_some() {}
+                let percent = wanted.percent(Instant::now());
+                connections.spawn(timeout(CONNECTION_ENDS_AFTER, answer(stream, percent)));
+            }
+            // No descriptors left, or the like: not to be asked for at once again.
+            Err(_) => sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
+/// One line; then what HAProxy was told to send (`agent-send`) is read to its end, since what is left unread would turn
+/// the close into a reset that may overtake the answer. What goes wrong with a connection is its peer's business.
+async fn answer(mut stream: TcpStream, percent: u32) {
+    let line = format!("{percent}%\n");
+    if stream.write_all(line.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
+        let mut sent = [0; 256];
+        while stream.read(&mut sent).await.is_ok_and(|count| count > 0) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    fn weight(percent: u32, lease_s: f64) -> Weight {
+        Weight { v: 1, node: "n1".to_owned(), pool: "web".to_owned(), time_unix_s: 0.0, percent, lease_s }
+    }
+
+    #[test]
+    fn a_word_holds_for_its_lease_and_then_the_node_gets_all_of_its_weight() {
+        let (wanted, start) = (Wanted::default(), Instant::now());
+        let at = |s: f64| wanted.percent(start + Duration::from_secs_f64(s));
+        assert_eq!(at(0.0), 100, "nobody has said anything");
+        wanted.hear(&weight(30, 3.0), start);
+        assert_eq!((at(0.0), at(2.9), at(3.0)), (30, 30, 100));
+        wanted.hear(&weight(0, 3.0), start + Duration::from_secs(2));
+        assert_eq!((at(4.9), at(5.1)), (0, 100), "each word renews the lease");
+    }
+
+    #[test]
+    fn a_lease_that_is_none_or_has_no_end_is_not_believed() {
+        let (wanted, start) = (Wanted::default(), Instant::now());
+        for lease_s in [0.0, -1.0, f64::NEG_INFINITY] {
+            wanted.hear(&weight(0, lease_s), start);
+            assert_eq!(wanted.percent(start), 100, "{lease_s}");
+        }
+        for lease_s in [1e12, f64::INFINITY, f64::NAN] {
+            wanted.hear(&weight(0, lease_s), start);
+            assert_eq!(wanted.percent(start + Duration::from_secs(61)), 100, "{lease_s}");
+        }
+    }
+
+    #[test]
+    fn a_connection_gets_one_line_whatever_it_sends_and_silent_ones_hold_nobody_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("an address");
+            let wanted = Wanted::default();
+            wanted.hear(&weight(42, 30.0), Instant::now());
+            let client = tokio::task::spawn_blocking(move || {
+                let connect = || std::net::TcpStream::connect(address).expect("a connection");
+                let silent: Vec<_> = (0..2 * MOST_CONNECTIONS).map(|_| connect()).collect();
+                let mut stream = connect();
+                stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a deadline");
+                stream.write_all(&[b'x'; 2000]).expect("sent");
+                let mut said = String::new();
+                stream.read_to_string(&mut said).expect("an answer");
+                drop(silent);
+                said
+            });
+            tokio::select! {
+                () = serve(listener, wanted) => {}
+                said = client => assert_eq!(said.expect("the client's part"), "42%\n"),
+            }
+        });
+    }
+}

@@ -1,0 +1,28 @@
+//! Whether an event counts, or why it has nothing to say.
+
+/// What is known of one event in a scope.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Seen {
+    /// Targets on which it is open.
+    pub opened: usize,
+    /// Why it is not open on the others.
+    pub refused: Option<String>,
+    /// What it counted since it was opened, not scaled.
+    pub counted: u64,
+    /// Time that it was on the hardware since then.
+    pub running_ns: u64,
+    /// Time that it should have been.
+    pub enabled_ns: u64,
+}
+
+impl Seen {
+    /// Why an event that can be encoded says nothing, of so many targets; `None`: it counts, or had no chance yet.
+    pub fn why_mute(&self, key: &str, targets: usize) -> Option<String> {
+        match &self.refused {
+            Some(reason) => Some(format!("{key}: {reason}")),
+            None if self.opened < targets => Some(format!("{key}: open on {} of {targets} only", self.opened)),
+            None if self.counted > 0 || self.running_ns == 0 => None,
+            None => Some(format!("{key} opens but has counted nothing in {:.1} s", self.running_ns as f64 / 1e9)),
+        }
+    }
+}

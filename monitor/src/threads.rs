@@ -1,0 +1,323 @@
+//! The threads of the web server's processes and what each had since it was last read, from
+//! /proc/PID/task/TID/schedstat.
+//!
+//! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns.
+//!
+//! Reading a hundred files is dear, and most threads sleep. A process's CPU time, which one system call tells, does not
+//! move while all its threads sleep, and then none of their files changes either: so they are read only when it moved.
+//! The kernel counts a turn when it begins and its CPU time from the next clock tick on, or the turn's end: a turn that
+//! began within a tick before the reading may be told a period later, never lost.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::inputs::{Inputs, Reader};
+use crate::switches::{self, Switches};
+
+/// The files of this many threads stay open (the usual limit for a process is 1024); the rest are opened each time.
+const KEPT_FILES: usize = 512;
+
+/// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
+const LONGEST_WAIT_NS: u64 = 60_000_000_000;
+
+/// What a thread has had.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Times {
+    /// CPU time.
+    pub cpu_ns: u64,
+    /// Time for which it was ready to run, but did not.
+    pub run_delay_ns: u64,
+    /// Turns on a core.
+    pub turns: u64,
+}
+
+/// Reads a schedstat file.
+pub fn parse_schedstat(text: &str) -> Option<Times> {
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
+    Some(Times { cpu_ns: fields.next()?, run_delay_ns: fields.next()?, turns: fields.next()? })
+}
+
+/// Process and thread.
+pub type Id = (u32, u32);
+
+/// What all threads had together since the last reading.
+#[derive(Debug, Default, PartialEq)]
+pub struct Had {
+    /// The sum of those of which it can be said.
+    pub sum: Times,
+    /// Of how many threads it can be said.
+    pub measured: usize,
+    /// The kernel keeps these numbers.
+    pub is_kept: bool,
+    /// One of the known threads is gone.
+    pub one_ended: bool,
+    /// Threads that had a turn, whose switches were looked at before.
+    pub turns: Vec<Id>,
+    /// The others that had a turn.
+    pub turns_new: Vec<Id>,
+}
+
+/// All known threads.
+pub struct Threads {
+    proc: PathBuf,
+    inputs: Inputs,
+    reader: Reader,
+    processes: HashMap<u32, Process>,
+    had: Had,
+}
+
+#[derive(Default)]
+struct Process {
+    threads: HashMap<u32, Thread>,
+    /// Its CPU time when the threads were read last; none while one of them has yet to be read.
+    cpu_ns: Option<u64>,
+    is_kept: bool,
+    scan_ns: u64,
+}
+
+/// The numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
+/// has another one.
+struct Thread {
+    file: Option<File>,
+    last: Option<Times>,
+    switches: Option<Switches>,
+    scan_ns: u64,
+}
+
+impl Thread {
+    /// What it had since the last call; at first, and when its numbers went back (another thread has its number now),
+    /// that cannot be said. An error: it is gone.
+    fn advance(
+        &mut self,
+        reader: &mut Reader,
+        path: impl FnOnce() -> PathBuf,
+        longest_ns: u64,
+    ) -> Result<Option<Times>, ()> {
+        let text = match &self.file {
+            Some(file) => reader.read(file),
+            None => File::open(path()).and_then(|file| reader.read(&file)),
+        };
+        let now = text.ok().and_then(parse_schedstat).ok_or(())?;
+        let last = self.last.replace(now);
+        Ok(last.and_then(|last| {
+            let cpu_ns = now.cpu_ns.checked_sub(last.cpu_ns)?;
+            let run_delay_ns = now.run_delay_ns.checked_sub(last.run_delay_ns)?;
+            let turns = now.turns.checked_sub(last.turns)?;
+            let plausible = cpu_ns <= longest_ns && run_delay_ns <= longest_ns + LONGEST_WAIT_NS;
+            plausible.then_some(Times { cpu_ns, run_delay_ns, turns })
+        }))
+    }
+}
+
+fn tasks(proc: &Path, pid: u32) -> PathBuf {
+    proc.join(pid.to_string()).join("task")
+}
+
+fn schedstat(proc: &Path, (pid, tid): Id) -> PathBuf {
+    tasks(proc, pid).join(tid.to_string()).join("schedstat")
+}
+
+impl Threads {
+    /// None is known yet.
+    pub fn new(inputs: &Inputs) -> Threads {
+        Threads {
+            proc: inputs.proc.clone(),
+            inputs: inputs.clone(),
+            reader: Reader::default(),
+            processes: HashMap::new(),
+            had: Had::default(),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.processes.values().map(|process| process.threads.len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Looks for the threads of these processes; those that are known keep their numbers. Returns how many of the
+    /// processes are there.
+    pub fn scan(&mut self, pids: &[u32], now_ns: u64) -> u64 {
+        let mut files = KEPT_FILES.saturating_sub(self.len());
+        let mut first_looks = switches::MOST_FIRST_LOOKS;
+        let mut alive = 0;
+        for pid in pids {
+            let tasks = tasks(&self.proc, *pid);
+            // A process that ended since it was listed has no threads.
+            let Ok(about) = fs::metadata(&tasks) else { continue };
+            let process = self.processes.entry(*pid).or_default();
+            // The kernel shows one link for each thread, and two of the directory's own.
+            if about.nlink() == 2 + process.threads.len() as u64 {
+                process.scan_ns = now_ns;
+                alive += 1;
+                continue;
+            }
+            let Ok(entries) = fs::read_dir(&tasks) else { continue };
+            alive += 1;
+            process.scan_ns = now_ns;
+            for entry in entries.flatten() {
+                let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                let thread = process.threads.entry(tid).or_insert_with(|| {
+                    let path = schedstat(&self.proc, (*pid, tid));
+                    let file = if files > 0 { File::open(&path).ok() } else { None };
+                    files = files.saturating_sub(1);
+                    let switches = if first_looks > 0 { switches::read(&mut self.reader, &path) } else { None };
+                    first_looks = first_looks.saturating_sub(1);
+                    process.cpu_ns = None;
+                    Thread { file, last: None, switches, scan_ns: now_ns }
+                });
+                thread.scan_ns = now_ns;
+            }
+            process.threads.retain(|_, thread| thread.scan_ns == now_ns);
+        }
+        self.processes.retain(|_, process| process.scan_ns == now_ns);
+        alive
+    }
+
+    /// What they had since the last call. A thread whose CPU time grew by more than `longest_ns` is another one now.
+    pub fn read(&mut self, longest_ns: u64) -> &Had {
+        let (reader, proc) = (&mut self.reader, &self.proc);
+        let Had { mut turns, mut turns_new, .. } = std::mem::take(&mut self.had);
+        turns.clear();
+        turns_new.clear();
+        let mut had = Had { turns, turns_new, ..Had::default() };
+        for (pid, process) in &mut self.processes {
+            // Asked for before the files: what happens in between is found the next time.
+            let cpu_ns = (self.inputs.cpu_ns_of)(*pid);
+            if cpu_ns.is_some() && cpu_ns == process.cpu_ns {
+                had.measured += process.threads.len();
+                had.is_kept |= process.is_kept;
+                continue;
+            }
+            process.cpu_ns = cpu_ns;
+            process.threads.retain(|tid, thread| {
+                let id = (*pid, *tid);
+                let Ok(advance) = thread.advance(reader, || schedstat(proc, id), longest_ns) else {
+                    had.one_ended = true;
+                    return false;
+                };
+                process.is_kept |= thread.last != Some(Times::default());
+                if let Some(times) = advance {
+                    had.sum.cpu_ns += times.cpu_ns;
+                    had.sum.run_delay_ns += times.run_delay_ns;
+                    had.sum.turns += times.turns;
+                    had.measured += 1;
+                    if times.turns > 0 {
+                        let list = if thread.switches.is_some() { &mut had.turns } else { &mut had.turns_new };
+                        list.push(id);
+                    }
+                }
+                true
+            });
+            had.is_kept |= process.is_kept;
+        }
+        self.had = had;
+        &self.had
+    }
+
+    /// The switches of a thread when they were looked at last, and now.
+    pub fn look(&mut self, id: Id) -> (Option<Switches>, Option<Switches>) {
+        let thread = self.processes.get_mut(&id.0).and_then(|process| process.threads.get_mut(&id.1));
+        let Some(thread) = thread else { return (None, None) };
+        let now = switches::read(&mut self.reader, &schedstat(&self.proc, id));
+        (std::mem::replace(&mut thread.switches, now), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::fixture::Fixture;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    const LONGEST_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn schedstat_is_three_numbers() {
+        assert_eq!(parse_schedstat("5 7 2\n"), Some(Times { cpu_ns: 5, run_delay_ns: 7, turns: 2 }));
+        for bad in ["", "5", "5 7", "-5 7 2", "a b c"] {
+            assert_eq!(parse_schedstat(bad), None, "{bad:?}");
+        }
+    }
+
+    fn write(fixture: &Fixture, tid: u32, text: &str) {
+        fixture.write(&format!("proc/10/task/{tid}/schedstat"), text);
+    }
+
+    #[test]
+    fn files_are_read_only_when_the_process_used_cpu_time() {
+        let fixture = Fixture::new(&[]);
+        write(&fixture, 10, "1 1 1\n");
+        write(&fixture, 11, "1 1 1\n");
+        let clock = Rc::new(Cell::new(2));
+        let shown = Rc::clone(&clock);
+        let inputs = Inputs { cpu_ns_of: Rc::new(move |_| Some(shown.get())), ..fixture.inputs() };
+        let mut threads = Threads::new(&inputs);
+        assert_eq!(threads.scan(&[10, 20], 1), 1);
+        assert_eq!(threads.read(LONGEST_NS), &Had { is_kept: true, ..Had::default() });
+
+        write(&fixture, 11, "5 3 2\n");
+        let asleep = Had { measured: 2, is_kept: true, ..Had::default() };
+        assert_eq!(threads.read(LONGEST_NS), &asleep, "its clock stands still: not looked at");
+        clock.set(6);
+        let Had { sum, measured, turns_new, .. } = threads.read(LONGEST_NS);
+        assert_eq!((sum, *measured), (&Times { cpu_ns: 4, run_delay_ns: 2, turns: 1 }, 2));
+        assert_eq!(turns_new, &[(10, 11)]);
+        assert_eq!(threads.read(LONGEST_NS), &asleep);
+
+        write(&fixture, 12, "9 9 9\n");
+        threads.scan(&[10], 2);
+        assert_eq!(threads.read(LONGEST_NS).measured, 2, "the new one is read at once");
+        write(&fixture, 12, "10 9 10\n");
+        clock.set(7);
+        assert_eq!(threads.read(LONGEST_NS).sum.cpu_ns, 1);
+    }
+
+    #[test]
+    fn what_a_real_thread_had_is_told_whole_however_seldom_its_file_is_read() {
+        let inputs = Inputs::machine();
+        let pid = std::process::id();
+        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel::<(u32, u64)>();
+        let worker = std::thread::spawn(move || {
+            while woken.recv().is_ok() {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+                let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
+                while std::time::Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                let time = rustix::time::clock_gettime(rustix::thread::ClockId::ThreadCPUTime);
+                let cpu_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
+                tell.send((tid, cpu_ns)).expect("heard");
+            }
+        });
+        let turn = || {
+            wake.send(()).expect("heard");
+            told.recv().expect("told")
+        };
+        let (tid, first_ns) = turn();
+        let mut threads = Threads::new(&inputs);
+        assert_eq!(threads.scan(&[pid], 1), 1);
+        threads.read(u64::MAX / 4);
+        let of_worker = |threads: &Threads| threads.processes[&pid].threads[&tid].last.expect("read").cpu_ns;
+        assert!(of_worker(&threads) > first_ns / 2);
+        for _ in 0..3 {
+            let (_, now_ns) = turn();
+            // Until the kernel has counted the turn, which it does at its end or at a clock tick.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while of_worker(&threads) < now_ns && std::time::Instant::now() < deadline {
+                threads.read(u64::MAX / 4);
+            }
+            assert!(of_worker(&threads) >= now_ns);
+        }
+        drop(wake);
+        worker.join().expect("ended");
+    }
+}

@@ -1,0 +1,61 @@
+"""What was good before, by kind of node and severity: a small file in `state_dir`, replaced as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from pathlib import Path
+
+import msgspec
+
+log = logging.getLogger("retune")
+
+BANDS = 5
+"""Severities of 0 to 1 in so many bands."""
+
+
+def band(severity: float) -> str:
+    """`0.4-0.6`: the band that a severity is in."""
+    low = min(math.floor(severity * BANDS + 1e-9), BANDS - 1)
+    return f"{low / BANDS:.1f}-{(low + 1) / BANDS:.1f}"
+
+
+class _File(msgspec.Struct):
+    v: int
+    found: dict[str, dict[str, dict[str, int]]]
+    """Kind of node -> band -> knob -> value."""
+
+
+class Memory:
+    """`state_dir/retune.json`. What cannot be read is forgotten, and said so: it only saves time."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / "retune.json"
+        self._found: dict[str, dict[str, dict[str, int]]] = {}
+        try:
+            self._found = msgspec.json.decode(self.path.read_bytes(), type=_File).found
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("%s: left out: %s", self.path, error)
+
+    def get(self, kind: str, severity: float) -> dict[str, int] | None:
+        """The values that were good for such a node; None: it is not known."""
+        return self._found.get(kind, {}).get(band(severity))
+
+    def put(self, kind: str, severity: float, values: dict[str, int]) -> None:
+        """Keeps the values on disk; when that fails they are known to this process only."""
+        self._found.setdefault(kind, {})[band(severity)] = dict(values)
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(_File(1, self._found)), indent=2) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            log.warning("%s: not kept: %s", self.path, error.strerror)
+            with contextlib.suppress(OSError):
+                fresh.unlink()

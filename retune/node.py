@@ -1,0 +1,150 @@
+"""What is known of one node, and which values its knobs should have. Decides without touching anything."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from retune.knowledge import MAXCONN, Knowledge, Value, value_for
+from retune.search import Climb, Range
+from retune.squeeze import Squeeze
+from retune.stage import Affected, Stage
+from slackwater.messages import Change, Knobs, KnobState, Verdict
+
+BY = "retune"
+FRESH_S = 15.0
+"""A wsengine that has said nothing for this long is not there."""
+FREQUENCY = "cpu.frequency"
+RELEASE = "baseline"
+"""The value that ends a lease."""
+ON_ITS_OWN = ("the lease of", "wsengine ends", "the last run did not end well")
+"""Put back for a reason that is none of the knob's: it may be turned again in the same episode."""
+
+
+@dataclass
+class Held:
+    """A knob that we have turned, or are turning."""
+
+    value: Value
+    order: str
+    sent_s: float
+
+
+@dataclass
+class Node:
+    """One node. All times are monotonic."""
+
+    name: str
+    stage: Stage
+    squeeze: Squeeze = field(default_factory=Squeeze)
+    verdict: Verdict | None = None
+    verdict_s: float = 0.0
+    knobs: Knobs | None = None
+    knobs_s: float = 0.0
+    held: dict[str, Held] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Knobs that are left alone until this episode is over, with the reason."""
+    noted: dict[str, Value] = field(default_factory=dict)
+    """What was said that it would be, where nothing may be turned."""
+    again_s: float = 0.0
+    """Not before then the next reload."""
+    times_ms: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
+    """When a p95 was said, and the p95."""
+    taken_over: bool = False
+    """An earlier run of ours had turned it."""
+    searches: bool = False
+    """Numbers are found by trying, not by the knowledge base."""
+    climb: Climb | None = None
+    tried: dict[str, int] | None = None
+    """What is being measured."""
+    settled_s: float | None = None
+    """Since when the values that are measured are in force."""
+    calm_since_s: float | None = None
+
+    def see_verdict(self, verdict: Verdict, now_s: float) -> None:
+        self.verdict, self.verdict_s = verdict, now_s
+        if verdict.rt_p95_ms is not None:
+            self.times_ms.append((now_s, verdict.rt_p95_ms))
+
+    def see_knobs(self, knobs: Knobs, knowledge: Knowledge, now_s: float) -> None:
+        """Takes up what an earlier run of ours has turned, as if it were in the second stage for the same reason."""
+        self.knobs, self.knobs_s = knobs, now_s
+        for knob in knobs.knobs:
+            ours = knob.order and knob.by == BY and not knob.why
+            if ours and knob.name not in self.held and knob.value is not None:
+                self.held[knob.name] = Held(knob.value, knob.order, now_s - 1e6)
+                self.taken_over = True
+                rule = knowledge.get(knob.name)
+                if rule is not None:
+                    rows = [at for at in rule.severity if value_for(rule, knob, at) == knob.value]
+                    self.stage.adopt(rows[0] if rows else 0.0, "taken over from the run before")
+
+    def see_change(self, change: Change, now_s: float, lease_s: float) -> None:
+        """What the node's wsengine did of itself: a lease that ended, an operator who changed it."""
+        held = self.held.get(change.what)
+        if held is None or change.applied is False or not change.why.startswith("put back"):
+            return
+        del self.held[change.what]
+        self.settled_s = None
+        if "given back by" in change.why:
+            return
+        if any(own in change.why for own in ON_ITS_OWN):
+            self.again_s = max(self.again_s, now_s + lease_s / 2)
+        else:
+            self.lost[change.what] = change.why
+
+    def affected(self, now_s: float, fresh_s: float) -> Affected | None:
+        """By the detector's judgement, or by what the node itself shows."""
+        verdict = self.verdict if self.verdict is not None and now_s - self.verdict_s < fresh_s else None
+        if verdict is not None and verdict.state == "interference":
+            first = verdict.path[0] if verdict.path else "no reason given"
+            lasted_s = max(0.0, verdict.time_unix_s - verdict.since_unix_s)
+            return Affected(verdict.severity, f"interference: {first}", now_s - lasted_s)
+        if verdict is not None and verdict.state != "unknown" and self.squeeze.squeezed:
+            used = self.squeeze.used or 0.0
+            return Affected(
+                self.squeeze.severity,
+                f"{self.squeeze.waiting:.0f} threads a core wait although only {used:.0%} of its CPU is used",
+            )
+        return None
+
+    def usable(self, now_s: float) -> dict[str, KnobState]:
+        """The knobs that may be turned now, by name."""
+        if self.knobs is None or now_s - self.knobs_s > FRESH_S:
+            return {}
+        return {knob.name: knob for knob in self.knobs.knobs if not knob.why and knob.name not in self.lost}
+
+    def wanted(self, knowledge: Knowledge, now_s: float) -> dict[str, Value]:
+        """The values that the knobs should have in the second stage; what is not named is as it is without us."""
+        found: dict[str, Value] = {}
+        for name, knob in self.usable(now_s).items():
+            value: Value | None = None
+            if self.tried is not None and name in self.tried:
+                value = self.tried[name] if self.tried[name] != knob.baseline else None
+            elif name in knowledge and name != MAXCONN and not (self.searches and knowledge[name].factor):
+                value = value_for(knowledge[name], knob, self.stage.severity)
+            if value is not None:
+                found[name] = value
+        return found
+
+    def ranges(self, knowledge: Knowledge, now_s: float) -> dict[str, Range]:
+        """The knobs that can be searched over: numbers that the knowledge base has a factor for."""
+        found = {}
+        for name, knob in self.usable(now_s).items():
+            rule = knowledge.get(name)
+            if rule is None or not rule.factor or knob.lowest is None or knob.highest is None:
+                continue
+            if isinstance(knob.baseline, int) and knob.lowest <= knob.baseline <= knob.highest:
+                expected = 1 if rule.factor[-1] > 1.0 else -1
+                found[name] = Range(knob.lowest, knob.highest, knob.baseline, expected)
+        return found
+
+    def cost_ms(self, since_s: float) -> float | None:
+        """The median of the p95s that were said since then; None with too few of them."""
+        times = sorted(ms for at_s, ms in self.times_ms if at_s >= since_s)
+        return times[len(times) // 2] if len(times) >= 5 else None
+
+
+def reloads(knobs: Knobs | None, name: str) -> bool:
+    """Whether turning a knob makes the node's web server reload."""
+    return knobs is None or any(knob.name == name and knob.reloads for knob in knobs.knobs)

@@ -1,0 +1,183 @@
+"""The retune process: one `Pool` each, fed from the bus. Orders are signed, recorded first, and leases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retune import knowledge
+from retune.choreography import NotNow
+from retune.knowledge import Value
+from retune.memory import Memory
+from retune.node import BY
+from retune.pool import Pool
+from slackwater.bus import Bus, BusError
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.messages import VERSION, Change, Cycle, Order, ServerState
+from slackwater.signing import Signer
+
+log = logging.getLogger("retune")
+
+TURN_S = 0.5
+KINDS = ("sample", "verdict", "cycle", "change", "knobs")
+ANSWERS_KEPT = 1000
+
+
+async def run(settings: ControllerSettings) -> None:
+    """Turns all pools until SIGTERM or SIGINT. What is turned then runs out with its leases, or is taken up again.
+
+    Raises SigningError, KnowledgeError, JournalError, BusError at the start.
+    """
+    rules = knowledge.load(settings.retune.knowledge)
+    signer = Signer.load(Path(settings.retune.order_key)) if settings.retune.mode == "act" else None
+    memory = Memory(Path(settings.state_dir))
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
+        bus = await Bus.connect(settings.bus, "slackwater-retune")
+        try:
+            pools = []
+            for pool in settings.pool:
+                site = BusSite(pool, settings.retune.lease_s, bus, journal, signer)
+                pools.append(Pool(pool, settings.retune, rules, memory, site, time.monotonic))
+                site.listen_for(pools[-1])
+                for kind in KINDS:
+                    await bus.subscribe(kind, site.take, pool=pool.name)
+            log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
+            turning = [asyncio.create_task(_drive(pool, stop)) for pool in pools]
+            try:
+                await asyncio.gather(*turning)
+            finally:
+                stop.set()
+                await asyncio.gather(*turning, return_exceptions=True)
+        finally:
+            await bus.flush()
+            await bus.close()
+
+
+async def _drive(pool: Pool, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        await pool.turn()
+        try:
+            await asyncio.wait_for(stop.wait(), TURN_S)
+        except TimeoutError:
+            continue
+    await pool.end()
+
+
+class BusSite:
+    """`retune.pool.Site` over the bus and the journal, for one pool."""
+
+    def __init__(self, pool: PoolSettings, lease_s: float, bus: Bus, journal: Journal, signer: Signer | None) -> None:
+        self._pool = pool
+        self._lease_s = lease_s
+        self._bus = bus
+        self._journal = journal
+        self._signer = signer
+        self._listener: Pool | None = None
+        self._news = asyncio.Event()
+        self._cycles = 0
+        self._answers: OrderedDict[str, Change] = OrderedDict()
+
+    def listen_for(self, pool: Pool) -> None:
+        self._listener = pool
+
+    def take(self, message: Any) -> None:
+        """A message of the pool."""
+        if isinstance(message, Change) and message.by == "wsengine" and message.follows:
+            self._answers[message.follows] = message
+            while len(self._answers) > ANSWERS_KEPT:
+                self._answers.popitem(last=False)
+        if self._listener is not None:
+            self._listener.see(message)
+        if isinstance(message, Cycle):
+            self._cycles += 1
+        self._news.set()
+
+    async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:
+        action, _, what = action.partition(" ")
+        question = {"action": action, "node": node, "for_s": for_s, "by": BY, "why": why, "what": what or "drain"}
+        await self._ask(question)
+
+    async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:
+        await self._ask({"action": "limit", "node": node, "maxconn": maxconn, "for_s": for_s, "by": BY, "why": why})
+
+    async def _ask(self, question: dict[str, Any]) -> None:
+        try:
+            answer = await self._bus.ask(f"slackwater.control.{self._pool.name}", question)
+        except BusError as error:
+            raise NotNow(str(error)) from None
+        if "error" in answer:
+            raise NotNow(f"lbengine: {answer['error']}")
+
+    async def order(self, node: str, knob: str, value: Value, why: str) -> str:
+        if self._signer is None or not self._bus.connected:
+            raise NotNow("the bus is away" if self._signer else "there is no key to sign Orders with")
+        now_unix_s = time.time()
+        order = Order(
+            v=VERSION,
+            id=uuid.uuid4().hex,
+            node=node,
+            pool=self._pool.name,
+            time_unix_s=now_unix_s,
+            knob=knob,
+            value=value,
+            lease_s=self._lease_s,
+            reason=why,
+            by=BY,
+        )
+        told = f"for {self._lease_s:g} s: {why}"
+        change = self._change(order.id, node, f"order {knob}", None, value, told, applied=True)
+        try:
+            await asyncio.to_thread(self._journal.record, change)
+        except JournalError as error:
+            raise NotNow(f"no Order without a record of it: {error}") from None
+        await self._bus.publish(change)
+        await self._bus.publish(order, headers=self._signer.headers)
+        return order.id
+
+    async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
+        change = self._change(uuid.uuid4().hex, node, what, before, after, why, applied=False)
+        try:
+            await asyncio.to_thread(self._journal.record, change)
+        except JournalError as error:
+            log.error("%s", error)
+        await self._bus.publish(change)
+
+    def _change(
+        self, id_: str, node: str, what: str, before: Value | None, after: Value | None, why: str, *, applied: bool
+    ) -> Change:
+        return Change(VERSION, id_, self._pool.name, time.time(), what, node, before, after, why, BY, applied)
+
+    def server(self, node: str) -> ServerState | None:
+        cycle = self._listener.cycle if self._listener is not None else None
+        servers = cycle.servers if cycle is not None else []
+        return next((one for one in servers if self._pool.servers.get(one.server, one.server) == node), None)
+
+    def cycles(self) -> int:
+        return self._cycles
+
+    def answer(self, order: str) -> Change | None:
+        return self._answers.get(order)
+
+    async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
+        until_s = time.monotonic() + within_s
+        while not ready():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0.0:
+                return False
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), left_s)
+            except TimeoutError:
+                continue
+        return True

@@ -1,0 +1,100 @@
+"""When a node is in the second stage: pure, one `Stage` a node, fed with what is known of it in each turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RETURNS_WITHIN = 10.0
+"""A node that comes back within this many times `leave_after_s` must look well for twice as long the next time."""
+LONGEST_LEAVE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of the settings."""
+
+    long_after_s: float
+    no_room_after_s: float
+    leave_after_s: float
+
+
+@dataclass(frozen=True)
+class Affected:
+    """Somebody takes away from this node; `severity` is the share of its capacity that is lost."""
+
+    severity: float
+    why: str
+    since_s: float | None = None
+    """Since when, where that is known to be earlier than what we have seen."""
+
+
+@dataclass
+class Stage:
+    """One node's second stage. `now_s` is a monotonic clock."""
+
+    timing: Timing
+    entered: bool = False
+    severity: float = 0.0
+    """The highest of this episode: values follow it up, never down, so that a knob is not turned to and fro."""
+    why: str = ""
+    _since_s: float | None = None
+    _well_since_s: float | None = None
+    _left_s: float | None = None
+    _leave_after_s: float = 0.0
+
+    def turn(self, now_s: float, affected: Affected | None, room: bool) -> bool:
+        """Takes one turn's knowledge; True when the node entered or left just now.
+
+        `room`: the rest of the pool could carry this node's load.
+        """
+        if affected is None:
+            return self._well(now_s)
+        self._well_since_s = None
+        since_s = now_s if affected.since_s is None else min(now_s, affected.since_s)
+        self._since_s = since_s if self._since_s is None else min(self._since_s, since_s)
+        if self.entered:
+            self.severity = max(self.severity, affected.severity)
+            return False
+        lasted_s = now_s - self._since_s
+        if lasted_s >= self.timing.long_after_s:
+            return self._enter(now_s, affected, f"for {lasted_s:.0f} s")
+        if not room and lasted_s >= self.timing.no_room_after_s:
+            return self._enter(now_s, affected, "and the rest of the pool has no room")
+        return False
+
+    def adopt(self, severity: float, why: str) -> None:
+        """Knobs are turned by an earlier run of ours: as if this one had entered."""
+        self.entered, self.severity, self.why = True, max(self.severity, severity), self.why or why
+
+    def _enter(self, now_s: float, affected: Affected, told: str) -> bool:
+        timing, left_s = self.timing, self._left_s
+        again = left_s is not None and now_s - left_s < RETURNS_WITHIN * timing.leave_after_s
+        longer_s = min(LONGEST_LEAVE_S, max(timing.leave_after_s, 2.0 * self._leave_after_s))
+        self._leave_after_s = longer_s if again else timing.leave_after_s
+        self.entered, self.severity = True, affected.severity
+        self.why = f"{affected.why}, {told}"
+        return True
+
+    def _well(self, now_s: float) -> bool:
+        if not self.entered:
+            self._since_s = None
+            return False
+        self._well_since_s = now_s if self._well_since_s is None else self._well_since_s
+        if now_s - self._well_since_s < max(self._leave_after_s, self.timing.leave_after_s):
+            return False
+        self.entered, self.severity, self._since_s, self._well_since_s = False, 0.0, None, None
+        self._left_s = now_s
+        return True
+
+
+def has_room(total_rps: float | None, capacities_rps: list[float | None], u_threshold: float) -> bool:
+    """Whether servers of these capacities (the ones that are well) can carry what the pool carries.
+
+    Unknown numbers count as room, except where there is no well server at all.
+    """
+    if not capacities_rps:
+        return False
+    known = [capacity for capacity in capacities_rps if capacity is not None]
+    if total_rps is None or len(known) < len(capacities_rps):
+        return True
+    return total_rps <= u_threshold * sum(known)

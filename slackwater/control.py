@@ -1,0 +1,94 @@
+"""What a person may ask of lbengine over the bus: one request, checked in one place for the command line and the web.
+
+Subject: `slackwater.control.<pool>`; the answer is `{"sentence": ...}` or `{"error": ...}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from slackwater.bus import Bus
+from slackwater.config import BusSettings
+from slackwater.messages import Mode, Name
+
+MOST_PIN_S = 86400.0
+WAIT_S = 2.0
+Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge"]
+ACTIONS: dict[Action, str] = {
+    "pause": "Set the baseline weights and keep hands off until `resume`",
+    "resume": "Take up the work again after `pause`",
+    "mode": "observe or act, until the configuration says otherwise",
+    "pin": "Hold a server at a weight for a time",
+    "unpin": "End a pin before its time",
+    "end_episode": "Treat a node as calm until its present episode is over",
+    "acknowledge": "Say that somebody has seen it; changes nothing",
+}
+NEEDS: dict[Action, tuple[str, ...]] = {
+    "mode": ("mode",),
+    "pin": ("target", "weight", "for_s"),
+    "unpin": ("target",),
+    "end_episode": ("target",),
+    "acknowledge": ("target",),
+}
+"""The fields that must be there besides `action` and `by`."""
+
+
+class Refused(Exception):
+    """lbengine said no, and why."""
+
+
+class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One wish of one person. Raises ValueError for one that lacks something."""
+
+    action: Action
+    by: Annotated[str, Meta(min_length=1, max_length=200)]
+    """Who asks: the name that the Change has."""
+    why: Annotated[str, Meta(max_length=500)] = ""
+    target: Name | None = None
+    """A server by the balancer's name (`pin`, `unpin`), or a node (`end_episode`, `acknowledge`)."""
+    weight: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    """`pin`: the weight to hold, at most the server's baseline."""
+    for_s: Annotated[float, Meta(gt=0, le=MOST_PIN_S)] | None = None
+    """`pin`: how long."""
+    mode: Mode | None = None
+
+    def __post_init__(self) -> None:
+        missing = [name for name in NEEDS.get(self.action, ()) if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"`{self.action}` needs {', '.join(f'`{name}`' for name in missing)}")
+
+
+def request_of(question: Any) -> Request:
+    """From JSON's types; raises ValueError naming the field and what was expected."""
+    action = question.get("action") if isinstance(question, dict) else "pause"
+    if action not in ACTIONS:
+        raise ValueError(f"action {action!r} is not known; expected {', '.join(f'`{name}`' for name in ACTIONS)}")
+    try:
+        return msgspec.convert(question, Request)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+async def ask(bus: Bus, pool: str, request: Request) -> str:
+    """Has lbengine do it; returns what it did in a sentence. Raises Refused, BusError."""
+    answer = await bus.ask(f"slackwater.control.{pool}", msgspec.to_builtins(request))
+    if "error" in answer:
+        raise Refused(f"lbengine refused: {answer['error']}")
+    return str(answer.get("sentence", f"{pool}: {request.action} done"))
+
+
+def ask_once(settings: BusSettings, pool: str, request: Request) -> str:
+    """The same with a connection of its own, for callers without an event loop."""
+
+    async def once() -> str:
+        bus = await Bus.connect(settings, f"slackwater-{request.action}", wait_s=WAIT_S)
+        try:
+            return await ask(bus, pool, request)
+        finally:
+            await bus.close()
+
+    return asyncio.run(once())

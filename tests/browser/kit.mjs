@@ -1,0 +1,31 @@
+// What the browser tests and the screenshots share: Chromium through playwright-core, from where `make setup` put them.
+import { createRequire } from "node:module";
+
+const require = createRequire(`${process.env.BROWSER_MODULES}/`);
+export const { chromium } = require("playwright-core");
+export const AXE = require.resolve("axe-core/axe.min.js");
+
+export async function launch() {
+  return chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
+}
+
+export async function open(browser, url, { width = 1600, height = 1000, dark = false, ...more } = {}) {
+  const context = await browser.newContext({
+    viewport: { width, height }, colorScheme: dark ? "dark" : "light", timezoneId: "Europe/Berlin", locale: "en-GB", baseURL: url, ...more,
+  });
+  const page = await context.newPage();
+  page.setDefaultTimeout(90_000); // other things may run on the machine
+  page.problems = [];
+  page.on("pageerror", (error) => page.problems.push(`${error}`));
+  page.on("console", (message) => message.type() === "error" && page.problems.push(message.text()));
+  page.on("dialog", (dialog) => { page.problems.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+  return page;
+}
+
+export async function login(page, name, password) {
+  await page.goto("/login");
+  await page.getByLabel("Name").fill(name);
+  await page.getByLabel("Password").fill(password);
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.waitForURL((url) => url.pathname === "/");
+}

@@ -1,0 +1,36 @@
+// node screenshots.mjs URL FOLDER PASSWORD [all]: each page as PNG; in both widths and schemes the overview, or all.
+import { launch, login, open } from "./kit.mjs";
+
+const [url, folder, password, all] = process.argv.slice(2);
+const browser = await launch();
+const looks = [["wide", 1600, false], ["wide-dark", 1600, true], ["narrow", 380, false], ["narrow-dark", 380, true]];
+for (const [look, width, dark] of looks) {
+  const page = await open(browser, url, { width, height: width > 1000 ? 1000 : 800, dark });
+  const shoot = async (name) => page.screenshot({ path: `${folder}/${name}-${look}.png`, fullPage: true });
+  if (look === "wide" || all) {
+    await page.goto("/login");
+    await shoot("login");
+  }
+  await login(page, "anna", password);
+  await page.waitForSelector('#link[data-link="live"]');
+  await shoot("overview");
+  if (look !== "wide" && !all) {
+    await page.context().close();
+    continue;
+  }
+  await page.goto("/pools/web");
+  await page.waitForSelector(".stack .canvas canvas");
+  await page.waitForSelector('#link[data-link="live"]');
+  await shoot("pool");
+  const episode = await page.locator(".listed a").first().getAttribute("href");
+  await page.goto(episode);
+  await page.waitForSelector(".stack .canvas canvas");
+  await shoot("episode");
+  for (const [name, path] of [["episodes", "/episodes"], ["changes", "/changes"], ["detector", "/detector"], ["settings", "/settings"], ["confirm", "/confirm/pause"]]) {
+    await page.goto(path);
+    await shoot(name);
+  }
+  if (page.problems.length) throw new Error(`${look}: ${page.problems.join("; ")}`);
+  await page.context().close();
+}
+await browser.close();

@@ -1,0 +1,33 @@
+"""Requests of people: what is taken and what is refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slackwater.control import request_of
+
+
+def test_a_whole_request_is_taken() -> None:
+    request = request_of({"action": "pin", "by": "anna", "target": "web1", "weight": 20, "for_s": 600})
+    assert (request.action, request.target, request.weight, request.for_s) == ("pin", "web1", 20, 600)
+
+
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ({"action": "jump", "by": "anna"}, "action"),
+        ({"action": "pause"}, "`by`"),
+        ({"action": "pause", "by": ""}, "by"),
+        ({"action": "pin", "by": "anna", "target": "web1"}, "`pin` needs `weight`, `for_s`"),
+        ({"action": "pin", "by": "anna", "target": "web1", "weight": -1, "for_s": 1}, "weight"),
+        ({"action": "pin", "by": "anna", "target": "web1", "weight": 1, "for_s": 1e9}, "for_s"),
+        ({"action": "mode", "by": "anna", "mode": "drive"}, "mode"),
+        ({"action": "end_episode", "by": "anna", "target": "web1; drop"}, "target"),
+        ([], "object"),
+    ],
+)
+def test_what_is_wrong_is_named(question: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        request_of(question)

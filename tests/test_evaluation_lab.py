@@ -1,0 +1,54 @@
+"""A comparison in the real lab: every policy that it has runs once, is recorded, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_lab import needs_lab, run_lab
+
+from detector import recording as samples
+from evaluation import plan, recording
+from evaluation.actors import ACTORS, NotHere
+from lab.lab import traces
+
+pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.slow, pytest.mark.timeout(1500)]
+POLICIES = [name for name, actor in ACTORS.items() if not isinstance(actor, NotHere)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_before_and_after() -> Iterator[None]:
+    if found := traces():
+        pytest.skip(f"a lab is up or was left behind: {found}")
+    yield
+    left = traces()
+    if left:
+        run_lab("down")
+    assert left == []
+
+
+def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    asked = ["compare", "--out", str(out), "--rounds", "1", *(part for name in POLICIES for part in ("--policy", name))]
+    done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["complete"]
+    assert found["capacity_rps"]["events"] > 0
+    cells = {cell["policy"]: cell for cell in found["cells"]}
+    assert cells.keys() == set(POLICIES)
+    for name in ("slackwater", "slackwater-lc", "ice", "oracle"):
+        assert cells[name]["answered"] == 1, name
+    for name in ("static", "leastconn", "random2"):
+        assert cells[name]["answered"] == 0, name
+    for run in plan.load(out).runs:
+        path = recording.path_of(out, run.number)
+        path = path.with_name(f"{path.stem}-samples.parquet")
+        assert path.exists() == (run.policy in ("slackwater", "slackwater-lc", "ice", "agent-check", "outlier"))
+        if path.exists():
+            assert {label.node for label in samples.read(path).labels} == {"host1"}
+        recorded = recording.read(out, run)
+        assert {server for _, server, _, _ in recorded.weights} == {"host1", "host2", "host3"}
+    assert json.loads(run_lab(*asked, "--json", "-").stdout) == found, "whole: nothing is run again"

@@ -1,0 +1,148 @@
+"""The simulator's queues against what queueing theory says of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evaluation.sim import balance, cycles
+from evaluation.sim.requests import Simulation, simulate
+from evaluation.sim.server import HOST_CORES, PERIOD_S, Server
+from evaluation.sim.setup import WARM_UP_S, Setup
+from evaluation.sim.tally import Mixture
+
+ONE = Setup(servers=1, capacity_rps=100.0, load=0.7, children=10**9, noisy=0.0, seconds=600.0, period_s=1.0)
+
+
+def mean_ms(setup: Setup) -> float:
+    mean = simulate(setup, "static", None).felt["mean_ms"]
+    assert mean is not None
+    return mean
+
+
+def test_mm1_ps_has_the_mean_and_the_variance_of_theory() -> None:
+    run = Simulation(replace(ONE, seconds=1500.0), "static", None)
+    felt = run.run().felt
+    assert felt["mean_ms"] == pytest.approx(1e3 / (100.0 - 70.0), rel=0.05)
+    took = np.array([end - run._began[one] for one, end in run._ended.items() if run._began[one] > WARM_UP_S])
+    # Variance over squared mean of the sojourn time in M/M/1-PS: (2 + u)/(2 - u), Coffman, Muntz and Trotter 1970.
+    assert took.var() / took.mean() ** 2 == pytest.approx((2 + 0.7) / (2 - 0.7), rel=0.15)
+
+
+@pytest.mark.parametrize("cv2", [0.0, 0.25, 4.0])
+def test_mg1_ps_has_the_same_mean_whatever_the_distribution_of_the_work(cv2: float) -> None:
+    assert mean_ms(replace(ONE, cost_cv2=cv2, load=0.6, seconds=1000.0)) == pytest.approx(1e3 / 40.0, rel=0.05)
+
+
+def test_a_request_takes_its_work_over_the_idle_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E[T | work x] = x/(1 - u) in M/G/1-PS: long requests do not starve short ones."""
+    run = Simulation(replace(ONE, load=0.5, seconds=1000.0), "static", None)
+    work: dict[int, float] = {}
+    add = run.servers[0].add
+
+    def noted(number: int, cost: float) -> None:
+        work[number] = cost
+        add(number, cost)
+
+    monkeypatch.setattr(run.servers[0], "add", noted)
+    run.run()
+    done = [one for one in run._ended if run._began[one] > WARM_UP_S]
+    costs = np.array([work[one] for one in done])
+    took = np.array([run._ended[one] - run._began[one] for one in done])
+    for low, high in ((0.0, 0.5), (0.5, 1.5), (1.5, 8.0)):
+        some = (costs > low / 100.0) & (costs <= high / 100.0)
+        assert took[some].mean() == pytest.approx(costs[some].mean() / 0.5, rel=0.08)
+
+
+def test_one_server_alone_takes_all_its_speed_for_one_request() -> None:
+    server = Server(children=4)
+    server.add(1, 0.02)
+    assert server.next_s() == pytest.approx(0.02)
+    server.add(2, 0.02)
+    assert server.next_s() == pytest.approx(0.04)
+    server.advance(0.04)
+    assert server.finished() == [1, 2]
+    assert server.next_s() == math.inf
+    assert server.cpu_s == pytest.approx(0.04)
+    assert server.runnable_s == pytest.approx(0.08)
+
+
+def test_more_requests_than_children_wait_in_order() -> None:
+    server = Server(children=1)
+    for request in (1, 2, 3):
+        server.add(request, 0.01)
+    found = []
+    while server.next_s() < 1.0:
+        server.advance(server.next_s())
+        found += [(request, round(server.at_s, 6)) for request in server.finished()]
+    assert found == [(1, 0.01), (2, 0.02), (3, 0.03)]
+    assert server.runnable_s == pytest.approx(0.03), "who waits outside does not want the CPU yet"
+
+
+def test_a_quota_stops_a_server_until_the_next_period() -> None:
+    server = Server(children=4, quota_cores=0.4)
+    server.add(1, 0.05)
+    at = []
+    while server.next_s() < 1.0 and not server.finished():
+        server.advance(server.next_s())
+        at.append(round(server.at_s, 6))
+    # 40 ms at full speed, nothing until 100 ms, then the last 10 ms.
+    assert at == [0.04, PERIOD_S, 0.11]
+
+
+def test_a_neighbour_spends_the_quota_too() -> None:
+    server = Server(children=4, quota_cores=0.4)
+    server.taken = 1.0
+    server.add(1, 0.1)
+    while not server.finished():
+        server.advance(server.next_s())
+    # One core for each of the two, so each gets 20 of the 40 ms of a period: five periods, 20 ms into the fifth.
+    assert server.at_s == pytest.approx(4 * PERIOD_S + 0.4 * PERIOD_S / HOST_CORES)
+
+
+def test_the_limits_for_many_servers_are_near_what_fifty_do() -> None:
+    setup = Setup(servers=50, load=0.8, noisy=0.0, children=1000, seconds=60.0, capacity_rps=40.0, period_s=1.0)
+    for name in ("leastconn", "random2"):
+        exact = mean_ms(replace(setup, balance=name))
+        limit = cycles.simulate(replace(setup, balance=name, seconds=300.0), "static", None).felt["mean_ms"]
+        assert limit == pytest.approx(exact, rel=0.12), name
+
+
+def test_two_choices_are_as_mitzenmacher_says() -> None:
+    """Alike servers: the share with k requests or more is u^(2^k - 1)."""
+    many, load = 1000, 0.9
+    rates, held = balance.random2(np.full(many, 100), np.full(many, 1.0), load * many)
+    assert rates == pytest.approx(np.full(many, load))
+    assert held[0] == pytest.approx(sum(load ** (2**k - 1) for k in range(1, 12)), rel=1e-3)
+
+
+def test_leastconn_gives_nothing_to_weight_zero_and_all_rates_add_up() -> None:
+    weights, capacity = np.array([100, 0, 1]), np.array([10.0, 10.0, 5.0])
+    rates, busy = balance.leastconn(weights, capacity, 9.0)
+    assert rates[1] == 0.0
+    assert rates.sum() == pytest.approx(9.0)
+    assert busy == pytest.approx(rates / capacity)
+    full, _ = balance.leastconn(weights, capacity, 30.0)
+    assert full == pytest.approx([20.0, 0.0, 10.0]), "beyond the capacity all are filled alike"
+
+
+def test_roundrobin_of_the_two_models_agrees() -> None:
+    """Static weights, one slow server that can just carry its share."""
+    setup = Setup(servers=10, load=0.3, taken=0.5, episode_s=0.0, children=1000, seconds=120.0, capacity_rps=100.0)
+    exact, fluid = simulate(setup, "static", None).felt, cycles.simulate(setup, "static", None).felt
+    assert fluid["mean_ms"] == pytest.approx(exact["mean_ms"], rel=0.05)
+    assert fluid["p95_ms"] == pytest.approx(exact["p95_ms"], rel=0.15)
+
+
+def test_percentiles_of_a_mixture_are_those_of_its_formula() -> None:
+    mixture = Mixture()
+    for _ in range(10):
+        mixture.add(np.array([90.0, 10.0, 0.0]), np.array([0.01, 0.1, 5.0]), 0.0)
+    felt = mixture.felt()
+    assert felt["mean_ms"] == pytest.approx(19.0)
+    at = felt["p99_ms"]
+    assert at is not None
+    assert 0.9 * math.exp(-at / 10.0) + 0.1 * math.exp(-at / 100.0) == pytest.approx(0.01, rel=0.03)

@@ -1,0 +1,59 @@
+"""Takes the screenshots of the dashboard in docs/: a whole controller over a made-up cluster, with neighbours that come
+and go. Run it as `make screenshots`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from live_cluster import PASSWORD, live_cluster  # noqa: E402
+
+SETTLE_S = 14.0
+"""An outcome is told 10 s after a change."""
+
+
+def browser_environment() -> dict[str, str]:
+    """Where Chromium and playwright-core are."""
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("no Chromium: run `make setup`")
+    return {**os.environ, "CHROMIUM": chromium, "BROWSER_MODULES": str(ROOT / ".build/browser")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tools/screenshots.py --out docs/screenshots")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/screenshots")
+    parser.add_argument("--all", action="store_true", help="every page in both widths and schemes")
+    asked = parser.parse_args()
+    out: Path = asked.out
+    everything: bool = asked.all
+    with tempfile.TemporaryDirectory() as folder, live_cluster(Path(folder)) as cluster:
+        time.sleep(SETTLE_S)
+        cluster.noise("host2")
+        time.sleep(SETTLE_S)
+        cluster.calm()
+        time.sleep(SETTLE_S)
+        cluster.noise("host1")
+        time.sleep(SETTLE_S)
+        shots = Path(folder) / "shots"
+        shots.mkdir()
+        script = str(ROOT / "tests/browser/screenshots.mjs")
+        command = ["node", script, cluster.url, str(shots), PASSWORD, *(["all"] if everything else [])]
+        subprocess.run(command, check=True, env=browser_environment())
+        out.mkdir(parents=True, exist_ok=True)
+        for shot in sorted(shots.glob("*.png")):
+            shutil.copy(shot, out / shot.name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

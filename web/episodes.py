@@ -1,0 +1,273 @@
+"""The story of one episode for its page: what was felt before, during and after, what was done, and what else might
+have been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.journal import History, Journal, NodeSeries
+from slackwater.messages import Change
+from slackwater.percentile import pooled_ms
+from slackwater.static_weights import Server, estimate_ms
+from slackwater.view import BY_CONNECTIONS, SYMBOLS, WORDS, duration
+from slackwater.why import Story, episodes, with_changes
+from web.shown import NOTHING, episode_url, ms, number, percent
+from web.story import Told, tell
+
+AROUND_S = 60.0
+"""So much before and after is shown."""
+LONGEST_S = 3600.0
+"""Of a longer episode the means are of its first hour."""
+FINEST_S = 1.0
+SIGNALS = (
+    ("rt_p95_ms", "p95 of its response time", ms),
+    ("rps", "requests per second", number),
+    ("cpu", "CPU", percent),
+    ("run_delay_per_cpu_s", "run delay per CPU second", lambda value: _plain(value, " s")),
+    ("steal", "steal", percent),
+    ("pressure_cpu", "CPU pressure", percent),
+    ("cpi", "cycles per instruction, or per load of the probe", lambda value: _plain(value, "")),
+    ("errors_per_s", "errors per second", number),
+)
+
+
+class SignalRow(msgspec.Struct):
+    """One signal of the node, with units, and its peers' median during the episode."""
+
+    name: str
+    before: str
+    during: str
+    after: str
+    peers: str
+
+
+class DoneRow(msgspec.Struct):
+    """One thing that was done."""
+
+    time_unix_s: float
+    what: str
+    why: str
+    by: str
+    applied: bool
+    predicted: str
+    outcome: str
+
+
+class EpisodePage(msgspec.Struct):
+    """The texts of an episode's page."""
+
+    pool: str
+    node: str
+    state: str
+    symbol: str
+    word: str
+    since_unix_s: float
+    until_unix_s: float | None
+    lasted: str
+    severity: str
+    path: list[str]
+    signals: list[SignalRow]
+    done: list[DoneRow]
+    users_before: str
+    users_during: str
+    users_static: str
+    """The estimate with static weights."""
+    static_note: str
+    plot_since_unix_s: float
+    plot_until_unix_s: float
+    step_s: float
+
+
+class Listed(msgspec.Struct):
+    """One line of the list of episodes."""
+
+    pool: str
+    node: str
+    url: str
+    symbol: str
+    word: str
+    since_unix_s: float
+    lasted: str
+    severity: str
+    because: str
+
+
+def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, most: int = 200) -> list[Listed]:
+    """A pool's episodes, the newest first."""
+    return [
+        Listed(
+            pool=pool,
+            node=one.node,
+            url=episode_url(one),
+            symbol=SYMBOLS[one.state],
+            word=WORDS[one.state],
+            since_unix_s=one.since_unix_s,
+            lasted=_lasted(one, now_unix_s),
+            severity=percent(one.severity),
+            because=one.path[0] if one.path else "",
+        )
+        for one in reversed(episodes(journal, pool, since_unix_s)[-most:])
+    ]
+
+
+def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Story | None:
+    """The episode of a node that began then, with its Changes; None if there was none."""
+    for one in episodes(journal, pool.name, since_ms / 1000.0 - 1.0):
+        if one.node == node and round(one.since_unix_s * 1000) == since_ms:
+            return with_changes(journal, one, pool.servers)
+    return None
+
+
+def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, told: Story, now: float) -> EpisodePage:
+    """Everything that the page says."""
+    until = now if told.until_unix_s is None else told.until_unix_s
+    length = min(LONGEST_S, max(until - told.since_unix_s, FINEST_S))
+    old = now - told.since_unix_s > settings.journal.keep_samples_h * 3600.0 - 2 * AROUND_S
+    step_s = 60.0 if old else FINEST_S
+    around = AROUND_S if step_s < AROUND_S else 5 * AROUND_S
+
+    def means(since: float, seconds: float) -> dict[str, NodeSeries]:
+        history = journal.history(
+            pool.name, since, step_s, until_unix_s=min(now, since + seconds), servers=pool.servers
+        )
+        return {node: _mean(history, node) for node in history.nodes}
+
+    before = means(told.since_unix_s - around, around)
+    during = means(told.since_unix_s, length)
+    after = means(until, around) if told.until_unix_s is not None else {}
+    estimate, note = _static(journal, pool, told, before, during)
+    drawn_s = until - told.since_unix_s + 2 * around
+    return EpisodePage(
+        pool=pool.name,
+        node=told.node,
+        state=told.state,
+        symbol=SYMBOLS[told.state],
+        word=WORDS[told.state],
+        since_unix_s=told.since_unix_s,
+        until_unix_s=told.until_unix_s,
+        lasted=_lasted(told, now),
+        severity=percent(told.severity),
+        path=told.path,
+        signals=[_signal(told.node, name, words, unit, before, during, after) for name, words, unit in SIGNALS],
+        done=_done(told.changes),
+        users_before=ms(_felt(before)),
+        users_during=ms(_felt(during)),
+        users_static=ms(estimate),
+        static_note=note,
+        plot_since_unix_s=told.since_unix_s - around,
+        plot_until_unix_s=min(now, until + around),
+        step_s=step_s if drawn_s / step_s <= 2000 else 3600.0 if drawn_s / 60.0 > 5000 else 60.0,
+    )
+
+
+def _lasted(told: Story, now_unix_s: float) -> str:
+    if told.until_unix_s is None:
+        return f"goes on, for {duration(max(0.0, now_unix_s - told.since_unix_s))}"
+    return duration(told.until_unix_s - told.since_unix_s)
+
+
+def _mean(history: History, node: str) -> NodeSeries:
+    """The node's means over the whole history, each as a list of one."""
+    series = history.nodes[node]
+    rates = series.rps
+    found: dict[str, list[float | None]] = {}
+    for name in NodeSeries.__struct_fields__:
+        values: Sequence[float | None] = getattr(series, name)
+        weights = [rate or 0.0 for rate in rates] if name.startswith("rt_") else [1.0] * len(values)
+        known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+        total = math.fsum(weight for _, weight in known)
+        found[name] = [math.fsum(value * weight for value, weight in known) / total if total else None]
+    return NodeSeries(**found)
+
+
+def _of(means: dict[str, NodeSeries], node: str, name: str) -> float | None:
+    if node not in means:
+        return None
+    found: float | None = getattr(means[node], name)[0]
+    return found
+
+
+def _signal(
+    node: str,
+    name: str,
+    words: str,
+    unit: object,
+    before: dict[str, NodeSeries],
+    during: dict[str, NodeSeries],
+    after: dict[str, NodeSeries],
+) -> SignalRow:
+    assert callable(unit)
+    peers = sorted(value for other in during if other != node and (value := _of(during, other, name)) is not None)
+    median = peers[(len(peers) - 1) // 2] if peers else None
+    then, while_, since = (unit(_of(means, node, name)) for means in (before, during, after))
+    return SignalRow(words, then, while_, since, unit(median))
+
+
+def _felt(means: dict[str, NodeSeries]) -> float | None:
+    """The p95 over all requests."""
+    known = [(one.rps[0] or 0.0, one.rt_p50_ms[0], one.rt_p95_ms[0], one.rt_p99_ms[0]) for one in means.values()]
+    return pooled_ms(known, 0.95)
+
+
+def _static(
+    journal: Journal,
+    pool: PoolSettings,
+    told: Story,
+    before: dict[str, NodeSeries],
+    during: dict[str, NodeSeries],
+) -> tuple[float | None, str]:
+    """The estimate, and what it assumes or why there is none."""
+    cycle = journal.latest_cycle(pool.name)
+    if cycle is None or cycle.balance.startswith(BY_CONNECTIONS):
+        return None, "no estimate: under least connections weights do not say how the requests are split"
+    baselines = {pool.servers.get(server.server, server.server): server.baseline for server in cycle.servers}
+    total = math.fsum(one.rps[0] or 0.0 for one in during.values())
+    whole = sum(baselines.get(node, 0) for node in during)
+    if not whole or not total:
+        return None, "no estimate: no requests were measured"
+    servers = [
+        Server(
+            rps=_of(before, node, "rps"),
+            cpu=_of(before, node, "cpu"),
+            rt_p50_ms=_of(before, node, "rt_p50_ms"),
+            rt_p95_ms=_of(before, node, "rt_p95_ms"),
+            rt_p99_ms=_of(before, node, "rt_p99_ms"),
+            static_rps=total * baselines.get(node, 0) / whole,
+            severity=told.severity if node == told.node else 0.0,
+        )
+        for node in during
+    ]
+    found = estimate_ms(servers, 0.95)
+    if found is None:
+        return None, "no estimate: too little was measured before it began"
+    return found, (
+        "An estimate: the requests of the episode split by the baseline weights, each server's capacity as before it,"
+        f" less the {told.severity:.0%} that this one lost at most; response times move with the slack that is left."
+    )
+
+
+def _done(changes: Sequence[Change]) -> list[DoneRow]:
+    """What was done, the oldest first; an outcome stands beside the Change that it is of."""
+    outcomes = {made.follows: made.why for made in changes if made.what == "outcome" and made.follows}
+    by_id = {made.id: made for made in changes}
+    rows = []
+    for line in reversed(tell(reversed([made for made in changes if made.what != "outcome"]))):
+        made = by_id[line.id]
+        first = next((by_id[one] for one in line.ids if one in outcomes), made)
+        predicted = ""
+        if first.rt_p95_ms is not None and first.rt_p95_predicted_ms is not None:
+            predicted = f"p95 {ms(first.rt_p95_ms)} → {ms(first.rt_p95_predicted_ms)}"
+        rows.append(_row(line, predicted, outcomes.get(first.id, "")))
+    return rows
+
+
+def _row(line: Told, predicted: str, outcome: str) -> DoneRow:
+    return DoneRow(line.time_unix_s, line.what, line.why, line.by, line.applied, predicted, outcome)
+
+
+def _plain(value: float | None, unit: str) -> str:
+    return NOTHING if value is None else f"{value:.3g}{unit}"

@@ -1,0 +1,120 @@
+"""The detector's model for its page: read by `slackwater detector explain --json`, in a process of its own.
+
+So the web server does not carry scikit-learn around, and a broken model file breaks nothing here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from web.shown import NOTHING
+
+READ_WITHIN_S = 60.0
+SAYS = {"calm": ("●", "calm"), "interference": ("▲", "interference")}
+
+
+class Leaf(msgspec.Struct):
+    """A node of the drawn tree: a question with two branches, or what a leaf says."""
+
+    text: str
+    symbol: str = ""
+    state: str = ""
+    branches: list[Branch] = []
+
+
+class Branch(msgspec.Struct):
+    """One answer."""
+
+    when: str
+    then: Leaf
+
+
+class ModelPage(msgspec.Struct):
+    """What the page says of the model."""
+
+    error: str = ""
+    name: str = ""
+    trained: str = ""
+    thresholds_only: bool = False
+    root: Leaf | None = None
+    scores: list[list[str]] = []
+    """Judge, state, precision, recall, ticks."""
+    delays: list[str] = []
+    data: list[str] = []
+
+
+class Models:
+    """Reads the model once, when its page is first asked for."""
+
+    def __init__(self, which: str) -> None:
+        self._which = which
+        self._lock = threading.Lock()
+        self._read: ModelPage | None = None
+
+    def get(self) -> ModelPage:
+        with self._lock:
+            if self._read is None or self._read.error:
+                self._read = self._ask()
+            return self._read
+
+    def _ask(self) -> ModelPage:
+        if self._which == "thresholds":
+            return ModelPage(thresholds_only=True, name="thresholds")
+        command = [sys.executable, "-P", "-m", "slackwater.cli", "detector", "explain", "--json"]
+        command += ["--model", self._which] if self._which else []
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=READ_WITHIN_S, check=False)
+            if done.returncode:
+                return ModelPage(error=done.stderr.strip() or f"`detector explain` ended with {done.returncode}")
+            return model_page(msgspec.json.decode(done.stdout))
+        except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError, KeyError, IndexError) as error:
+            return ModelPage(error=f"the model cannot be read: {error}")
+
+
+def model_page(about: dict[str, Any]) -> ModelPage:
+    """From what `detector explain --json` says. Raises KeyError, IndexError for something else."""
+    scores: list[list[str]] = []
+    delays: list[str] = []
+    given = about.get("scores") or {}
+    for judge in ("tree", "thresholds"):
+        result = given.get(judge)
+        if result is None:
+            continue
+        for state, one in result["states"].items():
+            if one["ticks"]:
+                scores.append([judge, state, _share(one["precision"]), _share(one["recall"]), f"{one['ticks']:,}"])
+        median, p95 = result["detection_delay_median_s"], result["detection_delay_p95_s"]
+        delays.append(
+            f"{judge}: {result['noises']} noises, {result['missed']} missed; seen after {median} s (median) and {p95} s"
+            f" (p95); {result['false_episodes']} false episodes in {result['calm_node_hours']:.2g} calm node-hours"
+        )
+    return ModelPage(
+        name=str(about["name"]),
+        trained=str(about.get("trained", "")),
+        root=_leaf(about["tree"], 0),
+        scores=scores,
+        delays=delays,
+        data=[f"{part['file']}: {part['description']}" for part in about.get("data", [])],
+    )
+
+
+def _leaf(nodes: list[dict[str, Any]], number: int) -> Leaf:
+    node = nodes[number]
+    if "says" in node:
+        symbol, word = SAYS[node["says"]]
+        return Leaf(f"{word} ({node['interference']:.0%} of its ticks interfered, weighted)", symbol, node["says"])
+    limit = f"{node['limit']:g}"
+    branches = [
+        Branch(f"at most {limit}", _leaf(nodes, node["below"])),
+        Branch(f"above {limit}", _leaf(nodes, node["above"])),
+    ]
+    return Leaf(f"{node['asks']}?", branches=branches)
+
+
+def _share(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.1f} %"

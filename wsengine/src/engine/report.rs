@@ -1,0 +1,85 @@
+//! What the controller must know of our knobs before it gives Orders: values, bounds, leases.
+
+use slackwater_messages::{KnobState, Knobs, VERSION};
+
+use super::Engine;
+use crate::knobs::KNOBS;
+
+/// Reading a knob may start programs, so it is done this seldom while nothing is turned.
+const READ_EVERY_S: f64 = 600.0;
+/// One that could not be read is tried again after this time.
+const TRY_EVERY_S: f64 = 60.0;
+
+impl Engine {
+    /// The knobs as they are now.
+    pub fn report(&mut self) -> Knobs {
+        self.read_idle();
+        let knobs = KNOBS.iter().filter(|kind| self.knobs.contains_key(kind.name)).map(|kind| self.state_of(kind.name));
+        Knobs {
+            v: VERSION,
+            node: self.settings.node.clone(),
+            pool: self.settings.pool.clone(),
+            time_unix_s: (self.world.unix_s)(),
+            kind: self.settings.kind.clone(),
+            knobs: knobs.collect(),
+        }
+    }
+
+    /// Forgets what a knob was: it is read again for the next report.
+    pub(super) fn forget_reading(&mut self, name: &str) {
+        self.readings.remove(name);
+    }
+
+    fn read_idle(&mut self) {
+        let now_s = self.now_s();
+        let (due, again) = (now_s - self.read_s >= READ_EVERY_S, now_s - self.tried_s >= TRY_EVERY_S);
+        if due {
+            self.read_s = now_s;
+        }
+        if again {
+            self.tried_s = now_s;
+        }
+        for (name, knob) in &self.knobs {
+            let idle = !self.state.leases.contains_key(*name);
+            let known = match self.readings.get(name) {
+                Some(Ok(_)) => true,
+                Some(Err(_)) => !again,
+                None => false,
+            };
+            if idle && (due || !known) {
+                let read = knob.baseline().and_then(|_| knob.read()).map(|reading| reading.value);
+                self.readings.insert(name, read);
+            }
+        }
+    }
+
+    fn state_of(&self, name: &'static str) -> KnobState {
+        let mut state = KnobState { name: name.to_owned(), ..KnobState::default() };
+        if let Some(kind) = KNOBS.iter().find(|kind| kind.name == name) {
+            let allowed = (kind.allowed)(&self.settings);
+            (state.lowest, state.highest) = allowed.bounds().unzip();
+            state.words = allowed.words().into_iter().map(str::to_owned).collect();
+        }
+        // A door of several knobs, or one that may not be used at any time, is one that reloads.
+        state.reloads = self.knobs.get(name).is_some_and(|knob| knob.door() != name || knob.min_interval_s() > 0.0);
+        if let Some(lease) = self.state.leases.get(name) {
+            let live = self.live.get(name);
+            state.value = Some(lease.effective.clone());
+            state.baseline = Some(lease.before.clone());
+            state.order.clone_from(&lease.order_id);
+            state.by.clone_from(&lease.by);
+            state.left_s = live.map(|live| (live.until_s - self.now_s()).max(0.0));
+            state.why = live.and_then(|live| live.end.clone()).unwrap_or_default();
+            return state;
+        }
+        match self.readings.get(name) {
+            Some(Ok(value)) => (state.value, state.baseline) = (Some(value.clone()), Some(value.clone())),
+            Some(Err(said)) => state.why.clone_from(said),
+            None => "not read yet".clone_into(&mut state.why),
+        }
+        if self.yielded.get(name).is_some_and(|until_s| self.now_s() < *until_s) {
+            "somebody else changed this setting in this episode: theirs holds".clone_into(&mut state.why);
+        }
+        state
+    }
+}
