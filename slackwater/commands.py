@@ -37,6 +37,10 @@ SERVICES = {
 LOOK_EVERY_S = 0.5
 
 
+class RestoreError(Exception):
+    """Pools could not be put back; the text says which and why."""
+
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 config_option = click.option(
@@ -317,7 +321,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
         )
     failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why or "by hand"))]
     if failed:
-        raise click.ClickException("; ".join(failed))
+        raise RestoreError("; ".join(failed))
 
 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import gammaincinv, ndtr
 
 from detector.columns import Floats, Ints
 from detector.tree import Model
@@ -28,6 +30,9 @@ from slackwater.messages import Sample
 
 TIMEOUT_S = 30.0
 """Requests that would wait longer in a full server fail."""
+TOGETHER = 0.62
+"""Rank correlation of the requests that come in a cycle and the queue's mean in it: 0.65, 0.62 and 0.58 at 30%, 50% and
+70% load, found by 4,000 s of an M/M/1 queue with 250 requests/s in cycles of 0.2 s."""
 SAY_EVERY_S = 5.0
 
 
@@ -82,22 +87,26 @@ class Servers:
         failed = np.maximum(waiting - TIMEOUT_S * left, 0.0)
         middle = (self.backlog + waiting) / 2.0
         self.backlog = waiting - failed
-        seen = held * self._scatter(rates, left, dt_s) + middle
+        seen = held * self._scatter(rates, left, dt_s, came) + middle
         through = np.maximum(np.minimum(rates, left), 1e-9)
         alone_s = 1.0 / np.maximum(left, 1e-9)
         mean_s, seen_s = (np.where(rates > 0.0, one / through, alone_s) for one in (held + middle, seen))
         return State(asked, served, mean_s, seen_s, seen, served / self.capacity, float(failed.sum()))
 
-    def _scatter(self, rates: Floats, left: Floats, dt_s: float) -> Floats:
+    def _scatter(self, rates: Floats, left: Floats, dt_s: float, came: Floats) -> Floats:
         """How far a cycle's mean queue is from the expected one, as a factor.
 
         The mean over t of an M/M/1 queue's length has the relative variance 2(1 + u)/(u(1 - u)² μt) (W. Whitt,
-        "Planning queueing simulations", Management Science 35(11), 1989).
+        "Planning queueing simulations", Management Science 35(11), 1989). It is long when more came than expected:
+        both follow one normal variable, `TOGETHER` of it (a Gaussian copula).
         """
         filled = np.clip(rates / np.maximum(left, 1e-9), 0.02, 0.95)
         variance = 2.0 * (1.0 + filled) / (filled * (1.0 - filled) ** 2 * np.maximum(left, 1e-9) * dt_s)
         shape = 1.0 / np.minimum(variance, 1.0)
-        return np.asarray(self._dice.gamma(shape) / shape)
+        expected = np.maximum(rates * dt_s, 1e-9)
+        more = np.clip((came - expected) / np.sqrt(expected), -4.0, 4.0)
+        chance = TOGETHER * more + math.sqrt(1.0 - TOGETHER**2) * self._dice.standard_normal(len(more))
+        return np.asarray(gammaincinv(shape, ndtr(chance)) / shape)
 
 
 class Monitors:
