@@ -104,6 +104,19 @@ def free_port(wanted: int) -> int:
     raise LabError("no free port on 127.0.0.1")
 
 
+def master_hears(pid: int, info: str) -> bool:
+    """Whether HAProxy's master takes a SIGUSR2; `info` is what it answers to `show info`.
+
+    Until 3.0 a SIGUSR2 is lost until the master has executed itself anew to wait for its worker.
+    """
+    process = Path(f"/proc/{pid}")
+    caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
+    hears = int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
+    version = next(line for line in info.splitlines() if line.startswith("Version: ")).split()[1]
+    waits = b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
+    return bool(hears) and (waits or tuple(map(int, version.split(".")[:2])) >= (3, 1))
+
+
 class Balancer:
     """HAProxy as a running program."""
 
@@ -148,6 +161,13 @@ class Balancer:
         """A seamless reload, as `systemctl reload haproxy` does; runtime weights are lost by it, as they always are."""
         if self.program is None:
             raise LabError("HAProxy is not running")
+        master = self.program.process.pid
+        wait_until(
+            lambda: self.answers() and master_hears(master, self.ask("show info")),
+            "HAProxy's master to be ready",
+            RELOAD_WAIT_S,
+            watch=[self.program],
+        )
         before = self.worker_pid()
         self.program.process.send_signal(signal.SIGUSR2)
         wait_until(

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.balancer import master_hears
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -162,7 +164,7 @@ class RealHAProxy:
 
     def reload(self, backends: str | None = None) -> None:
         """SIGUSR2 to the master, with a new configuration if given; returns when the new worker answers."""
-        until(self._master_hears, "HAProxy's master is ready")
+        until(lambda: master_hears(self.process.pid, self.say("show info")), "HAProxy's master is ready")
         before = self.pid()
         if backends is not None:
             write_configuration(self.folder, self.port, backends)
@@ -176,15 +178,6 @@ class RealHAProxy:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-    def _master_hears(self) -> bool:
-        """A SIGUSR2 is lost until the master has executed itself anew to wait for its worker (until 3.0)."""
-        process = Path(f"/proc/{self.process.pid}")
-        caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
-        hears = int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
-        version = next(line for line in self.say("show info").splitlines() if line.startswith("Version: ")).split()[1]
-        waits = b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
-        return bool(hears) and (waits or tuple(map(int, version.split(".")[:2])) >= (3, 1))
 
     def _answers(self) -> bool:
         try:
