@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lab import machine
+from lab import machine, scenario
 from lab.controller import BUS_LISTEN, CONTROLLER_FILE, POOL, Controller
 from lab.lab import Lab
 from lab.load import Demand
 from lab.measure import Figures, figures
 from lab.paths import LabError
 from lab.retunable import KEY_FILE, make_keys, start_wsengines
-from lab.scenario import COLUMNS, at_baseline, shown, stay
+from lab.scenario import at_baseline, shown, stay
 from lab.spawn import wait_until
 from slackwater.messages import Change, Mode
 
@@ -144,13 +144,5 @@ def sentence(found: dict[str, Any]) -> str:
 
 
 def medians(result: dict[str, Any]) -> list[list[str]]:
-    """Rows of the table: a phase a row, medians over the rounds (errors: the sum)."""
-    rows = []
-    for name in PHASES:
-        row = [name]
-        for key, form in COLUMNS:
-            values = [one["phases"][name][key] for one in result["rounds"] if one["phases"][name][key] is not None]
-            value = (sum(values) if key in ("requests", "errors") else statistics.median(values)) if values else None
-            row.append(shown(value, form))
-        rows.append(row)
-    return rows
+    """Rows of the table, as `lab.scenario.medians` has them."""
+    return scenario.medians(result, PHASES)

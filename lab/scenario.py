@@ -194,10 +194,10 @@ def sentence(found: dict[str, Any]) -> str:
     )
 
 
-def medians(result: dict[str, Any]) -> list[list[str]]:
+def medians(result: dict[str, Any], phases: Sequence[str] = PHASES) -> list[list[str]]:
     """Rows of the table: a phase a row, medians over the rounds (errors: the sum)."""
     rows = []
-    for name in PHASES:
+    for name in phases:
         row = [name]
         for key, form in COLUMNS:
             values = [one["phases"][name][key] for one in result["rounds"] if one["phases"][name][key] is not None]

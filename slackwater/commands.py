@@ -63,6 +63,11 @@ def why_option() -> Callable[[Command], Command]:
     return click.option("--why", default="", metavar="TEXT", help="The reason, for the log.")
 
 
+def asks_lbengine(command: Command) -> Command:
+    """The options of a command that asks something of a pool's lbengine: --config, --pool, --why."""
+    return config_option(pool_option("The pool; needed when there are several.")(why_option()(command)))
+
+
 # --- the controller
 
 
@@ -266,18 +271,14 @@ def why(node: str, config_path: Path, pool_name: str | None, as_json: bool) -> N
 
 
 @click.command(epilog='Example: slackwater pause --pool web --why "deploy of 14:00"')
-@config_option
-@pool_option("The pool; needed when there are several.")
-@why_option()
+@asks_lbengine
 def pause(config_path: Path, pool_name: str | None, why: str) -> None:
     """Set the baseline weights and keep hands off the pool until `resume`, also over a restart."""
     ask_lbengine("pause", config_path, pool_name, why)
 
 
 @click.command(epilog="Example: slackwater resume --pool web")
-@config_option
-@pool_option("The pool; needed when there are several.")
-@why_option()
+@asks_lbengine
 def resume(config_path: Path, pool_name: str | None, why: str) -> None:
     """Take up the work again after `pause`."""
     ask_lbengine("resume", config_path, pool_name, why)

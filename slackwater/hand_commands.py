@@ -7,16 +7,12 @@ from typing import Any
 
 import click
 
-from slackwater.commands import ask_lbengine, config_option, pool_option, seconds_of, why_option
-
-POOL = "The pool; needed when there are several."
+from slackwater.commands import ask_lbengine, asks_lbengine, seconds_of
 
 
 @click.command(epilog='Example: slackwater mode observe --pool web --why "looking first"')
 @click.argument("mode", type=click.Choice(["observe", "act"]))
-@config_option
-@pool_option(POOL)
-@why_option()
+@asks_lbengine
 def mode(mode: Any, config_path: Path, pool_name: str | None, why: str) -> None:
     """Have the pool observe (baseline weights, decisions are only recorded) or act, also over a restart.
 
@@ -29,9 +25,7 @@ def mode(mode: Any, config_path: Path, pool_name: str | None, why: str) -> None:
 @click.argument("server")
 @click.argument("weight", type=click.IntRange(0, 65535))
 @click.option("--for", "for_s", callback=seconds_of, default="10m", show_default=True, metavar="TIME", help="How long.")
-@config_option
-@pool_option(POOL)
-@why_option()
+@asks_lbengine
 def pin(server: str, weight: int, for_s: float, config_path: Path, pool_name: str | None, why: str) -> None:
     """Hold SERVER at WEIGHT, at most its baseline, for a time; the guard's bounds still hold."""
     ask_lbengine("pin", config_path, pool_name, why, target=server, weight=weight, for_s=for_s)
@@ -39,9 +33,7 @@ def pin(server: str, weight: int, for_s: float, config_path: Path, pool_name: st
 
 @click.command(epilog="Example: slackwater unpin web1")
 @click.argument("server")
-@config_option
-@pool_option(POOL)
-@why_option()
+@asks_lbengine
 def unpin(server: str, config_path: Path, pool_name: str | None, why: str) -> None:
     """End SERVER's pin before its time."""
     ask_lbengine("unpin", config_path, pool_name, why, target=server)
@@ -49,9 +41,7 @@ def unpin(server: str, config_path: Path, pool_name: str | None, why: str) -> No
 
 @click.command(name="end-episode", epilog='Example: slackwater end-episode web1 --why "it is our own backup"')
 @click.argument("node")
-@config_option
-@pool_option(POOL)
-@why_option()
+@asks_lbengine
 def end_episode(node: str, config_path: Path, pool_name: str | None, why: str) -> None:
     """Treat NODE as calm until its present episode is over; the next one counts again."""
     ask_lbengine("end_episode", config_path, pool_name, why, target=node)
@@ -59,9 +49,7 @@ def end_episode(node: str, config_path: Path, pool_name: str | None, why: str) -
 
 @click.command(name="ack", epilog="Example: slackwater ack web1 --why 'looking into it'")
 @click.argument("node")
-@config_option
-@pool_option(POOL)
-@why_option()
+@asks_lbengine
 def acknowledge(node: str, config_path: Path, pool_name: str | None, why: str) -> None:
     """Say that you have seen NODE's episode; it changes nothing but the log."""
     ask_lbengine("acknowledge", config_path, pool_name, why, target=node)

@@ -51,7 +51,7 @@ class ServeLock:
                 break
             except BlockingIOError:
                 pid = _pid_in(fd)
-                if pid is not None and _alive(pid):
+                if pid is not None and is_alive(pid):
                     problem = f"`slackwater serve` already runs on {self._path.parent} (pid {pid}); stop that one first"
                 elif time.monotonic() >= deadline_s:
                     problem = f"children of an earlier `slackwater serve` still hold {self._path}: {self._leftovers()}"
@@ -71,7 +71,7 @@ class ServeLock:
 
     def _leftovers(self) -> str:
         children = (read_serve(self._path.parent) or {}).get("children", {})
-        alive = [f"{name} (pid {pid})" for name, pid in children.items() if isinstance(pid, int) and _alive(pid)]
+        alive = [f"{name} (pid {pid})" for name, pid in children.items() if isinstance(pid, int) and is_alive(pid)]
         return ", ".join(alive) or "unknown processes"
 
 
@@ -116,7 +116,8 @@ def _pid_in(fd: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this id, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

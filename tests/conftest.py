@@ -9,6 +9,9 @@ import pytest
 import real_haproxy
 from ipvs_guest import IpvsGuest, booted
 from ipvs_site import IpvsSite
+from real_lab import run_lab
+
+from lab.lab import traces
 
 # A shell that runs tests in the background has them ignore SIGINT; commands that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,3 +49,15 @@ def guest(running_guest: IpvsGuest) -> Iterator[IpvsGuest]:
 def site(guest: IpvsGuest, running_site: IpvsSite) -> IpvsSite:  # noqa: ARG001 - `guest` empties the table afterwards
     """The same with a client and three web servers around it."""
     return running_site
+
+
+@pytest.fixture
+def nothing_before_and_after() -> Iterator[None]:
+    """No lab is up before the test; what it leaves is taken down, and is its failure."""
+    if found := traces():
+        pytest.skip(f"a lab is up or was left behind: {found}")
+    yield
+    left = traces()
+    if left:
+        run_lab("down")
+    assert left == []

@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from played_verdict import verdict
 from real_haproxy import RealHAProxy
 from real_processes import free_address
 
 from slackwater import nats_server
 from slackwater.bus import Bus, BusError
-from slackwater.messages import State, Verdict
+from slackwater.messages import State
 
 HOSTS = ("host1", "host2", "host3")
 RUN = """
@@ -105,22 +106,7 @@ class Detector:
     async def _speak(self) -> None:
         while True:
             for host, state in self.states.items():
-                slow = state == "interference"
-                await self._bus.publish(
-                    Verdict(
-                        v=1,
-                        node=host,
-                        pool="web",
-                        time_unix_s=time.time(),
-                        state=state,
-                        since_unix_s=0.0,
-                        severity=0.8 if slow else 0.0,
-                        path=["because"],
-                        model="test",
-                        capacity_rps=60.0 if slow else 300.0,
-                        rps=50.0,
-                    )
-                )
+                await self._bus.publish(verdict(host, state, time_unix_s=time.time()))
             await asyncio.sleep(0.05)
 
     async def silence(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,21 +11,15 @@ from real_lab import needs_lab, run_lab
 from detector import recording as samples
 from evaluation import plan, recording
 from evaluation.actors import ACTORS, NotHere
-from lab.lab import traces
 
-pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.lab,
+    needs_lab,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    pytest.mark.usefixtures("nothing_before_and_after"),
+]
 POLICIES = [name for name, actor in ACTORS.items() if not isinstance(actor, NotHere)]
-
-
-@pytest.fixture(autouse=True)
-def nothing_before_and_after() -> Iterator[None]:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
-    yield
-    left = traces()
-    if left:
-        run_lab("down")
-    assert left == []
 
 
 def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:

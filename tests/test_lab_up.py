@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,7 @@ from lab.lab import Lab, LabSettings, state, traces
 from lab.load import Demand
 from lab.paths import LabError
 
-pytestmark = [pytest.mark.lab, needs_lab]
-
-
-@pytest.fixture(autouse=True)
-def nothing_before_and_after() -> Iterator[None]:
-    if found := traces():
-        pytest.skip(f"a lab is up or was left behind: {found}")
-    yield
-    left = traces()
-    if left:
-        run_lab("down")
-    assert left == []
+pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.usefixtures("nothing_before_and_after")]
 
 
 def start_up(*arguments: str) -> subprocess.Popen[str]:

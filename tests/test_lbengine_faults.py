@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played_verdict import verdict
 from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, until, web_servers
 
 from lbengine.baseline import Baseline, BaselineStore
@@ -21,7 +22,7 @@ from lbengine.restore import restore
 from lbengine.snapshot import Snapshot
 from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import State, Verdict
+from slackwater.messages import State
 
 HOSTS = ("host1", "host2", "host3")
 SETTINGS = LbengineSettings(socket_timeout_s=5.0)
@@ -83,21 +84,7 @@ class Site:
         self.now_s += after_s
         for host in HOSTS:
             state = host1 if host == "host1" else "calm"
-            slow = state == "interference"
-            verdict = Verdict(
-                v=1,
-                node=host,
-                pool="web",
-                time_unix_s=self.now_s,
-                state=state,
-                since_unix_s=0.0,
-                severity=0.8 if slow else 0.0,
-                path=["because"],
-                model="test",
-                capacity_rps=60.0 if slow else 300.0,
-                rps=50.0,
-            )
-            engine.inbox.put(verdict, self.now_s)
+            engine.inbox.put(verdict(host, state, time_unix_s=self.now_s), self.now_s)
         return engine.cycle(self.now_s)
 
     def weights(self) -> list[int]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from played_verdict import verdict
 from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, until, web_servers
 
 from lbengine.engine import Engine
@@ -15,7 +16,7 @@ from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy
 from lbengine.lock import LockError, PoolLock
 from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import State, Verdict
+from slackwater.messages import State
 
 HOSTS = ("host1", "host2", "host3")
 
@@ -112,23 +113,6 @@ def test_maxconns_go_to_all_and_refusals_are_told(two: Two) -> None:
     assert two.fleet.read().servers[0].maxconn == 4
     with pytest.raises(BalancerError, match=r"expected 1\.\."):
         two.fleet.set_maxconns({"host1": 0})
-
-
-def verdict(node: str, state: State) -> Verdict:
-    slow = state == "interference"
-    return Verdict(
-        v=1,
-        node=node,
-        pool="web",
-        time_unix_s=0.0,
-        state=state,
-        since_unix_s=0.0,
-        severity=0.8 if slow else 0.0,
-        path=["because"],
-        model="test",
-        capacity_rps=60.0 if slow else 300.0,
-        rps=50.0,
-    )
 
 
 @needs_haproxy

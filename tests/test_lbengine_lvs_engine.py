@@ -5,33 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipvs_guest import IpvsGuest, needs_ipvs
+from played_verdict import verdict
 
 from lbengine.engine import Engine
 from lbengine.lvs import Lvs
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import State, Verdict
+from slackwater.messages import State
 
 SERVICE = "-t 10.9.9.9:80"
 NAMES = ("10.8.0.1:80", "10.8.0.2:80", "10.8.0.3:80")
 pytestmark = needs_ipvs
-
-
-def verdict(node: str, state: State) -> Verdict:
-    slow = state == "interference"
-    return Verdict(
-        v=1,
-        node=node,
-        pool="web",
-        time_unix_s=0.0,
-        state=state,
-        since_unix_s=0.0,
-        severity=0.8 if slow else 0.0,
-        path=["run delay 14.2x"] if slow else [],
-        model="thresholds",
-        capacity_rps=60.0 if slow else 300.0,
-        rps=80.0,
-    )
 
 
 def test_a_slow_server_is_lowered_and_the_end_restores_everything(guest: IpvsGuest, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from played_verdict import verdict
 from real_haproxy import RealHAProxy, haproxy, needs_haproxy, servers_of, until, web_servers
 from srv_dns import SrvDns
 
@@ -16,26 +17,8 @@ from lbengine.preflight import check
 from lbengine.snapshot import Server
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import State, Verdict
 
 pytestmark = [needs_haproxy, pytest.mark.usefixtures("haproxy_version")]
-
-
-def verdict(node: str, state: State) -> Verdict:
-    slow = state == "interference"
-    return Verdict(
-        v=1,
-        node=node,
-        pool="web",
-        time_unix_s=0.0,
-        state=state,
-        since_unix_s=0.0,
-        severity=0.8 if slow else 0.0,
-        path=["because"],
-        model="test",
-        capacity_rps=50.0 if slow else 300.0,
-        rps=50.0,
-    )
 
 
 class Site:

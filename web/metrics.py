@@ -6,7 +6,6 @@ What belongs here and what it means stands in docs/dashboard.md; the Grafana das
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ class Controller:
         up = GaugeMetricFamily("slackwater_part_up", "1 while a part of `slackwater serve` runs.", labels=["part"])
         serve = state_dir.read_serve(Path(self._reader.settings.state_dir)) or {}
         for part, pid in serve.get("children", {}).items():
-            up.add_metric([part], 1 if isinstance(pid, int) and _alive(pid) else 0)
+            up.add_metric([part], 1 if isinstance(pid, int) and state_dir.is_alive(pid) else 0)
         yield up
 
     def _of_journal(self, journal: Journal) -> Iterator[Metric]:
@@ -211,13 +210,3 @@ def _latencies(journal: Journal, pool: str, made: list[Change], now: float) -> I
             after_it = [at - span.since_unix_s for at in lowered.get(span.node, []) if at >= span.since_unix_s]
             if after_it and min(after_it) <= LATENCY_MOST_S:
                 yield min(after_it)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -4,7 +4,6 @@
 //! Only ever a percentage: the protocol's other words (`ready`, `up`, `drain`, ...) would overrule what an operator has
 //! set. HAProxy Configuration Manual, section 5.2, `agent-check`.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,11 +11,10 @@ use async_nats::{Client, Subscriber};
 use slackwater_messages::{Weight, decode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 
 use crate::config::Settings;
+use crate::listener;
 
 /// What a node gets of its server's weight when nobody says otherwise.
 const WHOLE: u32 = 100;
@@ -64,9 +62,7 @@ pub async fn open(settings: &Settings, client: Client) -> Result<(), String> {
     if listen.is_empty() {
         return Ok(());
     }
-    let cannot = |error: &dyn std::fmt::Display| format!("agent.listen: {listen}: {error}");
-    let address: SocketAddr = listen.parse().map_err(|error| cannot(&error))?;
-    let listener = TcpListener::bind(address).await.map_err(|error| cannot(&error))?;
+    let listener = listener::listen("agent.listen", listen).await?;
     let subject = format!("slackwater.weight.{}.{}", settings.pool, settings.node);
     let words = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
     let wanted = Wanted::default();
@@ -89,21 +85,8 @@ async fn listen_to(mut words: Subscriber, pool: String, node: String, wanted: Wa
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, wanted: Wanted) {
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.len() >= MOST_CONNECTIONS {
-            connections.join_next().await;
-        }
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                while connections.try_join_next().is_some() {}
-                let percent = wanted.percent(Instant::now());
-                connections.spawn(timeout(CONNECTION_ENDS_AFTER, answer(stream, percent)));
-            }
-            // No descriptors left, or the like: not to be asked for at once again.
-            Err(_) => sleep(Duration::from_secs(1)).await,
-        }
-    }
+    let answer = |stream| answer(stream, wanted.percent(Instant::now()));
+    listener::serve(listener, MOST_CONNECTIONS, CONNECTION_ENDS_AFTER, answer).await;
 }
 
 /// One line; then what HAProxy was told to send (`agent-send`) is read to its end, since what is left unread would turn

@@ -36,6 +36,7 @@ pub mod counters;
 pub mod forks;
 pub mod growth;
 pub mod inputs;
+pub mod listener;
 pub mod memory;
 pub mod metrics;
 pub mod pmu;

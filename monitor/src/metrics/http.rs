@@ -1,7 +1,6 @@
 //! Serves the page: GET and HEAD of two paths, few connections at a time, each for a short time.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -10,10 +9,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 
 use super::Metrics;
+use crate::listener;
 
 /// Connections at a time; more wait in the kernel.
 const MOST_CONNECTIONS: usize = 4;
@@ -28,32 +26,17 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Listens on an address.
+/// Listens on the address of `metrics.listen`.
 ///
 /// # Errors
 /// Why it cannot.
 pub async fn listen(address: &str) -> Result<TcpListener, String> {
-    let cannot = |error: &dyn std::fmt::Display| format!("metrics.listen: {address}: {error}");
-    let address: SocketAddr = address.parse().map_err(|error| cannot(&error))?;
-    TcpListener::bind(address).await.map_err(|error| cannot(&error))
+    listener::listen("metrics.listen", address).await
 }
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, metrics: Metrics) {
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.len() >= MOST_CONNECTIONS {
-            connections.join_next().await;
-        }
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                while connections.try_join_next().is_some() {}
-                connections.spawn(timeout(CONNECTION_ENDS_AFTER, talk(stream, metrics.clone())));
-            }
-            // No descriptors left, or the like: not to be asked for at once again.
-            Err(_) => sleep(Duration::from_secs(1)).await,
-        }
-    }
+    listener::serve(listener, MOST_CONNECTIONS, CONNECTION_ENDS_AFTER, |stream| talk(stream, metrics.clone())).await;
 }
 
 /// One request and its answer. What goes wrong with a connection is its peer's business.
@@ -98,6 +81,7 @@ fn text(status: StatusCode, kind: &'static str, body: String) -> Response<String
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+    use std::net::SocketAddr;
     use std::time::Instant;
 
     fn with_server(body: impl FnOnce(SocketAddr) + Send + 'static) {

@@ -1,0 +1,40 @@
+//! Listening on TCP: few connections at a time, each for a short time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// Listens on an address; `setting` is where the address stands.
+///
+/// # Errors
+/// Why it cannot.
+pub async fn listen(setting: &str, address: &str) -> Result<TcpListener, String> {
+    let cannot = |error: &dyn std::fmt::Display| format!("{setting}: {address}: {error}");
+    let address: SocketAddr = address.parse().map_err(|error| cannot(&error))?;
+    TcpListener::bind(address).await.map_err(|error| cannot(&error))
+}
+
+/// Has `talk` speak with whoever connects, until it is dropped: at most `most` connections at a time (more wait in the
+/// kernel), each for at most `ends_after` from its first byte to our last.
+pub async fn serve<F>(listener: TcpListener, most: usize, ends_after: Duration, mut talk: impl FnMut(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.len() >= most {
+            connections.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                while connections.try_join_next().is_some() {}
+                connections.spawn(timeout(ends_after, talk(stream)));
+            }
+            // No descriptors left, or the like: not to be asked for at once again.
+            Err(_) => sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
