@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -312,18 +312,28 @@ class Lab:
 
     def noise(self, host: Host, kind: str, intensity: float, seconds: float) -> noises.Noise:
         """Starts a neighbour in a host; it is on when this returns, and for at most `seconds`."""
-        started = noises.start(
-            self._maker,
-            host.name,
-            kind,
-            intensity,
-            seconds,
-            quota_cores=self.settings.quota_cores,
-            procs_files=self.cgroups.procs_files(host.neighbour),
-            address=host.address,
-            wrap=placed([], self.cgroups.procs_files(ASIDE)),
-        )
-        self._noises.append(started)
+        return self.noise_in([host], kind, intensity, seconds)[0]
+
+    def noise_in(self, hosts: Sequence[Host], kind: str, intensity: float, seconds: float) -> list[noises.Noise]:
+        """The same in several hosts, at the same moment."""
+        waiting: list[noises.Filled] = []
+        try:
+            for host in hosts:
+                waiting.append(
+                    noises.prepare(
+                        *(self._maker, host.name, kind, intensity, seconds),
+                        quota_cores=self.settings.quota_cores,
+                        procs_files=self.cgroups.procs_files(host.neighbour),
+                        address=host.address,
+                        wrap=placed([], self.cgroups.procs_files(ASIDE)),
+                    )
+                )
+        except LabError:
+            for filled in waiting:
+                filled.give_up()
+            raise
+        started = noises.begin(waiting)
+        self._noises += started
         return started
 
     def vm_cpu_s(self) -> float:
