@@ -410,6 +410,10 @@ class Journal:
             )
         return (pages - free) * size
 
+    def file_bytes(self) -> int:
+        """What the file takes of its disk, free pages in it included; its log is short-lived and does not count."""
+        return self.path.stat().st_size
+
     def keeping(self, work: Callable[[sqlite3.Connection], None], verb: str) -> None:
         """Runs `work` in one transaction (for `slackwater.journal_keep`); node ids may have gone afterwards."""
         with self._transaction(verb) as database:

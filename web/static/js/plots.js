@@ -167,7 +167,9 @@ export class Stack {
     this.urgent = [];
     this.select?.addEventListener("change", () => this.draw());
     new ResizeObserver(() => this.figures.forEach((f) => f.plot?.setSize({ width: Math.max(200, f.canvas.clientWidth), height: f.last ? 144 : 120 }))).observe(this.parent);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.figures.forEach((f) => f.build()));
+    for (const look of ["(prefers-color-scheme: dark)", "print"]) {
+      matchMedia(look).addEventListener("change", () => this.figures.forEach((f) => f.build()));
+    }
     if (!this.live && !section.dataset.until) setInterval(() => this.load(this.asked), AGAIN_MS);
   }
 
