@@ -22,7 +22,7 @@ from lab.retunable import make_keys, start_wsengines
 from lab.scenario import at_baseline, shown
 from slackwater.messages import Change
 
-MEASURE_S = 8.0
+MEASURE_S = 10.0
 """Each try of a search."""
 LEAVE_AFTER_S = 10.0
 PIECE_S = 10.0
