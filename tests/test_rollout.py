@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,11 @@ def states(site: Site) -> dict[str, str]:
     done = site.hosts.ssh("lb1", "slackwater status --json", check=False)
     rows = json.loads(done.stdout)["pools"][0]["rows"] if done.returncode == 0 else []
     return {row["node"]: row["state"] for row in rows}
+
+
+def is_in_mode(site: Site, mode: str) -> bool:
+    done = site.hosts.ssh("lb1", "slackwater status --json", check=False)
+    return done.returncode == 0 and json.loads(done.stdout)["pools"][0]["mode"] == mode
 
 
 # --- before anything is there
@@ -220,8 +226,7 @@ def test_one_variable_later_it_acts_and_observes_again(site: Site) -> None:
     for playbook, mode in (("act.yml", "act"), ("observe.yml", "observe")):
         said = site.play(playbook)
         assert said.status == 0, said.end
-        found = json.loads(site.hosts.ssh("lb1", "slackwater status --json").stdout)["pools"][0]["mode"]
-        assert found == mode
+        wait_until(partial(is_in_mode, site, mode), f"mode {mode}")
 
 
 # --- upgrade
