@@ -21,6 +21,7 @@ from lab.paths import LabError
 from lab.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.scenario import at_baseline, shown, stay
 from lab.spawn import wait_until
+from slackwater.config import Law
 from slackwater.messages import Change, Mode
 
 CALM_CHILDREN = 2
@@ -49,13 +50,13 @@ class Plan:
 class RetuningController(Controller):
     """The controller in `act` mode, with the second stage; it enters after the phase without it has been measured."""
 
-    def __init__(self, lab: Lab, no_room_after_s: float, policy: str) -> None:
+    def __init__(self, lab: Lab, no_room_after_s: float, policy: str, law: Law = "optimal") -> None:
         self._retune = (
             f'\n[retune]\nmode = "act"\norder_key = "{KEY_FILE}"\npolicy = "{policy}"\n'
             f"no_room_after_s = {no_room_after_s:g}\nlong_after_s = {no_room_after_s:g}\n"
             f"leave_after_s = {LEAVE_AFTER_S:g}\nlease_s = 20\nreload_min_interval_s = 3\nsearch_measure_s = 5\n"
         )
-        super().__init__(lab, "act")
+        super().__init__(lab, "act", law)
 
     def write(self, mode: Mode) -> None:
         super().write(mode)
