@@ -101,7 +101,7 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
     load = lab.load(Demand(clients=plan.clients), BEGIN_S + most_s)
     calm_s = load.begin_mono_s + BEGIN_S
     stay(lab, calm_s + plan.seconds, load)
-    noises = [lab.noise(host, plan.noise, plan.intensity, most_s) for host in lab.hosts]
+    noises = lab.noise_in(lab.hosts, plan.noise, plan.intensity, most_s)
     on_unix_s, on_s = time.time(), time.monotonic()
     stay(lab, on_s + BEGIN_S + plan.seconds, load)
 
