@@ -17,6 +17,7 @@ from evaluation.compare_commands import compare
 from evaluation.grid_commands import grid
 from evaluation.report_commands import report
 from evaluation.simulate_commands import simulate
+from evaluation.whole_commands import evaluate
 from lab import all_noisy, search_noisy
 from lab import scenario as scenarios
 from lab.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
@@ -342,3 +343,4 @@ lab.add_command(simulate)
 lab.add_command(compare)
 lab.add_command(report)
 lab.add_command(grid)
+lab.add_command(evaluate)
