@@ -347,8 +347,7 @@ class Lab:
                 filled.give_up()
             raise
         self._noises += noises.begin(waiting)
-        started = self._noises[before:]
-        return started
+        return self._noises[before:]
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""
