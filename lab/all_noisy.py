@@ -22,6 +22,7 @@ from lab.paths import LabError
 from lab.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.scenario import at_baseline, shown, stay
 from lab.spawn import wait_until
+from slackwater.config import Law
 from slackwater.messages import Change, Mode
 
 CALM_CHILDREN = 2
@@ -58,7 +59,7 @@ class Plan:
 class RetuningController(Controller):
     """The controller in `act` mode, with the second stage; it enters after the phase without it has been measured."""
 
-    def __init__(self, lab: Lab, no_room_after_s: float, **settings: str | float) -> None:
+    def __init__(self, lab: Lab, no_room_after_s: float, law: Law = "optimal", **settings: str | float) -> None:
         """`settings` are further ones of `[retune]`."""
         rows: dict[str, str | float] = {
             "mode": "act",
@@ -71,7 +72,7 @@ class RetuningController(Controller):
             **settings,
         }
         self._retune = "\n[retune]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rows.items())
-        super().__init__(lab, "act")
+        super().__init__(lab, "act", law)
 
     def write(self, mode: Mode) -> None:
         super().write(mode)
@@ -100,7 +101,7 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
     load = lab.load(Demand(clients=plan.clients), BEGIN_S + most_s)
     calm_s = load.begin_mono_s + BEGIN_S
     stay(lab, calm_s + plan.seconds, load)
-    noises = [lab.noise(host, plan.noise, plan.intensity, most_s) for host in lab.hosts]
+    noises = lab.noise_in(lab.hosts, plan.noise, plan.intensity, most_s)
     on_unix_s, on_s = time.time(), time.monotonic()
     stay(lab, on_s + BEGIN_S + plan.seconds, load)
 

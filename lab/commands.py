@@ -14,8 +14,10 @@ import click
 from rich.table import Table
 
 from evaluation.compare_commands import compare
+from evaluation.grid_commands import grid
 from evaluation.report_commands import report
 from evaluation.simulate_commands import simulate
+from evaluation.whole_commands import evaluate
 from lab import all_noisy, search_noisy
 from lab import scenario as scenarios
 from lab.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
@@ -26,6 +28,7 @@ from lab.lab import Lab, LabSettings, down, is_up, state, traces
 from lab.load import Demand
 from lab.noise import NOISES
 from lab.policies import POLICIES
+from lab.stress import STRESSORS
 from lab.terminal import console
 from lab.timetable import DISTURBANCES, plan
 
@@ -63,7 +66,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--noise", type=click.Choice(list(NOISES)), default="llcprobe", show_default=True),
+        click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True),
         click.option(
             "--intensity",
             type=click.FloatRange(0, 1, min_open=True),
@@ -339,3 +342,5 @@ def demo(seconds: float, stay: bool) -> None:
 lab.add_command(simulate)
 lab.add_command(compare)
 lab.add_command(report)
+lab.add_command(grid)
+lab.add_command(evaluate)

@@ -112,15 +112,18 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         before = view.positions[name]
         if name in wanted:
             target, before = ramp.settle(before, target, baseline, view.now_s)
-        position = ramp.step(
-            before,
-            target,
-            baseline,
-            view.now_s,
-            settings.ramp_s,
-            settings.min_change,
-            carries=_carries(name, view, len(usable)),
-        )
+        if admission.shared:
+            position = Position(baseline)  # what was taken from the one that was judged first is given back at once
+        else:
+            position = ramp.step(
+                before,
+                target,
+                baseline,
+                view.now_s,
+                settings.ramp_s,
+                settings.min_change,
+                carries=_carries(name, view, len(usable)),
+            )
         if name in wanted:
             position = ramp.moved(before, position, view.now_s)
         if position.climb_began_s is not None and position.weight > view.positions[name].weight:
