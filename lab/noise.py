@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import selectors
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,15 +65,20 @@ class Noise:
     on_unix_s: float
     off_mono_s: float | None = field(default=None)
     off_unix_s: float | None = field(default=None)
+    files: tempfile.TemporaryDirectory[str] | None = None
+    """A folder of its own, which goes with it."""
 
     def stop(self) -> None:
         """Ends the noise at once; the instants of its end are known afterwards. Harmless when it has ended."""
         if self.off_mono_s is None:
-            self.process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # its children too
             self.process.wait()
             self.off_mono_s, self.off_unix_s = time.monotonic(), time.time()
             if self.process.stdout is not None:
                 self.process.stdout.close()
+            if self.files is not None:
+                self.files.cleanup()
 
     def check(self) -> None:
         """Raises LabError when it ended although nobody stopped it."""

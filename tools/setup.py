@@ -69,6 +69,7 @@ PROGRAMS = {
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
     "setcap": "sbin/setcap",
+    "stress-ng": "usr/bin/stress-ng",
     "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
