@@ -1,7 +1,8 @@
 """MaxClients x pm.max_children, calm and beside a neighbour: ICE's figure of why a web server is retuned.
 
-One host's real Apache and php-fpm are started anew for each cell and asked directly, by a closed loop. Cells come in a
-random order from a seed, round by round; each is on disk when it is done, and the same question goes on where it was.
+One host's real Apache and php-fpm are started anew for each cell and asked by a closed loop through the balancer, which
+asks again where Apache closed an idle connection for want of workers. Cells come in a random order from a seed, round
+by round; each is on disk when it is done, and the same question goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluation.actors import stop_programs
+from evaluation.actors import set_weights, stop_programs
 from evaluation.plan import CompareError
 from lab import machine
 from lab.hosts import Host
@@ -137,6 +138,7 @@ def run(folder: Path, asked: Question, say: Callable[[str], None], until_mono_s:
         if not asked.machine:
             asked = msgspec.structs.replace(asked, machine=machine.describe(lab))
             _save(folder, asked)
+        set_weights(lab, {host.name: 0 for host in lab.hosts[1:]})
         took_s: list[float] = []
         while todo:
             if time.monotonic() + max(took_s, default=0.0) > until_mono_s:
@@ -157,8 +159,7 @@ def _measure(lab: Lab, cell: tuple[int, int, int], asked: Question) -> list[dict
     number, workers, children = cell
     host = lab.hosts[0]
     set_up(lab, host, workers, children)
-    url = f"http://{host.address}"
-    load = lab.load(Demand(clients=asked.clients), 2 * SETTLE_S + CALM_S + NOISY_S + MARGIN_S, url)
+    load = lab.load(Demand(clients=asked.clients), 2 * SETTLE_S + CALM_S + NOISY_S + MARGIN_S)
     calm_s = load.begin_mono_s + SETTLE_S
     stay(lab, calm_s + CALM_S, load)
     noise = lab.noise(host, asked.noise, 1.0, SETTLE_S + NOISY_S + MARGIN_S)
