@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,11 +49,15 @@ class Stage:
             self._stop(pair)
         for _, noise in self._now:
             noise.check()
+        due = []
         while self._left and at >= self._left[-1].begin_s:
-            loud = self._left.pop()
-            host = self._lab.hosts[loud.host]
-            lasts_s = loud.end_s - loud.begin_s + MARGIN_S
-            self._now.append((loud, self._lab.noise(host, loud.kind, loud.intensity, lasts_s, loud.weight)))
+            due.append(self._left.pop())
+        for (kind, intensity, weight, lasts_s), alike in itertools.groupby(
+            due, lambda loud: (loud.kind, loud.intensity, loud.weight, loud.end_s - loud.begin_s + MARGIN_S)
+        ):
+            together = list(alike)
+            hosts = [self._lab.hosts[loud.host] for loud in together]
+            self._now += zip(together, self._lab.noise_in(hosts, kind, intensity, lasts_s, weight), strict=True)
             self._account.turn(True)
         after = frozenset(loud.host for loud, _ in self._now)
         if after != before:

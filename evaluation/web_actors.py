@@ -39,7 +39,7 @@ class TwoStages(Passive):
     def begin(self) -> None:
         shutil.rmtree(STATE_DIR, ignore_errors=True)
         make_keys()
-        controller = RetuningController(self.lab, LONG_AFTER_S, "knowledge", law="ice")
+        controller = RetuningController(self.lab, LONG_AFTER_S, law="ice")
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -320,18 +320,34 @@ class Lab:
         `weight` is the neighbour's share of the host's CPU against the server's 100, as cgroups have it: with 100 each
         gets half, with 567 (or nearly six neighbours of 100) the server gets 15%. It is of all neighbours in the host.
         """
-        self.cgroups.make(host.neighbour, weight=weight)
-        place: dict[str, Any] = {
-            "quota_cores": self.settings.quota_cores,
-            "procs_files": self.cgroups.procs_files(host.neighbour),
-            "wrap": placed([], self.cgroups.procs_files(ASIDE)),
-        }
-        if kind in stress.STRESSORS:
-            started = stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place)
-        else:
-            started = noises.start(self._maker, host.name, kind, intensity, seconds, address=host.address, **place)
-        self._noises.append(started)
-        return started
+        return self.noise_in([host], kind, intensity, seconds, weight)[0]
+
+    def noise_in(
+        self, hosts: Sequence[Host], kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
+    ) -> list[noises.Noise]:
+        """The same in several hosts, at the same moment (those of stress-ng one after the other)."""
+        before = len(self._noises)
+        waiting: list[noises.Filled] = []
+        try:
+            for host in hosts:
+                self.cgroups.make(host.neighbour, weight=weight)
+                place: dict[str, Any] = {
+                    "quota_cores": self.settings.quota_cores,
+                    "procs_files": self.cgroups.procs_files(host.neighbour),
+                    "wrap": placed([], self.cgroups.procs_files(ASIDE)),
+                }
+                if kind in stress.STRESSORS:
+                    self._noises.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place))
+                else:
+                    waiting.append(
+                        noises.prepare(self._maker, host.name, kind, intensity, seconds, address=host.address, **place)
+                    )
+        except LabError:
+            for filled in waiting:
+                filled.give_up()
+            raise
+        self._noises += noises.begin(waiting)
+        return self._noises[before:]
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BETTER = 0.05
+BETTER = 0.1
 """A try must be this share better: measurements waver, and each costs a reload."""
 MOST_TRIES = 12
 FACTORS = (2.0, 1.5)

@@ -24,9 +24,16 @@ function staged(when, name, body) {
   });
 }
 
+// Anna logs in once: more than ten logins a minute are refused.
+let cookies;
 async function operator(fresh, options) {
   const page = await fresh(options);
-  await login(page, "anna", password);
+  if (cookies === undefined) {
+    await login(page, "anna", password);
+    cookies = await page.context().cookies();
+  } else {
+    await page.context().addCookies(cookies);
+  }
   return page;
 }
 

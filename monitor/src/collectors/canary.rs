@@ -7,13 +7,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use slackwater_messages::{Canary as Section, Counters, Sample};
 
 use super::{Collector, absent};
 use crate::config::Settings;
 use crate::inputs::Inputs;
-use crate::probe::{Length, Probe, Run, Stopwatch};
+use crate::probe::{Length, Moments, Probe, Run, Stopwatch};
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -24,14 +25,16 @@ const INTERRUPTED: f64 = 2.0;
 
 /// Calibrates the probe, unless it is switched off.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let probe = settings.canary.enabled.then(|| {
-        Probe::new(match settings.canary.working_set_kib {
+    let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
+    let moments = settings.canary.enabled.then(|| {
+        let probe = Probe::new(match settings.canary.working_set_kib {
             0 => working_set_kib(l2_kib(&inputs.sys)),
             kib => kib,
-        })
+        });
+        Moments::new(probe, budget_ns)
     });
-    let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
-    Box::new(Canary { probe, budget_ns, length: Length::Whole, last: None, sampling: None })
+    let why_no_slow_share = moments.as_ref().and_then(Moments::why_no_slow_share);
+    Box::new(Canary { moments, why_no_slow_share, sampling: None })
 }
 
 /// Twice the L2 cache: more than it has places for, and little of a last-level cache.
@@ -59,28 +62,26 @@ fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
 }
 
 struct Canary {
-    probe: Option<Probe>,
-    budget_ns: u64,
-    length: Length,
-    /// This period's run, and how late it was.
-    last: Option<(Run, u64)>,
+    /// None when it is switched off.
+    moments: Option<Moments>,
+    why_no_slow_share: Option<String>,
     /// Since the Sample's first reading.
     sampling: Option<Stopwatch>,
 }
 
 impl Collector for Canary {
-    fn probe(&mut self, late_ns: u64) {
-        if let Some(probe) = &mut self.probe {
-            self.last = Some((probe.run(self.budget_ns, self.length), late_ns));
+    fn start(&mut self, start: Instant, period: Duration) {
+        if let Some(Err(reason)) = self.moments.as_ref().map(|moments| moments.start(start, period)) {
+            eprintln!("slackwater-monitor: {reason}; it runs with the Samples");
         }
     }
 
     fn begin(&mut self) {
-        self.sampling = self.probe.is_some().then(Stopwatch::start);
+        self.sampling = self.moments.is_some().then(Stopwatch::start);
     }
 
     fn collect(&mut self, sample: &mut Sample) {
-        let Some(probe) = &mut self.probe else {
+        let Some(moments) = &self.moments else {
             let reason = "the canary is switched off in the configuration";
             absent(sample, "canary", reason);
             if sample.counters.is_none() {
@@ -89,18 +90,16 @@ impl Collector for Canary {
             return;
         };
         let sampling = self.sampling.take().map(Stopwatch::spent).unwrap_or_default();
-        let (run, late_ms) = match self.last.take() {
-            Some((run, late_ns)) => (run, Some(late_ns as f64 / 1e6)),
-            None => {
-                absent(sample, "canary.late_ms", "the probe ran with the Sample, not at a moment of its own");
-                (probe.run(self.budget_ns, self.length), None)
-            }
-        };
-        if let Some(reason) = probe.why_no_slow_share() {
+        let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
+        let (run, late_ns) = moments.take(|run| next_length(utilisation, (run.spent + sampling).ratio()));
+        let late_ms = late_ns.map(|late_ns| late_ns as f64 / 1e6);
+        if late_ms.is_none() {
+            absent(sample, "canary.late_ms", "the probe ran with the Sample, not at a moment of its own");
+        }
+        if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);
         }
         let wall_cpu_ratio = (run.spent + sampling).ratio();
-        self.length = next_length(sample.cpu.as_ref().and_then(|cpu| cpu.utilisation), wall_cpu_ratio);
         let cpu_share = (sample.period_s > 0.0).then(|| run.spent.cpu_ns as f64 / 1e9 / sample.period_s);
         if cpu_share.is_none() {
             absent(sample, "canary.cpu_share", super::NO_TIME);
@@ -146,6 +145,10 @@ mod tests {
         Sample { period_s: 0.2, ..Sample::default() }
     }
 
+    fn canary() -> Canary {
+        Canary { moments: Some(Moments::new(Probe::new(1024), 1 << 40)), why_no_slow_share: None, sampling: None }
+    }
+
     #[test]
     fn the_working_set_follows_the_l2_cache_within_bounds() {
         let cache = "sys/devices/system/cpu/cpu0/cache";
@@ -167,7 +170,7 @@ mod tests {
         settings.canary.enabled = false;
         let mut canary = open(&settings, &Inputs::machine());
         let mut alone = sample();
-        canary.probe(0);
+        canary.start(Instant::now(), Duration::from_millis(200));
         canary.collect(&mut alone);
         assert!(alone.counters.is_none() && alone.canary.is_none());
         for name in ["canary", "counters"] {
@@ -181,15 +184,18 @@ mod tests {
 
     #[test]
     fn each_value_of_the_canary_is_there_or_has_a_reason() {
-        let mut canary = open(&Settings::default(), &Inputs::machine());
+        let mut canary = canary();
         for at_its_moment in [false, true] {
             let mut sample = sample();
+            let moment = Instant::now();
             if at_its_moment {
-                canary.probe(3_000_000);
+                std::thread::sleep(Duration::from_millis(3));
+                canary.moments.as_ref().expect("switched on").run_at(moment);
             }
             canary.collect(&mut sample);
             let section = sample.canary.as_ref().expect("there");
-            assert_eq!(section.late_ms, at_its_moment.then_some(3.0));
+            assert_eq!(section.late_ms.is_some(), at_its_moment);
+            assert!(section.late_ms.is_none_or(|late_ms| late_ms >= 3.0), "{section:?}");
             assert!(section.cpu_share.is_some_and(|share| share > 0.0) && section.alu_cycles_per_op.is_some());
             assert_eq!(section.slow_share.is_none(), sample.absent.contains_key("canary.slow_share"));
             assert_eq!(section.late_ms.is_none(), sample.absent.contains_key("canary.late_ms"));
@@ -216,24 +222,16 @@ mod tests {
         assert_eq!(next_length(None, 1.2), Length::Whole);
         assert_eq!(next_length(Some(0.95), 1.0), Length::Short);
         assert_eq!(next_length(Some(0.1), 7.0), Length::Short);
-        let mut canary = Canary {
-            probe: Some(Probe::new(1024)),
-            budget_ns: 1 << 40,
-            length: Length::Whole,
-            last: None,
-            sampling: None,
-        };
+        let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() });
-        assert_eq!(canary.length, Length::Short);
-        canary.probe(0);
-        assert_eq!(canary.last.expect("it ran all the same").0.loads, 256);
+        let (run, _) = canary.moments.as_ref().expect("switched on").take(|_| Length::Whole);
+        assert_eq!(run.loads, 256, "it ran all the same");
     }
 
     #[test]
     fn the_core_that_is_lost_while_the_sample_is_taken_counts_too() {
-        let mut canary = open(&Settings::default(), &Inputs::machine());
-        canary.probe(0);
+        let mut canary = canary();
         canary.begin();
         std::thread::sleep(std::time::Duration::from_millis(50)); // off the core, between two readings
         let mut sample = sample();

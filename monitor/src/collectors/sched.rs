@@ -1,7 +1,7 @@
 //! Run delay: how long the web server's threads were ready to run and did not, and how often they gave up their core or
 //! lost it, summed over `threads`. Each turn on a core ends with a switch; which kind it was is told by `switches`.
 
-use slackwater_messages::{Sample, Sched};
+use slackwater_messages::{Sample, Sched, Traffic};
 
 use super::{Collector, NO_TIME, absent, put, seconds_between};
 use crate::config::Settings;
@@ -67,6 +67,13 @@ impl RunDelay {
     }
 }
 
+/// Nobody asked the web server anything in this period, as far as the sniffer sees.
+fn is_quiet(sample: &Sample) -> bool {
+    let is_none =
+        |traffic: &Traffic| (traffic.rps, traffic.in_flight, traffic.unmatched) == (Some(0.0), Some(0), Some(0));
+    sample.traffic.as_ref().is_some_and(is_none)
+}
+
 impl Collector for RunDelay {
     fn collect(&mut self, sample: &mut Sample) {
         self.scan((self.inputs.monotonic_ns)());
@@ -74,7 +81,7 @@ impl Collector for RunDelay {
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
         // A thread has one core at most. Much more means that its number went to another thread.
         let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
-        let had = self.threads.read(longest_ns);
+        let had = self.threads.read(read_ns, longest_ns, is_quiet(sample));
         let (sum, measured, is_kept) = (had.sum, had.measured, had.is_kept);
         let looks = self.split.choose(&had.turns, &had.turns_new);
         if had.one_ended {

@@ -31,6 +31,7 @@ function drawSpans(plot, spans) {
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
   ctx.textBaseline = "bottom";
   for (const span of spans) {
     const from = Math.max(bbox.left, plot.valToPos(span.since_unix_s, "x", true));
@@ -52,6 +53,7 @@ function drawMarks(plot, marks, told) {
   const dpr = devicePixelRatio;
   ctx.save();
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
   ctx.textBaseline = "top";
   ctx.lineWidth = 1.5 * dpr;
   let free = bbox.left;
