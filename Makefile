@@ -44,7 +44,7 @@ bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes o
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)
 
-test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 20 minutes)
+test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
 	pytest tests/test_packages.py tests/test_rollout*.py
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)

@@ -36,7 +36,7 @@ KNOBS = {
 WARM_UP_S = 10.0
 BEGIN_S = 2.0
 """After the noise begins, and after the last node is retuned, before it is measured."""
-RETUNED_WITHIN_S = 40.0
+RETUNED_WITHIN_S = 60.0
 BACK_WITHIN_S = 90.0
 LEAVE_AFTER_S = 5.0
 PHASES = ("calm", "without", "with")

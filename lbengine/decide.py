@@ -174,21 +174,14 @@ def _carries(name: str, view: View, count: int) -> bool:
 
 def _load(server: Server, view: View, reduce: bool) -> plan.Load:
     verdict = view.verdicts.get(server.name)
-    held = server.name in view.yielded
+    baseline = server.weight if server.name in view.yielded else view.baselines[server.name].weight
     rps = None if view.rates is None else view.rates.get(server.name)
-    position = view.positions[server.name]
-    load = plan.Load(
-        server=server.name,
-        baseline=server.weight if held else view.baselines[server.name].weight,
-        reduce=reduce,
-        rps=rps,
-        drained=position.weight == 0,
-    )
+    drained = view.positions[server.name].weight == 0
     if verdict is None:
-        return load
+        return plan.Load(server=server.name, baseline=baseline, reduce=reduce, rps=rps, drained=drained)
     return plan.Load(
-        server=load.server,
-        baseline=load.baseline,
+        server=server.name,
+        baseline=baseline,
         reduce=reduce,
         slow=verdict.state in ("interference", "overload"),
         capacity_rps=verdict.capacity_rps,
@@ -196,7 +189,7 @@ def _load(server: Server, view: View, reduce: bool) -> plan.Load:
         severity=verdict.severity,
         cpu_predicted=verdict.cpu_predicted,
         rps=rps if rps is not None else verdict.rps,
-        drained=load.drained,
+        drained=drained,
     )
 
 

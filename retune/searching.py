@@ -1,8 +1,9 @@
 """`policy = "search"` over time: which node of a pool tries what, for how long it is measured, and what is kept.
 
-One node of a pool at a time: another node's new values move the load, and a measurement would be of that. What one node
-found is the first try of the next one of its kind; it is kept without further tries when it proves itself. Where the
-rest of the pool can carry a node's load there is nothing to measure: such a node gets what is known, without a search.
+All nodes get at once what is known. Then they search, one node of a pool at a time: another node's new values move the
+load, and a measurement would be of that. What one node found is what the next one of its kind begins with; it is kept
+without further tries when it is better than without us. Where the rest of the pool can carry a node's load there is
+nothing to measure, so what is known stays.
 """
 
 from __future__ import annotations
@@ -44,14 +45,18 @@ class Searching:
         for node in nodes:
             if node.searching and not busy(node):
                 self._go_on(node, now_s)
+            elif node.stage.entered and node.tried is None:
+                self._take_up(node, now_s)
         if any(node.searching or busy(node) for node in nodes):
             self._quiet_since_s = now_s
             self.at_work = next((node.name for node in nodes if node.searching), "")
             return
-        waiting = [node for node in nodes if node.stage.entered and node.tried is None]
-        for node in waiting:
-            if ranges := node.ranges(self._knowledge, now_s):
-                self._begin(node, ranges, now_s, room)
+        if room or now_s - self._room_since_s < self._measure_s:
+            return
+        for node in nodes:
+            if node.stage.entered and node.climb is None and (ranges := node.ranges(self._knowledge, now_s)):
+                self.at_work = node.name
+                self._begin(node, ranges, now_s)
                 return
 
     def left(self, node: Node) -> None:
@@ -59,25 +64,25 @@ class Searching:
         if node.searching and node.climb is not None and node.climb.improved:
             self._remember(node, node.climb.best_values)
 
-    def _begin(self, node: Node, ranges: Mapping[str, Range], now_s: float, room: bool) -> None:
-        """What is without us is measured first, in this episode and while nobody else is turned."""
-        steady = now_s - self._room_since_s >= self._measure_s
-        if room:
-            # Its load is elsewhere: there is nothing to measure, and nobody to be served better by trying.
-            if steady:
-                node.searched_at = node.stage.severity
-                node.tried = self._remembered(node, ranges) or self._known(node, ranges, now_s)
-                node.search_told = "not searched while others carry its load"
+    def _take_up(self, node: Node, now_s: float) -> None:
+        """What is known helps at once; it is measured when the node's turn comes."""
+        if ranges := node.ranges(self._knowledge, now_s):
+            node.searched_at = node.stage.severity
+            node.tried = self._remembered(node, ranges) or self._known(node, ranges, now_s)
+            node.search_told = "what is known, not measured yet"
+
+    def _begin(self, node: Node, ranges: Mapping[str, Range], now_s: float) -> None:
+        """The values that are in force are measured first, while nobody else is turned."""
+        node.searched_at = node.stage.severity
+        if (known := self._remembered(node, ranges)) is not None and node.tried != known:
+            node.tried = known  # found by another one meanwhile
             return
-        self.at_work = node.name
-        since_s = max(self._quiet_since_s, node.standing_since_s or now_s, node.stage.since_s or now_s)
-        if not steady or now_s - since_s < self._measure_s or node.held.keys() & ranges.keys():
+        begun_s = (self._quiet_since_s, node.standing_since_s or now_s, node.stage.since_s or now_s)
+        if now_s - max(begun_s) < self._measure_s or (cost_ms := node.cost_ms(max(begun_s))) is None:
             return
-        cost_ms = node.cost_ms(since_s)
-        if cost_ms is None:
-            return
-        node.climb, node.searched_at = search.begin(ranges, cost_ms), node.stage.severity
-        self._try_next(node, node.climb, now_s)
+        node.climb = search.begin(ranges, cost_ms, node.tried)
+        log.info("%s: search begins with %s: a p95 of %.1f ms", node.name, words(node.climb.best_values), cost_ms)
+        self._try_next(node, node.climb)
 
     def _go_on(self, node: Node, now_s: float) -> None:
         assert node.climb is not None
@@ -91,14 +96,13 @@ class Searching:
             return
         climb = node.climb = search.told(node.climb, node.tried, cost_ms)
         log.info("%s: %s came to a p95 of %.1f ms", node.name, words(node.tried), cost_ms)
-        if climb.tries == 1 and climb.improved and self._remembered(node, climb.ranges) == node.tried:
+        if climb.tries == 1 and climb.improved and self._remembered(node, climb.ranges) == climb.best_values:
             self._end(node, climb, "what was good before is good again")
             return
-        self._try_next(node, climb, now_s)
+        self._try_next(node, climb)
 
-    def _try_next(self, node: Node, climb: Climb, now_s: float) -> None:
-        guess = self._remembered(node, climb.ranges) or self._known(node, climb.ranges, now_s)
-        tried = search.next_try(climb, guess)
+    def _try_next(self, node: Node, climb: Climb) -> None:
+        tried = search.next_try(climb)
         if tried is None:
             found = climb.improved
             self._end(node, climb, "the best that was found" if found else "nothing was better than without us")
@@ -146,5 +150,5 @@ def words(values: Values) -> str:
 
 
 def measured(climb: Climb) -> str:
-    """All that was measured, the values without us first."""
+    """All that was measured, in order."""
     return ", ".join(f"{words(climb.values(point))} {cost:.0f} ms" for point, cost in climb.costs.items())

@@ -260,15 +260,18 @@ def test_a_look_is_what_one_interval_s_samples_say() -> None:
 def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None:
     events: list[str] = []
 
-    def noise(host: Any, kind: str, intensity: float, _seconds: float, weight: int) -> Any:
+    def noise_in(together: list[str], kind: str, intensity: float, _seconds: float, weight: int) -> list[Any]:
         assert weight == 100
-        events.append(f"{kind} {intensity:g} in {host}")
-        return SimpleNamespace(
-            check=lambda: None, stop=lambda: events.append(f"{kind} ends"), on_mono_s=0.0, off_mono_s=0.0, host=host
-        )
+        events.append(f"{kind} {intensity:g} in {', '.join(together)}")
+        return [
+            SimpleNamespace(
+                check=lambda: None, stop=lambda: events.append(f"{kind} ends"), on_mono_s=0.0, off_mono_s=0.0, host=host
+            )
+            for host in together
+        ]
 
     scenario = Scenario("two kinds", (Loud(0, 0.0, 0.2, "cpu"), Loud(1, 0.1, 0.3, "dcopy", 0.5)), seconds=0.3)
-    pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise=noise)
+    pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise_in=noise_in)
     used = iter(range(1000))
     account = Account(lambda _: float(next(used)), hosts(2))
     actor: Any = SimpleNamespace(noisy=lambda hosts: events.append(f"noisy: {sorted(hosts)}"))

@@ -6,7 +6,6 @@ One story, told in order: each test goes on where the one before ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,14 +22,12 @@ import pytest
 import rollout_thief
 from rollout_ansible import Requests, Site
 from rollout_base import ROOT
+from rollout_floods import FLOODS, Flood, controllers_bus
 from rollout_hosts import Hosts, hosts, why_not
 from rollout_site import configuration, difference, haproxy_cfg, put, set_up
 from rollout_verdicts import ages_s
-from synthetic_cluster import Cluster
 
-from slackwater import messages
 from slackwater.bus import Bus
-from slackwater.config import BusSettings
 from slackwater.messages import Order
 from slackwater.signing import Signer
 
@@ -378,57 +374,16 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
     assert rollout_thief.is_refused(broker, rollout_thief.new_seed(), authority), "an unknown key does not come in"
 
 
-def controllers_bus(site: Site, folder: Path) -> BusSettings:
-    """The bus as a controller logs in to it."""
-    authority, password = folder / "authority.pem", folder / "password"
-    authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
-    password.write_text(site.hosts.ssh("lb1", "cat /etc/slackwater/controller/password").stdout)
-    password.chmod(0o600)
-    return BusSettings(
-        url=f"tls://{site.hosts['lb1'].address}:14222",
-        user="slackwater-controller",
-        password_file=str(password),
-        tls_ca=str(authority),
-    )
-
-
-FLOODS = {
-    "garbage": ("monitor", "slackwater.sample.web.web1", b"{" + b"x" * 1000, 100),
-    "tiny messages": ("monitor", "slackwater.sample.web.web1", b"hi", 1000),
-    "Samples": ("monitor", "slackwater.sample.web.web1", messages.encode(Cluster(("web1",)).sample("web1", 1.0)), 100),
-    "huge messages": ("monitor", "slackwater.sample.web.web1", b"x" * 200_000, 4),
-    "Changes": ("wsengine", "slackwater.change.web", b"{}", 1000),
-}
-
-
-@pytest.mark.parametrize("flood", FLOODS)
-def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Site, tmp_path: Path, flood: str) -> None:
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Site, tmp_path: Path, kind: str) -> None:
     """Compares how old web2's Verdicts are when they come, without and with a flood from web1."""
     bus = controllers_bus(site, tmp_path)
-    part, subject, payload, at_once = FLOODS[flood]
-    seed = site.hosts.ssh("web1", f"cat /etc/slackwater/node/{part}.nkey").stdout.strip()
-    stop = threading.Event()
-    sent = 0
-
-    def send() -> None:
-        nonlocal sent
-        thief = rollout_thief.Thief(bus.url.removeprefix("tls://"), seed, Path(bus.tls_ca))
-        with contextlib.closing(thief), contextlib.suppress(OSError):
-            while not stop.is_set():
-                thief.flood(subject, payload, at_once)
-                sent += at_once
-
     calm = sorted(asyncio.run(ages_s(bus, "web2", 25)))
-    flooding = threading.Thread(target=send, daemon=True)
-    flooding.start()
-    try:
+    with Flood(site, bus, kind) as flood:
         flooded = sorted(asyncio.run(ages_s(bus, "web2", 40)))
-    finally:
-        stop.set()
-        flooding.join(60)
-    for what, ages in (("calm", calm), (f"{sent} {flood}", flooded)):
+    for what, ages in (("calm", calm), (f"{flood.sent} {kind}", flooded)):
         print(f"web2's Verdicts, {what}: {statistics.median(ages) * 1e3:.0f} ms old, at most {ages[-1] * 1e3:.0f} ms")
-    assert sent > 1000 or flood == "huge messages"
+    assert flood.sent > FLOODS[kind].at_once * 10
     assert statistics.median(flooded) < statistics.median(calm) + 0.2, "one period"
 
 

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use slackwater_messages::{Canary as Section, Counters, Sample};
 
-use super::{Collector, absent};
+use super::{Collector, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::inputs::Inputs;
-use crate::probe::{Length, Moments, Probe, Run, Stopwatch};
+use crate::probe::{Length, Moments, Probe, Run, Spent, Stopwatch, When, Wish};
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -22,6 +22,8 @@ const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
 const BUSY: f64 = 0.9;
 /// From this ratio of wall to CPU time on the probe counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
+/// When nobody has asked the web server anything for so long, each second period is left out.
+const SELDOM_AFTER_S: f64 = 1.0;
 
 /// Calibrates the probe, unless it is switched off.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
@@ -34,7 +36,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         Moments::new(probe, budget_ns)
     });
     let why_no_slow_share = moments.as_ref().and_then(Moments::why_no_slow_share);
-    Box::new(Canary { moments, why_no_slow_share, sampling: None })
+    Box::new(Canary { moments, why_no_slow_share, sampling: None, quiet_s: 0.0 })
 }
 
 /// Twice the L2 cache: more than it has places for, and little of a last-level cache.
@@ -67,6 +69,7 @@ struct Canary {
     why_no_slow_share: Option<String>,
     /// Since the Sample's first reading.
     sampling: Option<Stopwatch>,
+    quiet_s: f64,
 }
 
 impl Collector for Canary {
@@ -91,28 +94,39 @@ impl Collector for Canary {
         };
         let sampling = self.sampling.take().map(Stopwatch::spent).unwrap_or_default();
         let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
-        let (run, late_ns) = moments.take(|run| next_length(utilisation, (run.spent + sampling).ratio()));
-        let late_ms = late_ns.map(|late_ns| late_ns as f64 / 1e6);
-        if late_ms.is_none() {
-            absent(sample, "canary.late_ms", "the probe ran with the Sample, not at a moment of its own");
-        }
+        self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
+        let is_seldom = self.quiet_s >= SELDOM_AFTER_S;
+        // Of this period: a run of the one before has said its part.
+        let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
+        let (run, when) = moments.take(|run, when| Wish {
+            length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
+            is_seldom,
+        });
+        let late_ms = match when {
+            When::Late(late_ns) => Ok(late_ns as f64 / 1e6),
+            When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
+            When::Before => Err("without requests the probe runs in each second period"),
+        };
         if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);
         }
-        let wall_cpu_ratio = (run.spent + sampling).ratio();
-        let cpu_share = (sample.period_s > 0.0).then(|| run.spent.cpu_ns as f64 / 1e9 / sample.period_s);
+        let spent = spent_by(&run, when);
+        let wall_cpu_ratio = (spent + sampling).ratio();
+        let cpu_share = (sample.period_s > 0.0).then(|| spent.cpu_ns as f64 / 1e9 / sample.period_s);
         if cpu_share.is_none() {
             absent(sample, "canary.cpu_share", super::NO_TIME);
         }
-        sample.canary = Some(Section {
+        let mut section = Section {
             l2_cycles_per_load: Some(run.l2_cycles_per_load),
             llc_cycles_per_load: Some(run.llc_cycles_per_load),
             alu_cycles_per_op: Some(run.alu_cycles_per_op),
             slow_share: run.slow_share,
             wall_cpu_ratio: Some(wall_cpu_ratio),
             cpu_share,
-            late_ms,
-        });
+            late_ms: None,
+        };
+        put(sample, "canary.late_ms", &mut section.late_ms, late_ms);
+        sample.canary = Some(section);
         if sample.counters.is_none() {
             stand_in(sample, &run, wall_cpu_ratio);
         }
@@ -139,14 +153,15 @@ fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
 mod tests {
     use super::*;
     use crate::inputs::fixture::Fixture;
-    use slackwater_messages::Cpu;
+    use slackwater_messages::{Cpu, Traffic};
 
     fn sample() -> Sample {
         Sample { period_s: 0.2, ..Sample::default() }
     }
 
     fn canary() -> Canary {
-        Canary { moments: Some(Moments::new(Probe::new(1024), 1 << 40)), why_no_slow_share: None, sampling: None }
+        let moments = Some(Moments::new(Probe::new(1024), 1 << 40));
+        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: 0.0 }
     }
 
     #[test]
@@ -208,6 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn without_requests_each_second_period_has_the_figures_of_the_one_before_until_one_comes() {
+        let mut canary = canary();
+        let (mut leaves_out, mut left_out) = (false, Vec::new());
+        for rps in [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0] {
+            let is_left_out = std::mem::take(&mut leaves_out);
+            if !is_left_out {
+                leaves_out = canary.moments.as_ref().expect("switched on").run_at(Instant::now());
+            }
+            let (in_flight, unmatched) = (Some(0), Some(0));
+            let traffic = Traffic { rps: Some(rps), in_flight, unmatched, ..Traffic::default() };
+            let mut sample = Sample { traffic: Some(traffic), ..sample() };
+            canary.begin();
+            canary.collect(&mut sample);
+            let section = sample.canary.expect("there");
+            assert_eq!((section.late_ms.is_none(), section.cpu_share == Some(0.0)), (is_left_out, is_left_out));
+            assert!(section.llc_cycles_per_load.is_some() && section.wall_cpu_ratio.is_some());
+            left_out.push(u8::from(is_left_out));
+        }
+        assert_eq!(left_out, [0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0]);
+    }
+
+    #[test]
     fn hardware_counters_stay_and_the_ratio_is_told_beside_them() {
         let counters = Counters { source: "pmu".to_owned(), cpi: Some(1.5), ..Counters::default() };
         let mut sample = Sample { counters: Some(counters.clone()), ..sample() };
@@ -225,7 +262,8 @@ mod tests {
         let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() });
-        let (run, _) = canary.moments.as_ref().expect("switched on").take(|_| Length::Whole);
+        let whole = |_: &Run, _| Wish { length: Length::Whole, is_seldom: false };
+        let (run, _) = canary.moments.as_ref().expect("switched on").take(whole);
         assert_eq!(run.loads, 256, "it ran all the same");
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use slackwater_messages::Sample;
+use slackwater_messages::{Sample, Traffic};
 use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
@@ -79,6 +79,13 @@ pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, val
         Ok(value) => *place = Some(value),
         Err(reason) => absent(sample, name, reason),
     }
+}
+
+/// Nobody asked the web server anything in this period, as far as the sniffer sees.
+pub(crate) fn is_quiet(sample: &Sample) -> bool {
+    let is_none =
+        |traffic: &Traffic| (traffic.rps, traffic.in_flight, traffic.unmatched) == (Some(0.0), Some(0), Some(0));
+    sample.traffic.as_ref().is_some_and(is_none)
 }
 
 /// The time between two readings.

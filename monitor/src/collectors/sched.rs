@@ -1,9 +1,9 @@
 //! Run delay: how long the web server's threads were ready to run and did not, and how often they gave up their core or
 //! lost it, summed over `threads`. Each turn on a core ends with a switch; which kind it was is told by `switches`.
 
-use slackwater_messages::{Sample, Sched, Traffic};
+use slackwater_messages::{Sample, Sched};
 
-use super::{Collector, NO_TIME, absent, put, seconds_between};
+use super::{Collector, NO_TIME, absent, is_quiet, put, seconds_between};
 use crate::config::Settings;
 use crate::forks::Forks;
 use crate::inputs::{Inputs, Reader};
@@ -65,13 +65,6 @@ impl RunDelay {
         let took_ns = (self.inputs.monotonic_ns)().saturating_sub(now_ns);
         self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, SCAN_LATEST_NS);
     }
-}
-
-/// Nobody asked the web server anything in this period, as far as the sniffer sees.
-fn is_quiet(sample: &Sample) -> bool {
-    let is_none =
-        |traffic: &Traffic| (traffic.rps, traffic.in_flight, traffic.unmatched) == (Some(0.0), Some(0), Some(0));
-    sample.traffic.as_ref().is_some_and(is_none)
 }
 
 impl Collector for RunDelay {
