@@ -18,7 +18,7 @@ from lab.lab import Lab
 from lab.paths import LabError
 from lab.record import Listener
 from lab.spawn import wait_until
-from slackwater.messages import Sample
+from slackwater.messages import Change, Sample
 
 READY_S = 15.0
 BUS = f"nats://{BUS_LISTEN}"
@@ -42,6 +42,10 @@ class Actor(Protocol):
     def samples(self) -> Sequence[Sample]:
         """What the monitors said, if there were any."""
 
+    @property
+    def turned(self) -> Sequence[Change]:
+        """What was changed in web servers."""
+
 
 class Passive:
     """The balancer does all there is to do."""
@@ -51,10 +55,15 @@ class Passive:
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
         self.listener: Listener | None = None
+        self.changes: Listener | None = None
 
     @property
     def samples(self) -> Sequence[Sample]:
         return list(self.listener.heard) if self.listener is not None else []
+
+    @property
+    def turned(self) -> Sequence[Change]:
+        return [one for one in self.changes.heard if one.by == "wsengine" and one.applied] if self.changes else []
 
     def begin(self) -> None:
         pass

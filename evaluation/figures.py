@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from evaluation import recording
+from evaluation.grid import FAILED
 from evaluation.plan import load
 from evaluation.results import per_second
 from evaluation.scenarios import SEVERITY
@@ -191,7 +192,10 @@ def severity(summary: dict[str, Any], policies: Sequence[str], path: Path) -> Pa
 
 
 def workers_by_children(found: dict[str, Any], path: Path) -> Path | None:
-    """MaxClients x pm.max_children: mean response time in each cell, calm and noisy; the best is framed."""
+    """MaxClients x pm.max_children: mean response time in each cell, calm and noisy; the best is framed.
+
+    Cells that fail requests say so.
+    """
     phases = [phase for phase in ("calm", "noisy") if phase in found["best"]]
     if not phases:
         return None
@@ -199,9 +203,11 @@ def workers_by_children(found: dict[str, Any], path: Path) -> Path | None:
     figure, all_axes = plt.subplots(1, len(phases), figsize=(4.8 * len(phases), 4.2), squeeze=False)
     for axes, phase in zip(all_axes[0], phases, strict=True):
         told = np.full((len(rows), len(columns)), np.nan)
+        failed = np.zeros_like(told)
         for cell in found["cells"]:
             if cell["phase"] == phase and cell["mean_ms"] is not None:
-                told[rows.index(cell["workers"]), columns.index(cell["children"])] = cell["mean_ms"]
+                place = rows.index(cell["workers"]), columns.index(cell["children"])
+                told[place], failed[place] = cell["mean_ms"], cell["errors"] / max(1.0, cell["requests"])
         shades = np.log(told)
         low, high = float(np.nanmin(shades)), float(np.nanmax(shades))
         axes.imshow(
@@ -210,7 +216,8 @@ def workers_by_children(found: dict[str, Any], path: Path) -> Path | None:
         for (row, column), value in np.ndenumerate(told):
             if np.isfinite(value):
                 dark = np.log(value) > low + 0.9 * (high - low)
-                axes.text(column, row, f"{value:.3g}", ha="center", va="center", color="1" if dark else "0")
+                words = f"{value:.3g}" + (f"\n{failed[row, column]:.0%} fail" if failed[row, column] > FAILED else "")
+                axes.text(column, row, words, ha="center", va="center", color="1" if dark else "0")
         best = found["best"][phase]
         at = columns.index(best["children"]) - 0.5, rows.index(best["workers"]) - 0.5
         axes.add_patch(Rectangle(at, 1, 1, fill=False, linewidth=3))

@@ -153,6 +153,10 @@ def _measured(
             "begin_unix_s": begin_unix_s,
             "cpu": account.used,
             "cost": costs,
+            "turned": [
+                {"at_s": one.time_unix_s - begin_unix_s, "node": one.target, "what": one.what, "after": one.after}
+                for one in actor.turned
+            ],
         },
     )
     if samples := actor.samples:

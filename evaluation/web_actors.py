@@ -46,6 +46,7 @@ class TwoStages(Passive):
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS)
         self.listener = self.stack.enter_context(Listener(BUS))
+        self.changes = self.stack.enter_context(Listener(BUS, "change"))
 
     def check(self) -> None:
         if self.listener is not None:
@@ -63,6 +64,7 @@ class Retuning(Passive):
         self.stack.callback(controller.stop)
         controller.start()
         self.listener = self.stack.enter_context(Listener(BUS))
+        self.changes = self.stack.enter_context(Listener(BUS, "change"))
         self._verdicts = self.stack.enter_context(Listener(BUS, "verdict"))
         knobs = self.stack.enter_context(Listener(BUS, "knobs"))
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)

@@ -64,6 +64,17 @@ def test_medians_over_rounds_and_the_best_cell_of_each_phase(tmp_path: Path) -> 
     assert calm[8, 2] == pytest.approx(29.5), "between 29 and 30"
 
 
+def test_a_cell_that_fails_requests_is_not_the_best_however_quick(tmp_path: Path) -> None:
+    asked = measured(tmp_path)
+    found = grid.rows(tmp_path)
+    for one in found:
+        if (one["workers"], one["children"], one["phase"]) == (8, 4, "noisy"):
+            one["errors"] = 2
+    grid._write(tmp_path, found)
+    assert not grid.left(tmp_path, asked)
+    assert grid.summary(tmp_path)["best"]["noisy"] == {"workers": 16, "children": 4}
+
+
 def test_an_interrupted_grid_is_marked_so_and_knows_what_is_left(tmp_path: Path) -> None:
     asked = measured(tmp_path, cells=3)
     assert grid.left(tmp_path, asked) == asked.cells()[3:]
@@ -105,13 +116,13 @@ def test_the_page_has_the_figure_its_command_and_whether_it_is_whole(tmp_path: P
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("nothing_before_and_after")
 def test_a_small_grid_on_real_servers(tmp_path: Path) -> None:
-    asked = ("grid", "--out", str(tmp_path), "--workers", "8", "--children", "1", "--children", "8", "--json", "-")
+    asked = ("grid", "--out", str(tmp_path), "--workers", "64", "--children", "1", "--children", "8", "--json", "-")
     done = run_lab(*asked, timeout_s=500.0)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["complete"]
     assert {(cell["workers"], cell["children"], cell["phase"]) for cell in found["cells"]} == {
-        (8, children, phase) for children in (1, 8) for phase in ("calm", "noisy")
+        (64, children, phase) for children in (1, 8) for phase in ("calm", "noisy")
     }
     assert all(cell["requests"] > 100 and cell["errors"] == 0 for cell in found["cells"])
     assert json.loads(run_lab(*asked).stdout) == found, "whole: nothing is measured again"

@@ -11,6 +11,7 @@ from real_lab import needs_lab, run_lab
 from detector import recording as samples
 from evaluation import plan, recording
 from evaluation.cast import ACTORS
+from evaluation.policies import KNOBS
 
 pytestmark = [
     pytest.mark.lab,
@@ -43,5 +44,8 @@ def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:
         if path.exists():
             assert {label.node for label in samples.read(path).labels} == {"host1"}
         recorded = recording.read(out, run)
+        if run.policy == "wsengine-only":
+            turned = {(one["node"], one["what"]) for one in recorded.facts["turned"]}
+            assert {("host1", name) for name in KNOBS} <= turned
         assert {server for _, server, _, _ in recorded.weights} == {"host1", "host2", "host3"}
     assert json.loads(run_lab(*asked, "--json", "-").stdout) == found, "whole: nothing is run again"
