@@ -75,7 +75,7 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
     episode.until(lambda: at_baseline(lab), "all weights at the baseline", BACK_WITHIN_S)
     phases = {"calm": episode.measure(plan.seconds)}
     most_s = 3 * plan.seconds + SEARCHED_WITHIN_S + 10 * PIECE_S
-    noises = [lab.noise(host, plan.noise, plan.intensity, most_s) for host in lab.hosts]
+    noises = lab.noise_in(lab.hosts, plan.noise, plan.intensity, most_s)
     on_unix_s = time.time()
     phases["without"] = episode.measure(plan.seconds)
 

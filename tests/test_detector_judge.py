@@ -123,6 +123,30 @@ def test_neighbours_everywhere_are_no_neighbour_either() -> None:
     assert states(play(judge, cluster, 5.0)[-15:])["all_slow"] >= 12
 
 
+def test_what_was_judged_first_is_no_neighbour_any_more_when_the_others_lose_as_much() -> None:
+    judge, cluster = new_judge(), Cluster()
+    play(judge, cluster, 8.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    assert seconds_until(judge, cluster, "host1", "interference") <= 0.8
+    cluster.hosts["host1"].rps, cluster.hosts["host2"].rps, cluster.hosts["host3"].rps = 0.0, 125.0, 125.0
+    cluster.hosts["host2"].neighbour = cluster.hosts["host3"].neighbour = 0.9
+    assert seconds_until(judge, cluster, "host2", "all_slow") <= 1.0
+    for host in cluster.hosts.values():
+        host.rps = 83.0
+    assert seconds_until(judge, cluster, "host1", "all_slow") <= 2.0
+    verdicts = play(judge, cluster, 4.0)
+    assert set(states(verdicts)) == {"all_slow"}
+    assert any("2 of 2 other nodes lose as much of their CPU" in line for line in verdicts[-1].path)
+
+
+def test_a_calm_node_between_two_neighbours_is_not_slow_with_them() -> None:
+    judge, cluster = new_judge(), Cluster()
+    play(judge, cluster, 8.0)
+    cluster.hosts["host1"].neighbour = cluster.hosts["host2"].neighbour = 0.9
+    play(judge, cluster, 1.0)
+    assert "all_slow" not in states(play(judge, cluster, 8.0))
+
+
 def test_a_new_normal_is_learnt_after_a_while() -> None:
     judge, cluster = new_judge(), Cluster()
     play(judge, cluster, 8.0)

@@ -142,6 +142,16 @@ def test_a_state_may_turn_into_another_without_calm_between() -> None:
     assert run.machines.episode[0] == 1, "it is still the same episode"
 
 
+def test_longer_waits_are_for_interference_alone() -> None:
+    run = Run()
+    for _ in range(4):
+        run.until("interference", "interference")
+        run.until("calm")
+    run.until("interference", "interference")
+    run.until("all_slow", "all_slow")
+    assert run.until("calm") <= DWELL_S + 1.0
+
+
 def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
     run = Run()
     run.until("interference", "interference")

@@ -171,3 +171,25 @@ def test_weights_stay_within_what_the_balancer_takes() -> None:
     assert guard.bound({"h1": 900, "h2": -3}, {"h1": 256, "h2": 100}, {"h2"}, 0.5, {}) == {"h1": 256, "h2": 0}
     large = guard.bound({"h1": 60000, "h2": 70000}, {"h1": 65535, "h2": 65535}, set(), 1.0, {}, 65535)
     assert large == {"h1": 60000, "h2": 65535}
+
+
+def test_when_all_are_slow_alike_everything_is_given_back_at_once() -> None:
+    names = ["web1", "web2", "web3"]
+    states: dict[str, State] = {"web1": "interference", "web2": "all_slow", "web3": "all_slow"}
+    found = decide(
+        View(
+            snapshot=snapshot([server("web1", 0), server("web2", 100), server("web3", 100)]),
+            baselines={name: Baseline(100, 100) for name in names},
+            positions={"web1": Position(0), "web2": Position(100), "web3": Position(100)},
+            yielded=frozenset(),
+            verdicts={name: verdict(name, state, 0.9 * (name == "web1"), 40.0) for name, state in states.items()},
+            waiting=False,
+            rates=dict.fromkeys(names, 80.0),
+            total_rps=240.0,
+            now_s=10.0,
+        ),
+        PoolSettings(name="web", backend="web", socket="/s", mode="act"),
+        LbengineSettings(),
+    )
+    assert [found.servers[name].position for name in names] == [Position(100)] * 3
+    assert "alike" in found.panic
