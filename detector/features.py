@@ -18,7 +18,7 @@ from detector.signals import FLOORS, INDEX, SIGNALS, Bools, Floats, Ints, reason
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
 LENDERS = 400
-"""So many peers' baselines, evenly spread, are asked when one is lent; of thousands more would tell the same, slowly."""
+"""So many peers' baselines, evenly spread, are asked when one is lent; thousands would tell the same, slowly."""
 EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if signal.evidence])
 DEMAND = "demand"
 PEER_TICKS = 3
