@@ -44,7 +44,7 @@ bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes o
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)
 
-test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 20 minutes)
+test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
 	pytest tests/test_packages.py tests/test_rollout*.py
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
@@ -63,20 +63,19 @@ screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshot
 	python tools/screenshots.py
 
 EVALUATION := evaluation-run
-SCENARIOS := one one-closed two all bursts slow-ramp flash-crowd mixed uneven-hosts load-20 load-80 long
-POLICIES := static leastconn random2 agent-check outlier ice slackwater slackwater-lc oracle
+MINUTES :=
 
-evaluate: setup  ## the papers' tables: every policy in every scenario, the simulator, one page (root, quiet; 9 hours, goes on)
+evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 2.5 hours; MINUTES=40: a piece, goes on)
 	mkdir -p $(EVALUATION)
-	slackwater lab compare --out $(EVALUATION)/compare $(SCENARIOS:%=--scenario %) $(POLICIES:%=--policy %)
-	slackwater lab simulate --servers 10 --servers 100 --servers 1000 --servers 10000 --model cycles --period 1 \
-	  --seconds 30 --policy slackwater --json $(EVALUATION)/size.json
-	slackwater lab simulate --servers 100 --noisy 0.05 --noisy 0.1 --noisy 0.2 --noisy 0.3 --noisy 0.4 \
-	  --json $(EVALUATION)/share.json
-	slackwater lab simulate --servers 20 --model requests --balancers 1 --balancers 3 --balancers 10 \
-	  --policy static --policy slackwater --policy oracle --json $(EVALUATION)/balancers.json
-	slackwater lab report --compare $(EVALUATION)/compare --simulated $(EVALUATION)/size.json \
-	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json --out $(EVALUATION)/page
+	test -e $(EVALUATION)/size.json || slackwater lab simulate --servers 10 --servers 100 --servers 1000 \
+	  --servers 10000 --model cycles --period 1 --seconds 30 --policy slackwater --json $(EVALUATION)/size.json
+	test -e $(EVALUATION)/share.json || slackwater lab simulate --servers 100 --noisy 0.05 --noisy 0.1 --noisy 0.2 \
+	  --noisy 0.3 --noisy 0.4 --json $(EVALUATION)/share.json
+	test -e $(EVALUATION)/balancers.json || slackwater lab simulate --servers 20 --model requests --balancers 1 \
+	  --balancers 3 --balancers 10 --policy static --policy slackwater --policy oracle \
+	  --json $(EVALUATION)/balancers.json
+	slackwater lab evaluate --out $(EVALUATION) $(MINUTES:%=--minutes %) --simulated $(EVALUATION)/size.json \
+	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
 	python tools/schema.py

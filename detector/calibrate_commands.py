@@ -16,8 +16,8 @@ from detector.commands import describe, progress, write_report
 from detector.record_commands import pool_of
 from detector.recording import read
 from detector.training import Options, train_model
-from slackwater.commands import config_option, pool_option
 from slackwater.config import ControllerSettings, load
+from slackwater.options import config_option, pool_option
 
 EXAMPLE = "ssh {node} stress-ng --cpu 2 --cpu-load {percent} --timeout {seconds}s"
 MODEL = "model.skops"

@@ -181,7 +181,9 @@ class StateMachines:
             calm_from_s = self._calm_from_s[slots]
             calm_from_s = np.where(waits & np.isnan(calm_from_s), now_s, calm_from_s)
             self._calm_from_s[slots[waits]] = calm_from_s[waits]
-            dwell_s = np.minimum(MAX_DWELL_S, self._dwell_s[slots] * np.where(thin, THIN_FACTOR, 1.0))
+            grown_s = np.minimum(MAX_DWELL_S, self._dwell_s[slots] * np.where(thin, THIN_FACTOR, 1.0))
+            # Only an interfered server is drained: what the others look like, they are.
+            dwell_s = np.where(state == INTERFERENCE, grown_s, self.calm_dwell_s)
             calm_s = now_s - calm_from_s
             ends = waits & (calm_s >= dwell_s)
             what[waits], seconds[waits], of[waits] = _WAITS, calm_s[waits], dwell_s[waits]

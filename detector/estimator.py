@@ -217,14 +217,8 @@ class Estimator:
         drained server are not evidence that it could carry load.
         """
         slots = frame.slots
-        delay, calm_delay = frame.values[:, INDEX["run_delay_per_cpu"]], frame.baseline[:, INDEX["run_delay_per_cpu"]]
-        by_queue = 1.0 - (1.0 + calm_delay) / (1.0 + delay)
-        ratio, calm_ratio = frame.values[:, INDEX["canary_ratio"]], frame.baseline[:, INDEX["canary_ratio"]]
-        by_core = 1.0 - np.fmax(calm_ratio, 1.0) / np.fmax(ratio, 1.0)
-        steal, calm_steal = frame.values[:, INDEX["steal"]], frame.baseline[:, INDEX["steal"]]
-        by_steal = steal - calm_steal
-        worst = np.nan_to_num(np.fmax(np.fmax(by_queue, by_core), by_steal), nan=0.0)
-        now = np.clip(1.0 - (1.0 - np.clip(worst, 0.0, 1.0)) * cpi_factor, 0.0, MAX_SEVERITY)
+        by_queue, worst = _by_queue(frame), lost_share(frame)
+        now = np.clip(1.0 - (1.0 - worst) * cpi_factor, 0.0, MAX_SEVERITY)
         old = self._severity[slots]
         rises = now > old
         heard = ~np.isnan(by_queue) | rises
@@ -235,6 +229,36 @@ class Estimator:
         followed = (1.0 - SEVERITY_WEIGHT) * (spread + SEVERITY_WEIGHT * off**2)
         self._severity_variance[slots] = np.where(episode, np.where(heard, followed, spread), 0.0)
         return self._severity[slots]
+
+
+def _by_queue(frame: Frame) -> Floats:
+    """(M,) share of the CPU that a server lost in the run queue: of the time that it wants to run, it gets
+    1 / (1 + run delay per CPU second)."""
+    delay, calm_delay = frame.values[:, INDEX["run_delay_per_cpu"]], frame.baseline[:, INDEX["run_delay_per_cpu"]]
+    return np.asarray(1.0 - (1.0 + calm_delay) / (1.0 + delay))
+
+
+def lost_share(frame: Frame) -> Floats:
+    """(M,) share of its calm CPU that a server did not get in this tick, by what shows it most; 0 if nothing does."""
+    worst = np.fmax(np.fmax(_by_queue(frame), _by_core(frame)), _by_steal(frame))
+    return np.asarray(np.clip(np.nan_to_num(worst, nan=0.0), 0.0, 1.0))
+
+
+def comparable_loss(frame: Frame) -> Floats:
+    """(M,) the same, to compare servers by: from the run queue where it is known, since the probe only now and then
+    meets whoever is on its core, and the machine's own little jobs too."""
+    by_queue = _by_queue(frame)
+    other = np.fmax(_by_core(frame), _by_steal(frame))
+    return np.asarray(np.clip(np.nan_to_num(np.where(np.isnan(by_queue), other, by_queue), nan=0.0), 0.0, 1.0))
+
+
+def _by_core(frame: Frame) -> Floats:
+    ratio, calm_ratio = frame.values[:, INDEX["canary_ratio"]], frame.baseline[:, INDEX["canary_ratio"]]
+    return np.asarray(1.0 - np.fmax(calm_ratio, 1.0) / np.fmax(ratio, 1.0))
+
+
+def _by_steal(frame: Frame) -> Floats:
+    return np.asarray(frame.values[:, INDEX["steal"]] - frame.baseline[:, INDEX["steal"]])
 
 
 def _guarded(coefficients: Floats) -> Floats:

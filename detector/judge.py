@@ -25,6 +25,7 @@ from detector.keeping import LAST_HEARD, Nodes
 from detector.lasting import NEEDED, OF, Lasting
 from detector.resource import RESOURCES, UNCLEAR, resource_of
 from detector.tail.online import Learner
+from detector.together import Says, Together
 from detector.tree import Model
 from detector.vantage import COLUMN, Vantage
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
@@ -34,20 +35,10 @@ log = logging.getLogger("detector.judge")
 Why = Callable[[Ints], list[list[str]]]
 """Gives the reasons of some rows of the frame in words."""
 
-ALL_SLOW_SHARE = 0.7
-"""When this share of the pool, and at least two nodes, is slow at a time, the cause is shared: it is no neighbour."""
-FULL = 0.85
-"""From this CPU share on, what its requests cost when calm can explain that a server is slow."""
-BUSY = 0.97
-"""CPU utilisation of a server that is overloaded even if nothing else shows it."""
-MORE_THAN_PEERS = 1.15
-"""A full server that stands out is overloaded when it carries so much more than its peers; at theirs it is not."""
 LEARN_ANYWAY_S = 30.0
 """A pool that is slow together for this long has a new normal (a deploy that makes requests dearer): it is learnt."""
 ROUTES = "routes"
 """Name, among a node's cells on disk, of its routes' calm response times."""
-FEW_REQUESTS = 0.03
-"""A server whose own CPU share is below this has no requests to speak of: little can show there."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +68,12 @@ class Judge:
         """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
+        self._together = Together()
         self._machines = StateMachines(calm_dwell_s)
         self._lasting = Lasting()
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
         self._restored: Nodes = {}
-        self._seen_slow: Bools = np.zeros(0, dtype=bool)
         self._kept_waiting: Bools = np.zeros(0, dtype=bool)
         self._fresh: Bools = np.zeros(0, dtype=bool)
         self._used: Bools = np.zeros(0, dtype=bool)
@@ -155,13 +146,14 @@ class Judge:
         """Makes room for new nodes, and empties slots that were another's."""
         more = self.inbox.slots - len(self._fresh)
         if more > 0:
-            for part in (self.features, self.history, self.estimator, self.vantage, self._machines, self._lasting):
+            parts = (self.features, self.history, self.estimator, self.vantage, self._together, self._machines)
+            for part in (*parts, self._lasting):
                 part.resize(self.inbox.slots)
             if self.tail is not None:
                 self.tail.resize(self.inbox.slots)
-            self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting = (
+            self._fresh, self._in_episode, self._used, self._kept_waiting = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
-                for marks in (self._seen_slow, self._fresh, self._in_episode, self._used, self._kept_waiting)
+                for marks in (self._fresh, self._in_episode, self._used, self._kept_waiting)
             )
             self._resource = np.concatenate([self._resource, np.full(more, UNCLEAR)])
         for slot, row in welcome:
@@ -172,10 +164,11 @@ class Judge:
                 self.history.forget(slot)
                 self.estimator.forget(slot)
                 self.vantage.forget(slot)
+                self._together.forget(slot)
                 self._lasting.forget(slot)
                 if self.tail is not None:
                     self.tail.forget(slot)
-                self._seen_slow[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
+                self._in_episode[slot] = self._kept_waiting[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
@@ -198,18 +191,17 @@ class Judge:
         suspected, agreed, why = self._suspect(frame, crossed, table)
         shown = self._lasting.step(slots, crossed.mild & agreed)
         lasting: Bools = np.asarray(shown >= NEEDED)
-        suspected = suspected | lasting
-        seen = self._pool_says(frame, crossed, suspected)
+        pool_says = self._together.judge(frame, crossed, suspected | lasting, self._fresh, self._in_episode)
+        seen = pool_says.seen
         strong = crossed.strong | (seen != INTERFERENCE)
-        has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
         steps = self._machines.step(
             slots,
             now_s,
             table.time_unix_s,
             seen,
-            strength=np.where(lasting, ENOUGH, np.where(strong, STRONG, WEAK)),
+            strength=np.where(lasting & (seen == INTERFERENCE), ENOUGH, np.where(strong, STRONG, WEAK)),
             wary=frame.borrowed,
-            thin=~has_requests,
+            thin=~pool_says.has_requests,
             residual=np.asarray(crossed.residual.any(axis=1)),
         )
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
@@ -220,8 +212,8 @@ class Judge:
         if self.ticks is not None:
             matrix = frame.matrix()
             for row, sample in enumerate(table.samples):
-                self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(has_requests[row])))
-        paths = self._paths(frame, crossed, seen, steps, why, shown)
+                self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(pool_says.has_requests[row])))
+        paths = self._paths(frame, crossed, pool_says, steps, why, shown)
         verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
         if self.tail is not None:
             self.tail.see(now_s, frame)
@@ -251,24 +243,6 @@ class Judge:
             return paths
 
         return suspected, lacking | tree.rather_interfering(leaves), why
-
-    def _pool_says(self, frame: Frame, crossed: thresholds.Crossed, suspected: Bools) -> Ints:
-        """State of each row: does its own load explain it, or a cause that the pool shares?"""
-        demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
-        with np.errstate(invalid="ignore"):
-            full = demand >= FULL
-            like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand
-            busy = suspected | crossed.slow | (frame.utilisation >= BUSY)
-        overload = full & busy & ~(suspected & like_peers)
-        # Who stands out against its peers has a cause of its own, also while all are slow.
-        slow = crossed.slow & ~overload & ~suspected
-        self._seen_slow[frame.slots] = slow
-        pool = int(self._fresh.sum())
-        together = int((self._seen_slow & self._fresh).sum())
-        shared = together >= 2 and together >= ALL_SLOW_SHARE * pool
-        return np.select(
-            [overload, slow & shared, suspected], [CODES["overload"], CODES["all_slow"], INTERFERENCE], default=CALM
-        )
 
     def _learn(
         self,
@@ -307,12 +281,13 @@ class Judge:
     # -- words ------------------------------------------------------------------------------------------------------
 
     def _paths(
-        self, frame: Frame, crossed: thresholds.Crossed, seen: Ints, steps: Steps, why: Why, shown: Ints
+        self, frame: Frame, crossed: thresholds.Crossed, pool_says: Says, steps: Steps, why: Why, shown: Ints
     ) -> list[list[str]]:
         """Each row's reasons in words. Nearly all rows are calm and told at once, the others one by one.
 
         `shown` (M,): in how many of the last ticks a weak neighbour showed.
         """
+        seen = pool_says.seen
         paths = why(np.arange(len(seen)))
         busy = np.flatnonzero((seen != CALM) | (steps.state != CALM) | ~steps.silent)
         for row in busy.tolist():
@@ -324,11 +299,7 @@ class Judge:
                 cost = _share(frame.demand[row])
                 path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
             elif looks == "all_slow":
-                slow = int((self._seen_slow & self._fresh).sum())
-                path = [
-                    *(thresholds.explain_slow(frame, row) or path),
-                    f"{slow} of {int(self._fresh.sum())} nodes are slow together: no neighbour",
-                ]
+                path = [*(thresholds.explain_slow(frame, row) or path), pool_says.why(row)]
             if looks != "calm" and looks == state:
                 self._began[slot] = path
             elif state != "calm":
@@ -377,7 +348,7 @@ class Judge:
 
     def _lost(self, now_s: float, stale: Stale) -> Verdict:
         slot = stale.slot
-        self._fresh[slot] = self._in_episode[slot] = self._seen_slow[slot] = self._kept_waiting[slot] = False
+        self._fresh[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
         self._machines.lost(slot, now_s, label_unix_s)
         self._lasting.forget(slot)

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from detector import live, marks
-from slackwater.commands import config_option, pool_option
 from slackwater.config import ControllerSettings, load
 from slackwater.messages import Sample
+from slackwater.options import config_option, pool_option
 
 
 def pool_of(settings: ControllerSettings, name: str | None) -> str:

@@ -7,8 +7,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol
 
 from evaluation.policies import INTERVAL_S, POLICIES, Look, Seen
@@ -19,7 +18,6 @@ from lab.lab import Lab
 from lab.paths import LabError
 from lab.record import Listener
 from lab.spawn import wait_until
-from slackwater.config import Law
 from slackwater.messages import Sample
 
 READY_S = 15.0
@@ -79,17 +77,12 @@ class Knowing(Passive):
         set_weights(self.lab, POLICIES[self.name].make()(Look(0.0, seen, self.scenario.load)).weights)
 
 
-LAWS: dict[str, Law] = {"ice": "ice"}
-"""Of `Serving` policies that have another law than the default. `ice` in the lab is its threshold law alone; its knobs
-are the second stage's."""
-
-
 class Serving(Passive):
     """Slackwater itself: the real controller and monitors."""
 
     def begin(self) -> None:
         shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
-        controller = Controller(self.lab, "act", LAWS.get(self.name, "optimal"))
+        controller = Controller(self.lab, "act")
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()
@@ -139,28 +132,6 @@ class Looking(Passive):
             raise LabError(f"the policy {self.name} stopped: {self._error!r}")
 
 
-@dataclass(frozen=True)
-class NotHere:
-    """A policy that the lab cannot run, and why."""
-
-    why: str
-
-
-ACTORS: dict[str, Callable[[Lab, Scenario, str], Actor] | NotHere] = {
-    "static": Passive,
-    "leastconn": Passive,
-    "random2": Passive,
-    "agent-check": Looking,
-    "outlier": Looking,
-    "wsengine-only": NotHere("the lab's hosts have no wsengine that is sent Orders"),
-    "ice": Serving,
-    "slackwater": Serving,
-    "slackwater-lc": Serving,
-    "oracle": Knowing,
-}
-"""By the name of a policy."""
-
-
 def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:
     """What one interval's Samples say of each server; `weights` are those of now."""
     seen = []
@@ -192,9 +163,13 @@ def set_weights(lab: Lab, weights: dict[str, int]) -> None:
             lab.balancer.set_weight(server, weight)
 
 
-def stop_programs(lab: Lab, prefix: str) -> None:
-    """Ends the lab's programs of this name."""
-    for one in [one for one in lab.programs if one.name.startswith(prefix)]:
+def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
+    """Ends the lab's programs of this name, all at a time."""
+    mine = [one for one in lab.programs if one.name.startswith(prefix)]
+    for one in mine:
         with contextlib.suppress(ProcessLookupError):
-            one.stop()
+            one.process.terminate()
+    for one in mine:
+        with contextlib.suppress(ProcessLookupError):
+            one.stop(wait_s)
         lab.programs.remove(one)

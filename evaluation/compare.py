@@ -10,7 +10,6 @@ import msgspec
 
 from evaluation import plan as plans
 from evaluation import recording
-from evaluation.actors import ACTORS, NotHere
 from evaluation.plan import CompareError, Plan, Run
 from evaluation.runner import one_run
 from evaluation.scenarios import SCENARIOS
@@ -19,14 +18,6 @@ from lab.lab import Lab, LabSettings
 from lab.scenario import capacity_rps
 
 Say = Callable[[str], None]
-
-
-def refuse_what_cannot_run(made: Plan) -> None:
-    """Raises CompareError for a policy that the lab does not have, with the reason."""
-    for name in made.policies:
-        actor = ACTORS[name]
-        if isinstance(actor, NotHere):
-            raise CompareError(f"policy {name}: not in the lab, because {actor.why}")
 
 
 def begin(folder: Path, asked: Plan) -> Plan:
@@ -54,7 +45,7 @@ def run(folder: Path, made: Plan, say: Say, until_mono_s: float = float("inf")) 
     took_s: list[float] = []
     while left:
         app = SCENARIOS[left[0].scenario].app
-        with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app), say) as lab:
+        with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app, retunable=True), say) as lab:
             made = _measure_capacity(folder, made, lab, app, say)
             while left and SCENARIOS[left[0].scenario].app == app:
                 expected_s = max(took_s, default=0.0)

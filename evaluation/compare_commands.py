@@ -51,7 +51,6 @@ def compare(
         raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
     if not replay:
         made = plan.plan(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed)
-        comparing.refuse_what_cannot_run(made)
         made = comparing.begin(folder, made)
         comparing.run(folder, made, say, began + 60.0 * minutes if minutes else float("inf"))
     found = results.summary(folder)
@@ -97,7 +96,6 @@ def told(estimate: dict[str, Any] | None, form: str) -> str:
 
 
 def _show_tables() -> None:
-    from evaluation.actors import ACTORS, NotHere
     from evaluation.policies import POLICIES
     from evaluation.scenarios import ELSEWHERE, SCENARIOS
 
@@ -109,7 +107,5 @@ def _show_tables() -> None:
     console().print(table)
     table = Table("policy", "balance", "source", box=None)
     for name, policy in POLICIES.items():
-        actor = ACTORS[name]
-        missing = f" (not in the lab: {actor.why})" if isinstance(actor, NotHere) else ""
-        table.add_row(name, policy.balance, policy.source + missing)
+        table.add_row(name, policy.balance, policy.source)
     console().print(table)

@@ -13,10 +13,12 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from evaluation import recording
 from evaluation.plan import load
 from evaluation.results import per_second
+from evaluation.scenarios import SEVERITY
 
 LINES = (
     ("o", "-"),
@@ -155,6 +157,66 @@ def answers(summary: dict[str, Any], path: Path) -> Path | None:
     axes.annotate("IC² 15 to 20 s", (IC2_DETECTION_S[0], 0.02), fontsize=8)
     axes.set(xlabel="seconds from onset to the first weight", ylabel="share of the runs", xscale="log", ylim=(0, 1.05))
     axes.legend()
+    return _save(figure, path)
+
+
+def severity(summary: dict[str, Any], policies: Sequence[str], path: Path) -> Path | None:
+    """Change of the median of means per second and of p99 against `static` and `leastconn`, by how much of its host the
+    noisy server loses. None with less than two severities."""
+    found = sorted((lost, scenario) for scenario, lost in SEVERITY.items())
+    figure, both = plt.subplots(1, 2, figsize=(9, 4), sharey=True)
+    drawn, number = set(), 0
+    for axes, other in zip(both, ("static", "leastconn"), strict=True):
+        number = 0
+        for policy in policies:
+            for measure, title in (("second_means_median_ms", "median of means per s"), ("p99_ms", "p99")):
+                points = [
+                    (100 * lost, 100 * estimate["value"])
+                    for lost, scenario in found
+                    for cell in summary["cells"]
+                    if (cell["scenario"], cell["policy"]) == (scenario, policy)
+                    and (estimate := cell["change"].get(other, {}).get(measure)) is not None
+                ]
+                drawn |= {x for x, _ in points}
+                _lines(axes, number, [x for x, _ in points], [y for _, y in points], f"{policy}, {title}")
+                number += 1
+        axes.axhline(0.0, color="0", linewidth=0.8)
+        axes.set(title=f"against {other}", xlabel="share of the host that is lost, %")
+    if len(drawn) < 2:
+        plt.close(figure)
+        return None
+    both[0].set_ylabel("change, %")
+    both[1].legend(fontsize=8)
+    return _save(figure, path)
+
+
+def workers_by_children(found: dict[str, Any], path: Path) -> Path | None:
+    """MaxClients x pm.max_children: mean response time in each cell, calm and noisy; the best is framed."""
+    phases = [phase for phase in ("calm", "noisy") if phase in found["best"]]
+    if not phases:
+        return None
+    rows, columns = found["question"]["workers"], found["question"]["children"]
+    figure, all_axes = plt.subplots(1, len(phases), figsize=(4.8 * len(phases), 4.2), squeeze=False)
+    for axes, phase in zip(all_axes[0], phases, strict=True):
+        told = np.full((len(rows), len(columns)), np.nan)
+        for cell in found["cells"]:
+            if cell["phase"] == phase and cell["mean_ms"] is not None:
+                told[rows.index(cell["workers"]), columns.index(cell["children"])] = cell["mean_ms"]
+        shades = np.log(told)
+        low, high = float(np.nanmin(shades)), float(np.nanmax(shades))
+        axes.imshow(
+            shades, cmap="Greys", vmin=low, vmax=high + 0.6 * (high - low) + 1e-9, origin="lower", aspect="auto"
+        )
+        for (row, column), value in np.ndenumerate(told):
+            if np.isfinite(value):
+                dark = np.log(value) > low + 0.9 * (high - low)
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", color="1" if dark else "0")
+        best = found["best"][phase]
+        at = columns.index(best["children"]) - 0.5, rows.index(best["workers"]) - 0.5
+        axes.add_patch(Rectangle(at, 1, 1, fill=False, linewidth=3))
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set(title=f"{phase}: mean response time, ms", xlabel="pm.max_children", ylabel="MaxClients")
     return _save(figure, path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.tree import Model
-from evaluation import estimator_fit, figures, goals, results, validation
+from evaluation import estimator_fit, figures, goals, grid, results, validation
 from evaluation.compare_commands import SHOWN, told
 from evaluation.plan import CompareError
 from evaluation.policies import POLICIES
@@ -34,6 +34,7 @@ class Parts:
 
     comparisons: Sequence[Path] = ()
     simulated: Sequence[Path] = ()
+    grid: Path | None = None
 
 
 def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], None]) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], Non
         "goals": [{"what": g.what, "goal": g.goal, "found": g.found, "state": g.word} for g in lines],
         "validation": checked,
         "estimator": fit,
+        "grid": grid.summary(parts.grid) if parts.grid else None,
         "comparison": {key: value for key, value in (summary or {}).items() if key != "runs"},
     }
     (out / DATA).write_text(json.dumps(found, indent=1) + "\n")
@@ -93,6 +95,7 @@ def _page(
     ]
     if summary:
         body += _compared(folders, out, summary)
+    body += _gridded(parts, out, found["grid"])
     body += _checked(found)
     body += _simulated(parts, out, runs)
     style = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
@@ -122,10 +125,52 @@ def _compared(folders: dict[str, Path], out: Path, summary: dict[str, Any]) -> l
     commands = "; ".join(
         f"slackwater lab compare --out {folder} --replay" for folder in dict.fromkeys(folders.values())
     )
+    drawn = figures.severity(summary, goals.OURS, out / "severity.png")
+    body += _figure(drawn, "Improvement by how much of its host the noisy server loses", commands)
     body += _figure(figures.answers(summary, out / "answers.png"), "How soon the weights answer", commands)
+    body += _cost(summary)
     rows = [(name, policy.balance, policy.source) for name, policy in POLICIES.items()]
     body += ["<h3>Policies</h3>", _table(("policy", "balance", "source"), rows)]
     return body + [f"<p>Not run: {escape(name)}: {escape(why)}.</p>" for name, why in ELSEWHERE.items()]
+
+
+def _cost(summary: dict[str, Any]) -> list[str]:
+    """What Slackwater itself used."""
+    if not summary["cost"]:
+        return []
+    rows = [
+        (
+            row["policy"],
+            row["part"],
+            f"{row['runs']}",
+            f"{row['count']:g}",
+            f"{row['core_share']:.1%}",
+            f"{row['rss_mib']:.0f}",
+        )
+        for row in summary["cost"]
+    ]
+    heads = ("policy", "part", "runs", "processes", "of a core, each", "memory MiB, each")
+    return [
+        "<h3>What it costs</h3>",
+        "<p>CPU time and resident memory of its processes while the load ran, from /proc; medians over the runs. A"
+        " monitor works in the guest, within its quota; all else beside the balancer.</p>",
+        _table(heads, rows),
+    ]
+
+
+def _gridded(parts: Parts, out: Path, found: dict[str, Any] | None) -> list[str]:
+    if parts.grid is None or found is None:
+        return []
+    body = ["<h2>MaxClients and pm.max_children</h2>"]
+    if not found["complete"]:
+        body.append(f'<p class="short">CUT SHORT: {found["cells_done"]} of {found["cells_planned"]} cells</p>')
+    asked = found["question"]
+    body.append(
+        f"<p>One host, closed loop of {asked['clients']} clients, noise {escape(asked['noise'])},"
+        f" {asked['rounds']} rounds. The fastest cell is framed.</p>"
+    )
+    drawn = figures.workers_by_children(found, out / "grid.png")
+    return body + _figure(drawn, "Mean response time by cell", f"slackwater lab grid --out {parts.grid} --replay")
 
 
 def _checked(found: dict[str, Any]) -> list[str]:

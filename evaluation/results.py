@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import recording
+from evaluation import cost, recording
 from evaluation.plan import CompareError, Plan, load
+from evaluation.policies import POLICIES
 from evaluation.recording import Recorded
 from evaluation.statistics import Estimate, change, median
 
@@ -57,7 +58,16 @@ def figures(recorded: Recorded) -> dict[str, Any]:
         "calm": phase(recorded, marks.calm_s, marks.on_s),
         "loud": loud,
         "after": phase(recorded, marks.off_s, marks.end_s),
+        "cost": recorded.facts.get("cost", {}),
+        "left": left(recorded.facts.get("cpu", {})),
     }
+
+
+def left(cpu: dict[str, dict[str, float]]) -> float | None:
+    """Share of the CPU of the hosts that had a neighbour which their servers got meanwhile; None: not recorded."""
+    loud = [one for one in cpu.values() if one["neighbour_s"] > 0.01 * one["loud_s"]]
+    whole = sum(one["vm_s"] + one["neighbour_s"] for one in loud)
+    return sum(one["vm_s"] for one in loud) / whole if whole else None
 
 
 def per_second(recorded: Recorded) -> tuple[list[float], list[float]]:
@@ -86,6 +96,7 @@ def summary(folder: Path) -> dict[str, Any]:
         "capacity_rps": made.capacity_rps,
         "machine": made.machine,
         "cells": _cells(made, found),
+        "cost": costs(made.policies, found),
         "runs": found,
     }
 
@@ -103,6 +114,7 @@ def together(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "runs_done": sum(one["runs_done"] for one in summaries),
         "runs_planned": sum(one["runs_planned"] for one in summaries),
         "cells": [cell for one in summaries for cell in one["cells"]],
+        "cost": costs(list(POLICIES), [run for one in summaries for run in one["runs"]]),
         "runs": [run for one in summaries for run in one["runs"]],
     }
 
@@ -134,6 +146,15 @@ def _cells(made: Plan, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         cells.append(cell)
     return cells
+
+
+def costs(policies: Sequence[str], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What Slackwater itself used: for each policy that has parts of it, medians over all runs."""
+    return [
+        {"policy": policy} | row
+        for policy in policies
+        for row in cost.table([run["cost"] for run in found if run["policy"] == policy])
+    ]
 
 
 def of(found: Sequence[dict[str, Any]], scenario: str, policy: str) -> dict[int, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 
 from detector.recording import Label
 from detector.recording import write as write_samples
-from evaluation import recording
-from evaluation.actors import ACTORS, Actor, NotHere, set_weights
+from evaluation import cost, recording
+from evaluation.account import Account
+from evaluation.actors import Actor, set_weights
+from evaluation.cast import ACTORS
 from evaluation.plan import Run
 from evaluation.policies import POLICIES
 from evaluation.recording import Marks, Recorded
@@ -32,8 +35,8 @@ POLL_S = 0.02
 class Stage:
     """Begins and ends the scenario's neighbours when it is time, and tells the policy."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, actor: Actor, at_mono_s: float) -> None:
-        self._lab, self._actor, self._at_s = lab, actor, at_mono_s
+    def __init__(self, lab: Lab, scenario: Scenario, actor: Actor, at_mono_s: float, account: Account) -> None:
+        self._lab, self._actor, self._at_s, self._account = lab, actor, at_mono_s, account
         self._left = sorted(scenario.loud, key=lambda one: one.begin_s, reverse=True)
         self._now: list[tuple[Loud, Noise]] = []
         self.past: list[tuple[Loud, Noise]] = []
@@ -46,11 +49,16 @@ class Stage:
             self._stop(pair)
         for _, noise in self._now:
             noise.check()
+        due = []
         while self._left and at >= self._left[-1].begin_s:
-            loud = self._left.pop()
-            host = self._lab.hosts[loud.host]
-            lasts_s = loud.end_s - loud.begin_s + MARGIN_S
-            self._now.append((loud, self._lab.noise(host, loud.kind, loud.intensity, lasts_s)))
+            due.append(self._left.pop())
+        for (kind, intensity, weight, lasts_s), alike in itertools.groupby(
+            due, lambda loud: (loud.kind, loud.intensity, loud.weight, loud.end_s - loud.begin_s + MARGIN_S)
+        ):
+            together = list(alike)
+            hosts = [self._lab.hosts[loud.host] for loud in together]
+            self._now += zip(together, self._lab.noise_in(hosts, kind, intensity, lasts_s, weight), strict=True)
+            self._account.turn(True)
         after = frozenset(loud.host for loud, _ in self._now)
         if after != before:
             self._actor.noisy(after)
@@ -58,6 +66,7 @@ class Stage:
     def _stop(self, pair: tuple[Loud, Noise]) -> None:
         pair[1].stop()
         self._now.remove(pair)
+        self._account.turn(bool(self._now))
         self.past.append(pair)
 
     def stop(self) -> None:
@@ -73,14 +82,12 @@ class Stage:
 def one_run(lab: Lab, run: Run, folder: Path, capacity_rps: float) -> Recorded:
     """Runs and records; the weights are the baseline again afterwards. Raises LabError, with nothing recorded."""
     scenario = SCENARIOS[run.scenario]
-    make = ACTORS[run.policy]
-    assert not isinstance(make, NotHere), "the plan has only what the lab can run"
     balance = POLICIES[run.policy].balance
     if lab.balancer.balance != balance:
         lab.balancer.set_balance(balance)
         lab.balancer.reload()
     _quotas(lab, scenario.quotas)
-    actor = make(lab, scenario, run.policy)
+    actor = ACTORS[run.policy](lab, scenario, run.policy)
     rate_rps = round(scenario.load * capacity_rps, 1)
     demand = Demand(rate_rps=rate_rps, clients=scenario.clients)
     try:
@@ -99,11 +106,13 @@ def _measured(
 ) -> Recorded:
     lasts_s = SETTLE_S + CALM_S + scenario.seconds + AFTER_S + MARGIN_S
     with contextlib.ExitStack() as stack:
+        before, before_s = cost.look(lab), time.monotonic()
         watch = stack.enter_context(Watch(lab.balancer.snapshot))
         loads = [lab.load(demand, lasts_s)]
         begin_s, begin_unix_s = loads[0].begin_mono_s, time.time()
         on_s = begin_s + SETTLE_S + CALM_S
-        stage = Stage(lab, scenario, actor, on_s)
+        account = Account(lab.cgroups.cpu_s, lab.hosts)
+        stage = Stage(lab, scenario, actor, on_s, account)
         stack.callback(stage.stop)
         surges = sorted(scenario.surges, key=lambda one: one.begin_s, reverse=True)
         end_s = on_s + scenario.seconds + AFTER_S
@@ -117,6 +126,7 @@ def _measured(
                 rate = Demand(rate_rps=round(more.share * capacity_rps, 1))
                 loads.append(lab.load(rate, more.end_s - more.begin_s))
             time.sleep(POLL_S)
+        costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
         requests = _together(loads)
     past = sorted(stage.past, key=lambda pair: pair[1].on_mono_s)
     first_s = past[0][1].on_mono_s
@@ -137,7 +147,13 @@ def _measured(
         seconds=requests.seconds,
         status=requests.status,
         weights=weights,
-        facts={"rate_rps": demand.rate_rps, "clients": demand.clients, "begin_unix_s": begin_unix_s},
+        facts={
+            "rate_rps": demand.rate_rps,
+            "clients": demand.clients,
+            "begin_unix_s": begin_unix_s,
+            "cpu": account.used,
+            "cost": costs,
+        },
     )
     if samples := actor.samples:
         labels = [

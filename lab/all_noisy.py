@@ -6,13 +6,14 @@ clients are a closed loop. php-fpm's children are as many as serve best in calm.
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab import machine, scenario
+from lab import machine
 from lab.controller import BUS_LISTEN, CONTROLLER_FILE, POOL, Controller
 from lab.lab import Lab
 from lab.load import Demand
@@ -21,17 +22,25 @@ from lab.paths import LabError
 from lab.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.scenario import at_baseline, shown, stay
 from lab.spawn import wait_until
+from slackwater.config import Law
 from slackwater.messages import Change, Mode
 
 CALM_CHILDREN = 2
-KNOBS = {"php_fpm": {"max_children": "[1, 32]"}}
+CHILDREN = "php_fpm.max_children"
+KNOBS = {
+    CHILDREN: "[1, 32]",
+    "apache.max_request_workers": "[64, 512]",
+    "apache.keepalive_timeout": "[1, 120]",
+}
+"""Knobs that this scenario can turn, with the bounds that the hosts' wsengines get."""
 WARM_UP_S = 10.0
 BEGIN_S = 2.0
 """After the noise begins, and after the last node is retuned, before it is measured."""
-RETUNED_WITHIN_S = 50.0
+RETUNED_WITHIN_S = 60.0
 BACK_WITHIN_S = 90.0
 LEAVE_AFTER_S = 5.0
 PHASES = ("calm", "without", "with")
+MANY = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -43,19 +52,27 @@ class Plan:
     seconds: float
     rounds: int
     clients: int
-    policy: str = "knowledge"
+    knobs: Sequence[str] = (CHILDREN,)
+    """Those that the hosts' wsengines may turn."""
 
 
 class RetuningController(Controller):
     """The controller in `act` mode, with the second stage; it enters after the phase without it has been measured."""
 
-    def __init__(self, lab: Lab, no_room_after_s: float, policy: str) -> None:
-        self._retune = (
-            f'\n[retune]\nmode = "act"\norder_key = "{KEY_FILE}"\npolicy = "{policy}"\n'
-            f"no_room_after_s = {no_room_after_s:g}\nlong_after_s = {no_room_after_s:g}\n"
-            f"leave_after_s = {LEAVE_AFTER_S:g}\nlease_s = 20\nreload_min_interval_s = 3\nsearch_measure_s = 5\n"
-        )
-        super().__init__(lab, "act")
+    def __init__(self, lab: Lab, no_room_after_s: float, law: Law = "optimal", **settings: str | float) -> None:
+        """`settings` are further ones of `[retune]`."""
+        rows: dict[str, str | float] = {
+            "mode": "act",
+            "order_key": str(KEY_FILE),
+            "no_room_after_s": no_room_after_s,
+            "long_after_s": no_room_after_s,
+            "leave_after_s": LEAVE_AFTER_S,
+            "lease_s": 20.0,
+            "reload_min_interval_s": 3.0,
+            **settings,
+        }
+        self._retune = "\n[retune]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rows.items())
+        super().__init__(lab, "act", law)
 
     def write(self, mode: Mode) -> None:
         super().write(mode)
@@ -66,8 +83,15 @@ class RetuningController(Controller):
         """The last Change of each node's wsengine since then."""
         if self.journal is None:
             return {}
-        found = reversed(self.journal.changes(POOL, 1000, since_unix_s))
+        found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
         return {change.target: change for change in found if change.by == "wsengine" and change.applied}
+
+    def orders(self, since_unix_s: float) -> list[Change]:
+        """The second stage's Orders since then, the first one first."""
+        if self.journal is None:
+            return []
+        found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
+        return [change for change in found if change.by == "retune" and change.what.startswith("order ")]
 
 
 def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str, Any]:
@@ -77,7 +101,7 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
     load = lab.load(Demand(clients=plan.clients), BEGIN_S + most_s)
     calm_s = load.begin_mono_s + BEGIN_S
     stay(lab, calm_s + plan.seconds, load)
-    noises = [lab.noise(host, plan.noise, plan.intensity, most_s) for host in lab.hosts]
+    noises = lab.noise_in(lab.hosts, plan.noise, plan.intensity, most_s)
     on_unix_s, on_s = time.time(), time.monotonic()
     stay(lab, on_s + BEGIN_S + plan.seconds, load)
 
@@ -109,6 +133,15 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
     return {"phases": phases, "values": values, "failed": failed, "ratio": ratio(phases)}
 
 
+def allowed(knobs: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Section -> name -> bounds, for the hosts' wsengines."""
+    sections: dict[str, dict[str, str]] = {}
+    for knob in knobs:
+        section, name = knob.split(".")
+        sections.setdefault(section, {})[name] = KNOBS[knob]
+    return sections
+
+
 def ratio(phases: dict[str, Figures]) -> float | None:
     """p95 with the second stage over p95 without."""
     with_ms, without_ms = phases["with"]["p95_ms"], phases["without"]["p95_ms"]
@@ -122,18 +155,21 @@ def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     facts = machine.describe(lab)
     make_keys()
     warm = lab.load(Demand(clients=plan.clients), WARM_UP_S)
-    controller = RetuningController(lab, BEGIN_S + plan.seconds + 1.0, plan.policy)
+    controller = RetuningController(lab, BEGIN_S + plan.seconds + 1.0)
     controller.start()
-    start_wsengines(lab, POOL, BUS_LISTEN, KNOBS)
+    start_wsengines(lab, POOL, BUS_LISTEN, allowed(plan.knobs))
     warm.finish()
     rounds = []
     for number in range(1, plan.rounds + 1):
         rounds.append(one_round(lab, controller, plan))
         say(f"round {number} of {plan.rounds}: {sentence(rounds[-1])}")
-    ratios = [one["ratio"] for one in rounds if one["ratio"] is not None]
     settings = {"scenario": "all-noisy", **plan.__dict__, "php_children": lab.settings.php_children}
-    median = statistics.median(ratios) if ratios else None
-    return {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median}
+    return {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
+
+
+def median_ratio(rounds: list[dict[str, Any]]) -> float | None:
+    ratios = [one["ratio"] for one in rounds if one["ratio"] is not None]
+    return statistics.median(ratios) if ratios else None
 
 
 def sentence(found: dict[str, Any]) -> str:
@@ -141,8 +177,3 @@ def sentence(found: dict[str, Any]) -> str:
     p95 = ", ".join(f"{name} {shown(found['phases'][name]['p95_ms'])}" for name in PHASES)
     values = ", ".join(f"{name} {value}" for name, value in sorted(found["values"].items()))
     return f"p95 ms {p95}; with/without {shown(found['ratio'], '.2f')}; failed {found['failed']}; turned to {values}"
-
-
-def medians(result: dict[str, Any]) -> list[list[str]]:
-    """Rows of the table, as `lab.scenario.medians` has them."""
-    return scenario.medians(result, PHASES)

@@ -13,7 +13,7 @@ from pathlib import Path
 from lab.paths import LabError
 
 PERIOD_US = 50_000
-"""CFS bandwidth period, the kernel's default."""
+"""CFS bandwidth period; the kernel's default is twice as long (docs/decisions/0003)."""
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 from rich.table import Table
 
 from evaluation.compare_commands import compare
+from evaluation.grid_commands import grid
 from evaluation.report_commands import report
 from evaluation.simulate_commands import simulate
+from evaluation.whole_commands import evaluate
+from lab import all_noisy, search_noisy
 from lab import scenario as scenarios
+from lab.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
+from lab.all_noisy import Plan as RetunePlan
 from lab.applications import APPLICATIONS
 from lab.balancer import BALANCES
 from lab.lab import Lab, LabSettings, down, is_up, state, traces
 from lab.load import Demand
 from lab.noise import NOISES
 from lab.policies import POLICIES
+from lab.stress import STRESSORS
 from lab.terminal import console
 from lab.timetable import DISTURBANCES, plan
+
+SECOND_STAGE: dict[str, ModuleType] = {"all-noisy": all_noisy, "search": search_noisy}
+"""Scenarios with wsengines in the hosts, each in a file of its own."""
 
 
 def say(text: str) -> None:
@@ -57,7 +66,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--noise", type=click.Choice(list(NOISES)), default="llcprobe", show_default=True),
+        click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True),
         click.option(
             "--intensity",
             type=click.FloatRange(0, 1, min_open=True),
@@ -116,7 +125,7 @@ def status(as_json: bool) -> None:
 @cluster_options
 @noise_options
 @click.option(
-    "--scenario", type=click.Choice([*scenarios.SCENARIOS, "all-noisy"]), default="one-noisy", show_default=True
+    "--scenario", type=click.Choice([*scenarios.SCENARIOS, *SECOND_STAGE]), default="one-noisy", show_default=True
 )
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="static", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
@@ -125,6 +134,10 @@ def status(as_json: bool) -> None:
 @click.option("--load", "share", type=click.FloatRange(0.01, 2), help="Open loop: share of the measured capacity.")
 @click.option("--left", type=click.FloatRange(0.01, 2), help="Open loop: share of the capacity beside the neighbours.")
 @click.option("--clients", type=click.IntRange(1), help="Closed loop: number of clients.")
+@click.option(
+    "--knob", "knobs", multiple=True, type=click.Choice(list(KNOBS)), help=f"Second stage  [default: {CHILDREN}]"
+)
+@click.option("--children", type=click.IntRange(1, 32), help=f"Second stage: php-fpm's own  [default: {CALM_CHILDREN}]")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
 )
@@ -143,15 +156,24 @@ def run_(
     share: float | None,
     left: float | None,
     clients: int | None,
+    knobs: tuple[str, ...],
+    children: int | None,
     json_file: str | None,
 ) -> None:
     """Measure a policy: calm, noisy neighbours, calm again; as often as there are rounds.
 
     all-noisy: a neighbour in every host and a closed loop, with the weights alone, then with the second stage too;
-    weights-all-noisy: the same neighbours under --policy, with the demand that is asked for.
+    search: the same, with the second stage's values found by trying; weights-all-noisy: the same neighbours under
+    --policy, with the demand that is asked for.
     """
-    if scenario == "all-noisy":
-        _run_all_noisy(LabSettings(hosts, quota, balance, app), noise, intensity, seconds, rounds, clients, json_file)
+    if scenario in SECOND_STAGE:
+        retuned = LabSettings(hosts, quota, balance, app, children or CALM_CHILDREN, retunable=True)
+        _run_retuned(
+            scenario,
+            retuned,
+            RetunePlan(noise, intensity, seconds, rounds, clients or 48, knobs or (CHILDREN,)),
+            json_file,
+        )
         return
     if sum(value is not None for value in (rate, share, left, clients)) > 1:
         raise click.UsageError("give at most one of --rate, --load, --left and --clients")
@@ -180,35 +202,27 @@ def run_(
         click.echo(f"round {number}: {scenarios.sentence(one)}")
 
 
-def _run_all_noisy(
-    settings: LabSettings,
-    noise: str,
-    intensity: float,
-    seconds: float,
-    rounds: int,
-    clients: int | None,
-    json_file: str | None,
-) -> None:
+def _run_retuned(scenario: str, settings: LabSettings, plan: RetunePlan, json_file: str | None) -> None:
     """Calm, a neighbour in each host with the weights alone, the same with the second stage; always a closed loop."""
-    from lab import all_noisy
-
-    plan = all_noisy.Plan(noise, intensity, seconds, rounds, clients or 48)
-    settings = dataclasses.replace(settings, php_children=all_noisy.CALM_CHILDREN, retunable=True)
+    module = SECOND_STAGE[scenario]
     with Lab(settings, say) as cluster:
-        result = all_noisy.run(cluster, plan, say)
+        result = module.run(cluster, plan, say)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
             return
     title = (
-        f"all-noisy, {settings.balance}, {settings.app}, {noise}, {plan.clients} clients: medians of {rounds} rounds"
+        f"{scenario}, {settings.balance}, {settings.app}, {plan.noise}, {plan.clients} clients, "
+        f"{settings.php_children} children: medians of {plan.rounds} rounds"
     )
     table = Table("phase", *[name for name, _ in scenarios.COLUMNS], title=title)
-    for row in all_noisy.medians(result):
+    for row in scenarios.medians(result, PHASES):
         table.add_row(*row)
     console().print(table)
     for number, one in enumerate(result["rounds"], start=1):
-        click.echo(f"round {number}: {all_noisy.sentence(one)}")
+        click.echo(f"round {number}: {module.sentence(one)}")
+    if "remembered" in result:
+        click.echo(f"remembered: {json.dumps(result['remembered'])}")
     click.echo(f"p95 with the second stage: {scenarios.shown(result['ratio'], '.2f')} of without it")
 
 
@@ -328,3 +342,5 @@ def demo(seconds: float, stay: bool) -> None:
 lab.add_command(simulate)
 lab.add_command(compare)
 lab.add_command(report)
+lab.add_command(grid)
+lab.add_command(evaluate)

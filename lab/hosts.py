@@ -33,6 +33,9 @@ LAB_WEIGHT = 1000
 FRONT_WEIGHT = 1000
 """The lab goes before whatever else the machine runs, and the generator, which must not be slow, before the hosts."""
 
+NEIGHBOUR_WEIGHT = 100
+"""As much as the guest's: each gets half of what both want."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -131,4 +134,4 @@ def make_cgroups(members: Sequence[Host], cgroups: Cgroups, quota_cores: float) 
     for host in members:
         cgroups.make(host.cgroup, quota_cores=quota_cores)
         cgroups.make(host.vm)
-        cgroups.make(host.neighbour)
+        cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)

@@ -16,20 +16,21 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from lab import noise as noises
-from lab import retunable
+from lab import retunable, stress
 from lab.applications import APPLICATIONS
 from lab.balancer import Balancer
 from lab.cgroups import Cgroups
 from lab.hosts import (
     ASIDE,
     FRONT,
+    NEIGHBOUR_WEIGHT,
     TOP,
     Host,
     hosts,
@@ -253,8 +254,8 @@ class Lab:
             self.programs.append(self.balancer.program)
         self._write_state()
         for host in self.hosts:
-            self._wait_for_page(f"http://{host.address}{self.app.paths[0]}")
-        self._wait_for_page(self.balancer.url + self.app.paths[0])
+            self.wait_for_page(f"http://{host.address}{self.app.paths[0]}")
+        self.wait_for_page(self.balancer.url + self.app.paths[0])
         self.say(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
 
     def start_web_server(self, host: Host) -> None:
@@ -276,7 +277,8 @@ class Lab:
         draft.write_text(json.dumps(what, indent=2) + "\n")
         draft.rename(STATE_FILE)
 
-    def _wait_for_page(self, url: str) -> None:
+    def wait_for_page(self, url: str) -> None:
+        """Until the application answers there; raises LabError with the last answer."""
         last = "no answer"
 
         def answers() -> bool:
@@ -310,21 +312,42 @@ class Lab:
         self._loads.append(Load(self.in_front([program("oha")]), LAB_DIR, urls, demand, seconds))
         return self._loads[-1]
 
-    def noise(self, host: Host, kind: str, intensity: float, seconds: float) -> noises.Noise:
-        """Starts a neighbour in a host; it is on when this returns, and for at most `seconds`."""
-        started = noises.start(
-            self._maker,
-            host.name,
-            kind,
-            intensity,
-            seconds,
-            quota_cores=self.settings.quota_cores,
-            procs_files=self.cgroups.procs_files(host.neighbour),
-            address=host.address,
-            wrap=placed([], self.cgroups.procs_files(ASIDE)),
-        )
-        self._noises.append(started)
-        return started
+    def noise(
+        self, host: Host, kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
+    ) -> noises.Noise:
+        """Starts a neighbour in a host; it is on when this returns, and for at most `seconds`.
+
+        `weight` is the neighbour's share of the host's CPU against the server's 100, as cgroups have it: with 100 each
+        gets half, with 567 (or nearly six neighbours of 100) the server gets 15%. It is of all neighbours in the host.
+        """
+        return self.noise_in([host], kind, intensity, seconds, weight)[0]
+
+    def noise_in(
+        self, hosts: Sequence[Host], kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
+    ) -> list[noises.Noise]:
+        """The same in several hosts, at the same moment (those of stress-ng one after the other)."""
+        before = len(self._noises)
+        waiting: list[noises.Filled] = []
+        try:
+            for host in hosts:
+                self.cgroups.make(host.neighbour, weight=weight)
+                place: dict[str, Any] = {
+                    "quota_cores": self.settings.quota_cores,
+                    "procs_files": self.cgroups.procs_files(host.neighbour),
+                    "wrap": placed([], self.cgroups.procs_files(ASIDE)),
+                }
+                if kind in stress.STRESSORS:
+                    self._noises.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place))
+                else:
+                    waiting.append(
+                        noises.prepare(self._maker, host.name, kind, intensity, seconds, address=host.address, **place)
+                    )
+        except LabError:
+            for filled in waiting:
+                filled.give_up()
+            raise
+        self._noises += noises.begin(waiting)
+        return self._noises[before:]
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""

@@ -5,9 +5,13 @@ When the noise began and ended is known on both clocks: monotonic for durations,
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import selectors
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,20 +65,51 @@ class Noise:
     on_unix_s: float
     off_mono_s: float | None = field(default=None)
     off_unix_s: float | None = field(default=None)
+    files: tempfile.TemporaryDirectory[str] | None = None
+    """A folder of its own, which goes with it."""
 
     def stop(self) -> None:
         """Ends the noise at once; the instants of its end are known afterwards. Harmless when it has ended."""
         if self.off_mono_s is None:
-            self.process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # its children too
             self.process.wait()
             self.off_mono_s, self.off_unix_s = time.monotonic(), time.time()
             if self.process.stdout is not None:
                 self.process.stdout.close()
+            if self.files is not None:
+                self.files.cleanup()
 
     def check(self) -> None:
         """Raises LabError when it ended although nobody stopped it."""
         if self.off_mono_s is None and self.process.poll() is not None:
             raise LabError(f"the noise {self.kind} in {self.host} ended with status {self.process.returncode}")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A noise maker that has filled its buffers and waits for its word."""
+
+    host: str
+    kind: str
+    intensity: float
+    process: subprocess.Popen[str]
+
+    def give_up(self) -> None:
+        """Ends it before it began."""
+        self.process.kill()
+        self.process.wait()
+
+    def hear(self, expected: str) -> None:
+        """Raises LabError, and ends it, when it says something else or nothing."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stdout, selectors.EVENT_READ)
+            said = self.process.stdout.readline().strip() if ready.select(READY_S) else ""
+        if said != expected:
+            self.give_up()
+            told = said or f"it was not ready after {READY_S:g} s"
+            raise LabError(f"the noise {self.kind} did not begin in {self.host}: {told}")
 
 
 def start(
@@ -89,7 +124,30 @@ def start(
     address: str = "127.0.0.1",
     wrap: Sequence[str] = (),
 ) -> Noise:
-    """Starts a noise and waits until it is on; it ends itself after `seconds` and with the lab.
+    """`prepare` and `begin` of one."""
+    filled = prepare(
+        *(maker, host, kind, intensity, seconds),
+        quota_cores=quota_cores,
+        procs_files=procs_files,
+        address=address,
+        wrap=wrap,
+    )
+    return begin([filled])[0]
+
+
+def prepare(
+    maker: str,
+    host: str,
+    kind: str,
+    intensity: float,
+    seconds: float,
+    *,
+    quota_cores: float,
+    procs_files: Sequence[str],
+    address: str = "127.0.0.1",
+    wrap: Sequence[str] = (),
+) -> Filled:
+    """A noise that waits for `begin`; from then on it lasts `seconds`, and no longer than the lab.
 
     `intensity` is the share of time in which each of its threads works: one thread for each core of the host's quota,
     begun ones included. It fills its buffers in the cgroup that `wrap` puts it in, and then joins the neighbour's.
@@ -102,19 +160,32 @@ def start(
     argv = [*wrap, maker, kind, f"{intensity:g}", f"{seconds:g}", str(threads), str(mib), address, *procs_files]
     process = subprocess.Popen(
         argv,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
-    with selectors.DefaultSelector() as ready:
-        ready.register(process.stdout, selectors.EVENT_READ)
-        said = process.stdout.readline().strip() if ready.select(READY_S) else ""
-    on_mono_s, on_unix_s = time.monotonic(), time.time()
-    if said != "on":
-        process.kill()
-        process.wait()
-        raise LabError(f"the noise {kind} did not begin in {host}: {said or f'it was not ready after {READY_S:g} s'}")
-    return Noise(host, kind, intensity, process, on_mono_s, on_unix_s)
+    filled = Filled(host, kind, intensity, process)
+    filled.hear("filled")
+    return filled
+
+
+def begin(waiting: Sequence[Filled]) -> list[Noise]:
+    """Has them all begin at the same moment; they are on when this returns."""
+    for filled in waiting:
+        assert filled.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `hear` tells why
+            filled.process.stdin.write("\n")
+            filled.process.stdin.close()
+    begun: list[Noise] = []
+    try:
+        for filled in waiting:
+            filled.hear("on")
+            on_mono_s, on_unix_s = time.monotonic(), time.time()
+            begun.append(Noise(filled.host, filled.kind, filled.intensity, filled.process, on_mono_s, on_unix_s))
+    except LabError:
+        for filled in waiting:
+            filled.give_up()
+        raise
+    return begun

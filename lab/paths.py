@@ -19,8 +19,8 @@ LOCK_FILE = Path("/run/slackwater-lab.lock")
 PREFIX = "swlab"
 """All links and namespaces of the lab begin so; nothing else is ever removed."""
 
-PROGRAMS = ("haproxy", "apache2", "php-fpm8.2", "nats-server", "oha")
-SYSTEM_PROGRAMS = {"ip": "iproute2", "nsenter": "util-linux", "cc": "gcc and libc6-dev"}
+PROGRAMS = ("haproxy", "apache2", "php-fpm8.2", "nats-server", "oha", "stress-ng")
+SYSTEM_PROGRAMS = {"ip": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux", "cc": "gcc and libc6-dev"}
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 

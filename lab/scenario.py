@@ -90,7 +90,7 @@ def left_rps(lab: Lab, plan: Plan) -> float:
 
 def start_noise(lab: Lab, plan: Plan, seconds: float) -> list[Noise]:
     """The plan's neighbours, all on when this returns."""
-    return [lab.noise(host, plan.noise, plan.intensity, seconds) for host in SCENARIOS[plan.scenario](lab.hosts)]
+    return lab.noise_in(SCENARIOS[plan.scenario](lab.hosts), plan.noise, plan.intensity, seconds)
 
 
 def stay(lab: Lab, until_mono_s: float, load: Load | None = None, noises: Sequence[Noise] = ()) -> None:

@@ -53,6 +53,8 @@ class View:
     """Servers that should get no requests for a while. No verdict speaks there, so panic does not stand against it."""
     caps: Mapping[str, Wish] = field(default_factory=dict)
     """Servers that should get fewer at a time for a while."""
+    holds: Mapping[str, Wish] = field(default_factory=dict)
+    """Servers that keep their baseline weight for a while, whatever their Verdict: they are being measured."""
     pins: Mapping[str, Pin] = field(default_factory=dict)
 
 
@@ -84,7 +86,7 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
     movable = {server.name: view.baselines[server.name].weight for server in usable if server.name not in view.yielded}
     reduced = {name for name, baseline in movable.items() if view.positions[name].weight < baseline}
     states: dict[str, tuple[State, float]] = {
-        name: (verdict.state, verdict.severity) for name, verdict in view.verdicts.items()
+        name: (verdict.state, verdict.severity) for name, verdict in view.verdicts.items() if name not in view.holds
     }
     admission = guard.admit(states, [server.name for server in usable], pool.max_mitigated, reduced)
     reduce = admission.reduce & movable.keys()
@@ -97,6 +99,8 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
             target = wanted[name].weight
             why = f"interference: {_first(verdict)}; {wanted[name].why}"
             short = f"interference, {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
+        elif (hold := view.holds.get(name)) is not None:
+            target, why, short = baseline, hold.told, hold.told
         elif verdict is None and view.waiting:
             decisions[name] = Decision(Position(view.positions[name].weight), HOLD, HOLD)
             continue
@@ -108,15 +112,18 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         before = view.positions[name]
         if name in wanted:
             target, before = ramp.settle(before, target, baseline, view.now_s)
-        position = ramp.step(
-            before,
-            target,
-            baseline,
-            view.now_s,
-            settings.ramp_s,
-            settings.min_change,
-            carries=_carries(name, view, len(usable)),
-        )
+        if admission.shared:
+            position = Position(baseline)  # what was taken from the one that was judged first is given back at once
+        else:
+            position = ramp.step(
+                before,
+                target,
+                baseline,
+                view.now_s,
+                settings.ramp_s,
+                settings.min_change,
+                carries=_carries(name, view, len(usable)),
+            )
         if name in wanted:
             position = ramp.moved(before, position, view.now_s)
         if position.climb_began_s is not None and position.weight > view.positions[name].weight:
@@ -167,21 +174,14 @@ def _carries(name: str, view: View, count: int) -> bool:
 
 def _load(server: Server, view: View, reduce: bool) -> plan.Load:
     verdict = view.verdicts.get(server.name)
-    held = server.name in view.yielded
+    baseline = server.weight if server.name in view.yielded else view.baselines[server.name].weight
     rps = None if view.rates is None else view.rates.get(server.name)
-    position = view.positions[server.name]
-    load = plan.Load(
-        server=server.name,
-        baseline=server.weight if held else view.baselines[server.name].weight,
-        reduce=reduce,
-        rps=rps,
-        drained=position.weight == 0,
-    )
+    drained = view.positions[server.name].weight == 0
     if verdict is None:
-        return load
+        return plan.Load(server=server.name, baseline=baseline, reduce=reduce, rps=rps, drained=drained)
     return plan.Load(
-        server=load.server,
-        baseline=load.baseline,
+        server=server.name,
+        baseline=baseline,
         reduce=reduce,
         slow=verdict.state in ("interference", "overload"),
         capacity_rps=verdict.capacity_rps,
@@ -189,7 +189,7 @@ def _load(server: Server, view: View, reduce: bool) -> plan.Load:
         severity=verdict.severity,
         cpu_predicted=verdict.cpu_predicted,
         rps=rps if rps is not None else verdict.rps,
-        drained=load.drained,
+        drained=drained,
     )
 
 

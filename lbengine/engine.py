@@ -269,6 +269,7 @@ class Engine(Asked):
             limits=dict(self._writer.limits),
             drains=self._wishes.drains(now_s),
             caps=self._wishes.limits(now_s),
+            holds=self._wishes.holds(now_s),
             pins=self._by_hand.pins(now_s, self._wall()),
         )
 

@@ -23,6 +23,8 @@ class Admission:
 
     reduce: frozenset[str]
     panic: str = ""
+    shared: bool = False
+    """All are slow alike: no server is a better place for requests than another."""
     held_back: frozenset[str] = frozenset()
     """Servers that interference slows but that the blast radius leaves alone."""
 
@@ -41,7 +43,7 @@ def admit(
     `reduced`: those that are below their baseline now.
     """
     if any(state == "all_slow" for state, _ in states.values()):
-        return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
+        return Admission(frozenset(), "all servers are slow alike, so it is no neighbour", shared=True)
     slow = [server for server in usable if server in states and states[server][0] == "interference"]
     if len(slow) > len(usable) * max(max_mitigated, PANIC_SHARE) + 1e-9:
         return Admission(frozenset(), f"{len(slow)} of {len(usable)} servers look slow, so it is no neighbour")

@@ -26,7 +26,7 @@ ADVICE = {
     "No such backend": "was it renamed? `backend` in the pool's settings names it",
     "Permission denied": "the socket needs `level admin`",
     "Backend is using a static LB algorithm": "use `balance roundrobin`, or add `hash-type consistent` to a hash",
-    "Unknown command": "this HAProxy is older than 2.4, or its socket has a lower level than admin",
+    "Unknown command": "this HAProxy is older than 2.2, or its socket has a lower level than admin",
 }
 """Beginning of HAProxy's refusals and what they mean for the site."""
 

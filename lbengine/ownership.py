@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from lbengine.baseline import Baseline, BaselineError
 from lbengine.engine import Engine
@@ -20,17 +20,26 @@ log = logging.getLogger("lbengine")
 
 BUCKET = "slackwater_lease"
 KEPT_WITHIN_S = 1.0
+SPREAD_EVERY_S = 10.0
+
+
+class Store(Bucket, Protocol):
+    """A bucket whose keeper can be told not to die with us."""
+
+    async def spread(self) -> None: ...
 
 
 class Ownership:
     """`in_thread` runs a function in the engine's thread, so that nothing of it happens within a turn."""
 
     def __init__(
-        self, engine: Engine, pool: PoolSettings, bucket: Bucket, in_thread: Callable[..., Awaitable[Any]]
+        self, engine: Engine, pool: PoolSettings, bucket: Store, in_thread: Callable[..., Awaitable[Any]]
     ) -> None:
         self.engine = engine
         self.pool = pool
         self.lease = Lease(bucket, key_of(pool), str(engine.state_dir), time.monotonic)
+        self._bucket = bucket
+        self._spread_s = 0.0
         self._in_thread = in_thread
         self._said: Say = "alone"
         self._one_at_a_time = asyncio.Lock()
@@ -97,3 +106,7 @@ class Ownership:
         while True:
             await asyncio.sleep(RENEW_S)
             await self.step()
+            if self._said == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
+                self._spread_s = time.monotonic()
+                with contextlib.suppress(BusError):
+                    await self._bucket.spread()

@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from lbengine import law, tail
 from lbengine.algorithms import effect
 from lbengine.rounding import closest, grain
@@ -35,8 +37,7 @@ IN_RUNS = frozenset({"wrr"})
 """Schedulers that serve a lowered server in runs, the longer the smaller the weights' common divisor."""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """One server that can take requests, as the laws see it. Rates in requests per second."""
 
     server: str

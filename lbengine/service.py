@@ -26,14 +26,15 @@ from lbengine.pause import PauseError
 from lbengine.preflight import check
 from lbengine.snapshot import BalancerError
 from lbengine.wishes import WISHES
-from slackwater.bus import Bus, BusError
-from slackwater.config import BusSettings, ControllerSettings, PoolSettings
+from slackwater.bus import Bus, BusError, NoStoreError
+from slackwater.config import TCP, BusSettings, ControllerSettings, PoolSettings
 from slackwater.control import Request, request_of
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
 
 log = logging.getLogger("lbengine")
 
+ASK_AGAIN_S = 1.0
 STOP_WITHIN_S = 2.0
 """How long the way back is tried again at the end; the supervisor tries it too."""
 Result = TypeVar("Result")
@@ -115,6 +116,7 @@ class Driver:
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lbengine-{pool.name}")
         self._ownership: Ownership | None = None
+        self._owning: asyncio.Task[None] | None = None
         self._complaint = ""
         self._said = ""
 
@@ -122,7 +124,14 @@ class Driver:
         """Takes Verdicts and requests from the bus from now on; first asks it whose the balancer is."""
         self._bus = bus
         if self.engine.acting:
-            self._ownership = await self._own(bus)
+            try:
+                self._ownership = await self._own(bus)
+            except BusError as error:
+                log.warning("pool %s: %s; asking again", self.pool.name, error)
+                if any(path.startswith(TCP) for path in self.pool.all_sockets):
+                    # Another host's lbengine may drive the same balancer: nobody knows before the store answers.
+                    await self._in_thread(self.engine.stand_by, "who drives it is not known yet", False)
+                self._owning = asyncio.create_task(self._own_later(bus))
         await bus.subscribe("verdict", self._take, pool=self.pool.name)
         await bus.answer(f"slackwater.control.{self.pool.name}", self._control)
 
@@ -140,20 +149,30 @@ class Driver:
                 waking.cancel()
         finally:
             stopping.cancel()
+            if self._owning is not None:
+                self._owning.cancel()
+                await asyncio.gather(self._owning, return_exceptions=True)
             await self._stop()
             if self._ownership is not None:
                 await self._ownership.end()
 
     async def _own(self, bus: Bus) -> Ownership | None:
-        """The lease on the balancer; None where the bus has no key-value store."""
+        """The lease on the balancer; None where the bus keeps nothing. Raises BusError when it does not answer."""
         try:
             bucket = await bus.bucket(BUCKET)
-        except BusError as error:
+        except NoStoreError as error:
             log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
             return None
         ownership = Ownership(self.engine, self.pool, bucket, self._in_thread)
         await ownership.begin()
         return ownership
+
+    async def _own_later(self, bus: Bus) -> None:
+        """The store of a cluster that has no leader yet answers in some seconds."""
+        while self._ownership is None:
+            await asyncio.sleep(ASK_AGAIN_S)
+            with contextlib.suppress(BusError):
+                self._ownership = await self._own(bus)
 
     async def publish(self) -> None:
         """Sends what the engine has to tell; without a bus it is dropped (the journal has the Changes)."""
@@ -223,7 +242,10 @@ class Driver:
         for warning in await self._in_thread(check, acting, self.engine.settings):
             log.warning("%s", warning)
         if self._ownership is None and self._bus is not None:
-            self._ownership = await self._own(self._bus)
+            try:
+                self._ownership = await self._own(self._bus)
+            except BusError as error:
+                raise ByHandError(f"{self.pool.name}: {error}") from None
         if told := self.engine.standby:
             if self._ownership is not None:
                 await self._ownership.end()

@@ -1,4 +1,4 @@
-"""What the second stage asks of the balancer for a while: no requests for a server, or fewer at a time.
+"""What the second stage asks of the balancer for a while: no requests for a server, fewer at a time, or its full share.
 
 A wish is a lease of seconds, kept by its server's name, and only a wish: the guard decides. It ends by itself.
 """
@@ -10,36 +10,38 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_S = 60.0
-WISHES = ("drain", "limit", "undo")
+WISHES = ("drain", "limit", "hold", "undo")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """`maxconn` None: no requests at all; else at most so many at a time."""
+    """`maxconn` None: no requests at all; else at most so many at a time. `hold`: it keeps its baseline weight."""
 
     until_s: float
     by: str
     why: str
     maxconn: int | None = None
+    hold: bool = False
 
     @property
     def told(self) -> str:
         what = "drained" if self.maxconn is None else f"limited to {self.maxconn} at a time"
-        return f"{what} for {self.by}: {self.why}"
+        return f"{'kept at its baseline weight' if self.hold else what} for {self.by}: {self.why}"
 
 
 class Wishes:
-    """At most one drain and one limit for each server; `now_s` is a monotonic clock."""
+    """At most one of each kind for each server; `now_s` is a monotonic clock."""
 
     def __init__(self) -> None:
         self._drains: dict[str, Wish] = {}
         self._limits: dict[str, Wish] = {}
+        self._holds: dict[str, Wish] = {}
 
     def take(self, server: str, question: Mapping[str, Any], now_s: float) -> str:
-        """Takes `drain`, `limit` or `undo` as it came over the bus; what it comes to in words. Raises ValueError."""
+        """Takes one of WISHES as it came over the bus; what it comes to in words. Raises ValueError."""
         action, for_s = question.get("action"), question.get("for_s", 0.0)
         if action == "undo":
-            kinds = {"drain": self._drains, "limit": self._limits}
+            kinds = {"drain": self._drains, "limit": self._limits, "hold": self._holds}
             what = question.get("what")
             found = [wishes.pop(server, None) for kind, wishes in kinds.items() if what in (None, kind)]
             return f"{server}: {'left to the law again' if any(found) else 'nothing was asked for'}"
@@ -49,8 +51,8 @@ class Wishes:
         if action == "limit" and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             raise ValueError(f"`maxconn` must be a whole number from 1, got {most!r}")
         by, why = str(question.get("by", "")), str(question.get("why", ""))
-        wish = Wish(now_s + for_s, by, why, most if action == "limit" else None)
-        (self._limits if action == "limit" else self._drains)[server] = wish
+        wish = Wish(now_s + for_s, by, why, most if action == "limit" else None, action == "hold")
+        {"limit": self._limits, "hold": self._holds}.get(str(action), self._drains)[server] = wish
         return f"{server}: {wish.told}, for {for_s:g} s"
 
     def drains(self, now_s: float) -> dict[str, Wish]:
@@ -63,6 +65,11 @@ class Wishes:
         self._limits = {server: wish for server, wish in self._limits.items() if wish.until_s > now_s}
         return dict(self._limits)
 
+    def holds(self, now_s: float) -> dict[str, Wish]:
+        """Server -> its hold, while it lasts."""
+        self._holds = {server: wish for server, wish in self._holds.items() if wish.until_s > now_s}
+        return dict(self._holds)
+
     def forget(self) -> None:
         """Somebody says: hands off."""
-        self._drains, self._limits = {}, {}
+        self._drains, self._limits, self._holds = {}, {}, {}

@@ -59,7 +59,22 @@ class Node:
     """What is being measured."""
     settled_s: float | None = None
     """Since when the values that are measured are in force."""
+    standing_since_s: float | None = None
+    """Since when its server has had its baseline weight; None while it has another one."""
+    searched_at: float = 0.0
+    """The severity at which the search began."""
+    search_over: bool = False
+    search_told: str = ""
+    """Where the search stands, for the reasons of Orders."""
     calm_since_s: float | None = None
+
+    @property
+    def searching(self) -> bool:
+        return self.climb is not None and not self.search_over
+
+    def forget_search(self) -> None:
+        """A new episode, a new search."""
+        self.climb, self.tried, self.settled_s, self.search_over, self.search_told = None, None, None, False, ""
 
     def see_verdict(self, verdict: Verdict, now_s: float) -> None:
         self.verdict, self.verdict_s = verdict, now_s

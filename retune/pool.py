@@ -7,11 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from retune import choreography, search
+from retune import choreography
 from retune.choreography import Door, NotNow
 from retune.knowledge import MAXCONN, Knowledge, Value, value_for
 from retune.memory import Memory
 from retune.node import FREQUENCY, RELEASE, Held, Node, reloads
+from retune.searching import Searching
 from retune.stage import Stage, Timing, has_room
 from slackwater.config import PoolSettings, RetuneSettings
 from slackwater.messages import Change, Cycle, Knobs, KnobState, Sample, Verdict
@@ -20,6 +21,7 @@ log = logging.getLogger("retune")
 
 VERDICT_FRESH_S = 3.0
 LIMIT_FOR_S = 30.0
+HOLD_FOR_S = 15.0
 RENEW_AT = 1 / 3
 """A lease is renewed when this share of it has passed: two renewals may get lost."""
 SILENT_S = 3.0
@@ -56,12 +58,14 @@ class Pool:
         self._cycle_s = 0.0
         self._pool = pool
         self._knowledge = knowledge
-        self._memory = memory
+        self._searching = Searching(knowledge, memory, settings.search_measure_s)
         self._site = site
         self._clock = clock
         self._turning: asyncio.Task[None] | None = None
         self._limits: dict[str, tuple[int, float]] = {}
         """Node -> the server's own maxconn, and when the limit was last asked for."""
+        self._hold = "", 0.0
+        """The node that is to keep its weight, and when that was last asked for."""
         self._said: dict[str, str] = {}
         self._began_s = clock()
 
@@ -125,7 +129,8 @@ class Pool:
             for node in self.nodes.values():
                 await self._renew(node, now_s)
                 await self._turn_directly(node, now_s)
-                self._search(node, now_s)
+            if self.settings.policy == "search":
+                await self._search(now_s, room)
         self._begin_next(now_s)
 
     async def end(self) -> None:
@@ -142,7 +147,9 @@ class Pool:
         entered, stage = node.stage.entered, node.stage
         node.lost.clear()
         node.noted.clear()
-        node.climb, node.tried, node.settled_s = None, None, None
+        if not entered:
+            self._searching.left(node)
+        node.forget_search()
         if not entered:
             log.info("%s leaves the second stage", node.name)
             return
@@ -158,7 +165,8 @@ class Pool:
     def _why(self, node: Node) -> str:
         if not node.stage.entered:
             return "calm, with latency to spare"
-        return f"{node.stage.why}; severity {node.stage.severity:.0%}"
+        told = f"; {node.search_told}" if node.search_told else ""
+        return f"{node.stage.why}; severity {node.stage.severity:.0%}{told}"
 
     # --- the balancer's own limit
 
@@ -244,8 +252,10 @@ class Pool:
 
     # --- Orders with a reload
 
-    def _is_turning(self, node: Node) -> bool:
-        return self._turning is not None and self._turning.get_name() == node.name
+    def _is_busy(self, node: Node, now_s: float) -> bool:
+        """It is being turned, or is to be."""
+        turning = self._turning is not None and self._turning.get_name() == node.name
+        return turning or bool(self._due(node, now_s))
 
     def _begin_next(self, now_s: float) -> None:
         """One node of the pool at a time; the one that has waited longest goes first."""
@@ -289,53 +299,20 @@ class Pool:
 
     # --- the search
 
-    def _search(self, node: Node, now_s: float) -> None:
-        """Measures what is in force and says what is tried next."""
-        if self.settings.policy != "search" or not node.stage.entered or self._is_turning(node):
-            return
-        if node.climb is None:
-            ranges = node.ranges(self._knowledge, now_s)
-            cost_ms = node.cost_ms(now_s - self.settings.search_measure_s)
-            if ranges and cost_ms is not None and not node.held.keys() & ranges.keys():
-                node.climb = search.begin(ranges, cost_ms)
-                self._try_next(node)
-            return
-        settled = node.tried is not None and node.settled_s is not None
-        if not settled or node.settled_s is None or now_s - node.settled_s < self.settings.search_measure_s:
-            return
-        if self._due(node, now_s):
-            return
-        cost_ms = node.cost_ms(node.settled_s)
-        if cost_ms is None or node.tried is None or search.next_try(node.climb, self._guess(node)) is None:
-            return
-        node.climb = search.told(node.climb, node.tried, cost_ms)
-        log.info("%s: %s came to a p95 of %.1f ms", node.name, node.tried, cost_ms)
-        self._try_next(node)
-
-    def _guess(self, node: Node) -> dict[str, int] | None:
-        """What was good before for such a node, else what the knowledge base says."""
-        kind = node.knobs.kind if node.knobs else ""
-        known = self._memory.get(kind, node.stage.severity)
-        if known is not None or node.climb is None:
-            return known
-        usable, guess = node.usable(self._clock()), {}
-        for name in node.climb.ranges:
-            value = value_for(self._knowledge[name], usable[name], node.stage.severity) if name in usable else None
-            if isinstance(value, int):
-                guess[name] = value
-        return guess
-
-    def _try_next(self, node: Node) -> None:
-        if node.climb is None:
-            return
-        node.tried = search.next_try(node.climb, self._guess(node))
-        node.settled_s = None
-        if node.tried is None:
-            node.tried = node.climb.best_values
-            better = "the best found" if node.climb.improved else "nothing was better than before"
-            log.info("%s: search over after %d tries: %s, %s", node.name, node.climb.tries, node.tried, better)
-            if node.knobs is not None:
-                self._memory.put(node.knobs.kind, node.stage.severity, node.tried)
+    async def _search(self, now_s: float, room: bool) -> None:
+        for node in self.nodes.values():
+            server = self._site.server(node.name)
+            standing = server is not None and server.weight >= server.baseline
+            node.standing_since_s = (node.standing_since_s or now_s) if standing else None
+        self._searching.turn(self.nodes.values(), now_s, lambda node: self._is_busy(node, now_s), room)
+        held, asked_s = self._hold
+        at_work = self._searching.at_work
+        if held and held != at_work:
+            await self._try(held, self._site.ask("undo hold", held, "its values are no longer searched"))
+            self._hold = "", 0.0
+        if at_work and (held != at_work or now_s - asked_s >= HOLD_FOR_S * RENEW_AT):
+            await self._try(at_work, self._site.ask("hold", at_work, "its values are searched", HOLD_FOR_S))
+            self._hold = at_work, now_s
 
     # --- words
 

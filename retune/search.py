@@ -1,8 +1,8 @@
 """`policy = "search"`: a bounded hill climb over whole-numbered knobs, by the response times of each try. Pure.
 
-One knob at a time, by a factor, first in the direction that the knowledge base expects; whatever is better by
-`BETTER` is kept and the climb goes on from there. Without a better neighbour the factor shrinks; then it stops. What
-is never beaten is the beginning: the values without us.
+It begins with the values that are in force, and tries those without us next: they are kept unless something is better
+by `BETTER`. Then one knob at a time, by a factor, first in the direction that the knowledge base expects; whatever is
+better is kept and the climb goes on from there. Without a better neighbour the factor shrinks; then it stops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BETTER = 0.05
+BETTER = 0.1
 """A try must be this share better: measurements waver, and each costs a reload."""
 MOST_TRIES = 12
 FACTORS = (2.0, 1.5)
@@ -38,7 +38,7 @@ class Climb:
 
     @property
     def tries(self) -> int:
-        """Beside the beginning."""
+        """Beside the values that were in force."""
         return len(self.costs) - 1
 
     def values(self, point: tuple[int, ...]) -> dict[str, int]:
@@ -50,28 +50,31 @@ class Climb:
 
     @property
     def improved(self) -> bool:
-        """Whether anything was better than the values without us."""
-        return self.best != _start(self.ranges)
+        """Whether anything was better than the values without us, which were measured."""
+        start = _start(self.ranges)
+        return self.best != start and start in self.costs
 
 
-def begin(ranges: Mapping[str, Range], cost: float) -> Climb:
-    """A climb from the values without us, whose cost was measured."""
-    start = _start(ranges)
-    return Climb(dict(ranges), {start: cost}, start)
+def begin(ranges: Mapping[str, Range], cost: float, values: Values | None = None) -> Climb:
+    """A climb from values whose cost was measured; without any: from those without us."""
+    point = _start(ranges)
+    if values is not None:
+        point = tuple(
+            _within(ranges[name], values.get(name, at)) for name, at in zip(sorted(ranges), point, strict=True)
+        )
+    return Climb(dict(ranges), {point: cost}, point)
 
 
 def _start(ranges: Mapping[str, Range]) -> tuple[int, ...]:
     return tuple(ranges[name].baseline for name in sorted(ranges))
 
 
-def next_try(climb: Climb, guess: Values | None = None) -> dict[str, int] | None:
-    """The values to measure next; None when the climb is over. A `guess` (what was good before) goes first."""
+def next_try(climb: Climb) -> dict[str, int] | None:
+    """The values to measure next; None when the climb is over."""
     if climb.tries >= MOST_TRIES:
         return None
-    if guess is not None and climb.tries == 0:
-        point = tuple(_within(climb.ranges[name], guess.get(name, at)) for name, at in climb.best_values.items())
-        if point not in climb.costs:
-            return climb.values(point)
+    if (start := _start(climb.ranges)) not in climb.costs:
+        return climb.values(start)
     for factor in FACTORS:
         for point in _neighbours(climb, factor):
             if point not in climb.costs:
@@ -82,10 +85,9 @@ def next_try(climb: Climb, guess: Values | None = None) -> dict[str, int] | None
 def told(climb: Climb, values: Values, cost: float) -> Climb:
     """The climb after a measurement."""
     point = tuple(values[name] for name in sorted(climb.ranges))
-    costs = {**climb.costs, point: cost}
-    if cost < climb.costs[climb.best] * (1.0 - BETTER):
-        return dataclasses.replace(climb, costs=costs, best=point)
-    return dataclasses.replace(climb, costs=costs)
+    best = climb.costs[climb.best]
+    is_kept = cost * (1.0 - BETTER) <= best if point == _start(climb.ranges) else cost < best * (1.0 - BETTER)
+    return dataclasses.replace(climb, costs={**climb.costs, point: cost}, best=point if is_kept else climb.best)
 
 
 def _neighbours(climb: Climb, factor: float) -> list[tuple[int, ...]]:

@@ -37,7 +37,8 @@ class Stage:
     severity: float = 0.0
     """The highest of this episode: values follow it up, never down, so that a knob is not turned to and fro."""
     why: str = ""
-    _since_s: float | None = None
+    since_s: float | None = None
+    """Since when the node has been affected; None while it is not."""
     _well_since_s: float | None = None
     _left_s: float | None = None
     _leave_after_s: float = 0.0
@@ -51,11 +52,11 @@ class Stage:
             return self._well(now_s)
         self._well_since_s = None
         since_s = now_s if affected.since_s is None else min(now_s, affected.since_s)
-        self._since_s = since_s if self._since_s is None else min(self._since_s, since_s)
+        self.since_s = since_s if self.since_s is None else min(self.since_s, since_s)
         if self.entered:
             self.severity = max(self.severity, affected.severity)
             return False
-        lasted_s = now_s - self._since_s
+        lasted_s = now_s - self.since_s
         if lasted_s >= self.timing.long_after_s:
             return self._enter(now_s, affected, f"for {lasted_s:.0f} s")
         if not room and lasted_s >= self.timing.no_room_after_s:
@@ -77,12 +78,12 @@ class Stage:
 
     def _well(self, now_s: float) -> bool:
         if not self.entered:
-            self._since_s = None
+            self.since_s = None
             return False
         self._well_since_s = now_s if self._well_since_s is None else self._well_since_s
         if now_s - self._well_since_s < max(self._leave_after_s, self.timing.leave_after_s):
             return False
-        self.entered, self.severity, self._since_s, self._well_since_s = False, 0.0, None, None
+        self.entered, self.severity, self.since_s, self._well_since_s = False, 0.0, None, None
         self._left_s = now_s
         return True
 

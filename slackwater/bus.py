@@ -28,10 +28,13 @@ from nats.js.kv import KeyValue
 
 from slackwater import messages
 from slackwater.config import BusSettings
+from slackwater.intake import PER_S, Intake
 from slackwater.messages import KINDS, Change, Message, MessageError
 
 log = logging.getLogger("slackwater.bus")
 
+FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": 5000}
+"""Kinds that nodes publish -> how many a second of one subject count. Changes of a pool share theirs."""
 RECONNECT_EVERY_S = 0.2
 STORE_ANSWERS_WITHIN_S = 0.5
 COMPLAIN_EVERY_S = 60.0
@@ -92,12 +95,19 @@ async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> K
     return await stream.create_key_value(bucket=name, history=1)
 
 
+class NoStoreError(BusError):
+    """The bus keeps nothing: JetStream is not switched on."""
+
+
 class Bucket:
     """Keys with revisions. All methods raise BusError when the store does not answer."""
 
-    def __init__(self, store: KeyValue, url: str) -> None:
+    def __init__(self, store: KeyValue, stream: JetStreamContext, name: str, client: Client) -> None:
         self._store = store
-        self._url = url
+        self._stream = stream
+        self._name = f"KV_{name}"
+        self._client = client
+        self._url = without_password(client.connected_url.geturl() if client.connected_url else "")
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
         """Value and revision; None when it is not there."""
@@ -120,6 +130,24 @@ class Bucket:
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise BusError(f"the key-value store at {self._url} does not answer ({_text(error)})") from None
 
+    async def spread(self) -> None:
+        """Where the bus is a cluster: has three servers keep it, led by another one than ours.
+
+        Who waits for our lease dies with us where our server does, and a new leader is found within 4 to 9 s only.
+        """
+        if not self._client.discovered_servers:
+            return
+        try:
+            found = await self._stream.stream_info(self._name)
+            if found.config.num_replicas == 1:
+                await self._stream.update_stream(found.config, num_replicas=3)
+            elif found.cluster and found.cluster.leader == self._client._server_info.get("server_name"):
+                await self._client.request(
+                    f"$JS.API.STREAM.LEADER.STEPDOWN.{self._name}", timeout=STORE_ANSWERS_WITHIN_S
+                )
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"the key-value store at {self._url} was not spread ({_text(error)})") from None
+
 
 class Bus:
     """A connection that reconnects by itself for ever. Use `await Bus.connect(url)`."""
@@ -127,6 +155,7 @@ class Bus:
     def __init__(self, client: Client, url: str) -> None:
         self._client = client
         self._complained_s: dict[str, float] = {}
+        self._intakes: list[Intake] = []
         self.url = without_password(url)
 
     @classmethod
@@ -205,12 +234,13 @@ class Bus:
     ) -> None:
         """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out.
 
+        Of what comes from nodes only so many a second count (`slackwater.intake`).
         `decode` reads it otherwise than `messages.decode`, for one who needs less of it; it raises MessageError.
         """
         has_node = "node" in KINDS[kind].__struct_fields__
         tail = ">" if pool is None else f"{pool}.>" if has_node else pool
 
-        async def on_message(raw: Msg) -> None:
+        def take(raw: Msg) -> None:
             try:
                 message = messages.decode(kind, raw.data) if decode is None else decode(raw.data)
             except MessageError as error:
@@ -222,7 +252,16 @@ class Bus:
             elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
                 handle(message)
 
-        await self._client.subscribe(f"slackwater.{kind}.{tail}", cb=on_message)
+        async def on_message(raw: Msg) -> None:
+            take(raw)
+
+        subject = f"slackwater.{kind}.{tail}"
+        if kind in FROM_NODES:
+            intake = Intake(self._client, subject, take, per_s=FROM_NODES[kind])
+            self._intakes.append(intake)
+            await intake.start()
+        else:
+            await self._client.subscribe(subject, cb=on_message)
 
     def _complain(self, subject: str, what: str) -> None:
         now = time.monotonic()
@@ -266,13 +305,20 @@ class Bus:
         await self._client.subscribe(subject, cb=on_request)
 
     async def bucket(self, name: str) -> Bucket:
-        """A bucket of NATS key-value, made if it is not there. Raises BusError without JetStream."""
+        """A bucket of NATS key-value, made if it is not there. Raises NoStoreError without JetStream, BusError."""
         stream = self._client.jetstream(timeout=STORE_ANSWERS_WITHIN_S)
         try:
             try:
-                return Bucket(await stream.key_value(name), self.url)
+                store = await stream.key_value(name)
             except nats.js.errors.BucketNotFoundError:
-                return Bucket(await _new_store(stream, name, bool(self._client.discovered_servers)), self.url)
+                store = await _new_store(stream, name, bool(self._client.discovered_servers))
+            return Bucket(store, stream, name, self._client)
+        except nats.js.errors.ServiceUnavailableError as error:
+            # Without JetStream nobody listens there; a cluster that has no leader yet says so with a number.
+            missing = error.err_code is None
+            raise (NoStoreError if missing else BusError)(
+                f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?"
+            ) from None
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise BusError(f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?") from None
 
@@ -290,6 +336,7 @@ class Bus:
 
     async def drain(self) -> None:
         """Handles the messages that are on their way to us, then ends the connection."""
+        await self._stop_intakes()
         try:
             await self._client.drain()
         except (nats.errors.Error, TimeoutError, OSError) as error:
@@ -298,7 +345,13 @@ class Bus:
 
     async def close(self) -> None:
         """Sends what is pending and ends the connection."""
+        await self._stop_intakes()
         try:
             await self._client.close()
         except (nats.errors.Error, OSError) as error:
             log.debug("bus %s: not closed cleanly: %s", self.url, _text(error))
+
+    async def _stop_intakes(self) -> None:
+        for intake in self._intakes:
+            await intake.stop()
+        self._intakes.clear()

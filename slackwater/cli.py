@@ -16,11 +16,11 @@ from slackwater import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("slackwater.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
-    "status": ("slackwater.commands:status", "Show each server's state, weight and load."),
-    "log": ("slackwater.commands:log", "Show what was changed, and why."),
-    "why": ("slackwater.commands:why", "Tell the story of a node's last episode."),
-    "pause": ("slackwater.commands:pause", "Set the baseline weights and keep hands off until `resume`."),
-    "resume": ("slackwater.commands:resume", "Take up the work again after `pause`."),
+    "status": ("slackwater.look_commands:status", "Show each server's state, weight and load."),
+    "log": ("slackwater.look_commands:log", "Show what was changed, and why."),
+    "why": ("slackwater.look_commands:why", "Tell the story of a node's last episode."),
+    "pause": ("slackwater.hand_commands:pause", "Set the baseline weights and keep hands off until `resume`."),
+    "resume": ("slackwater.hand_commands:resume", "Take up the work again after `pause`."),
     "mode": ("slackwater.hand_commands:mode", "Have a pool observe or act."),
     "pin": ("slackwater.hand_commands:pin", "Hold a server at a weight for a time."),
     "unpin": ("slackwater.hand_commands:unpin", "End a pin before its time."),

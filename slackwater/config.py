@@ -321,7 +321,10 @@ class JournalSettings(Settings, frozen=True):
     max_mb: Annotated[
         float,
         Meta(ge=10, description="megabytes that the journal stays under: the oldest Samples go first, Changes never"),
-    ] = 4000.0
+    ] = 20_000.0
+    min_free_mb: Annotated[
+        float, Meta(ge=0, description="megabytes of the disk that the journal leaves free, by the same order")
+    ] = 1000.0
 
 
 class ControllerSettings(Settings, frozen=True):

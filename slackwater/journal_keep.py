@@ -5,8 +5,10 @@ In short transactions, a few nodes each, so that lbengine's Changes never wait f
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from slackwater import journal_schema as schema
@@ -48,8 +50,15 @@ TIERS = (
 """In the order in which they go when the journal is too large."""
 
 
-def keep(journal: Journal, settings: JournalSettings, now_unix_s: float) -> int:
+def keep(
+    journal: Journal,
+    settings: JournalSettings,
+    now_unix_s: float,
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+) -> int:
     """Rolls up, deletes what is too old, and deletes on while the journal is too large; returns the rows deleted.
+
+    Too large is above `max_mb`, or so large that less than `min_free_mb` of its disk are free.
 
     Of a journal that is too large the oldest Samples go first, then the oldest minutes, then hours; Changes and
     episodes never for their size. Raises JournalError.
@@ -60,7 +69,7 @@ def keep(journal: Journal, settings: JournalSettings, now_unix_s: float) -> int:
     before = now_unix_s - settings.keep_minutes_d * 86400.0
     deleted = sum(_delete(journal, nodes, tier, before if tier.step_s else raw_before) for tier in TIERS)
     _tidy(journal, raw_before, before)
-    most = settings.max_mb * 1e6
+    most = min(settings.max_mb * 1e6, journal.file_bytes() + free_bytes(journal.path) - settings.min_free_mb * 1e6)
     if journal.used_bytes() <= most:
         return deleted
     latest = now_unix_s - LEAST_RAW_S

@@ -13,6 +13,8 @@ from evaluation.recording import Marks, Recorded
 LEVEL_MS = {"static": 60.0, "leastconn": 20.0, "slackwater": 10.0, "oracle": 9.0}
 """Response time of every request while the neighbour is loud."""
 
+COST = {"monitor": {"count": 3.0, "core_share": 0.012, "rss_mib": 8.0}}
+
 
 def recorded(run: Run, answers_s: float | None = None) -> Recorded:
     """100 requests a second for 30 s: 3 ms each, and the policy's level from 9 s to 24 s; one error in each phase."""
@@ -31,7 +33,7 @@ def recorded(run: Run, answers_s: float | None = None) -> Recorded:
         seconds=np.where(loud, level, 3.0) / 1e3,
         status=status,
         weights=weights,
-        facts={"rate_rps": 100.0},
+        facts={"rate_rps": 100.0, "cost": COST if run.policy == "slackwater" else {}},
     )
 
 

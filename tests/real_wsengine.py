@@ -77,6 +77,12 @@ class Nats:
             self._process.wait()
         self._process = None
 
+    def kill(self) -> None:
+        """As a crash does."""
+        if self._process:
+            self._process.kill()
+        self.stop()
+
 
 class Controller:
     """Gives Orders and collects Changes, over a connection that runs in a thread of its own."""

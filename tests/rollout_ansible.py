@@ -81,17 +81,27 @@ class Site:
         file.write_text(json.dumps({"all": {"vars": everyone, "children": groups}}))
         return file
 
-    def play(self, playbook: str, *options: str) -> Said:
-        """Runs a playbook to its end."""
+    @property
+    def _password(self) -> Path:
         password = self.hosts.folder / "vault-password"
         password.write_text("test\n")
         password.chmod(0o600)
+        return password
+
+    def secrets(self) -> str:
+        """What is encrypted in the vault's file."""
+        command = ["ansible-vault", "view", "--vault-password-file", str(self._password), str(self.vault)]
+        home = {"ANSIBLE_HOME": str(self.hosts.folder / "ansible"), "PAGER": "cat", "LC_ALL": "C.UTF-8"}
+        return subprocess.run(command, env={**os.environ, **home}, capture_output=True, text=True, check=True).stdout
+
+    def play(self, playbook: str, *options: str) -> Said:
+        """Runs a playbook to its end."""
         done = subprocess.run(
             ["ansible-playbook", "-i", str(self.write_inventory()), str(ANSIBLE / playbook), *options],
             env={
                 **os.environ,
                 "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg"),
-                "ANSIBLE_VAULT_PASSWORD_FILE": str(password),
+                "ANSIBLE_VAULT_PASSWORD_FILE": str(self._password),
                 "ANSIBLE_HOME": str(self.hosts.folder / "ansible"),
                 "ANSIBLE_NOCOLOR": "1",
                 "LC_ALL": "C.UTF-8",

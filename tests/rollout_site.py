@@ -59,7 +59,11 @@ def set_up(hosts: Hosts, balancers: list[str], webs: list[str], socket: str = SO
         hosts.ssh(name, f"{INSTALL} apache2 php8.2-fpm && a2enmod -q proxy_fcgi", timeout_s=300)
         put(hosts, name, "/etc/apache2/conf-enabled/php.conf", PHP)
         put(hosts, name, "/var/www/html/index.php", PAGE)
-        hosts.ssh(name, "systemctl restart apache2 && systemctl is-active apache2 php8.2-fpm")
+        # Or a reload of php-fpm would cut requests in flight: wsengine says so and does not turn its knob.
+        hosts.ssh(
+            name, "sed -i 's/^;process_control_timeout.*/process_control_timeout = 10s/' /etc/php/8.2/fpm/php-fpm.conf"
+        )
+        hosts.ssh(name, "systemctl restart apache2 php8.2-fpm && systemctl is-active apache2 php8.2-fpm")
 
     def balancer(name: str) -> None:
         hosts.ssh(name, f"{INSTALL} haproxy", timeout_s=300)
@@ -70,6 +74,27 @@ def set_up(hosts: Hosts, balancers: list[str], webs: list[str], socket: str = SO
         jobs = [at_once.submit(web, name) for name in webs] + [at_once.submit(balancer, name) for name in balancers]
         for job in jobs:
             job.result()
+
+
+KEEPALIVED = """vrrp_instance www {{
+	state BACKUP
+	interface eth0
+	virtual_router_id 77
+	priority {priority}
+	advert_int 1
+	virtual_ipaddress {{
+		{address}/24
+	}}
+}}
+"""
+
+
+def share_address(hosts: Hosts, balancers: list[str], address: str) -> None:
+    """keepalived between the balancers: the first one that lives has the address."""
+    for number, name in enumerate(balancers):
+        hosts.ssh(name, f"{INSTALL} keepalived", timeout_s=300)
+        put(hosts, name, "/etc/keepalived/keepalived.conf", KEEPALIVED.format(priority=100 - number, address=address))
+        hosts.ssh(name, "systemctl enable -q keepalived && systemctl restart keepalived")
 
 
 # Copies that tools keep of the files they change, caches that are made anew, and locks.

@@ -231,3 +231,36 @@ def test_an_example_inventory_has_all_groups(inventory: str, tmp_path: Path) -> 
     for group in ("brokers", "controllers", "balancers", "nodes"):
         assert found[f"slackwater_{group}"]["hosts"]
     assert len(found["slackwater_nodes"]["hosts"]) == 3
+
+
+PLAYBOOKS = ("act", "doctor", "observe", "remove", "rotate", "site", "upgrade")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "playbook"),
+    [*(("three-nodes", name) for name in PLAYBOOKS), ("two-balancers", "site"), ("lvs", "site")],
+)
+def test_ansible_reads_each_playbook_and_example_inventory(inventory: str, playbook: str, tmp_path: Path) -> None:
+    if shutil.which("ansible-playbook") is None:
+        pytest.skip("needs ansible-playbook")
+    file = ANSIBLE / "inventories" / inventory / "hosts.yml"
+    done = subprocess.run(
+        ["ansible-playbook", "--syntax-check", "-i", str(file), str(ANSIBLE / f"{playbook}.yml")],
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("inventory", ["three-nodes", "two-balancers", "lvs"])
+def test_the_variables_of_an_example_inventory_are_ones_that_the_roles_declare(inventory: str) -> None:
+    declared: set[str] = set()
+    for specs in ANSIBLE.glob("roles/*/meta/argument_specs.yml"):
+        declared |= set(re.findall(r"(?m)^ {6}([a-z_]+):", specs.read_text()))
+    text = (ANSIBLE / "inventories" / inventory / "hosts.yml").read_text()
+    used = set(re.findall(r"(?m)^ {4}([a-z_]+):", text.split("children:")[0]))
+    assert used
+    assert used <= declared

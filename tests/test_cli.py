@@ -102,7 +102,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_pause_does_not_wait_for_the_detector() -> None:
     program = (
-        "import sys, slackwater.commands\nsys.exit(bool({'numpy', 'sklearn', 'rich', 'flask'} & set(sys.modules)))"
+        "import sys, slackwater.hand_commands\nsys.exit(bool({'numpy', 'sklearn', 'rich', 'flask'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 

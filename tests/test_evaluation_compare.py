@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,14 @@ from click.testing import CliRunner
 from comparison_files import LEVEL_MS, comparison, recorded
 
 from evaluation import compare, plan, recording, results, runner
-from evaluation.actors import ACTORS, NotHere, look_of
+from evaluation.account import Account
+from evaluation.actors import look_of
+from evaluation.cast import ACTORS
 from evaluation.plan import CompareError, Run
 from evaluation.policies import POLICIES
-from evaluation.scenarios import ELSEWHERE, SCENARIOS, Loud, Scenario
+from evaluation.scenarios import ELSEWHERE, SCENARIOS, SEVERITY, Loud, Scenario
 from lab.commands import lab
+from lab.hosts import hosts
 from lab.paths import LabError
 from slackwater.messages import VERSION, Cpu, Sample, Traffic
 
@@ -60,7 +64,6 @@ def test_names_that_are_not_in_the_tables_are_refused(scenarios: Any, policies: 
 
 def test_the_tables_have_what_was_asked_for_or_say_why_not() -> None:
     assert set(ACTORS) == set(POLICIES)
-    assert all(isinstance(actor, NotHere) == (name == "wsengine-only") for name, actor in ACTORS.items())
     assert set(ELSEWHERE) == {"streaming"}
     for name, scenario in SCENARIOS.items():
         assert scenario.loud, name
@@ -69,11 +72,16 @@ def test_the_tables_have_what_was_asked_for_or_say_why_not() -> None:
     assert len(SCENARIOS["all"].hosts) == 3
 
 
-def test_what_the_lab_cannot_run_is_refused_with_the_reason() -> None:
-    with pytest.raises(
-        CompareError, match="policy wsengine-only: not in the lab, because the lab's hosts have no wsengine"
-    ):
-        compare.refuse_what_cannot_run(plan.plan(("one",), ("wsengine-only",), rounds=1, seed=1))
+def test_a_neighbour_s_weight_leaves_the_server_its_share() -> None:
+    for lost, weight in ((0.5, 100), (0.7, 233), (0.85, 567)):
+        one = Loud(0, 0.0, 1.0, lost=lost)
+        assert one.weight == weight
+        assert 100 / (100 + one.weight) == pytest.approx(1.0 - lost, abs=0.001)
+    for name, lost in SEVERITY.items():
+        scenario = SCENARIOS[name]
+        same = [replace(one, lost=0.5) for one in scenario.loud]
+        assert replace(scenario, what="", loud=tuple(same)) == replace(SCENARIOS["one"], what="")
+        assert {one.lost for one in scenario.loud} == {lost}
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -252,16 +260,22 @@ def test_a_look_is_what_one_interval_s_samples_say() -> None:
 def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None:
     events: list[str] = []
 
-    def noise(host: Any, kind: str, intensity: float, _seconds: float) -> Any:
-        events.append(f"{kind} {intensity:g} in {host}")
-        return SimpleNamespace(
-            check=lambda: None, stop=lambda: events.append(f"{kind} ends"), on_mono_s=0.0, off_mono_s=0.0, host=host
-        )
+    def noise_in(together: list[str], kind: str, intensity: float, _seconds: float, weight: int) -> list[Any]:
+        assert weight == 100
+        events.append(f"{kind} {intensity:g} in {', '.join(together)}")
+        return [
+            SimpleNamespace(
+                check=lambda: None, stop=lambda: events.append(f"{kind} ends"), on_mono_s=0.0, off_mono_s=0.0, host=host
+            )
+            for host in together
+        ]
 
     scenario = Scenario("two kinds", (Loud(0, 0.0, 0.2, "cpu"), Loud(1, 0.1, 0.3, "dcopy", 0.5)), seconds=0.3)
-    pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise=noise)
+    pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise_in=noise_in)
+    used = iter(range(1000))
+    account = Account(lambda _: float(next(used)), hosts(2))
     actor: Any = SimpleNamespace(noisy=lambda hosts: events.append(f"noisy: {sorted(hosts)}"))
-    stage = runner.Stage(pretended, scenario, actor, time.monotonic())
+    stage = runner.Stage(pretended, scenario, actor, time.monotonic(), account)
     deadline = time.monotonic() + 30.0
     while not stage.over and time.monotonic() < deadline:
         stage.tend()
@@ -271,3 +285,6 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None
         *("cpu ends", "noisy: [1]", "dcopy ends", "noisy: []"),
     ]
     assert [loud.kind for loud, _ in stage.past] == ["cpu", "dcopy"]
+    # Four reads at each of four turns, from the first neighbour to the end of the last: three times four between.
+    assert {one["vm_s"] for one in account.used.values()} == {12.0}
+    assert all(0.29 < one["loud_s"] < 30.0 for one in account.used.values())

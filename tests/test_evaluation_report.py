@@ -113,6 +113,17 @@ def test_the_page_has_the_goals_the_figures_and_the_commands(compared: Path, tmp
     assert {goal["state"] for goal in data["goals"]} == {"reached", "NOT reached", "not decided"}
 
 
+def test_the_page_tells_what_slackwater_costs_and_how_severity_counts(tmp_path: Path) -> None:
+    comparison(tmp_path / "some", scenarios=("one", "one-severe"))
+    out = tmp_path / "page"
+    CliRunner().invoke(lab, ["report", "--compare", str(tmp_path / "some"), "--out", str(out)], catch_exceptions=False)
+    page = (out / report.PAGE).read_text()
+    assert "<td>slackwater</td><td>monitor</td><td>10</td><td>3</td><td>1.2%</td><td>8</td>" in page
+    assert 'src="severity.png"' in page
+    assert matplotlib.image.imread(out / "severity.png").std() > 0.01
+    assert json.loads((out / report.DATA).read_text())["comparison"]["cost"][0]["part"] == "monitor"
+
+
 def test_a_report_of_a_comparison_cut_short_says_so_first(tmp_path: Path) -> None:
     comparison(tmp_path / "half", runs=9)
     out = tmp_path / "page"

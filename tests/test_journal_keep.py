@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater import journal_schema as schema
@@ -87,10 +88,16 @@ def test_everything_goes_at_its_age_and_changes_stay(journal: Journal) -> None:
     assert [kept.id for kept in journal.changes()] == ["id1"]
 
 
-def test_a_journal_that_is_too_large_loses_its_oldest_samples_first(journal: Journal) -> None:
+@pytest.mark.parametrize("full_disk", [False, True])
+def test_a_journal_that_is_too_large_loses_its_oldest_samples_first(journal: Journal, full_disk: bool) -> None:
     for first in range(0, 90_000, 10_000):
         journal.record(*(sample(f"host{at % 10}", float(at // 10), 10.0, 5.0) for at in range(first, first + 10_000)))
-    limit = JournalSettings(max_mb=10.0)
+    limit = JournalSettings() if full_disk else JournalSettings(max_mb=10.0)
+
+    def free_bytes(path: Path) -> int:
+        """A disk of 11 MB, of which a megabyte is to be left."""
+        return int(11e6) - path.stat().st_size if full_disk else 10**12
+
     before = journal.used_bytes()
     keep(journal, JournalSettings(), T0 + 9000.0)
     minutes = journal.history("web", T0, 60.0, until_unix_s=T0 + 9000.0).nodes
@@ -98,7 +105,7 @@ def test_a_journal_that_is_too_large_loses_its_oldest_samples_first(journal: Jou
     with sqlite3.connect(journal.path) as database:
         database.execute("CREATE TABLE ballast (x)")
         database.execute("INSERT INTO ballast VALUES (zeroblob(?))", (int(10e6 - 0.4 * before),))
-    keep(journal, limit, T0 + 9000.0)
+    keep(journal, msgspec.structs.replace(limit, min_free_mb=1.0), T0 + 9000.0, free_bytes)
     assert journal.used_bytes() <= 10e6
     raw = journal.history("web", T0, 1.0, until_unix_s=T0 + 9000.0).nodes["host0"].rps
     assert raw[0] is None

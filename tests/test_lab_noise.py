@@ -14,7 +14,7 @@ import pytest
 from real_lab import eventually
 from real_processes import is_alive
 
-from lab.noise import NOISES, build, cache_mib, last_level_cache_mib, start
+from lab.noise import NOISES, begin, build, cache_mib, last_level_cache_mib, prepare, start
 from lab.paths import LabError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not on this machine")
@@ -101,3 +101,32 @@ def test_the_largest_cache_counts_and_a_machine_that_tells_none_gets_a_guess(tmp
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}/size").write_text(size + "\n")
     assert last_level_cache_mib(tmp_path) == 8
+
+
+def test_several_wait_for_each_other_and_begin_at_the_same_moment(maker: str) -> None:
+    waiting = [
+        prepare(maker, name, "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[]) for name in ("host1", "host2", "host3")
+    ]
+    assert all(is_alive(one.process.pid) for one in waiting)
+    noises = begin(waiting)
+    try:
+        assert [noise.host for noise in noises] == ["host1", "host2", "host3"]
+        assert all(is_alive(noise.process.pid) for noise in noises)
+    finally:
+        for noise in noises:
+            noise.stop()
+
+
+def test_one_that_is_not_told_to_begin_ends_with_whom_it_waits_for(maker: str) -> None:
+    filled = prepare(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])
+    assert filled.process.stdin is not None
+    filled.process.stdin.close()
+    assert filled.process.wait(20) == 1
+
+
+def test_when_one_of_several_cannot_begin_none_goes_on(maker: str) -> None:
+    waiting = [prepare(maker, "a", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])]
+    waiting.append(prepare(maker, "b", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=["/no/such"]))
+    with pytest.raises(LabError, match="did not begin in b"):
+        begin(waiting)
+    assert not any(is_alive(one.process.pid) for one in waiting)

@@ -222,7 +222,7 @@ def with_agents(configured: int = 100, more: str = "") -> Iterator[tuple[RealHAP
 
 
 @needs_haproxy
-@pytest.mark.usefixtures("haproxy_version")
+@pytest.mark.usefixtures("haproxy_with_agents")
 class TestOnARealHAProxy:
     @pytest.mark.parametrize("configured", [1, 7, 100, 200])
     def test_it_makes_of_each_percentage_what_we_count_on(self, configured: int) -> None:

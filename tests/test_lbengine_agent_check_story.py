@@ -23,7 +23,7 @@ from slackwater.journal import Journal, journal_path
 MONITOR = shutil.which("slackwater-monitor")
 pytestmark = [
     needs_haproxy,
-    pytest.mark.usefixtures("haproxy_version"),
+    pytest.mark.usefixtures("haproxy_with_agents"),
     pytest.mark.skipif(shutil.which("nats-server") is None, reason="nats-server is not in PATH"),
     pytest.mark.skipif(MONITOR is None, reason="slackwater-monitor is not built (make setup)"),
 ]

@@ -86,6 +86,26 @@ def test_who_pauses_has_no_drains_left(site: Site) -> None:
     assert site.weights() == [100, 100, 100]
 
 
+def test_a_server_that_is_held_keeps_its_baseline_weight_beside_a_neighbour_until_the_hold_ends(site: Site) -> None:
+    told = wish(site, "host2", "hold", for_s=5.0)
+    assert told == "web: host2: kept at its baseline weight for retune: php-fpm reloads, for 5 s"
+    site.cycle(host2="interference")
+    assert site.weights() == [100, 100, 100]
+    site.cycle(after_s=5.0, host2="interference")
+    assert site.weights()[1] < 100
+    wish(site, "host2", "hold")
+    for _ in range(21):
+        site.cycle(host2="interference")
+    assert site.weights() == [100, 100, 100], "the way back is the ramp"
+
+
+def test_a_drain_goes_before_a_hold(site: Site) -> None:
+    wish(site, "host2", "hold")
+    wish(site, "host2")
+    site.cycle()
+    assert site.weights() == [100, 0, 100]
+
+
 @pytest.mark.parametrize(
     ("node", "more", "said"),
     [

@@ -6,7 +6,6 @@ One story, told in order: each test goes on where the one before ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -14,20 +13,23 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import rollout_thief
 from rollout_ansible import Requests, Site
 from rollout_base import ROOT
+from rollout_floods import FLOODS, Flood, controllers_bus
 from rollout_hosts import Hosts, hosts, why_not
 from rollout_site import configuration, difference, haproxy_cfg, put, set_up
 from rollout_verdicts import ages_s
 
-from slackwater.config import BusSettings
+from slackwater.bus import Bus
+from slackwater.messages import Order
+from slackwater.signing import Signer
 
 pytestmark = [
     pytest.mark.lab,
@@ -77,7 +79,8 @@ def before(running: Hosts) -> dict[str, dict[str, str]]:
 def site(running: Hosts, packages: Path, before: dict[str, dict[str, str]]) -> Site:
     assert before
     groups = {"brokers": ["lb1"], "controllers": ["lb1"], "balancers": ["lb1"], "nodes": WEBS}
-    return Site(running, groups, packages)
+    knobs = {"node_wsengine_settings": {"php_fpm": {"max_children": [2, 20]}}}
+    return Site(running, groups, packages, knobs)
 
 
 def wait_until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
@@ -91,6 +94,11 @@ def states(site: Site) -> dict[str, str]:
     done = site.hosts.ssh("lb1", "slackwater status --json", check=False)
     rows = json.loads(done.stdout)["pools"][0]["rows"] if done.returncode == 0 else []
     return {row["node"]: row["state"] for row in rows}
+
+
+def is_in_mode(site: Site, mode: str) -> bool:
+    done = site.hosts.ssh("lb1", "slackwater status --json", check=False)
+    return done.returncode == 0 and json.loads(done.stdout)["pools"][0]["mode"] == mode
 
 
 # --- before anything is there
@@ -152,6 +160,17 @@ def test_a_dry_run_shows_what_would_change_and_changes_nothing(site: Site) -> No
     assert "added by Slackwater" not in site.hosts.ssh("lb1", "cat /etc/haproxy/haproxy.cfg").stdout
 
 
+def test_a_dry_run_of_the_whole_goes_through_on_hosts_that_have_nothing(
+    site: Site, before: dict[str, dict[str, str]]
+) -> None:
+    said = site.play("site.yml", "--check", "--diff")
+    assert said.status == 0, said.end
+    assert said.changed > 10, "it says what would change"
+    assert not site.vault.exists()
+    for name in NAMES:
+        assert difference(before[name], configuration(site.hosts, name)) == [], name
+
+
 def test_one_command_turns_the_running_site_into_one_that_is_watched(site: Site) -> None:
     with Requests(site.hosts["lb1"].address) as load:
         said = site.play("site.yml")
@@ -177,7 +196,7 @@ def test_units_are_confined_and_fed_by_their_programs(site: Site) -> None:
         ("lb1", "slackwater-controller", 2.0),
         ("lb1", "slackwater-broker", 2.0),
         ("web1", "slackwater-monitor", 3.0),
-        ("web1", "slackwater-wsengine", 6.0),
+        ("web1", "slackwater-wsengine", 3.0),
     ]:
         said = site.hosts.ssh(name, f"systemd-analyze security --no-pager {unit} 2>/dev/null | tail -1").stdout
         score = float(said.split(":")[1].split()[0])
@@ -198,10 +217,63 @@ def test_a_monitor_that_hangs_is_started_again(site: Site) -> None:
     wait_until(lambda: states(site).get("web3") not in (None, "unknown"), "web3 is heard again")
 
 
+def test_what_wsengine_turned_is_put_back_when_it_is_killed(site: Site, tmp_path: Path) -> None:
+    place = "/etc/php/8.2/fpm/pool.d/zz-slackwater.conf"
+
+    def turned() -> bool:
+        return site.hosts.ssh("web2", f"test -s {place}", check=False).returncode == 0
+
+    found = re.search(r"(?m)^orders_key: (.*)$", site.secrets())
+    assert found
+    key = tmp_path / "orders.key"
+    key.write_text(json.loads(found[1]))
+    key.chmod(0o600)
+    order = Order(1, "1", "web2", "web", time.time(), "php_fpm.max_children", 4, 300.0, "a test", "test")
+
+    async def send() -> None:
+        bus = await Bus.connect(controllers_bus(site, tmp_path), "test")
+        try:
+            await bus.publish(order, headers=Signer.load(key).headers)
+            await bus.flush()
+        finally:
+            await bus.close()
+
+    asyncio.run(send())
+    wait_until(turned, "the Order is carried out")
+    site.hosts.ssh("web2", "systemctl kill -s KILL slackwater-wsengine")
+    wait_until(lambda: not turned(), "ExecStopPost puts it back")
+    wait_until(
+        lambda: site.hosts.ssh("web2", "systemctl is-active slackwater-wsengine", check=False).returncode == 0,
+        "wsengine is started again",
+    )
+
+
 def test_the_second_run_changes_nothing(site: Site) -> None:
     said = site.play("site.yml")
     assert said.status == 0, said.end
     assert said.changed == 0, [line for line in said.text.splitlines() if line.startswith("changed")]
+
+
+def test_a_tag_reaches_its_role_alone(site: Site) -> None:
+    said = site.play("site.yml", "--tags", "controller", "-e", "controller_max_mitigated=0.4")
+    assert said.status == 0, said.end
+    assert said.recap["lb1"]["changed"] > 0
+    assert {said.recap[name]["changed"] for name in WEBS} == {0}
+    assert "max_mitigated = 0.4" in site.hosts.ssh("lb1", "cat /etc/slackwater/controller.toml").stdout
+    said = site.play("site.yml", "--tags", "controller")
+    assert said.status == 0, said.end
+
+
+@pytest.mark.parametrize("playbook", ["site", "act", "upgrade", "rotate", "remove"])
+def test_a_dry_run_of_each_playbook_goes_through_and_changes_nothing(site: Site, playbook: str) -> None:
+    seen = {name: configuration(site.hosts, name) for name in ("lb1", "web1")}
+    secrets = site.vault.read_bytes()
+    said = site.play(f"{playbook}.yml", "--check")
+    assert said.status == 0, said.end
+    assert site.vault.read_bytes() == secrets
+    for name, had in seen.items():
+        assert difference(had, configuration(site.hosts, name)) == [], name
+    assert "unknown" not in states(site).values()
 
 
 def test_the_doctor_finds_all_well_and_says_what_is_not(site: Site) -> None:
@@ -220,8 +292,7 @@ def test_one_variable_later_it_acts_and_observes_again(site: Site) -> None:
     for playbook, mode in (("act.yml", "act"), ("observe.yml", "observe")):
         said = site.play(playbook)
         assert said.status == 0, said.end
-        found = json.loads(site.hosts.ssh("lb1", "slackwater status --json").stdout)["pools"][0]["mode"]
-        assert found == mode
+        wait_until(partial(is_in_mode, site, mode), f"mode {mode}")
 
 
 # --- upgrade
@@ -303,31 +374,17 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
     assert rollout_thief.is_refused(broker, rollout_thief.new_seed(), authority), "an unknown key does not come in"
 
 
-def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_node_that_floods_the_bus_does_not_delay_the_others_verdicts(site: Site, tmp_path: Path, kind: str) -> None:
     """Compares how old web2's Verdicts are when they come, without and with a flood from web1."""
-    authority, password = tmp_path / "authority.pem", tmp_path / "password"
-    authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
-    password.write_text(site.hosts.ssh("lb1", "cat /etc/slackwater/controller/password").stdout)
-    password.chmod(0o600)
-    broker = f"{site.hosts['lb1'].address}:14222"
-    bus = BusSettings(
-        url=f"tls://{broker}", user="slackwater-controller", password_file=str(password), tls_ca=str(authority)
-    )
-    seed = site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip()
-
-    def flood() -> None:
-        with rollout_thief.connect(broker, seed, authority) as thief, contextlib.suppress(OSError):
-            end_s = time.monotonic() + 8.0
-            while time.monotonic() < end_s:
-                thief.flood("slackwater.sample.web.web1", b"{" + b"x" * 1000, 1000)
-
-    calm = statistics.median(asyncio.run(ages_s(bus, "web2", 25)))
-    flooding = threading.Thread(target=flood, daemon=True)
-    flooding.start()
-    flooded = statistics.median(asyncio.run(ages_s(bus, "web2", 25)))
-    flooding.join(60)
-    print(f"web2's Verdicts are {calm * 1e3:.0f} ms old, with a flood {flooded * 1e3:.0f} ms")
-    assert flooded < calm + 0.2, "one period"
+    bus = controllers_bus(site, tmp_path)
+    calm = sorted(asyncio.run(ages_s(bus, "web2", 25)))
+    with Flood(site, bus, kind) as flood:
+        flooded = sorted(asyncio.run(ages_s(bus, "web2", 40)))
+    for what, ages in (("calm", calm), (f"{flood.sent} {kind}", flooded)):
+        print(f"web2's Verdicts, {what}: {statistics.median(ages) * 1e3:.0f} ms old, at most {ages[-1] * 1e3:.0f} ms")
+    assert flood.sent > FLOODS[kind].at_once * 10
+    assert statistics.median(flooded) < statistics.median(calm) + 0.2, "one period"
 
 
 def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Path) -> None:

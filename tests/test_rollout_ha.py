@@ -9,6 +9,7 @@ import json
 import re
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ import msgspec
 import pytest
 import rollout_thief
 from rollout_ansible import Site
-from rollout_hosts import Hosts, hosts, why_not
-from rollout_site import set_up
+from rollout_hosts import NETWORK, Hosts, hosts, why_not
+from rollout_site import set_up, share_address
 from synthetic_cluster import Cluster
 from test_rollout import made_packages
 
@@ -32,6 +33,8 @@ pytestmark = [
 WEBS = ["web1", "web2", "web3"]
 BALANCERS = ["lb1", "lb2"]
 BROKERS = [*BALANCERS, "bus3"]
+SHARED = f"{NETWORK}.100"
+"""The address that keepalived gives to one of the balancers."""
 LOOK = """
 import json, socket, sys, time
 end = time.time() + float(sys.argv[1])
@@ -90,11 +93,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with hosts() as ours:
         ours.up([*BROKERS, *WEBS])
         set_up(ours, BALANCERS, WEBS)
+        share_address(ours, BALANCERS, SHARED)
         groups = {"brokers": BROKERS, "controllers": BALANCERS, "balancers": BALANCERS, "nodes": WEBS}
         site = Site(ours, groups, packages, {"slackwater_mode": "act"})
         said = site.play("site.yml")
         assert said.status == 0, said.end
         yield site
+
+
+def is_served() -> bool:
+    """Whether the shared address answers."""
+    try:
+        with urllib.request.urlopen(f"http://{SHARED}/index.php", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def weights(ours: Hosts, name: str) -> dict[str, int]:
@@ -113,6 +126,7 @@ def leader(ours: Hosts) -> str:
 
 def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site, tmp_path: Path) -> None:
     ours = site.hosts
+    wait_until(is_served, "the shared address answers")
     first = leader(ours)
     other = next(name for name in BALANCERS if name != first)
     for name in WEBS:
@@ -136,6 +150,7 @@ def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site
 
         wait_until(lambda: took_over() is not None, f"{other} takes over")
         print(f"took over after {took_over():.2f} s")
+        wait_until(is_served, "the shared address answers, wherever it is now")
         look.join(60)
         during = [json.loads(line)[1] for line in seen[0].splitlines()]
         assert len(during) > 20

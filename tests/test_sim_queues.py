@@ -89,8 +89,12 @@ def test_a_quota_stops_a_server_until_the_next_period() -> None:
     while server.next_s() < 1.0 and not server.finished():
         server.advance(server.next_s())
         at.append(round(server.at_s, 6))
-    # 40 ms at full speed, nothing until 100 ms, then the last 10 ms.
-    assert at == [0.04, PERIOD_S, 0.11]
+    spent_s = 0.4 * PERIOD_S
+    whole, left_s = divmod(0.05, spent_s)
+    halts = [
+        moment for number in range(int(whole)) for moment in (number * PERIOD_S + spent_s, (number + 1) * PERIOD_S)
+    ]
+    assert at == pytest.approx([*halts, whole * PERIOD_S + left_s])
 
 
 def test_a_neighbour_spends_the_quota_too() -> None:
@@ -99,8 +103,9 @@ def test_a_neighbour_spends_the_quota_too() -> None:
     server.add(1, 0.1)
     while not server.finished():
         server.advance(server.next_s())
-    # One core for each of the two, so each gets 20 of the 40 ms of a period: five periods, 20 ms into the fifth.
-    assert server.at_s == pytest.approx(4 * PERIOD_S + 0.4 * PERIOD_S / HOST_CORES)
+    # One core for each of the two, so each gets half of the period's quota, from its beginning on.
+    each_s = 0.4 * PERIOD_S / HOST_CORES
+    assert server.at_s == pytest.approx((round(0.1 / each_s) - 1) * PERIOD_S + each_s)
 
 
 def test_the_limits_for_many_servers_are_near_what_fifty_do() -> None:

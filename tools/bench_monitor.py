@@ -3,12 +3,17 @@
 
 What each takes: CPU, memory, wake-ups; without traffic, and with requests through the sniffer. Then what the web
 server's own p99 says to the monitor. Prints the machine, the commands, medians and ranges; `--write FILE` also writes
-them into a document. Needs root: it works in network namespaces of its own.
+them into a document. Needs root: it works in network namespaces and a PID namespace of its own, so that no other web
+server of the machine is looked at.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
+import os
+import random
 import re
 import shutil
 import statistics
@@ -41,6 +46,7 @@ STARTED = "has started"
 """The monitor says so when it has given back what only its start needed."""
 START_WITHIN_S = 30.0
 CONNECTIONS = 32
+CONFIDENCE = 0.95
 
 NODE = """\
 node = "bench"
@@ -180,7 +186,7 @@ def times_said(made: Stage) -> int:
 
 
 @contextmanager
-def running(made: Stage, start: Start) -> Iterator[int]:
+def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator[int]:
     """The program's process id, while it runs; it has settled."""
     said_before = times_said(made)
     process, name = start(made)
@@ -188,7 +194,7 @@ def running(made: Stage, start: Start) -> Iterator[int]:
         pid = real_pid(process, name)
         if start is monitor:
             wait_for_start(made, said_before)
-        time.sleep(WARM_UP_S)
+        time.sleep(warm_up_s)
         yield pid
     finally:
         process.stop()
@@ -304,13 +310,15 @@ def bytes_per_sample(report: Report, made: Stage) -> None:
         running(made, node_exporter),
         scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes,
     ):
-        time.sleep(1.0)
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while not any(sizes) and time.monotonic() < deadline_s:
+            time.sleep(PERIOD_S)
     page = max(sizes, default=0)
     report.say(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
 
 
 def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
-    """The web server's p99 with the monitor on and off, one after the other in each round, the order changing."""
+    """The web server's p99 with the monitor on and off, one after the other in each round, in random order."""
     p99: dict[bool, list[float]] = {False: [], True: []}
     options = ("-z", f"{seconds:.0f}s", "-q", str(rate), "-c", str(CONNECTIONS), "--latency-correction")
 
@@ -319,28 +327,56 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
         value: float = figures["latencyPercentiles"]["p99"]
         return value * 1e3
 
-    for index in range(rounds):
-        for is_on in (False, True) if index % 2 else (True, False):
+    for _ in range(rounds):
+        for is_on in random.sample((False, True), 2):
             if is_on:
-                with running(made, monitor):
+                with running(made, monitor, warm_up_s=0.0):
                     p99[True].append(measured())
             else:
                 p99[False].append(measured())
     pairs = [on - off for on, off in zip(p99[True], p99[False], strict=True)]
-    noise = max(p99[False]) - min(p99[False])
     change = statistics.median(pairs)
-    verdict = "within" if abs(change) <= noise else "beyond"
+    noise = statistics.median(abs(one - other) for one, other in itertools.pairwise(p99[False]))
+    low, high, confidence = median_between(pairs)
     report.say(
         f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
-        f" (open loop), {rounds} rounds with the monitor and without.\n"
+        f" (open loop), {rounds} rounds with the monitor and without, in random order.\n"
     )
     report.say("| p99 without, ms | with, ms | difference of each round, ms |")
     report.say("|---|---|---|")
     report.say(f"| {spread(p99[False])} | {spread(p99[True])} | {spread(pairs, '+.3f')} |")
+    verdict = "within" if abs(change) <= noise else "beyond"
     report.say(
-        f"\nThe median difference, {change:+.3f} ms, is {verdict} the noise of the runs without the monitor (a range of"
-        f" {noise:.3f} ms)."
+        f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {confidence:.1%}"
+        f" confidence (sign test). It is {verdict} the noise: a run without the monitor differs from the next one by"
+        f" {noise:.3f} ms (median)."
     )
+
+
+def median_between(values: list[float]) -> tuple[float, float, float]:
+    """Bounds of the median whatever the distribution (the sign test's), and their confidence: the narrowest of at least
+    CONFIDENCE, or the whole range where there are too few values for that."""
+    ordered, count = sorted(values), len(values)
+    missed, cut = 2 / 2**count, 0
+    while cut + 1 < count / 2:
+        more = missed + 2 * math.comb(count, cut + 1) / 2**count
+        if more > 1 - CONFIDENCE:
+            break
+        missed, cut = more, cut + 1
+    return ordered[cut], ordered[count - 1 - cut], 1 - missed
+
+
+def go_alone() -> None:
+    """Starts anew as the first process of a PID namespace."""
+    if os.geteuid() == 0 and os.getpid() != 1:
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
+        os.execvp(command[0], command)
+
+
+def server_threads() -> int:
+    """Threads of the web server: no other one is in this PID namespace."""
+    names = [path for path in Path("/proc").glob("[0-9]*/comm") if path.read_text().startswith(("apache2", "php-fpm"))]
+    return sum(len(list((path.parent / "task").iterdir())) for path in names)
 
 
 def start_bus(made: Stage) -> None:
@@ -357,8 +393,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
     parser.add_argument("--rate", type=int, default=2000, help="requests a second through the sniffer (default 2000)")
+    parser.add_argument("--pairs", type=int, default=15, help="runs with and without the monitor for p99 (default 15)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="also write the report into this document")
     options = parser.parse_args()
+    go_alone()
     report = Report()
     folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-"))
     folder.chmod(0o755)
@@ -373,12 +411,13 @@ def main() -> int:
                 f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
                 f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
                 f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"
-                " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads."
+                " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads. The web server (Apache,"
+                f" php-fpm) has {server_threads()} threads."
             )
             for rate in (0, options.rate):
                 side_by_side(report, made, options.rounds, options.seconds, rate)
             bytes_per_sample(report, made)
-            effect(report, made, options.rounds, options.seconds, options.rate)
+            effect(report, made, options.pairs, options.seconds / 2, options.rate)
     except BenchError as error:
         print(f"bench_monitor: {error}", file=sys.stderr)
         return 1

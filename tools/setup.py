@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,7 @@ PROGRAMS = {
     "qemu-system-aarch64": "usr/bin/qemu-system-aarch64",
     "qemu-system-x86_64": "usr/bin/qemu-system-x86_64",
     "setcap": "sbin/setcap",
+    "stress-ng": "usr/bin/stress-ng",
     "systemd-nspawn": "usr/bin/systemd-nspawn",
     "tcpdump": "usr/bin/tcpdump",
     "tshark": "usr/bin/tshark",
@@ -84,6 +85,12 @@ HAPROXY_PACKAGES = (
     *("libopentracing1", "libpcre2-8-0", "libssl3t64", "libstdc++6", "libzstd1", "zlib1g"),
 )
 """Those that a newer release's HAProxy loads."""
+OLDER_HAPROXIES = {"haproxy-2.2": ("bullseye", "debian-11")}
+OLDER_HAPROXY_PACKAGES = (
+    *("haproxy", "libcrypt1", "libgcrypt20", "libgpg-error0", "liblua5.3-0", "liblz4-1", "liblzma5", "libpcre2-8-0"),
+    *("libssl1.1", "libsystemd0", "libzstd1", "zlib1g"),
+)
+"""Those that an older release's HAProxy loads, but for the C library: this machine's is newer and does."""
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
@@ -212,7 +219,7 @@ def debian_present() -> bool:
     return all((BIN / name).exists() and (DEBIAN / inside).exists() for name, inside in PROGRAMS.items())
 
 
-# --- a newer HAProxy, to test with --------------------------------------------------------------------------------
+# --- other HAProxies, to test with --------------------------------------------------------------------------------
 
 
 def mirror() -> str:
@@ -225,9 +232,8 @@ def mirror() -> str:
     return found["bookworm"]
 
 
-def newer_haproxy(name: str, release: str, folder: Path) -> None:
-    """A newer Debian's HAProxy, started by its own dynamic linker, so that this machine's C library doesn't matter.
-    Reloads start argv[0] anew: that is the wrapper."""
+def unpack_of_release(name: str, release: str, packages: Sequence[str], folder: Path) -> None:
+    """Another Debian release's packages, unpacked into `folder`."""
     need("apt-get", f"{name} comes from Debian's packages")
     state = BUILD / f"apt-{release}"
     options = apt_options(state)
@@ -236,27 +242,46 @@ def newer_haproxy(name: str, release: str, folder: Path) -> None:
     options += ["-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"]
     archives.mkdir(exist_ok=True)
     run(["apt-get", *options, "update", "-q"])
-    run(["apt-get", *options, "download", "-q", *HAPROXY_PACKAGES], cwd=archives)
+    run(["apt-get", *options, "download", "-q", *(f"{package}/{release}" for package in packages)], cwd=archives)
     shutil.rmtree(folder, ignore_errors=True)
     for archive in sorted(archives.glob("*.deb")):
         run(["dpkg-deb", "-x", archive, folder])
     shutil.rmtree(state, ignore_errors=True)
+
+
+def newer_haproxy(name: str, release: str, folder: Path) -> None:
+    """A newer Debian's HAProxy, started by its own dynamic linker, so that this machine's C library doesn't matter.
+    Reloads start argv[0] anew: that is the wrapper."""
+    unpack_of_release(name, release, HAPROXY_PACKAGES, folder)
     linker = next(iter(sorted(folder.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
     if linker is None:
         raise SetupError(f"libc6 of {release} has no dynamic linker where it was expected")
-    BIN.mkdir(parents=True, exist_ok=True)
     start = f'--library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/usr/sbin/haproxy'
-    (BIN / name).write_text(f'#!/bin/sh\nexec {linker} {start} "$@"\n')
+    wrap(name, f'exec {linker} {start} "$@"')
+
+
+def older_haproxy(name: str, release: str, folder: Path) -> None:
+    """An older Debian's HAProxy. Reloads start argv[0] anew: that is the program, and the environment is the same."""
+    unpack_of_release(name, release, OLDER_HAPROXY_PACKAGES, folder)
+    libraries = f"{folder}/usr/lib/{MULTIARCH}:{folder}/lib/{MULTIARCH}"
+    wrap(name, f'LD_LIBRARY_PATH={libraries} exec {folder}/usr/sbin/haproxy "$@"')
+
+
+def wrap(name: str, command: str) -> None:
+    """A command in .build/bin."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    (BIN / name).write_text(f"#!/bin/sh\n{command}\n")
     (BIN / name).chmod(0o755)
 
 
-def newer_haproxies_or_not() -> None:
+def other_haproxies_or_not() -> None:
     """Without one the tests that want it are skipped; nothing else needs it."""
-    for name, (release, folder) in NEWER_HAPROXIES.items():
-        try:
-            newer_haproxy(name, release, BUILD / folder)
-        except SetupError as error:
-            say(f"no {name} here, which some tests would like: {error}")
+    for haproxies, bring in ((NEWER_HAPROXIES, newer_haproxy), (OLDER_HAPROXIES, older_haproxy)):
+        for name, (release, folder) in haproxies.items():
+            try:
+                bring(name, release, BUILD / folder)
+            except SetupError as error:
+                say(f"no {name} here, which some tests would like: {error}")
 
 
 # --- Python ----------------------------------------------------------------------------------------------------
@@ -350,10 +375,14 @@ STEPS = (
         browser_or_not,
     ),
     Step(
-        "newer HAProxies",
-        lambda: [str(ROOT).encode(), repr(NEWER_HAPROXIES).encode(), *(name.encode() for name in HAPROXY_PACKAGES)],
-        lambda: all((BIN / name).exists() for name in NEWER_HAPROXIES),
-        newer_haproxies_or_not,
+        "other HAProxies",
+        lambda: [
+            str(ROOT).encode(),
+            repr((NEWER_HAPROXIES, OLDER_HAPROXIES)).encode(),
+            *(name.encode() for name in (*HAPROXY_PACKAGES, *OLDER_HAPROXY_PACKAGES)),
+        ],
+        lambda: all((BIN / name).exists() for name in (*NEWER_HAPROXIES, *OLDER_HAPROXIES)),
+        other_haproxies_or_not,
     ),
     Step("load generator", lambda: [OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), oha_run),
     Step(

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, request
 
+from slackwater import why
+from slackwater.answers import Changes, Done, Error, Pools, Told
 from slackwater.config import PoolSettings
 from slackwater.journal import JournalError
-from slackwater.messages import is_name
+from slackwater.messages import Change, is_name
 from web import audit, episodes, openapi
 from web.ask import Ask
 from web.controls import Unheard, do
@@ -42,11 +44,11 @@ def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
 
     @api.errorhandler(ApiError)
     def refused(error: ApiError) -> Response:
-        return as_json({"error": str(error)}, error.status)
+        return as_json(Error(str(error)), error.status)
 
     @api.errorhandler(JournalError)
     def unreadable(error: JournalError) -> Response:
-        return as_json({"error": str(error)}, 503)
+        return as_json(Error(str(error)), 503)
 
     @api.get("/api/v1/openapi.json")
     def description() -> Response:
@@ -54,7 +56,7 @@ def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
 
     @api.get("/api/v1/pools")
     def pools() -> Response:
-        return as_json({"pools": reader.views()})
+        return as_json(Pools(reader.views()))
 
     @api.get("/api/v1/pools/<pool>")
     def pool(pool: str) -> Response:
@@ -89,7 +91,15 @@ def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
         settings = named(pool)
         limit = int(number("limit", 100, most=MAX_CHANGES, least=1))
         with reader.journal() as journal:
-            return as_json({"changes": journal.changes(settings.name, limit=limit)})
+            return as_json(Changes(journal.changes(settings.name, limit=limit)))
+
+    @api.get("/api/v1/pools/<pool>/nodes/<node>/story")
+    def story(pool: str, node: str) -> Response:
+        settings = named(pool)
+        of = settings.servers.get(node, node)
+        with reader.journal() as journal:
+            told = why.story(journal, settings.name, of, settings.servers, reader.clock())
+        return as_json(Told(told))
 
     @api.post("/api/v1/pools/<pool>/control")
     @gate.operator
@@ -99,13 +109,13 @@ def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
         if not isinstance(asked, dict):
             raise ApiError(400, "expected a JSON object")
         try:
-            return as_json({"sentence": do(ask, settings.name, asked, gate.who().name)})
+            return as_json(Done(do(ask, settings.name, asked, gate.who().name)))
         except Unheard as error:
             raise ApiError(error.status, str(error)) from None
 
     @api.get("/api/v1/changes")
     def all_changes() -> Response:
-        return as_json({"changes": _found(reader)})
+        return as_json(Changes(_found(reader)))
 
     @api.get("/api/v1/changes.csv")
     def all_changes_csv() -> Response:
@@ -127,15 +137,16 @@ def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
     return api
 
 
-def _found(reader: Reader) -> list[Any]:
+def _found(reader: Reader) -> list[Change]:
     """The Changes that the query string means; without `since` all."""
     try:
         asked = audit.filter_of({"since": "all", **request.args})
     except audit.FilterError as error:
         raise ApiError(400, str(error)) from None
     limit = int(number("limit", audit.MOST, most=audit.MOST, least=1))
+    since_unix_s = number("since_unix_s", 0.0, most=4e9)
     with reader.journal() as journal:
-        return list(audit.find(journal, asked, reader.clock(), limit, (asked.page - 1) * limit))
+        return list(audit.find(journal, asked, reader.clock(), limit, (asked.page - 1) * limit, since_unix_s))
 
 
 def number(name: str, default: float, most: float = 1e9, least: float = 0.0) -> float:
@@ -143,7 +154,7 @@ def number(name: str, default: float, most: float = 1e9, least: float = 0.0) -> 
     text = request.args.get(name)
     if text is None:
         return default
-    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", text) else -1.0
+    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?", text) else -1.0
     if not (least <= value <= most and value > 0.0):
         expected = f"from {least:g} to {most:g}" if least else f"above 0 and at most {most:g}"
         raise ApiError(400, f"{name}: expected a number {expected}, got `{text}`")

@@ -72,13 +72,15 @@ def filter_of(given: Mapping[str, str]) -> Filter:
     return asked
 
 
-def find(journal: Journal, asked: Filter, now_unix_s: float, limit: int, offset: int = 0) -> list[Change]:
-    """The Changes that are meant, the newest first. Raises JournalError."""
-    back_s = SINCE_S[asked.since]
+def find(
+    journal: Journal, asked: Filter, now_unix_s: float, limit: int, offset: int = 0, since_unix_s: float = 0.0
+) -> list[Change]:
+    """The Changes that are meant, the newest first, none older than `since_unix_s`. Raises JournalError."""
+    oldest_unix_s = max(now_unix_s - SINCE_S[asked.since], since_unix_s)
     return journal.changes(
         asked.pool or None,
         limit,
-        None if math.isinf(back_s) else now_unix_s - back_s,
+        oldest_unix_s or None,
         what=asked.what or None,
         target=asked.target or None,
         text=asked.q,

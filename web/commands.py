@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from slackwater.commands import config_option
 from slackwater.config import load
+from slackwater.options import config_option
 from web.users import Users
 
 role_option = click.option(

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from slackwater import __version__
+from slackwater.answers import Changes, Done, Error, Pools, Told
 from slackwater.control import Request
-from slackwater.messages import Change
 from slackwater.view import PoolView
 from web.audit import SINCE_S
 from web.episodes import Listed
@@ -18,37 +18,13 @@ from web.reader import Plots
 Json = dict[str, Any]
 
 
-class Pools(msgspec.Struct):
-    """All pools."""
-
-    pools: list[PoolView]
-
-
-class Changes(msgspec.Struct):
-    """The newest first."""
-
-    changes: list[Change]
-
-
 class Episodes(msgspec.Struct):
     """The newest first."""
 
     episodes: list[Listed]
 
 
-class Done(msgspec.Struct):
-    """What lbengine did, in a sentence."""
-
-    sentence: str
-
-
-class Error(msgspec.Struct):
-    """What is wrong, where, and what was expected."""
-
-    error: str
-
-
-STRUCTS = (Pools, PoolView, Plots, Episodes, Changes, Request, Done, Error)
+STRUCTS = (Pools, PoolView, Plots, Episodes, Changes, Told, Request, Done, Error)
 
 
 @cache
@@ -60,6 +36,7 @@ def description() -> Json:
     schemas["Request"]["required"] = ["action"]
     name = {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9_:.-]*$", "maxLength": 128}
     pool = {"name": "pool", "in": "path", "required": True, "schema": name, "description": "the pool's name"}
+    node = {**pool, "name": "node", "description": "a node, or a server by the balancer's name"}
     last = _number("last_s", "seconds back from the end", 400 * 86400)
     filters = [
         _text("pool", "Changes of this pool"),
@@ -67,6 +44,7 @@ def description() -> Json:
         _text("target", "of this server or node"),
         _text("q", "with this text in any field"),
         {**_text("since", "not older than this"), "schema": {"type": "string", "enum": list(SINCE_S)}},
+        _number("since_unix_s", "not older than this Unix time", 4_000_000_000),
         {**_text("page", "which page"), "schema": {"type": "integer", "minimum": 1, "maximum": 999999}},
         {**_text("limit", "at most so many"), "schema": {"type": "integer", "minimum": 1, "maximum": 10000}},
     ]
@@ -85,6 +63,9 @@ def description() -> Json:
         "/api/v1/pools/{pool}/episodes": {"get": _get("episodes", "A pool's episodes", "Episodes", pool, last)},
         "/api/v1/pools/{pool}/changes": {
             "get": _get("poolChanges", "A pool's last Changes", "Changes", pool, filters[-1])
+        },
+        "/api/v1/pools/{pool}/nodes/{node}/story": {
+            "get": _get("story", "A node's last episode within a week, and what was done about it", "Told", pool, node)
         },
         "/api/v1/pools/{pool}/control": {"post": _control(pool)},
         "/api/v1/changes": {"get": _get("changes", "The audit log", "Changes", *filters)},

@@ -14,8 +14,10 @@ import heapq
 import math
 from collections import deque
 
-PERIOD_S = 0.1
-"""Of the quota: cpu.cfs_period_us, the kernel's default."""
+from lab.cgroups import PERIOD_US
+
+PERIOD_S = PERIOD_US / 1e6
+"""Of the quota: cpu.cfs_period_us of the lab's hosts."""
 HOST_CORES = 2.0
 """Cores that a cgroup with a quota can run on at a time; web server and neighbour have equal shares of them."""
 NEVER = math.inf

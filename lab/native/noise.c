@@ -274,6 +274,10 @@ int main(int argc, char **argv)
             return 1;
         }
     pthread_barrier_wait(&filled);
+    puts("filled");
+    fflush(stdout);
+    if (getchar() != '\n') /* nobody is there any more to say when */
+        return 1;
     for (int i = 7; i < argc; i++)
         join_cgroup(argv[i]);
     end_s = now() + seconds;

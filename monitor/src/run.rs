@@ -20,7 +20,7 @@ use crate::inputs::Inputs;
 use crate::memory;
 use crate::metrics::{Metrics, http};
 use crate::sampler::Sampler;
-use crate::timer::{Alarm, Jitter, Schedule};
+use crate::timer::{Alarm, Schedule};
 
 /// Overruns are reported at most once in this time.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -71,10 +71,9 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let start = Instant::now();
     let mut schedule = Schedule::new(start, period);
     let mut overruns = Overruns::new(start);
-    let mut jitter = Jitter::new(period);
-    let (mut period_ends, mut probe_is_due) = (Alarm::new()?, Alarm::new()?);
+    let mut period_ends = Alarm::new()?;
     period_ends.set(schedule.due());
-    probe_is_due.set(start + jitter.draw());
+    sampler.start(start, period);
     let mut ring = Ring::default();
     let mut is_starting = true;
     let mut notify = Notify::ready();
@@ -84,7 +83,6 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
             due = period_ends.rings() => {
                 let missed = schedule.next(Instant::now());
                 period_ends.set(schedule.due());
-                probe_is_due.set(schedule.begin() + jitter.draw());
                 let sample = Sample { periods_missed: missed, ..sampler.take() };
                 metrics.take(&sample, sampler.response_times());
                 bus.publish(sample).await;
@@ -98,9 +96,6 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 if let Some(sentence) = overruns.count(missed, due) {
                     eprintln!("slackwater-monitor: {sentence}");
                 }
-            }
-            due = probe_is_due.rings() => {
-                sampler.probe(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
             }
             () = ring.readable() => sampler.drain(),
             _ = terminate.recv() => break,

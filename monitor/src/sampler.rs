@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use slackwater_messages::{Sample, VERSION};
 use slackwater_sniffer::Buckets;
@@ -79,10 +80,10 @@ impl Sampler {
         }
     }
 
-    /// The moment of this period at which the probe runs; `late_ns` says how long ago that was.
-    pub fn probe(&mut self, late_ns: u64) {
+    /// Periods begin now, or at `start`, and take so long: for those collectors that have moments of their own in them.
+    pub fn start(&mut self, start: Instant, period: Duration) {
         for collector in &mut self.collectors {
-            collector.probe(late_ns);
+            collector.start(start, period);
         }
     }
 }

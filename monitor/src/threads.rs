@@ -22,6 +22,9 @@ const KEPT_FILES: usize = 512;
 /// A thread's run delay comes all at once when its wait ends; a longer one means another thread.
 const LONGEST_WAIT_NS: u64 = 60_000_000_000;
 
+/// While nothing comes in, a process that stood still for so long is asked for its CPU time that often.
+const RESTS_NS: u64 = 950_000_000;
+
 /// What a thread has had.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Times {
@@ -73,8 +76,30 @@ struct Process {
     threads: HashMap<u32, Thread>,
     /// Its CPU time when the threads were read last; none while one of them has yet to be read.
     cpu_ns: Option<u64>,
+    /// When it was asked for its CPU time, and when that had moved.
+    asked_ns: u64,
+    moved_ns: u64,
     is_kept: bool,
     scan_ns: u64,
+}
+
+impl Process {
+    /// It stood still for a while, and was asked not long ago.
+    fn rests(&self, now_ns: u64) -> bool {
+        let is_within = |then_ns: u64| now_ns.saturating_sub(then_ns) < RESTS_NS;
+        self.cpu_ns.is_some() && !is_within(self.moved_ns) && is_within(self.asked_ns)
+    }
+
+    /// Takes in what it was asked for: whether it has had CPU time, or may have had.
+    fn moved(&mut self, cpu_ns: Option<u64>, now_ns: u64) -> bool {
+        let has_moved = cpu_ns.is_none() || cpu_ns != self.cpu_ns;
+        self.cpu_ns = cpu_ns;
+        self.asked_ns = now_ns;
+        if has_moved {
+            self.moved_ns = now_ns;
+        }
+        has_moved
+    }
 }
 
 /// The numbers of one thread. While its file is open, the file is this thread's: a new thread with the same number
@@ -180,22 +205,22 @@ impl Threads {
         alive
     }
 
-    /// What they had since the last call. A thread whose CPU time grew by more than `longest_ns` is another one now.
-    pub fn read(&mut self, longest_ns: u64) -> &Had {
+    /// What they had since the last call. A thread whose CPU time grew by more than `longest_ns` is another one now. While
+    /// it `is_quiet`, what a process that stood still for a second has had is told up to a second late.
+    pub fn read(&mut self, now_ns: u64, longest_ns: u64, is_quiet: bool) -> &Had {
         let (reader, proc) = (&mut self.reader, &self.proc);
         let Had { mut turns, mut turns_new, .. } = std::mem::take(&mut self.had);
         turns.clear();
         turns_new.clear();
         let mut had = Had { turns, turns_new, ..Had::default() };
         for (pid, process) in &mut self.processes {
+            let rests = is_quiet && process.rests(now_ns);
             // Asked for before the files: what happens in between is found the next time.
-            let cpu_ns = (self.inputs.cpu_ns_of)(*pid);
-            if cpu_ns.is_some() && cpu_ns == process.cpu_ns {
+            if rests || !process.moved((self.inputs.cpu_ns_of)(*pid), now_ns) {
                 had.measured += process.threads.len();
                 had.is_kept |= process.is_kept;
                 continue;
             }
-            process.cpu_ns = cpu_ns;
             process.threads.retain(|tid, thread| {
                 let id = (*pid, *tid);
                 let Ok(advance) = thread.advance(reader, || schedstat(proc, id), longest_ns) else {
@@ -261,23 +286,49 @@ mod tests {
         let inputs = Inputs { cpu_ns_of: Rc::new(move |_| Some(shown.get())), ..fixture.inputs() };
         let mut threads = Threads::new(&inputs);
         assert_eq!(threads.scan(&[10, 20], 1), 1);
-        assert_eq!(threads.read(LONGEST_NS), &Had { is_kept: true, ..Had::default() });
+        assert_eq!(threads.read(1, LONGEST_NS, false), &Had { is_kept: true, ..Had::default() });
 
         write(&fixture, 11, "5 3 2\n");
         let asleep = Had { measured: 2, is_kept: true, ..Had::default() };
-        assert_eq!(threads.read(LONGEST_NS), &asleep, "its clock stands still: not looked at");
+        assert_eq!(threads.read(1, LONGEST_NS, false), &asleep, "its clock stands still: not looked at");
         clock.set(6);
-        let Had { sum, measured, turns_new, .. } = threads.read(LONGEST_NS);
+        let Had { sum, measured, turns_new, .. } = threads.read(1, LONGEST_NS, false);
         assert_eq!((sum, *measured), (&Times { cpu_ns: 4, run_delay_ns: 2, turns: 1 }, 2));
         assert_eq!(turns_new, &[(10, 11)]);
-        assert_eq!(threads.read(LONGEST_NS), &asleep);
+        assert_eq!(threads.read(1, LONGEST_NS, false), &asleep);
 
         write(&fixture, 12, "9 9 9\n");
         threads.scan(&[10], 2);
-        assert_eq!(threads.read(LONGEST_NS).measured, 2, "the new one is read at once");
+        assert_eq!(threads.read(1, LONGEST_NS, false).measured, 2, "the new one is read at once");
         write(&fixture, 12, "10 9 10\n");
         clock.set(7);
-        assert_eq!(threads.read(LONGEST_NS).sum.cpu_ns, 1);
+        assert_eq!(threads.read(1, LONGEST_NS, false).sum.cpu_ns, 1);
+    }
+
+    #[test]
+    fn while_nothing_comes_in_processes_that_sleep_are_asked_once_a_second_and_nothing_is_lost() {
+        let fixture = Fixture::new(&[]);
+        write(&fixture, 10, "1 1 1\n");
+        let (clock, asked) = (Rc::new(Cell::new(2)), Rc::new(Cell::new(0)));
+        let (shown, count) = (Rc::clone(&clock), Rc::clone(&asked));
+        let cpu_ns_of = move |_| {
+            count.set(count.get() + 1);
+            Some(shown.get())
+        };
+        let mut threads = Threads::new(&Inputs { cpu_ns_of: Rc::new(cpu_ns_of), ..fixture.inputs() });
+        threads.scan(&[10], 1);
+        let mut read = |tenths: u64, is_quiet| {
+            let had = threads.read(tenths * 100_000_000, LONGEST_NS, is_quiet);
+            (asked.take(), had.measured, had.sum.cpu_ns)
+        };
+        assert_eq!(read(1, true), (1, 0, 0), "its first reading");
+        assert_eq!([read(3, true), read(9, true)], [(1, 1, 0); 2], "it stands still, but not for long");
+        assert_eq!([read(11, true), read(13, true)], [(0, 1, 0); 2], "it rests");
+        write(&fixture, 10, "5 3 2\n");
+        clock.set(6);
+        assert_eq!([read(18, true), read(20, true)], [(0, 1, 0), (1, 1, 4)]);
+        assert_eq!([read(23, true), read(31, true), read(33, true)], [(1, 1, 0), (0, 1, 0), (1, 1, 0)]);
+        assert_eq!(read(34, false), (1, 1, 0), "a request came in");
     }
 
     #[test]
@@ -305,7 +356,7 @@ mod tests {
         let (tid, first_ns) = turn();
         let mut threads = Threads::new(&inputs);
         assert_eq!(threads.scan(&[pid], 1), 1);
-        threads.read(u64::MAX / 4);
+        threads.read(1, u64::MAX / 4, false);
         let of_worker = |threads: &Threads| threads.processes[&pid].threads[&tid].last.expect("read").cpu_ns;
         assert!(of_worker(&threads) > first_ns / 2);
         for _ in 0..3 {
@@ -313,7 +364,7 @@ mod tests {
             // Until the kernel has counted the turn, which it does at its end or at a clock tick.
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             while of_worker(&threads) < now_ns && std::time::Instant::now() < deadline {
-                threads.read(u64::MAX / 4);
+                threads.read(1, u64::MAX / 4, false);
             }
             assert!(of_worker(&threads) >= now_ns);
         }

@@ -60,6 +60,12 @@ impl Alarm {
     }
 }
 
+/// This thread's sleep ends within microseconds of its time; else the kernel may put it off by 50 of them.
+pub fn wake_exactly() {
+    // A kernel that refuses wakes a little later.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
 /// The ends of the periods. One that is past when the one before is done with is left out, never made up for.
 pub struct Schedule {
     period: Duration,

@@ -1,6 +1,7 @@
 //! All collectors on the files of several kernels: what is there is plausible, what is not there has its reason.
 //!
-//! A fixture is one text: `==> PATH` begins a file as it was at first, `==> later PATH` the same file 0.4 s later.
+//! A fixture is one text: `==> PATH` begins a file as it was at first, `==> later PATH` the same file 0.4 s later, or as
+//! many milliseconds as stand in `==> step_ms`.
 
 use std::cell::Cell;
 use std::fs;
@@ -15,7 +16,7 @@ use slackwater_monitor::sampler::Sampler;
 
 /// The sections that come from files of the kernel.
 const SECTIONS: [&str; 7] = ["cpu", "sched", "pressure", "memory", "disk", "network", "frequency"];
-const FIRST_STEP_NS: u64 = 400_000_000;
+const FIRST_STEP_MS: u64 = 400;
 /// Long enough for the sections that are read once a second.
 const STEP_NS: u64 = 1_200_000_000;
 
@@ -25,7 +26,7 @@ struct Machine {
     root: tempfile::TempDir,
     now_ns: Rc<Cell<u64>>,
     sampler: Sampler,
-    is_first: bool,
+    first_step_ns: Option<u64>,
 }
 
 impl Machine {
@@ -48,17 +49,22 @@ impl Machine {
         // The collector of the network looks at the fixture; a capture would look at this machine.
         settings.sniffer.ports.clear();
         let sampler = Sampler::open(&settings, &inputs).expect("open");
-        Machine { text, root, now_ns, sampler, is_first: true }
+        Machine { text, root, now_ns, sampler, first_step_ns: Some(first_step_ms(text) * 1_000_000) }
     }
 
     /// The Sample after a step to the files of `moment` ("" or "later ").
     fn step(&mut self, moment: &str) -> Sample {
-        let step_ns = if self.is_first { FIRST_STEP_NS } else { STEP_NS };
-        self.is_first = false;
+        let step_ns = self.first_step_ns.take().unwrap_or(STEP_NS);
         self.now_ns.set(self.now_ns.get() + step_ns);
         write(self.root.path(), self.text, moment);
         self.sampler.take()
     }
+}
+
+/// The time between the two moments.
+fn first_step_ms(text: &str) -> u64 {
+    let Some((_, after)) = text.split_once("==> step_ms\n") else { return FIRST_STEP_MS };
+    after.lines().next().and_then(|line| line.parse().ok()).expect("a number of milliseconds")
 }
 
 /// Writes the files of a moment over those that are there, as the kernel does: without making them anew.
@@ -135,36 +141,82 @@ const NO_GROUP: [&str; 6] = [
     "pressure.cgroup_memory_some",
 ];
 
-/// A kernel, what it lacks for the whole VM, what it lacks for a cgroup, and its busiest disk.
-type Kernel = (&'static str, &'static [&'static str], &'static [&'static str], &'static str);
+/// What a kernel's fixture says.
+struct Kernel {
+    text: &'static str,
+    /// What it lacks for the whole VM, and for a cgroup beside that.
+    lacks: &'static [&'static str],
+    lacks_for_a_cgroup: &'static [&'static str],
+    /// The busiest disk.
+    disk: &'static str,
+    /// Of the cgroup `web`, which may have half a core: share of the quota's periods in which it was throttled, seconds
+    /// of CPU time and of throttling.
+    throttled: f64,
+    used_s: f64,
+    throttled_s: f64,
+}
 
-const KERNELS: [Kernel; 6] = [
-    (include_str!("fixtures/linux-4.15.txt"), &["frequency", "pressure"], &["frequency", "pressure"], "sda"),
-    (
-        include_str!("fixtures/linux-4.18.txt"),
-        &["frequency", "network.saturation", "pressure"],
-        &["frequency", "network.saturation", "pressure"],
-        "vda",
-    ),
-    (
-        include_str!("fixtures/linux-5.10.txt"),
-        &["frequency", "network.saturation"],
-        &["frequency", "network.saturation", "pressure.cgroup_cpu_full"],
-        "xvda",
-    ),
-    (include_str!("fixtures/linux-6.1.txt"), &["frequency"], &["frequency"], "vdb"),
-    (include_str!("fixtures/linux-6.12.txt"), &[], &[], "nvme0n1"),
-    (
-        include_str!("fixtures/linux-6.18.txt"),
-        &["frequency", "network.saturation"],
-        &["frequency", "network.saturation"],
-        "vda",
-    ),
+/// In fixtures that were written, 60 ms of CPU time and 30 ms of throttling.
+const WRITTEN: Kernel = Kernel {
+    text: "",
+    lacks: &["frequency", "network.saturation"],
+    lacks_for_a_cgroup: &[],
+    disk: "vda",
+    throttled: 0.5,
+    used_s: 0.06,
+    throttled_s: 0.03,
+};
+
+/// Those of Debian's kernels were taken by tools/kernel_fixture.py; each fixture's first lines say where it is from.
+const KERNELS: [Kernel; 8] = [
+    Kernel { text: include_str!("fixtures/linux-4.15.txt"), lacks: &["frequency", "pressure"], disk: "sda", ..WRITTEN },
+    Kernel {
+        text: include_str!("fixtures/linux-4.18.txt"),
+        lacks: &["frequency", "network.saturation", "pressure"],
+        ..WRITTEN
+    },
+    Kernel {
+        text: include_str!("fixtures/linux-5.10-v1.txt"),
+        lacks_for_a_cgroup: &[
+            "pressure.cgroup_cpu_full",
+            "pressure.cgroup_cpu_some",
+            "pressure.cgroup_io_some",
+            "pressure.cgroup_memory_some",
+        ],
+        throttled: 1.0,
+        used_s: 0.449_891_111,
+        throttled_s: 0.635_558_584,
+        ..WRITTEN
+    },
+    Kernel {
+        text: include_str!("fixtures/linux-5.10.txt"),
+        lacks_for_a_cgroup: &["pressure.cgroup_cpu_full"],
+        throttled: 1.0,
+        used_s: 0.569_553,
+        throttled_s: 0.646_894,
+        ..WRITTEN
+    },
+    Kernel {
+        text: include_str!("fixtures/linux-6.1.txt"),
+        throttled: 1.0,
+        used_s: 0.693_408,
+        throttled_s: 0.900_741,
+        ..WRITTEN
+    },
+    Kernel {
+        text: include_str!("fixtures/linux-6.12.txt"),
+        throttled: 12.0 / 13.0,
+        used_s: 0.652_467,
+        throttled_s: 0.814_573,
+        ..WRITTEN
+    },
+    Kernel { text: include_str!("fixtures/linux-6.12-server.txt"), lacks: &[], disk: "nvme0n1", ..WRITTEN },
+    Kernel { text: include_str!("fixtures/linux-6.18.txt"), ..WRITTEN },
 ];
 
 #[test]
 fn of_each_kernel_the_values_of_the_vm_are_there_or_have_a_reason() {
-    for (text, lacks, _, disk) in KERNELS {
+    for Kernel { text, lacks, disk, .. } in KERNELS {
         let sample = Machine::new(text, "").step("later ");
         let has_psi = !lacks.contains(&"pressure");
         let no_group = NO_GROUP.iter().filter(|name| has_psi || !name.starts_with("pressure"));
@@ -186,25 +238,28 @@ fn of_each_kernel_the_values_of_the_vm_are_there_or_have_a_reason() {
 
 #[test]
 fn of_each_kernel_the_values_of_a_cgroup_are_there_or_have_a_reason() {
-    for (text, _, lacks, _) in KERNELS {
+    for kernel in KERNELS {
+        let text = kernel.text;
         let sample = Machine::new(text, "/web").step("later ");
-        let mut expected: Vec<&str> = lacks.iter().copied().chain(["cpu.steal"]).collect();
+        let lacks = kernel.lacks.iter().chain(kernel.lacks_for_a_cgroup);
+        let mut expected: Vec<&str> = lacks.copied().chain(["cpu.steal"]).collect();
         let mut found = absent_of(&sample);
         found.retain(|name| name != "disk.wait_ms");
         found.sort_unstable();
         expected.sort_unstable();
         assert_eq!(found, expected, "{}", &text[..60]);
         let cpu = sample.cpu.as_ref().expect("cpu");
-        assert_eq!((cpu.cores, cpu.throttled), (Some(0.5), Some(0.5)), "{}", &text[..60]);
-        // 60 ms of CPU time and 30 ms of throttling in 0.4 s.
+        assert_eq!((cpu.cores, cpu.throttled), (Some(0.5), Some(kernel.throttled)), "{}", &text[..60]);
+        let step_s = first_step_ms(text) as f64 / 1e3;
         let (used, throttled) = (cpu.utilisation.expect("there"), cpu.throttled_s_per_s.expect("there"));
-        assert!((used - 0.3).abs() < 1e-9 && (throttled - 0.075).abs() < 1e-9, "{cpu:?}");
+        assert!((used - kernel.used_s / step_s / 0.5).abs() < 1e-9, "{cpu:?}");
+        assert!((throttled - kernel.throttled_s / step_s).abs() < 1e-9, "{cpu:?}");
     }
 }
 
 #[test]
 fn counters_that_go_back_give_no_value_and_good_ones_follow() {
-    for (text, ..) in KERNELS {
+    for Kernel { text, .. } in KERNELS {
         let mut machine = Machine::new(text, "/web");
         machine.step("later ");
         // As after a container's restart: everything began anew. `absent_of` checks for negative and enormous values.
@@ -222,7 +277,7 @@ fn counters_that_go_back_give_no_value_and_good_ones_follow() {
 
 #[test]
 fn a_clock_that_stands_still_gives_no_rates() {
-    for (text, ..) in KERNELS {
+    for Kernel { text, .. } in KERNELS {
         let mut machine = Machine::new(text, "/web");
         machine.step("later ");
         write(machine.root.path(), text, "");

@@ -24,9 +24,16 @@ function staged(when, name, body) {
   });
 }
 
+// Anna logs in once: more than ten logins a minute are refused.
+let cookies;
 async function operator(fresh, options) {
   const page = await fresh(options);
-  await login(page, "anna", password);
+  if (cookies === undefined) {
+    await login(page, "anna", password);
+    cookies = await page.context().cookies();
+  } else {
+    await page.context().addCookies(cookies);
+  }
   return page;
 }
 
@@ -109,6 +116,28 @@ staged("live", "dark is dark and light is light", async (fresh) => {
     const [red] = (await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).match(/\d+/g).map(Number);
     assert.equal(red < 100, dark);
   }
+});
+
+staged("live", "on paper: dark on white also from a dark screen, no controls, nothing wider than the sheet", async (fresh) => {
+  const page = await operator(fresh, { width: 718, height: 1000, dark: true }); // A4 within margins of 1 cm
+  for (const path of ["/", "/pools/web", "episode", "/changes"]) {
+    if (path === "episode") await episode(page);
+    else await page.goto(path);
+    if (path === "/pools/web" || path === "episode") await page.waitForSelector(".stack .canvas canvas");
+    await page.emulateMedia({ media: "print" });
+    const [paper, ink] = await page.evaluate(() => {
+      const { backgroundColor, color } = getComputedStyle(document.body);
+      return [backgroundColor, color].map((text) => Math.max(...text.match(/\d+/g).slice(0, 3).map(Number)));
+    });
+    assert.ok(paper > 250 && ink < 60, `${path}: ink ${ink} on ${paper}`);
+    assert.equal(await page.locator(".brake:visible, .top nav:visible, .controls:visible, .filter:visible").count(), 0, path);
+    const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(over <= 0, `${path} is ${over} px wider than the sheet`);
+    assert.deepEqual(await serious(page), [], path);
+    await page.emulateMedia({ media: "screen" });
+  }
+  const sheets = await page.pdf({ format: "A4" });
+  assert.equal(sheets.subarray(0, 5).toString(), "%PDF-");
 });
 
 staged("live", "markup in reasons stays text", async (fresh) => {
@@ -256,6 +285,11 @@ staged("live", "a lost connection is seen, and the way back", async (fresh) => {
   await page.waitForSelector('body[data-link="lost"]');
   assert.match(await page.locator("#link").textContent(), /no connection for/);
   assert.match(await page.title(), /no connection/);
+  await page.unroute("**/events");
+  await page.context().setOffline(false);
+  await page.clock.resume();
+  await page.waitForSelector('body[data-link="live"]');
+  assert.doesNotMatch(await page.title(), /no connection/);
 });
 
 staged("stale", "a silent controller looks dead, not calm", async (fresh) => {

@@ -57,20 +57,6 @@ pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
-/// Numbers of a list as the kernel writes them: `0-3,6`.
-pub fn parse_list(text: &str) -> Option<Vec<u32>> {
-    let mut numbers = Vec::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last > 65_535 {
-            return None;
-        }
-        numbers.extend(first..=last);
-    }
-    Some(numbers)
-}
-
 /// The processes whose command name is one of `names` (of 15 characters, as the kernel keeps them).
 pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
     let mut found: Vec<u32> = std::fs::read_dir(proc)
@@ -164,15 +150,6 @@ pub(crate) mod fixture {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cores_are_read_as_the_kernel_writes_them() {
-        assert_eq!(parse_list("0-2,6\n"), Some(vec![0, 1, 2, 6]));
-        assert_eq!(parse_list("\n"), Some(vec![]));
-        for bad in ["a", "0-x", "1-99999999", "-1"] {
-            assert_eq!(parse_list(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn children_are_found_with_their_start_and_zombies_are_not() {

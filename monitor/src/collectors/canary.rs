@@ -7,13 +7,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use slackwater_messages::{Canary as Section, Counters, Sample};
 
-use super::{Collector, absent};
+use super::{Collector, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::inputs::Inputs;
-use crate::probe::{Length, Probe, Run, Stopwatch};
+use crate::probe::{Length, Moments, Probe, Run, Spent, Stopwatch, When, Wish};
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -21,17 +22,21 @@ const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
 const BUSY: f64 = 0.9;
 /// From this ratio of wall to CPU time on the probe counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
+/// When nobody has asked the web server anything for so long, each second period is left out.
+const SELDOM_AFTER_S: f64 = 1.0;
 
 /// Calibrates the probe, unless it is switched off.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let probe = settings.canary.enabled.then(|| {
-        Probe::new(match settings.canary.working_set_kib {
+    let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
+    let moments = settings.canary.enabled.then(|| {
+        let probe = Probe::new(match settings.canary.working_set_kib {
             0 => working_set_kib(l2_kib(&inputs.sys)),
             kib => kib,
-        })
+        });
+        Moments::new(probe, budget_ns)
     });
-    let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
-    Box::new(Canary { probe, budget_ns, length: Length::Whole, last: None, sampling: None })
+    let why_no_slow_share = moments.as_ref().and_then(Moments::why_no_slow_share);
+    Box::new(Canary { moments, why_no_slow_share, sampling: None, quiet_s: 0.0 })
 }
 
 /// Twice the L2 cache: more than it has places for, and little of a last-level cache.
@@ -59,28 +64,27 @@ fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
 }
 
 struct Canary {
-    probe: Option<Probe>,
-    budget_ns: u64,
-    length: Length,
-    /// This period's run, and how late it was.
-    last: Option<(Run, u64)>,
+    /// None when it is switched off.
+    moments: Option<Moments>,
+    why_no_slow_share: Option<String>,
     /// Since the Sample's first reading.
     sampling: Option<Stopwatch>,
+    quiet_s: f64,
 }
 
 impl Collector for Canary {
-    fn probe(&mut self, late_ns: u64) {
-        if let Some(probe) = &mut self.probe {
-            self.last = Some((probe.run(self.budget_ns, self.length), late_ns));
+    fn start(&mut self, start: Instant, period: Duration) {
+        if let Some(Err(reason)) = self.moments.as_ref().map(|moments| moments.start(start, period)) {
+            eprintln!("slackwater-monitor: {reason}; it runs with the Samples");
         }
     }
 
     fn begin(&mut self) {
-        self.sampling = self.probe.is_some().then(Stopwatch::start);
+        self.sampling = self.moments.is_some().then(Stopwatch::start);
     }
 
     fn collect(&mut self, sample: &mut Sample) {
-        let Some(probe) = &mut self.probe else {
+        let Some(moments) = &self.moments else {
             let reason = "the canary is switched off in the configuration";
             absent(sample, "canary", reason);
             if sample.counters.is_none() {
@@ -89,31 +93,40 @@ impl Collector for Canary {
             return;
         };
         let sampling = self.sampling.take().map(Stopwatch::spent).unwrap_or_default();
-        let (run, late_ms) = match self.last.take() {
-            Some((run, late_ns)) => (run, Some(late_ns as f64 / 1e6)),
-            None => {
-                absent(sample, "canary.late_ms", "the probe ran with the Sample, not at a moment of its own");
-                (probe.run(self.budget_ns, self.length), None)
-            }
+        let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
+        self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
+        let is_seldom = self.quiet_s >= SELDOM_AFTER_S;
+        // Of this period: a run of the one before has said its part.
+        let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
+        let (run, when) = moments.take(|run, when| Wish {
+            length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
+            is_seldom,
+        });
+        let late_ms = match when {
+            When::Late(late_ns) => Ok(late_ns as f64 / 1e6),
+            When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
+            When::Before => Err("without requests the probe runs in each second period"),
         };
-        if let Some(reason) = probe.why_no_slow_share() {
+        if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);
         }
-        let wall_cpu_ratio = (run.spent + sampling).ratio();
-        self.length = next_length(sample.cpu.as_ref().and_then(|cpu| cpu.utilisation), wall_cpu_ratio);
-        let cpu_share = (sample.period_s > 0.0).then(|| run.spent.cpu_ns as f64 / 1e9 / sample.period_s);
+        let spent = spent_by(&run, when);
+        let wall_cpu_ratio = (spent + sampling).ratio();
+        let cpu_share = (sample.period_s > 0.0).then(|| spent.cpu_ns as f64 / 1e9 / sample.period_s);
         if cpu_share.is_none() {
             absent(sample, "canary.cpu_share", super::NO_TIME);
         }
-        sample.canary = Some(Section {
+        let mut section = Section {
             l2_cycles_per_load: Some(run.l2_cycles_per_load),
             llc_cycles_per_load: Some(run.llc_cycles_per_load),
             alu_cycles_per_op: Some(run.alu_cycles_per_op),
             slow_share: run.slow_share,
             wall_cpu_ratio: Some(wall_cpu_ratio),
             cpu_share,
-            late_ms,
-        });
+            late_ms: None,
+        };
+        put(sample, "canary.late_ms", &mut section.late_ms, late_ms);
+        sample.canary = Some(section);
         if sample.counters.is_none() {
             stand_in(sample, &run, wall_cpu_ratio);
         }
@@ -140,10 +153,15 @@ fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
 mod tests {
     use super::*;
     use crate::inputs::fixture::Fixture;
-    use slackwater_messages::Cpu;
+    use slackwater_messages::{Cpu, Traffic};
 
     fn sample() -> Sample {
         Sample { period_s: 0.2, ..Sample::default() }
+    }
+
+    fn canary() -> Canary {
+        let moments = Some(Moments::new(Probe::new(1024), 1 << 40));
+        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: 0.0 }
     }
 
     #[test]
@@ -167,7 +185,7 @@ mod tests {
         settings.canary.enabled = false;
         let mut canary = open(&settings, &Inputs::machine());
         let mut alone = sample();
-        canary.probe(0);
+        canary.start(Instant::now(), Duration::from_millis(200));
         canary.collect(&mut alone);
         assert!(alone.counters.is_none() && alone.canary.is_none());
         for name in ["canary", "counters"] {
@@ -181,15 +199,18 @@ mod tests {
 
     #[test]
     fn each_value_of_the_canary_is_there_or_has_a_reason() {
-        let mut canary = open(&Settings::default(), &Inputs::machine());
+        let mut canary = canary();
         for at_its_moment in [false, true] {
             let mut sample = sample();
+            let moment = Instant::now();
             if at_its_moment {
-                canary.probe(3_000_000);
+                std::thread::sleep(Duration::from_millis(3));
+                canary.moments.as_ref().expect("switched on").run_at(moment);
             }
             canary.collect(&mut sample);
             let section = sample.canary.as_ref().expect("there");
-            assert_eq!(section.late_ms, at_its_moment.then_some(3.0));
+            assert_eq!(section.late_ms.is_some(), at_its_moment);
+            assert!(section.late_ms.is_none_or(|late_ms| late_ms >= 3.0), "{section:?}");
             assert!(section.cpu_share.is_some_and(|share| share > 0.0) && section.alu_cycles_per_op.is_some());
             assert_eq!(section.slow_share.is_none(), sample.absent.contains_key("canary.slow_share"));
             assert_eq!(section.late_ms.is_none(), sample.absent.contains_key("canary.late_ms"));
@@ -199,6 +220,28 @@ mod tests {
             assert_eq!(counters.cache_miss_rate, section.slow_share);
             assert!(sample.absent.contains_key("counters.instructions_per_s"));
         }
+    }
+
+    #[test]
+    fn without_requests_each_second_period_has_the_figures_of_the_one_before_until_one_comes() {
+        let mut canary = canary();
+        let (mut leaves_out, mut left_out) = (false, Vec::new());
+        for rps in [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0] {
+            let is_left_out = std::mem::take(&mut leaves_out);
+            if !is_left_out {
+                leaves_out = canary.moments.as_ref().expect("switched on").run_at(Instant::now());
+            }
+            let (in_flight, unmatched) = (Some(0), Some(0));
+            let traffic = Traffic { rps: Some(rps), in_flight, unmatched, ..Traffic::default() };
+            let mut sample = Sample { traffic: Some(traffic), ..sample() };
+            canary.begin();
+            canary.collect(&mut sample);
+            let section = sample.canary.expect("there");
+            assert_eq!((section.late_ms.is_none(), section.cpu_share == Some(0.0)), (is_left_out, is_left_out));
+            assert!(section.llc_cycles_per_load.is_some() && section.wall_cpu_ratio.is_some());
+            left_out.push(u8::from(is_left_out));
+        }
+        assert_eq!(left_out, [0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0]);
     }
 
     #[test]
@@ -216,24 +259,17 @@ mod tests {
         assert_eq!(next_length(None, 1.2), Length::Whole);
         assert_eq!(next_length(Some(0.95), 1.0), Length::Short);
         assert_eq!(next_length(Some(0.1), 7.0), Length::Short);
-        let mut canary = Canary {
-            probe: Some(Probe::new(1024)),
-            budget_ns: 1 << 40,
-            length: Length::Whole,
-            last: None,
-            sampling: None,
-        };
+        let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() });
-        assert_eq!(canary.length, Length::Short);
-        canary.probe(0);
-        assert_eq!(canary.last.expect("it ran all the same").0.loads, 256);
+        let whole = |_: &Run, _| Wish { length: Length::Whole, is_seldom: false };
+        let (run, _) = canary.moments.as_ref().expect("switched on").take(whole);
+        assert_eq!(run.loads, 256, "it ran all the same");
     }
 
     #[test]
     fn the_core_that_is_lost_while_the_sample_is_taken_counts_too() {
-        let mut canary = open(&Settings::default(), &Inputs::machine());
-        canary.probe(0);
+        let mut canary = canary();
         canary.begin();
         std::thread::sleep(std::time::Duration::from_millis(50)); // off the core, between two readings
         let mut sample = sample();

@@ -2,8 +2,9 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use slackwater_messages::Sample;
+use slackwater_messages::{Sample, Traffic};
 use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
@@ -44,17 +45,18 @@ pub trait Collector {
         None
     }
 
-    /// Called once a period at a random moment, `late_ns` after that moment.
-    fn probe(&mut self, _late_ns: u64) {}
+    /// Called once, when privileges are given up: periods begin at `start` and take so long.
+    fn start(&mut self, _start: Instant, _period: Duration) {}
 }
 
 /// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
 pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
 
-/// All collectors in the order in which they are asked. The canary is last: it looks at what the others found, and
-/// stands in where there are no hardware counters.
+/// All collectors in the order in which they are asked. `sched` looks at the traffic. The canary is last: it looks at what
+/// the others found, and stands in where there are no hardware counters.
 pub const COLLECTORS: &[(&str, Open)] = &[
     ("cpu", cpu::open),
+    ("traffic", traffic::open),
     ("sched", sched::open),
     ("pressure", pressure::open),
     ("memory", memory::open),
@@ -62,7 +64,6 @@ pub const COLLECTORS: &[(&str, Open)] = &[
     ("network", network::open),
     ("frequency", frequency::open),
     ("server", server::open),
-    ("traffic", traffic::open),
     ("pmu", pmu::open),
     ("canary", canary::open),
 ];
@@ -78,6 +79,13 @@ pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, val
         Ok(value) => *place = Some(value),
         Err(reason) => absent(sample, name, reason),
     }
+}
+
+/// Nobody asked the web server anything in this period, as far as the sniffer sees.
+pub(crate) fn is_quiet(sample: &Sample) -> bool {
+    let is_none =
+        |traffic: &Traffic| (traffic.rps, traffic.in_flight, traffic.unmatched) == (Some(0.0), Some(0), Some(0));
+    sample.traffic.as_ref().is_some_and(is_none)
 }
 
 /// The time between two readings.

@@ -3,7 +3,7 @@
 
 use slackwater_messages::{Sample, Sched};
 
-use super::{Collector, NO_TIME, absent, put, seconds_between};
+use super::{Collector, NO_TIME, absent, is_quiet, put, seconds_between};
 use crate::config::Settings;
 use crate::forks::Forks;
 use crate::inputs::{Inputs, Reader};
@@ -74,7 +74,7 @@ impl Collector for RunDelay {
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
         // A thread has one core at most. Much more means that its number went to another thread.
         let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
-        let had = self.threads.read(longest_ns);
+        let had = self.threads.read(read_ns, longest_ns, is_quiet(sample));
         let (sum, measured, is_kept) = (had.sum, had.measured, had.is_kept);
         let looks = self.split.choose(&had.turns, &had.turns_new);
         if had.one_ended {

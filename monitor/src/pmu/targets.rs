@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::time::ClockId;
+use slackwater_node::list::parse_list;
 
 use super::group::Target;
 use crate::config::ProcessSettings;
@@ -76,15 +77,10 @@ impl Source for Cpus {
     }
 }
 
-/// Reads a list such as "0-3,8".
-pub fn parse_cpu_list(text: &str) -> Option<Vec<i32>> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (i32, i32) = (first.parse().ok()?, last.parse().ok()?);
-        cpus.extend((first..=last).take(8192));
-    }
-    Some(cpus)
+/// The CPUs of a list, as perf_event_open takes them; a machine has at least one.
+fn parse_cpu_list(text: &str) -> Option<Vec<i32>> {
+    let cpus = parse_list(text)?;
+    if cpus.is_empty() { None } else { cpus.into_iter().map(|cpu| i32::try_from(cpu).ok()).collect() }
 }
 
 /// A cgroup on each CPU.

@@ -9,10 +9,12 @@ use rustix::thread::ClockId;
 mod arithmetic;
 mod chase;
 mod cycles;
+mod moments;
 
 pub use chase::KIB_PER_LOAD;
 use chase::{Chase, Loads};
 use cycles::{Rate, clock_ns};
+pub use moments::{Moments, When, Wish};
 
 /// Turns of the arithmetic and of the L2 chase; the median counts, so that a turn which was interrupted, and the first
 /// one, which warms the cache, change nothing.

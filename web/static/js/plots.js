@@ -31,6 +31,7 @@ function drawSpans(plot, spans) {
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
   ctx.textBaseline = "bottom";
   for (const span of spans) {
     const from = Math.max(bbox.left, plot.valToPos(span.since_unix_s, "x", true));
@@ -52,6 +53,7 @@ function drawMarks(plot, marks, told) {
   const dpr = devicePixelRatio;
   ctx.save();
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
   ctx.textBaseline = "top";
   ctx.lineWidth = 1.5 * dpr;
   let free = bbox.left;
@@ -167,7 +169,9 @@ export class Stack {
     this.urgent = [];
     this.select?.addEventListener("change", () => this.draw());
     new ResizeObserver(() => this.figures.forEach((f) => f.plot?.setSize({ width: Math.max(200, f.canvas.clientWidth), height: f.last ? 144 : 120 }))).observe(this.parent);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.figures.forEach((f) => f.build()));
+    for (const look of ["(prefers-color-scheme: dark)", "print"]) {
+      matchMedia(look).addEventListener("change", () => this.figures.forEach((f) => f.build()));
+    }
     if (!this.live && !section.dataset.until) setInterval(() => this.load(this.asked), AGAIN_MS);
   }
 

@@ -8,10 +8,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::list::parse_list;
 
 use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
 use crate::cgroup;
-use crate::world::{parse_list, processes_named, text};
+use crate::world::{processes_named, text};
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {

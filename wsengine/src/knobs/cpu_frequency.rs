@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::list::parse_list;
 
 use super::{Knob, Parts, Plan, Reading, from_json, show, to_json};
 use crate::cgroup::write;
-use crate::world::{parse_list, text, wait_for};
+use crate::world::{text, wait_for};
 
 /// Drivers whose scaling_cur_freq is a measurement, which says little about an idle core.
 const MEASURED: &[&str] = &["intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp"];

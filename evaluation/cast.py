@@ -1,0 +1,24 @@
+"""Who runs each policy in the lab: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evaluation.actors import Actor, Knowing, Looking, Passive, Serving
+from evaluation.scenarios import Scenario
+from evaluation.web_actors import Retuning, TwoStages
+from lab.lab import Lab
+
+ACTORS: dict[str, Callable[[Lab, Scenario, str], Actor]] = {
+    "static": Passive,
+    "leastconn": Passive,
+    "random2": Passive,
+    "agent-check": Looking,
+    "outlier": Looking,
+    "wsengine-only": Retuning,
+    "ice": TwoStages,
+    "slackwater": Serving,
+    "slackwater-lc": Serving,
+    "oracle": Knowing,
+}
+"""By the name of a policy."""

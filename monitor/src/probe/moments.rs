@@ -1,0 +1,200 @@
+//! The probe at moments of its own: a thread that sleeps until a random moment of each period, runs it and sleeps again.
+//!
+//! A thread, because that is the cheapest way to be woken: the event loop takes several times as long for a moment of its
+//! own, also with caches that went cold.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Length, Probe, Run};
+use crate::timer::{Jitter, Schedule, wake_exactly};
+
+/// The probe goes a few calls deep.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// A probe that is run for a Sample, or before it at a moment of its own. When this is dropped its thread ends.
+pub struct Moments(Arc<Mutex<Shared>>);
+
+struct Shared {
+    probe: Probe,
+    budget_ns: u64,
+    wish: Wish,
+    /// This period's run, and how late it was.
+    last: Option<(Run, u64)>,
+    /// The thread leaves the next period out, as it was wished.
+    leaves_out: bool,
+    /// What the Sample of a period that is left out gets.
+    repeated: Option<Run>,
+    /// When the last Sample was taken.
+    taken: Option<Instant>,
+}
+
+/// What a Sample wants of those to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// How much a run does.
+    pub length: Length,
+    /// One period between two runs is left out.
+    pub is_seldom: bool,
+}
+
+/// When the run of a Sample was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At its moment, so many nanoseconds late.
+    Late(u64),
+    /// With the Sample: there was none of this period.
+    Now,
+    /// In the period before: this one was left out.
+    Before,
+}
+
+impl Moments {
+    /// Runs of at most about `budget_ns`; so far they have no moments of their own.
+    pub fn new(probe: Probe, budget_ns: u64) -> Moments {
+        let wish = Wish { length: Length::Whole, is_seldom: false };
+        let shared = Shared { probe, budget_ns, wish, last: None, leaves_out: false, repeated: None, taken: None };
+        Moments(Arc::new(Mutex::new(shared)))
+    }
+
+    /// Begins to run at a moment of each period; the first period begins at `start`.
+    ///
+    /// # Errors
+    /// Why there is no thread.
+    pub fn start(&self, start: Instant, period: Duration) -> Result<(), String> {
+        let shared = Arc::downgrade(&self.0);
+        let thread = thread::Builder::new().name("canary".to_owned()).stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || run_each_period(&shared, start, period));
+        spawned.map(drop).map_err(|error| format!("no thread for the canary: {error}"))
+    }
+
+    /// The run of this period; where it was left out, that of the one before; without such a run one is made now. `next`
+    /// is what is wished for the next ones.
+    pub fn take(&self, next: impl FnOnce(&Run, When) -> Wish) -> (Run, When) {
+        let mut shared = lock(&self.0);
+        let repeated = shared.repeated.take();
+        let (run, when) = match (shared.last.take(), repeated) {
+            (Some((run, late_ns)), _) => (run, When::Late(late_ns)),
+            (None, Some(run)) => (run, When::Before),
+            (None, None) => (shared.run(), When::Now),
+        };
+        shared.repeated = std::mem::take(&mut shared.leaves_out).then_some(run);
+        shared.wish = next(&run, when);
+        shared.taken = Some(Instant::now());
+        (run, when)
+    }
+
+    /// Runs it as if `moment` had been drawn and its thread woken now. True when the next period is left out.
+    pub fn run_at(&self, moment: Instant) -> bool {
+        lock(&self.0).run_at(moment)
+    }
+
+    /// Why slow loads cannot be told from fast ones here.
+    pub fn why_no_slow_share(&self) -> Option<String> {
+        lock(&self.0).probe.why_no_slow_share().map(str::to_owned)
+    }
+}
+
+impl Shared {
+    fn run(&mut self) -> Run {
+        self.probe.run(self.budget_ns, self.wish.length)
+    }
+
+    /// The moment has come, or has passed: a Sample that was taken since then made its own run. True when the next period
+    /// is left out.
+    fn run_at(&mut self, moment: Instant) -> bool {
+        if self.taken.is_some_and(|taken| taken >= moment) {
+            return false;
+        }
+        let late_ns = u64::try_from(moment.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last = Some((self.run(), late_ns));
+        self.leaves_out = self.wish.is_seldom;
+        self.leaves_out
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_each_period(shared: &Weak<Mutex<Shared>>, start: Instant, period: Duration) {
+    wake_exactly();
+    let (mut schedule, mut jitter) = (Schedule::new(start, period), Jitter::new(period));
+    loop {
+        let moment = schedule.begin() + jitter.draw();
+        thread::sleep(moment.saturating_duration_since(Instant::now()));
+        let Some(shared) = shared.upgrade() else { return };
+        let leaves_out = lock(&shared).run_at(moment);
+        schedule.next(Instant::now());
+        if leaves_out {
+            schedule.next(schedule.begin());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moments() -> Moments {
+        Moments::new(Probe::new(1024), 1 << 40)
+    }
+
+    fn whole(_: &Run, _: When) -> Wish {
+        Wish { length: Length::Whole, is_seldom: false }
+    }
+
+    #[test]
+    fn it_runs_once_in_each_period_by_itself_and_ends_when_nobody_asks_any_more() {
+        let (moments, start, period) = (moments(), Instant::now(), Duration::from_millis(20));
+        moments.start(start, period).expect("a thread");
+        let deadline = start + Duration::from_secs(30);
+        let mut seen = 0;
+        while seen < 5 && Instant::now() < deadline {
+            thread::sleep(period);
+            seen += u32::from(matches!(moments.take(whole).1, When::Late(_)));
+        }
+        assert_eq!(seen, 5, "runs of its own");
+        let left = Arc::downgrade(&moments.0);
+        drop(moments);
+        while left.upgrade().is_some() {
+            assert!(Instant::now() < deadline, "the thread does not end");
+            thread::sleep(period);
+        }
+    }
+
+    #[test]
+    fn a_moment_before_the_last_sample_is_left_out_and_a_late_one_says_how_late() {
+        let moments = moments();
+        let before = Instant::now();
+        assert_eq!(moments.take(whole).1, When::Now, "it ran with the Sample");
+        moments.run_at(before);
+        assert_eq!(moments.take(whole).1, When::Now, "that Sample had its run");
+        let moment = Instant::now();
+        thread::sleep(Duration::from_millis(5));
+        moments.run_at(moment);
+        assert!(matches!(moments.take(whole).1, When::Late(late_ns) if late_ns >= 5_000_000));
+    }
+
+    #[test]
+    fn where_runs_are_wished_seldom_each_is_told_twice_and_the_wish_holds_from_the_next_run_on() {
+        let moments = moments();
+        let seldom = |_: &Run, _: When| Wish { length: Length::Whole, is_seldom: true };
+        assert_eq!(moments.take(seldom).1, When::Now);
+        assert!(moments.run_at(Instant::now()), "the period after it is left out");
+        let ((first, _), (again, when)) = (moments.take(seldom), moments.take(whole));
+        assert_eq!((again, when), (first, When::Before));
+        assert!(!moments.run_at(Instant::now()), "no longer");
+        assert!(matches!(moments.take(whole).1, When::Late(_)));
+        assert_eq!(moments.take(whole).1, When::Now, "nothing is repeated that was not left out");
+    }
+
+    #[test]
+    fn the_next_run_is_as_long_as_the_last_sample_wanted() {
+        let moments = moments();
+        let (first, _) = moments.take(|_, _| Wish { length: Length::Short, is_seldom: false });
+        let (second, _) = moments.take(whole);
+        assert_eq!((first.loads, second.loads), (512, 256));
+    }
+}

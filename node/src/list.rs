@@ -1,0 +1,32 @@
+//! Lists of numbers as the kernel writes them.
+
+/// Higher than any number of a CPU; a text that asks for more is none of the kernel's.
+const HIGHEST: u32 = 65_535;
+
+/// The numbers of a list such as `0-3,6`; an empty text is an empty list.
+pub fn parse_list(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last > HIGHEST {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_what_is_none_is_refused() {
+        assert_eq!(parse_list("0-2,6\n"), Some(vec![0, 1, 2, 6]));
+        assert_eq!(parse_list("\n"), Some(vec![]));
+        for bad in ["a", "0-x", "1-", "-1", "1-99999999"] {
+            assert_eq!(parse_list(bad), None, "{bad}");
+        }
+    }
+}

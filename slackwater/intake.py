@@ -1,0 +1,223 @@
+"""What one sender may take of a subscription: who floods the bus must not delay the others' messages.
+
+nats-server has no rate limit for a user, but it ends a subscription after as many messages as it was told. So each
+subscription here has credit. A message that counts gives its credit back; those of a subject beyond `PER_S` a second
+do not. Who floods uses the credit up, and the server itself stops sending: nothing piles up on the way or here. The
+other subjects are then heard one by one, and some seconds later all together again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+log = logging.getLogger("slackwater.bus")
+
+PER_S = 50
+"""Messages of one subject that count in a second. A monitor sends 5."""
+BYTES_A_MESSAGE = 8192
+"""What they may have on average; a Sample has some 2,500. Longer ones take the credit of several."""
+CREDIT = 1000
+CREDIT_A_SUBJECT = 20
+"""Four seconds of a node's Samples: so long this process may be busy without losing any."""
+KNOWN_FOR_S = 10.0
+LOOK_EVERY_S = 1.0
+SILENT_S = 2.0
+
+
+def messages_worth(size: int) -> int:
+    """As how many messages one of so many bytes counts."""
+    return 1 + size // BYTES_A_MESSAGE
+
+
+class Meter:
+    """Which messages count: at most `per_s` of a subject. Times are handed in."""
+
+    def __init__(self, per_s: int = PER_S) -> None:
+        self._per_s = per_s
+        self._since_s = float("-inf")
+        self._count: dict[str, int] = {}
+        self._seen_s: dict[str, float] = {}
+        self._flooded_s: dict[str, float] = {}
+
+    def counts(self, subject: str, size: int, now_s: float) -> bool:
+        """Whether this message of the subject is one of those that a second has room for."""
+        if now_s - self._since_s >= 1.0:
+            self._since_s = now_s
+            self._count.clear()
+        count = self._count[subject] = self._count.get(subject, 0) + messages_worth(size)
+        if count > self._per_s:
+            self._flooded_s[subject] = now_s
+            return False
+        self._seen_s[subject] = now_s
+        return True
+
+    def floods(self, now_s: float) -> list[str]:
+        """Subjects that had more in the last seconds than counts."""
+        self._flooded_s = {name: at for name, at in self._flooded_s.items() if now_s - at < KNOWN_FOR_S}
+        return sorted(self._flooded_s)
+
+    def others(self, now_s: float) -> list[str]:
+        """Subjects that were heard in the last seconds and do not flood."""
+        self._seen_s = {name: at for name, at in self._seen_s.items() if now_s - at < KNOWN_FOR_S}
+        floods = self.floods(now_s)
+        return [name for name in self._seen_s if name not in floods]
+
+    @property
+    def known(self) -> int:
+        """How many subjects were heard."""
+        return len(self._seen_s)
+
+
+@dataclass
+class _Line:
+    """One subscription of NATS and its credit."""
+
+    opened_s: float
+    credit: int
+    limit: int
+    returned: int = 0
+    extra: int = 0
+    """What long messages took besides."""
+    heard: int = 0
+    heard_s: float = 0.0
+    subscription: Subscription | None = field(default=None, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """The server sends no more of it, or should not."""
+        return self.subscription is not None and self.subscription.delivered + self.extra >= self.limit
+
+    def is_silent(self, now_s: float) -> bool:
+        """Nothing came for a while. What was raised too late has ended without a word, and looks like this."""
+        delivered = self.subscription.delivered if self.subscription is not None else 0
+        if delivered != self.heard:
+            self.heard, self.heard_s = delivered, now_s
+        return self.limit > self.credit and now_s - max(self.heard_s, self.opened_s) >= SILENT_S
+
+
+class Intake:
+    """A subscription to a subject with a wildcard, for as long as the connection lives."""
+
+    def __init__(
+        self, client: Client, subject: str, take: Callable[[Msg], None], *, per_s: int = PER_S, retry_s: float = 5.0
+    ) -> None:
+        self._client = client
+        self._subject = subject
+        self._take = take
+        self._retry_s = retry_s
+        self._per_s = per_s
+        self._meter = Meter(per_s)
+        self._all: _Line | None = None
+        self._all_again_s = 0.0
+        self._own: dict[str, _Line] = {}
+        """While somebody floods: the lines of those who do not, by subject."""
+        self._reconnects = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Subscribes, and sees to it from now on."""
+        self._all = await self._open(self._subject)
+        self._task = asyncio.create_task(self._tend())
+
+    async def stop(self) -> None:
+        """Ends the seeing-to; the subscription ends with its connection."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _open(self, subject: str) -> _Line:
+        credit = max(CREDIT, 2 * self._per_s) + (
+            CREDIT_A_SUBJECT * self._meter.known if subject == self._subject else 0
+        )
+        line = _Line(time.monotonic(), credit, credit)
+
+        async def on_message(raw: Msg) -> None:
+            if line is self._all and raw.subject in self._own:
+                line.returned += 1
+            elif self._meter.counts(raw.subject, len(raw.data), time.monotonic()):
+                line.returned += 1
+                self._take(raw)
+            else:
+                line.extra += messages_worth(len(raw.data)) - 1
+            await self._give_back(line)
+
+        line.subscription = await self._client.subscribe(subject, cb=on_message)
+        await line.subscription.unsubscribe(limit=line.limit)
+        return line
+
+    async def _give_back(self, line: _Line) -> None:
+        if line.ended:
+            self._wake.set()
+        elif line.subscription is not None and line.returned + line.credit - line.limit >= line.credit // 4:
+            line.limit = line.returned + line.credit
+            with contextlib.suppress(nats.errors.Error):
+                await line.subscription.unsubscribe(limit=line.limit)
+
+    async def _close(self, line: _Line) -> None:
+        if line.subscription is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await line.subscription.unsubscribe()
+
+    async def _tend(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), LOOK_EVERY_S)
+            self._wake.clear()
+            with contextlib.suppress(nats.errors.Error):  # no connection at the moment: the next look finds one
+                await self._look(time.monotonic())
+
+    async def _look(self, now_s: float) -> None:
+        if self._client.stats["reconnects"] != self._reconnects:
+            # The server counts from 0 again.
+            self._reconnects = self._client.stats["reconnects"]
+            for line in [*self._own.values(), *([self._all] if self._all else [])]:
+                await self._close(line)
+            self._own.clear()
+            self._all = await self._open(self._subject)
+            return
+        if self._all is None:
+            if now_s >= self._all_again_s:
+                self._all = await self._open(self._subject)
+        elif self._all.ended:
+            await self._without_floods(self._all, now_s)
+        elif self._all.is_silent(now_s):
+            await self._close(self._all)
+            self._all = await self._open(self._subject)
+        elif self._own and now_s - self._all.opened_s >= self._retry_s:
+            log.warning("bus: %s is heard as before", self._subject)
+            for subject in list(self._own):
+                await self._close(self._own.pop(subject))
+        for subject, line in list(self._own.items()):
+            if line.ended or line.is_silent(now_s):
+                await self._close(self._own.pop(subject))
+                if subject not in self._meter.floods(now_s):
+                    self._own[subject] = await self._open(subject)
+
+    async def _without_floods(self, line: _Line, now_s: float) -> None:
+        """The credit is used up: goes on with those who did not flood."""
+        await self._close(line)
+        self._all = None
+        floods = self._meter.floods(now_s)
+        if not floods:
+            self._all = await self._open(self._subject)
+            return
+        if not self._own:
+            log.warning(
+                "bus: more than %d messages/s of %s, not heard until it is less", self._per_s, ", ".join(floods)
+            )
+        self._all_again_s = now_s + self._retry_s
+        for subject in self._meter.others(now_s):
+            if subject not in self._own:
+                self._own[subject] = await self._open(subject)

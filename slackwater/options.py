@@ -1,0 +1,43 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_CONFIG = "/etc/slackwater/controller.toml"
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    envvar="SLACKWATER_CONFIG",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    show_envvar=True,
+    help="The controller's configuration.",
+)
+
+
+def pool_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--pool", "pool_name", metavar="NAME", help=help_text)
+
+
+def why_option() -> Callable[[Command], Command]:
+    return click.option("--why", default="", metavar="TEXT", help="The reason, for the log.")
+
+
+def seconds_of(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """`30s`, `10m`, `2h`, `1d`, in seconds."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if found is None:
+        expected = "expected a number and s, m, h or d, such as 30s, 10m, 2h, 1d"
+        raise click.BadParameter(f"{text!r} is no duration; {expected}", context, parameter)
+    return float(found.group(1)) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[found.group(2)]

@@ -1,0 +1,162 @@
+"""The second stage of one pool over a site that is played, with a clock of its own: no waiting, no processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retune import knowledge
+from retune.knowledge import Value
+from retune.memory import Memory
+from retune.node import RELEASE
+from retune.pool import Pool
+from slackwater.config import PoolSettings, RetuneSettings
+from slackwater.messages import Change, Cycle, Knobs, KnobState, ServerState, State, Verdict
+
+NODES = ("web1", "web2", "web3")
+CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"
+
+
+class PlayedSite:
+    """lbengine and the nodes' wsengines: they do what they are asked, and `log` has it in order."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.log: list[str] = []
+        self.notes: list[str] = []
+        self.drained: set[str] = set()
+        self.moved: set[str] = set()
+        """Servers that the law has relieved."""
+        self.in_flight: dict[str, int] = {}
+        self.values: dict[tuple[str, str], Value] = {}
+        self.orders: dict[tuple[str, str], str] = {}
+        self.answers: dict[str, Change] = {}
+        self.refuses = ""
+        self.guard_refuses = False
+        self.pool: Pool | None = None
+        self._cycles = 0
+
+    def own(self, node: str, knob: str) -> Value:
+        return self.values.get((node, knob), 4 if knob == CHILDREN else "schedutil")
+
+    async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:  # noqa: ARG002
+        self.log.append(f"{action} {node}")
+        if action == "drain" and not self.guard_refuses:
+            self.drained.add(node)
+        if action == "undo":
+            self.drained.discard(node)
+
+    async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:  # noqa: ARG002
+        self.log.append(f"limit {node} {maxconn}")
+
+    async def order(self, node: str, knob: str, value: Value, why: str) -> str:
+        self.log.append(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
+        id_ = f"o{len(self.log)}"
+        before = self.own(node, knob)
+        refused = self.refuses and not why.startswith("renewed")
+        if not refused:
+            if value == RELEASE:
+                self.values.pop((node, knob), None)
+                self.orders.pop((node, knob), None)
+            else:
+                self.values[node, knob] = value
+                self.orders[node, knob] = id_
+        told = (
+            f"refused: {self.refuses}" if refused else ("put back: given back by retune" if value == RELEASE else "ok")
+        )
+        change = Change(1, f"c{id_}", "web", 0.0, knob, node, before, value, told, "wsengine", not refused, follows=id_)
+        self.answers[id_] = change
+        if self.pool is not None and not why.startswith("renewed"):
+            self.pool.see(change)
+        return id_
+
+    async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
+        self.notes.append(f"{node} {what} {before} -> {after}: {why}")
+
+    def server(self, node: str) -> ServerState | None:
+        weight = 0 if node in self.drained else 30 if node in self.moved else 100
+        flying = self.in_flight.get(node, 0)
+        return ServerState(node, "UP", weight, 100, weight, rps=80.0, in_flight=flying, maxconn=50)
+
+    def cycles(self) -> int:
+        self._cycles += 1
+        return self._cycles
+
+    def answer(self, order: str) -> Change | None:
+        return self.answers.get(order)
+
+    async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
+        for _ in range(20):
+            if ready():
+                return True
+            self.now_s += within_s / 20
+            await asyncio.sleep(0)
+        return ready()
+
+    # --- what is told to the pool
+
+    def knobs(self, node: str) -> Knobs:
+        states = []
+        for name, own, more in (
+            (CHILDREN, 4, {"lowest": 1, "highest": 32, "reloads": True}),
+            (FREQUENCY, "schedutil", {"words": ["performance", "powersave"]}),
+        ):
+            held = self.orders.get((node, name), "")
+            value = self.own(node, name)
+            states.append(KnobState(name, value, own, order=held, by="retune" if held else "", **more))
+        return Knobs(1, node, "web", 0.0, "any", states)
+
+    def cycle(self, paused: bool = False) -> Cycle:
+        servers = [server for node in NODES if (server := self.server(node)) is not None]
+        return Cycle(1, "web", 0.0, "act", paused, "roundrobin", "optimal", "", servers)
+
+
+class Story:
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        given: dict[str, Any] = {"mode": "act", "order_key": "k", "leave_after_s": 5.0, **settings}
+        self.site = PlayedSite()
+        self.folder = folder
+        self.settings = msgspec.convert(given, RetuneSettings)
+        self.paused = False
+        self.states: dict[str, tuple[State, float]] = {}
+        self.p95_ms: Callable[[str], float] = lambda _: 20.0
+        self.capacity_rps = 300.0
+        self.deaf: set[str] = set()
+        self.start()
+
+    def start(self) -> Pool:
+        """A new controller, as after a restart."""
+        settings = PoolSettings(name="web", backend="web", socket="/s", mode="act")
+        rules = knowledge.load()
+        self.pool = Pool(settings, self.settings, rules, Memory(self.folder), self.site, lambda: self.site.now_s)
+        self.site.pool = self.pool
+        return self.pool
+
+    async def run(self, seconds: float) -> list[str]:
+        """Time passes; what was done meanwhile."""
+        before = len(self.site.log)
+        until_s = self.site.now_s + seconds
+        while self.site.now_s < until_s:
+            self.site.now_s += 0.5
+            self.pool.see(self.site.cycle(self.paused))
+            for node in NODES:
+                state, severity = self.states.get(node, ("calm", 0.0))
+                since = 0.0 if state == "calm" else 1.0
+                verdict = Verdict(1, node, "web", 2.0, state, since, severity, ["run delay"], "m", rps=80.0)
+                self.pool.see(
+                    msgspec.structs.replace(verdict, capacity_rps=self.capacity_rps, rt_p95_ms=self.p95_ms(node))
+                )
+                if node not in self.deaf:
+                    self.pool.see(self.site.knobs(node))
+            await self.pool.turn()
+            for _ in range(40):
+                await asyncio.sleep(0)
+        return self.site.log[before:]
+
+
+def play(tell: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(tell)

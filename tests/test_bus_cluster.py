@@ -1,0 +1,173 @@
+"""The bus as a cluster of three nats-servers of this machine: its store, without and with a leader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats.errors
+import pytest
+from nats.aio.client import Client
+from real_processes import free_address
+from test_bus import until
+
+from slackwater import nats_server
+from slackwater.bus import Bucket, Bus, BusError, NoStoreError
+
+ELECTED_WITHIN_S = 60.0
+
+
+class Cluster:
+    """Three servers; `start` runs some of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.listens = [free_address() for _ in range(3)]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        routes = [free_address() for _ in range(3)]
+        for number, (listen, route) in enumerate(zip(self.listens, routes, strict=True)):
+            others = ", ".join(f'"nats-route://{other}"' for other in routes if other != route)
+            (folder / f"{number}.conf").write_text(
+                f'server_name: "s{number}"\nlisten: "{listen}"\njetstream: {{ store_dir: "{folder}/{number}" }}\n'
+                f'cluster {{ name: "c", listen: "{route}", routes: [{others}] }}\n'
+            )
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers:
+            command = ["nats-server", "-c", str(self.folder / f"{number}.conf"), "-l", str(self.folder / "log")]
+            self.processes.append(subprocess.Popen(command))
+        for number in numbers:
+            nats_server.wait_until_it_answers(self.listens[number], self.folder / "log")
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def url(self, number: int) -> str:
+        return f"nats://{self.listens[number]}"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.stop()
+
+
+async def bucket_of(bus: Bus) -> Bucket:
+    """Waits until the servers have found each other and a leader."""
+    async with asyncio.timeout(ELECTED_WITHIN_S):
+        while True:
+            try:
+                return await bus.bucket("test")
+            except NoStoreError:
+                raise
+            except BusError:
+                await asyncio.sleep(0.2)
+
+
+async def led_by(client: Client) -> tuple[str, int]:
+    """The server that leads the store, and how many keep it."""
+    try:
+        found = await client.jetstream(timeout=2).stream_info("KV_test")
+    except (nats.errors.Error, TimeoutError):
+        return "", 0
+    return (found.cluster.leader or "") if found.cluster else "", found.config.num_replicas or 0
+
+
+def test_a_bus_without_jetstream_is_told_from_one_that_does_not_answer_yet(cluster: Cluster) -> None:
+    async def ask(url: str) -> BusError:
+        bus = await Bus.connect(url, "test")
+        try:
+            with pytest.raises(BusError) as caught:
+                await bus.bucket("test")
+            return caught.value
+        finally:
+            await bus.close()
+
+    cluster.start(0)  # alone it finds no leader
+    assert not isinstance(asyncio.run(ask(cluster.url(0))), NoStoreError)
+    listen = free_address()
+    plain = subprocess.Popen(["nats-server", "-a", "127.0.0.1", "-p", listen.split(":")[1]], stderr=subprocess.DEVNULL)
+    try:
+        nats_server.wait_until_it_answers(listen, cluster.folder / "log")
+        assert isinstance(asyncio.run(ask(f"nats://{listen}")), NoStoreError)
+    finally:
+        plain.terminate()
+        plain.wait()
+
+
+@pytest.mark.timeout(180)
+def test_the_store_is_kept_by_three_and_led_by_another_server_than_ours(cluster: Cluster) -> None:
+    async def story() -> None:
+        cluster.start(0, 1, 2)
+        buses = [await Bus.connect(cluster.url(number), "test") for number in range(3)]
+        client = Client()
+        await client.connect(cluster.url(0))
+        try:
+            bucket = await bucket_of(buses[0])
+            before, copies = await led_by(client)
+            assert copies == 3
+            ours = next(bus for bus, name in zip(buses, ("s0", "s1", "s2"), strict=True) if name == before)
+            revision = await bucket.put("key", b"value", 0)
+            async with asyncio.timeout(ELECTED_WITHIN_S):
+                while (await led_by(client))[0] in ("", before):
+                    with contextlib.suppress(BusError):
+                        await (await bucket_of(ours)).spread()
+                    await asyncio.sleep(0.2)
+            assert await (await bucket_of(ours)).get("key") == (b"value", revision)
+        finally:
+            await client.close()
+            for bus in buses:
+                await bus.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(180)
+def test_a_store_that_one_server_keeps_gets_copies_once_there_are_three(cluster: Cluster) -> None:
+    async def story() -> None:
+        cluster.start(0, 1, 2)
+        bus, client = await Bus.connect(cluster.url(0), "test"), Client()
+        await client.connect(cluster.url(0))
+        try:
+            await bucket_of(bus)
+            stream = client.jetstream(timeout=20)
+            await stream.delete_stream("KV_test")
+            await stream.create_key_value(bucket="test", history=1)
+            assert (await led_by(client))[1] == 1
+            async with asyncio.timeout(ELECTED_WITHIN_S):
+                while (await led_by(client))[1] != 3:
+                    with contextlib.suppress(BusError):
+                        await (await bucket_of(bus)).spread()
+        finally:
+            await client.close()
+            await bus.close()
+
+    asyncio.run(story())
+
+
+def test_a_single_server_is_left_as_it_is(tmp_path: Path) -> None:
+    listen = free_address()
+    process = subprocess.Popen(nats_server.command(tmp_path, listen))
+
+    async def story() -> None:
+        bus = await Bus.connect(f"nats://{listen}", "test")
+        await until(lambda: bus.connected)
+        try:
+            bucket = await bus.bucket("test")
+            await bucket.spread()
+            assert await bucket.put("key", b"value", 0) == 1
+        finally:
+            await bus.close()
+
+    try:
+        nats_server.wait_until_it_answers(listen, tmp_path / "nats.log")
+        asyncio.run(story())
+    finally:
+        process.terminate()
+        process.wait()
