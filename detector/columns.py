@@ -7,7 +7,7 @@ field would cost more than all the rest of the detector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -94,7 +94,8 @@ class Table:
     time_unix_s: Floats
     columns: Columns
     routes: Sequence[Sequence[RouteTraffic]]
-    absent: Sequence[dict[str, str]]
+    absent: Sequence[Mapping[str, str] | msgspec.Raw]
+    """See `reasons`."""
     samples: Sequence[Sample]
     """What the rows were made of; empty where that was not kept."""
 
@@ -119,6 +120,16 @@ class Table:
             absent=some(self.absent),
             samples=some(self.samples),
         )
+
+
+def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:
+    """A Sample's reasons for absent values, which may still be JSON; none when that is no such thing."""
+    if not isinstance(absent, msgspec.Raw):
+        return absent
+    try:
+        return msgspec.json.decode(absent, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
 
 
 def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> Table:

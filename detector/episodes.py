@@ -1,5 +1,8 @@
 """From ticks to episodes: into a state with 2 of the last 3 Samples, out of it after a calm dwell. Pure.
 
+Ticks that show a neighbour weakly are needed three times of four: on a busy machine one tick in 150 does so in calm,
+and two of three would meet by chance many times a day.
+
 The dwell grows when episodes follow each other closely. A drained server can look calm although its neighbour is not:
 each time that sending it requests again proves so, the next wait is twice as long, up to `MAX_DWELL_S`.
 
@@ -19,6 +22,10 @@ from slackwater.messages import State
 
 OF = 3
 NEEDED = 2
+WEAK_OF = 4
+WEAK_NEEDED = 3
+WEAK, STRONG, ENOUGH = range(3)
+"""How clearly a tick says its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the dwell; a later one resets it."""
 MAX_DWELL_S = 30.0
@@ -82,7 +89,8 @@ class StateMachines:
         self.since_unix_s: Floats = np.zeros(0)
         self.episode: Ints = np.zeros(0, dtype=np.int64)
         self._dwell_s: Floats = np.zeros(0)
-        self._last: Ints = np.zeros((0, OF), dtype=np.int64)
+        self._last: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
+        self._strength: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
         self._residual: Bools = np.zeros((0, RESIDUAL_OF), dtype=bool)
         self._ended_s: Floats = np.zeros(0)
         self._calm_from_s: Floats = np.zeros(0)
@@ -91,7 +99,17 @@ class StateMachines:
         more = slots - len(self.state)
         if more <= 0:
             return
-        for name in ("state", "since_s", "since_unix_s", "episode", "_dwell_s", "_last", "_residual", "_ended_s"):
+        for name in (
+            "state",
+            "since_s",
+            "since_unix_s",
+            "episode",
+            "_dwell_s",
+            "_last",
+            "_strength",
+            "_residual",
+            "_ended_s",
+        ):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
         self._calm_from_s = np.concatenate([self._calm_from_s, np.full(more, np.nan)])
@@ -109,13 +127,15 @@ class StateMachines:
         label_unix_s: Floats,
         seen: Ints,
         *,
+        strength: Ints | None = None,
         wary: Bools,
         thin: Bools,
         residual: Bools,
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
-        `seen` is what the tick looks like by itself (index in `STATES`); `thin` says that only little can show, since
+        `seen` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`, `STRONG`,
+        `ENOUGH`; without it all are strong); `thin` says that only little can show, since
         the server has no requests; `residual` that something shows of a neighbour even so. With requests they tell,
         and it is not asked. `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just be starting.
         """
@@ -124,8 +144,18 @@ class StateMachines:
         state = self.state[slots]
         last = np.concatenate([self._last[slots][:, 1:], seen[:, None]], axis=1)
         self._last[slots] = last
-        alike, ticks = (last == seen[:, None]).sum(axis=1), (last != _NONE).sum(axis=1)
-        begins = (seen != CALM) & (seen != state) & (alike >= np.where(wary, OF, NEEDED))
+        strength = np.full(len(slots), STRONG) if strength is None else strength
+        strengths = np.concatenate([self._strength[slots][:, 1:], strength[:, None]], axis=1)
+        self._strength[slots] = strengths
+        same = last == seen[:, None]
+        soon = same[:, -OF:].sum(axis=1)
+        clear = (same & (strengths >= STRONG))[:, -OF:].any(axis=1)
+        # Said by the shorter look back where that is enough.
+        by_few = (soon >= NEEDED) & clear
+        alike = np.where(by_few | wary, soon, same.sum(axis=1))
+        ticks = np.minimum((last != _NONE).sum(axis=1), np.where(by_few | wary, OF, WEAK_OF))
+        enough = np.where(wary, soon >= OF, by_few | (alike >= WEAK_NEEDED) | (strength >= ENOUGH))
+        begins = (seen != CALM) & (seen != state) & enough
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
@@ -195,5 +225,5 @@ class StateMachines:
     def _clear(self, slots: Ints, now_s: float, label_unix_s: Floats) -> None:
         self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
         self._calm_from_s[slots] = np.nan
-        self._last[slots] = _NONE
+        self._last[slots], self._strength[slots] = _NONE, WEAK
         self._residual[slots] = False

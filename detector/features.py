@@ -17,6 +17,8 @@ from detector.signals import FLOORS, INDEX, SIGNALS, Bools, Floats, Ints, reason
 
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
+LENDERS = 400
+"""So many peers' baselines, evenly spread, are asked when one is lent; thousands would tell the same, slowly."""
 EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if signal.evidence])
 DEMAND = "demand"
 PEER_TICKS = 3
@@ -155,6 +157,7 @@ class Features:
     def _lent(self, bins: Ints, comparable: Bools) -> Reference:
         """Median over the peers' baselines at these loads; NaN where no peer has one."""
         lenders = np.flatnonzero(comparable)
+        lenders = lenders[:: 1 + len(lenders) // LENDERS]
         lent = Reference(*(np.full((len(bins), len(SIGNALS)), np.nan) for _ in Reference._fields))
         if not len(lenders):
             return lent

@@ -15,13 +15,14 @@ import numpy as np
 
 from detector import thresholds
 from detector.baseline import learnable
-from detector.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
-from detector.episodes import CALM, CODES, INTERFERENCE, NEEDED, OF, STATES, StateMachines, Steps
+from detector.columns import Bools, Floats, Ints, Row, Table, reasons, row_of, table_of
+from detector.episodes import CALM, CODES, ENOUGH, INTERFERENCE, STATES, STRONG, WEAK, StateMachines, Steps
 from detector.estimator import START, Estimates, Estimator
 from detector.features import Features, Frame
 from detector.history import History, Rows
 from detector.inbox import Inbox, Stale
 from detector.keeping import LAST_HEARD, Nodes
+from detector.lasting import NEEDED, OF, Lasting
 from detector.resource import RESOURCES, UNCLEAR, resource_of
 from detector.tail.online import Learner
 from detector.together import Says, Together
@@ -69,6 +70,7 @@ class Judge:
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._together = Together()
         self._machines = StateMachines(calm_dwell_s)
+        self._lasting = Lasting()
         self._began: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
         self._restored: Nodes = {}
@@ -144,7 +146,8 @@ class Judge:
         """Makes room for new nodes, and empties slots that were another's."""
         more = self.inbox.slots - len(self._fresh)
         if more > 0:
-            for part in (self.features, self.history, self.estimator, self.vantage, self._together, self._machines):
+            parts = (self.features, self.history, self.estimator, self.vantage, self._together, self._machines)
+            for part in (*parts, self._lasting):
                 part.resize(self.inbox.slots)
             if self.tail is not None:
                 self.tail.resize(self.inbox.slots)
@@ -162,6 +165,7 @@ class Judge:
                 self.estimator.forget(slot)
                 self.vantage.forget(slot)
                 self._together.forget(slot)
+                self._lasting.forget(slot)
                 if self.tail is not None:
                     self.tail.forget(slot)
                 self._in_episode[slot] = self._kept_waiting[slot] = False
@@ -184,14 +188,18 @@ class Judge:
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         crossed = thresholds.cross(frame, self._kept_waiting[slots])
         self._kept_waiting[slots] = crossed.kept_waiting
-        suspected, why = self._suspect(frame, crossed, table)
-        pool_says = self._together.judge(frame, crossed, suspected, self._fresh, self._in_episode)
+        suspected, agreed, why = self._suspect(frame, crossed, table)
+        shown = self._lasting.step(slots, crossed.mild & agreed)
+        lasting: Bools = np.asarray(shown >= NEEDED)
+        pool_says = self._together.judge(frame, crossed, suspected | lasting, self._fresh, self._in_episode)
         seen = pool_says.seen
+        strong = crossed.strong | (seen != INTERFERENCE)
         steps = self._machines.step(
             slots,
             now_s,
             table.time_unix_s,
             seen,
+            strength=np.where(lasting & (seen == INTERFERENCE), ENOUGH, np.where(strong, STRONG, WEAK)),
             wary=frame.borrowed,
             thin=~pool_says.has_requests,
             residual=np.asarray(crossed.residual.any(axis=1)),
@@ -205,7 +213,7 @@ class Judge:
             matrix = frame.matrix()
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(pool_says.has_requests[row])))
-        paths = self._paths(frame, crossed, pool_says, steps, why)
+        paths = self._paths(frame, crossed, pool_says, steps, why, shown)
         verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
         if self.tail is not None:
             self.tail.see(now_s, frame)
@@ -213,14 +221,15 @@ class Judge:
                 verdicts[row].p95_at_rps = curve
         return verdicts
 
-    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Why]:
-        """Rows that look interfered by themselves, and a function that gives the reasons of a row.
+    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Bools, Why]:
+        """Rows that look interfered by themselves, rows that may be so weakly, and a function for a row's reasons.
 
         The tree and the stated thresholds must agree: a tree learns what tells its recordings apart, and one signal can
         be enough for that; the thresholds leave a burst's own waiting out, and ask for a second witness.
         """
         if self.model is None:
-            return crossed.interfering, lambda rows: thresholds.explain_all(frame, crossed, rows)
+            anyone = np.ones(len(table), dtype=bool)
+            return crossed.interfering, anyone, lambda rows: thresholds.explain_all(frame, crossed, rows)
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
         suspected: Bools = np.asarray(crossed.interfering & (lacking | tree.interfering(leaves)))
@@ -229,11 +238,11 @@ class Judge:
             paths = tree.explain_all(frame, rows, leaves)
             for place in np.flatnonzero(lacking[rows]).tolist():
                 row = int(rows[place])
-                lacks = tree.asked_in_vain(frame, row, levels, table.absent[row])
+                lacks = tree.asked_in_vain(frame, row, levels, reasons(table.absent[row]))
                 paths[place] = [*thresholds.explain(frame, crossed, row), f"judged by the thresholds ({lacks})"]
             return paths
 
-        return suspected, why
+        return suspected, lacking | tree.rather_interfering(leaves), why
 
     def _learn(
         self,
@@ -272,15 +281,20 @@ class Judge:
     # -- words ------------------------------------------------------------------------------------------------------
 
     def _paths(
-        self, frame: Frame, crossed: thresholds.Crossed, pool_says: Says, steps: Steps, why: Why
+        self, frame: Frame, crossed: thresholds.Crossed, pool_says: Says, steps: Steps, why: Why, shown: Ints
     ) -> list[list[str]]:
-        """Each row's reasons in words. Nearly all rows are calm and told at once, the others one by one."""
+        """Each row's reasons in words. Nearly all rows are calm and told at once, the others one by one.
+
+        `shown` (M,): in how many of the last ticks a weak neighbour showed.
+        """
         seen = pool_says.seen
         paths = why(np.arange(len(seen)))
         busy = np.flatnonzero((seen != CALM) | (steps.state != CALM) | ~steps.silent)
         for row in busy.tolist():
             slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[seen[row]]
             path = paths[row]
+            if looks == "interference" and shown[row] >= NEEDED:
+                path = [*path, *thresholds.explain_lasting(frame, row), f"in {shown[row]} of the last {OF} ticks"]
             if looks == "overload":
                 cost = _share(frame.demand[row])
                 path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
@@ -291,7 +305,7 @@ class Judge:
             elif state != "calm":
                 path = self._began.get(slot, path)
             elif looks != "calm":
-                path = [*path, f"looks like {looks}, but not in {NEEDED} of the last {OF} ticks"]
+                path = [*path, f"looks like {looks}, but not in enough of the last ticks"]
             said = steps.said(row, lambda row: ", ".join(thresholds.explain_residual(frame, crossed, row)))
             paths[row] = [*path, said] if said else path
         return paths
@@ -337,6 +351,7 @@ class Judge:
         self._fresh[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
         self._machines.lost(slot, now_s, label_unix_s)
+        self._lasting.forget(slot)
         return Verdict(
             v=VERSION,
             node=stale.node,

@@ -1,20 +1,27 @@
-"""Reads a Sample's JSON, but only what the detector looks at: four times as quick as the whole.
+"""Reads a Sample's JSON, but only what the detector looks at: many times as quick as the whole.
 
 The struct is made from `Sample` itself and from what `detector.columns` and `detector.routes` read, with the same
-types, so that a wrong type in what is read is refused in the same words. What is left out is not looked at.
+types, so that a wrong type in what is read is refused in the same words. What is left out is not looked at. Names are
+matched with their pattern when they are first met, since that takes as long as all the rest of a section; the reasons
+of absent values, which are seldom asked for, stay JSON until they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
 
 from detector.columns import SECTIONS, fields_read
-from slackwater.messages import MessageError, RouteTraffic, Sample
+from slackwater.messages import MAX_NAME, NAME_PATTERN, MessageError, RouteTraffic, Sample
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
+_NAMES = ("node", "pool")
+_UNREAD = ("pmu", "periods_missed")
+NAMES_KNOWN = 65536
 
 
 def _part(struct: type[msgspec.Struct], names: set[str]) -> type[msgspec.Struct]:
@@ -51,22 +58,36 @@ def _reading() -> type[msgspec.Struct]:
             part = _part(inner, sections[info.name])
             stand_in = msgspec.convert(msgspec.to_builtins(SECTIONS[info.name][0]), part)
             fields.append((info.name, part | None, stand_in))
-        elif inner is None and info.name != "pmu":
+        elif info.name in _NAMES:
+            fields.append((info.name, str))
+        elif info.name == "absent":
+            fields.append((info.name, msgspec.Raw, msgspec.Raw(b"{}")))
+        elif inner is None and info.name not in _UNREAD:
             fields.append((info.name, info.type, *_default(info)))
     return msgspec.defstruct("Sample", fields, gc=False)
 
 
 _decode = cast(Callable[[bytes | str], Sample], msgspec.json.Decoder(_reading()).decode)
+_decode_whole = msgspec.json.Decoder(Sample).decode
+_pattern = re.compile(NAME_PATTERN)
+
+
+@lru_cache(NAMES_KNOWN)
+def _is_name(text: str) -> bool:
+    return len(text) <= MAX_NAME and _pattern.search(text) is not None
 
 
 def decode(data: bytes | str) -> Sample:
     """The Sample as far as the detector reads it; raises MessageError naming the field that is wrong.
 
-    It has a Sample's attributes, less those that are not read and is never scanned by the garbage
-    collector.
+    It has a Sample's attributes, less those that are not read, with `absent` as it stood (`columns.reasons` reads it),
+    and is never scanned by the garbage collector.
     """
     try:
-        return _decode(data)
+        sample = _decode(data)
+        if not (_is_name(sample.node) and _is_name(sample.pool)):
+            _decode_whole(data)  # which refuses it
+        return sample
     except msgspec.ValidationError as error:
         raise MessageError(f"sample: {error}") from None
     except msgspec.DecodeError as error:

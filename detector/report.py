@@ -42,10 +42,17 @@ def page(model: Model, text: str) -> str:
         ("Time from the onset of a noise to its detection", tree.get("delays_s"), _delays),
         ("Weight of the features in the tree", about.get("importances"), _importances),
         ("The decision tree", model, _tree),
+        (
+            "Error of the estimators of p95 by the share of the data that they were trained on",
+            scores.get("tail"),
+            _tail,
+        ),
     )
     for caption, data, draw in figures:
         shown = draw(data) if data else "<p>Not scored: too few recordings to hold one out.</p>"
         parts.append(f"<h2>{html.escape(caption)}</h2><figure>{shown}</figure>")
+    parts += ["<h2>Estimators of p95</h2>", _estimators(scores.get("tail") or {})]
+    parts += ["<h2>Estimators of the CPU</h2>", _laws(scores.get("law"))]
     parts += ["<h2>By kind and intensity</h2>", _by_noise(tree.get("by_noise") or {})]
     parts += ["<h2>Kinds that the tree was not trained on</h2>", _left_out(scores.get("kinds_left_out") or {})]
     parts += ["<h2>In words</h2>", f"<pre>{html.escape(text)}</pre></body></html>\n"]
@@ -92,6 +99,21 @@ def _by_noise(kinds: Mapping[str, Mapping[str, Any]]) -> str:
 def _left_out(kinds: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [[kind, ", ".join(one["left_out_with"]), *_noise_row(one)] for kind, one in kinds.items()]
     return _table(("noise", "left out with", *NOISE_HEAD), rows) if rows else "<p>Less than three kinds.</p>"
+
+
+def _estimators(found: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[name, one["paae"], one["r2"], one["rows"]] for name, one in found.items()]
+    return _table(("estimator, trained on 70% of the seconds", "PAAE", "R2", "seconds tested on"), rows)
+
+
+def _laws(law: Mapping[str, Any] | None) -> str:
+    if not law:
+        return "<p>Not scored: too few recordings to hold one out.</p>"
+    rows = [
+        [name, one["r2"], one["mean_absolute_error"]]
+        for name, one in (("linear", law), ("with quadratic terms", law["quadratic"]))
+    ]
+    return _table(("law, on recordings held out", "R2", "mean absolute error (share of the CPU)"), rows)
 
 
 def _draw(paint: Callable[[Any], None], width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> str:
@@ -150,6 +172,19 @@ def _delays(delays_s: Sequence[float]) -> str:
         axes.axvline(0.5, linestyle=":", color="gray")
         axes.axvline(1.0, linestyle=":", color="gray")
         axes.set(xlabel="seconds", ylabel="share of the noises found", xlim=(0, None))
+
+    return _draw(paint)
+
+
+def _tail(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """As Heimdall's figure 4.5: each estimator's PAAE on all seconds, learnt from the first of them."""
+
+    def paint(axes: Any) -> None:
+        for name, one in found.items():
+            shares, errors, _ = zip(*one["learning_curve"], strict=True)
+            axes.plot([100 * share for share in shares], [100 * error for error in errors], marker="o", label=name)
+        axes.set(xlabel="share of the seconds trained on, %", ylabel="PAAE, %", ylim=(0, None))
+        axes.legend()
 
     return _draw(paint)
 

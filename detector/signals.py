@@ -69,6 +69,12 @@ def _period_ms(columns: Columns) -> Floats:
     return np.where(period_s > 0, period_s * 1e3, np.nan)
 
 
+def _run_delay_per_cpu(columns: Columns) -> Floats:
+    """As told, unless it is known that there was hardly any CPU time: an idle server's is a ratio of noise."""
+    idle = columns["sched.cpu_s_per_s"] < MIN_CPU_S
+    return np.where(idle, np.nan, columns["sched.run_delay_per_cpu_s"])
+
+
 def _involuntary_per_cpu(columns: Columns) -> Floats:
     """Per CPU second, as far as there is CPU time to speak of: switches alone only count requests."""
     cpu_s = columns["sched.cpu_s_per_s"]
@@ -94,7 +100,7 @@ MIN_CPU_S = 0.01
 # Hardware counters and the probe are told apart by their signals: `cpi` and `cache_miss_rate` are hardware's, `probe_*`
 # the probe's. A VM that gains or loses its counters then does not compare one with the other's baseline.
 _PERIOD: Source = (_period_ms, ("period_s",))
-_RUN_DELAY_PER_CPU = _one("sched.run_delay_per_cpu_s")
+_RUN_DELAY_PER_CPU: Source = (_run_delay_per_cpu, ("sched.run_delay_per_cpu_s", "sched"))
 _RUN_DELAY = _one("sched.run_delay_s_per_s")
 _RATIO = _either("canary.wall_cpu_ratio", "counters.wall_cpu_ratio", "canary", "counters")
 _RATIO_MAX: Source = (None, _RATIO[1])
@@ -126,10 +132,13 @@ _IN_FLIGHT = _one("traffic.in_flight")
 _UTILISATION = _one("cpu.utilisation")
 _HIGHEST = f"highest canary wall/CPU ratio of {WINDOW} ticks"
 _LONGEST = f"the canary's longest wait for a core in {WINDOW} ticks"
+_OF_PERIODS = "throttled share of the quota's periods"
 _AT_BALANCER = "mean response time at the balancer"
 _BY_ROUTE = "response time by route over its calm one"
 
 # fmt: off
+# The throttled share is not offered to the tree. It tells the lab's hosts apart, where server and neighbour share a
+# quota; a VM has no such figure, and who has a quota of its own is never throttled by a neighbour.
 SIGNALS: tuple[Signal, ...] = (
     Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", True, *_RUN_DELAY_PER_CPU),
     Signal("run_delay", "run delay per second", "", 0.02, "run queue", True, *_RUN_DELAY, evidence=False),
@@ -140,7 +149,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("late_max", _LONGEST, " ms", 1.0, "core", True, *_LATE_MAX),
     Signal("steal", "steal", "", 0.02, "run queue", False, *_STEAL),
     Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", True, *_PRESSURE),
-    Signal("throttled", "throttled share of the quota's periods", "", 0.1, "run queue", True, *_THROTTLED),
+    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", True, *_THROTTLED, evidence=False),
     Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", False, *_SWITCHES),
     Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", False, *_CPI),
     Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", False, *_MISSES),

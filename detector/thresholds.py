@@ -62,6 +62,18 @@ OWN_DOING = 0.85
 LEISURE = 0.6
 """Who used less of its CPU than this in each of the last ticks had no burst: if its requests wait for a core in two
 ticks in a row, that is another's doing. In one tick it is not: a burst's first tick may hold little of it."""
+STRONG_TOGETHER = 16.0
+"""A tick shows a neighbour strongly when two groups or more are beyond their limits and by how much, multiplied, is
+this: each of two by 4 times. A machine's hiccups raise one a lot or two a little."""
+LASTING: dict[str, Limit] = {
+    "run_delay_per_cpu": Limit(2.2, 1.8),
+    "steal": Limit(2.2, 1.8),
+    "rt_routes": Limit(2.0, 1.6),
+    "rt_mean": Limit(2.0, 1.6),
+    "rt_balancer": Limit(2.0, 1.6),
+}
+"""A weak neighbour crosses the other limits now and then only. Who waits for a core and makes users wait by this much
+in most ticks for more than a second has one too (`detector.lasting`)."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
 RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "probe_cycles")
@@ -72,6 +84,10 @@ _WAITS: Bools = np.array([signal.queues for signal in SIGNALS])
 _LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
 _OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
 _PEERS: Floats = np.array([LIMITS[s.key].peers if s.key in LIMITS else np.inf for s in SIGNALS])
+_CAUSES_LASTING = [INDEX["run_delay_per_cpu"], INDEX["steal"]]
+_USERS_LASTING = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
+_LASTING_OWN: Floats = np.array([LASTING[s.key].own if s.key in LASTING else np.inf for s in SIGNALS])
+_LASTING_PEERS: Floats = np.array([LASTING[s.key].peers if s.key in LASTING else np.inf for s in SIGNALS])
 _RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
 _RESIDUAL_OWN: Floats = np.array([RESIDUAL_LIMITS[key].own for key in RESIDUAL])
 _RESIDUAL_PEERS: Floats = np.array([RESIDUAL_LIMITS[key].peers for key in RESIDUAL])
@@ -95,6 +111,10 @@ class Crossed:
     """(M,) by the thresholds alone: a neighbour."""
     kept_waiting: Bools
     """(M,) the run queue and users deviate, at leisure: a neighbour when the tick before was so too."""
+    strong: Bools
+    """(M,) `STRONG_TOGETHER`."""
+    mild: Bools
+    """(M,) beyond the limits of `LASTING`, which says something only when it lasts."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
@@ -123,6 +143,10 @@ def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
         strong_votes = (strong | (no_own & (frame.peers >= _OWN * UNKNOWN_OWN * STRONG))) & (
             (frame.peers >= _PEERS * STRONG) | (no_peers & ~no_own)
         )
+        lasting = (frame.own >= _LASTING_OWN) & (frame.peers >= _LASTING_PEERS) & ~own_doing
+        # As above: routes come before all requests, and what the balancer sees stands in for what nobody sees.
+        lasting[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
+        mild: Bools = np.asarray(lasting[:, _CAUSES_LASTING].any(axis=1) & lasting[:, _USERS_LASTING].any(axis=1))
         residual = (
             (frame.own[:, _RESIDUAL] >= _RESIDUAL_OWN)
             & far[:, _RESIDUAL]
@@ -135,6 +159,8 @@ def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
         votes=votes,
         interfering=interfering if waited is None else interfering | (kept_waiting & waited),
         kept_waiting=kept_waiting,
+        strong=_strong_together(frame, votes),
+        mild=mild,
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
@@ -148,6 +174,18 @@ def _groups(marks: Bools) -> dict[str, Bools]:
         marked = marks[some]
         for group, columns in _GROUPS.items():
             found[group][some] = (marked & columns).any(axis=1)
+    return found
+
+
+def _strong_together(frame: Frame, votes: Bools) -> Bools:
+    found = np.zeros(len(votes), dtype=bool)
+    some = np.flatnonzero(votes.any(axis=1))
+    if len(some):
+        beyond = np.fmin(frame.own[some] / _OWN, frame.peers[some] / _PEERS)
+        beyond = np.where(votes[some], np.maximum(np.nan_to_num(beyond, nan=1.0), 1.0), 0.0)
+        by_group = np.stack([beyond[:, columns].max(axis=1) for columns in _GROUPS.values()], axis=1)
+        together = np.where(by_group > 0.0, by_group, 1.0).prod(axis=1)
+        found[some] = ((by_group > 0.0).sum(axis=1) >= 2) & (together >= STRONG_TOGETHER)
     return found
 
 
@@ -215,6 +253,17 @@ def explain_slow(frame: Frame, row: int) -> list[str]:
     ratio[np.isnan(frame.spreads[row]) | (frame.spreads[row] < MIN_SPREADS)] = 0.0
     columns = [int(column) for column in np.argsort(-ratio)[:2] if ratio[column] >= 1.0]
     return [f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_OWN[column]:g}x)" for column in columns]
+
+
+def explain_lasting(frame: Frame, row: int) -> list[str]:
+    """What a row shows beyond the limits of `LASTING`, in words."""
+    with np.errstate(invalid="ignore"):
+        beyond = (frame.own[row] >= _LASTING_OWN) & (frame.peers[row] >= _LASTING_PEERS)
+    return [
+        f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_LASTING_OWN[column]:g}x) and "
+        f"{times(frame.peers[row, column])} its peers' (>= {_LASTING_PEERS[column]:g}x)"
+        for column in np.flatnonzero(beyond).tolist()
+    ]
 
 
 def explain_residual(frame: Frame, crossed: Crossed, row: int) -> list[str]:

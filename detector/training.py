@@ -23,6 +23,8 @@ from detector.judge import Judge, Tick
 from detector.recording import Recording, RecordingError
 from detector.replay import play
 from detector.scores import Scores, of_noises, score
+from detector.tail.curves import TooFewRows, compare
+from detector.tail.data import rows_of
 from detector.tree import CLASSES, MAX_DEPTH, Model, Tree, save
 
 SETTLE_S = 1.0
@@ -216,6 +218,9 @@ def train_model(
     classifier = fit_tree(parts)
     coefficients, law_fit = fit_law(parts)
     scores = _cross_validate(recordings, parts, options, progress)
+    progress("estimators of p95", 0, 1)
+    tail = _compare_tail(recordings)
+    progress("estimators of p95", 1, 1)
     importances = dict(
         zip(FEATURES, (round(float(value), 4) for value in classifier.feature_importances_), strict=True)
     )
@@ -244,7 +249,7 @@ def train_model(
             "calm": int(sum((~part.interfered).sum() for part in parts)),
             "interference": int(sum(part.interfered.sum() for part in parts)),
         },
-        "scores": {**scores, "law_on_training_data": law_fit},
+        "scores": {**scores, "law_on_training_data": law_fit, "tail": tail},
         "importances": {feature: value for feature, value in importances.items() if value > 0},
     }
     return save(out, classifier, coefficients, metadata)
@@ -287,6 +292,14 @@ def _cross_validate(
         "law": mean_laws(laws),
         "curves": _curves(held_shares, held_truths),
     }
+
+
+def _compare_tail(recordings: Sequence[Recording]) -> dict[str, Any] | None:
+    """Scores and learning curves of the estimators of p95; None with too few seconds of servers with requests."""
+    try:
+        return compare(rows_of(recordings))
+    except TooFewRows:
+        return None
 
 
 def mean_laws(laws: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any] | None:

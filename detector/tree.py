@@ -30,6 +30,8 @@ CLASSES = ("calm", "interference")
 SURE = 0.9
 """A leaf says `interference` from this share of its training ticks on. The classes are weighted alike although calm is
 far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
+RATHER = 0.5
+"""From this share on a leaf does not speak against a weak neighbour that lasts."""
 SHIPPED = Path(__file__).parent / "models" / "start.skops"
 REVIEWED = ["sklearn.tree._tree.Tree"]
 """The one type that skops does not trust by itself and a model needs: scikit-learn looks nodes up by the numbers in it
@@ -120,6 +122,10 @@ class Tree:
     def interfering(self, leaves: Ints) -> Bools:
         """True for leaves that say `interference` (`SURE`)."""
         return np.asarray(self.interference[leaves] >= SURE)
+
+    def rather_interfering(self, leaves: Ints) -> Bools:
+        """True for leaves whose ticks were rather interfered than not: too little by itself (`SURE`)."""
+        return np.asarray(self.interference[leaves] >= RATHER)
 
     def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
         """What the first split that met a missing value asked for, and why it is not there (`absent`: its Sample's)."""

@@ -19,7 +19,8 @@ NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$(?!\n)"
 `$` alone would let a newline at the end through, which would end a command on HAProxy's socket.
 """
 
-Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=128)]
+MAX_NAME = 128
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
 Count = Annotated[int, Meta(ge=0)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.episodes import CODES, STATES, StateMachines
+from detector.episodes import CODES, STATES, STRONG, StateMachines
 from slackwater.messages import State
 
 
@@ -39,6 +39,7 @@ class OneMachine:
         label_unix_s: float,
         seen: State,
         *,
+        strength: int = STRONG,
         wary: bool = False,
         thin: bool = False,
         residual: str = "",
@@ -49,6 +50,7 @@ class OneMachine:
             now_s,
             np.array([label_unix_s]),
             np.array([CODES[seen]]),
+            strength=np.array([strength]),
             wary=np.array([wary]),
             thin=np.array([thin]),
             residual=np.array([bool(residual)]),

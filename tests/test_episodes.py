@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_machine import OneMachine, Status
 
-from detector.episodes import CODES, MAX_DWELL_S, REOPENS_WITHIN_S, STATES, StateMachines
+from detector.episodes import CODES, ENOUGH, MAX_DWELL_S, REOPENS_WITHIN_S, STATES, STRONG, WEAK, StateMachines
 from slackwater.messages import State
 
 PERIOD_S = 0.2
@@ -60,6 +60,35 @@ def test_two_of_the_last_three_ticks_begin_an_episode() -> None:
     assert (status.state, status.began, status.episode) == ("interference", True, 1)
     assert status.said == "2 of the last 3 ticks"
     assert status.since_unix_s == 1000.0 + run.now_s
+
+
+def weakly(run: Run, *ticks: int | None) -> list[State]:
+    """States after ticks of interference of these strengths; None is a calm tick."""
+    found: list[State] = []
+    for strength in ticks:
+        one = run.one
+        run.now_s += PERIOD_S
+        seen: State = "calm" if strength is None else "interference"
+        found.append(
+            one.step(run.now_s, 1000.0 + run.now_s, seen, strength=WEAK if strength is None else strength).state
+        )
+    return found
+
+
+def test_weak_ticks_are_needed_three_times_of_four_unless_one_is_strong_or_enough() -> None:
+    assert weakly(Run(), WEAK, WEAK, None, None, WEAK, None, WEAK)[-1] == "calm"
+    assert weakly(Run(), WEAK, None, WEAK, WEAK) == ["calm"] * 3 + ["interference"]
+    assert weakly(Run(), WEAK, STRONG) == ["calm", "interference"]
+    assert weakly(Run(), STRONG, None, WEAK) == ["calm", "calm", "interference"]
+    assert weakly(Run(), STRONG, None, None, WEAK)[-1] == "calm"
+    assert weakly(Run(), ENOUGH) == ["interference"]
+
+
+def test_three_weak_ticks_of_four_are_told_so() -> None:
+    run = Run()
+    weakly(run, WEAK, None, WEAK)
+    run.now_s += PERIOD_S
+    assert run.one.step(run.now_s, 1000.0, "interference", strength=WEAK).said == "3 of the last 4 ticks"
 
 
 def test_a_node_without_a_baseline_needs_three_of_three() -> None:

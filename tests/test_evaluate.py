@@ -163,9 +163,18 @@ def learn_of(law: Floats) -> Learned:
 def test_the_report_is_one_file_with_all_figures(trained: tuple[Path, Path, str]) -> None:
     text = trained[1].read_text()
     assert text.startswith("<!doctype html>")
-    assert text.count("<svg") == 6
+    assert text.count("<svg") == 7
     assert not re.search(r"(src|href)=\"(?!#|data:)", text), "nothing outside the file is needed"
-    for words in ("Confusion of states", "area ", "average precision", "share of the noises found", "Decision tree"):
+    for words in (
+        "Confusion of states",
+        "area ",
+        "average precision",
+        "share of the noises found",
+        "Decision tree",
+        "PAAE, %",
+        "random forest",
+        "with quadratic terms",
+    ):
         assert words in text
     assert "run delay per CPU second" in text
     again = CliRunner().invoke(commands.detector, ["explain", "--model", str(trained[0]), "--report", str(trained[1])])

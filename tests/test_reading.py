@@ -12,7 +12,7 @@ import pytest
 from synthetic_cluster import Cluster
 
 from detector import reading
-from detector.columns import row_of, table_of
+from detector.columns import reasons, row_of, table_of
 from detector.judge import Judge
 from slackwater import messages
 from slackwater.messages import MessageError, Sample
@@ -33,8 +33,9 @@ def test_golden_samples_give_the_same_columns_and_plain_fields(path: Path) -> No
     assert first.keys() == second.keys()
     for name, values in second.items():
         np.testing.assert_array_equal(first[name], values)
-    for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s", "absent", "samples_dropped"):
+    for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s", "samples_dropped"):
         assert getattr(quick, name) == getattr(full, name)
+    assert reasons(quick.absent) == full.absent
     routes = [(one.route, one.rps, one.rt_mean_ms) for one in full.traffic.routes] if full.traffic else []
     assert ([(one.route, one.rps, one.rt_mean_ms) for one in quick.traffic.routes] if quick.traffic else []) == routes
 
@@ -61,7 +62,16 @@ def broken(change: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "change", [{"node": 7}, {"seq": -1}, {"cpu.utilisation": "much"}, {"pool": "a b"}, {"traffic.rps": -3}, {"cpu": []}]
+    "change",
+    [
+        {"node": 7},
+        {"seq": -1},
+        {"cpu.utilisation": "much"},
+        {"pool": "a b"},
+        {"node": "n" * 129},
+        {"traffic.rps": -3},
+        {"cpu": []},
+    ],
 )
 def test_what_is_read_is_refused_in_the_same_words(change: dict[str, Any]) -> None:
     with pytest.raises(MessageError) as full:
@@ -71,6 +81,11 @@ def test_what_is_read_is_refused_in_the_same_words(change: dict[str, Any]) -> No
     assert str(quick.value) == str(full.value)
     with pytest.raises(MessageError, match="not JSON"):
         reading.decode(b"{")
+
+
+def test_reasons_that_are_none_count_as_none() -> None:
+    for absent in (5, {"sched": 5}, ["sched"]):
+        assert reasons(reading.decode(broken({"absent": absent})).absent) == {}
 
 
 def test_it_stays_small() -> None:
