@@ -40,8 +40,7 @@ PHASES = ("calm", "noisy")
 MEASURES = ("requests", "errors", "rps", "mean_ms", "p50_ms", "p95_ms", "p99_ms")
 THREADS_A_PROCESS = 64
 FAILED = 0.01
-"""A cell that fails more of its requests is not the best, however quick: with fewer workers than clients Apache closes
-idle connections that are just being used."""
+"""A cell that fails more of its requests is not the best, however quick."""
 ROW = pa.schema(
     [("round", pa.int64()), ("workers", pa.int64()), ("children", pa.int64()), ("phase", pa.string())]
     + [(name, pa.int64() if name in ("requests", "errors") else pa.float64()) for name in MEASURES]
