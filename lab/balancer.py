@@ -107,14 +107,15 @@ def free_port(wanted: int) -> int:
 def master_hears(pid: int, info: str) -> bool:
     """Whether HAProxy's master takes a SIGUSR2; `info` is what it answers to `show info`.
 
-    Until 3.0 a SIGUSR2 is lost until the master has executed itself anew to wait for its worker.
+    From 2.5 to 3.0 a SIGUSR2 is lost until the master has executed itself anew to wait for its worker.
     """
     process = Path(f"/proc/{pid}")
     caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
     hears = int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
-    version = next(line for line in info.splitlines() if line.startswith("Version: ")).split()[1]
+    text = next(line for line in info.splitlines() if line.startswith("Version: ")).split()[1]
+    version = tuple(map(int, text.split(".")[:2]))
     waits = b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
-    return bool(hears) and (waits or tuple(map(int, version.split(".")[:2])) >= (3, 1))
+    return bool(hears) and (waits or not (2, 5) <= version < (3, 1))
 
 
 class Balancer:

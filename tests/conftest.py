@@ -17,22 +17,13 @@ from lab.lab import traces
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-HAPROXIES = ["haproxy", "haproxy-3", "haproxy-3.2"]
-
-
-@pytest.fixture(params=["haproxy-2.2", *HAPROXIES])
-def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
-    return _run_with(str(request.param), monkeypatch)
+HAPROXIES = ["haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2"]
 
 
 @pytest.fixture(params=HAPROXIES)
-def haproxy_with_agents(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same without Debian 11's 2.2, whose agent checks run into their timeout."""
-    return _run_with(str(request.param), monkeypatch)
-
-
-def _run_with(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
+    name = str(request.param)
     if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
         pytest.skip(f"{name} is neither in .build/bin nor in PATH")
     monkeypatch.setattr(real_haproxy, "PROGRAM", name)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, servers_of, until, web_servers
+from real_haproxy import RealHAProxy, agent_inter_ms, backend, haproxy, needs_haproxy, servers_of, until, web_servers
 
 from lbengine.agent_check import PATIENCE_S, TELL_AGAIN_S, AgentCheck, in_force, percent_of
 from lbengine.haproxy import HAProxy
@@ -204,13 +204,14 @@ class Agent:
 
 @contextmanager
 def with_agents(configured: int = 100, more: str = "") -> Iterator[tuple[RealHAProxy, list[Agent]]]:
-    """Two servers, each with an agent that HAProxy asks twenty times a second."""
+    """Two servers, each with an agent that HAProxy asks as often as it can."""
     agents = [Agent(), Agent()]
     try:
         with web_servers(2) as ports:
             lines = "\n".join(
                 servers_of(
-                    [port], f"weight {configured} agent-check agent-port {agent.port} agent-inter 50ms {more}"
+                    [port],
+                    f"weight {configured} agent-check agent-port {agent.port} agent-inter {agent_inter_ms()}ms {more}",
                 ).replace("host1", f"host{n}")
                 for n, (port, agent) in enumerate(zip(ports, agents, strict=True), start=1)
             )
@@ -222,7 +223,7 @@ def with_agents(configured: int = 100, more: str = "") -> Iterator[tuple[RealHAP
 
 
 @needs_haproxy
-@pytest.mark.usefixtures("haproxy_with_agents")
+@pytest.mark.usefixtures("haproxy_version")
 class TestOnARealHAProxy:
     @pytest.mark.parametrize("configured", [1, 7, 100, 200])
     def test_it_makes_of_each_percentage_what_we_count_on(self, configured: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from lbengine_site import HOSTS, Detector, Site, story, until
-from real_haproxy import haproxy, needs_haproxy, servers_of, web_servers
+from real_haproxy import agent_inter_ms, haproxy, needs_haproxy, servers_of, web_servers
 from real_processes import free_address
 
 from slackwater.bus import Bus
@@ -23,7 +23,7 @@ from slackwater.journal import Journal, journal_path
 MONITOR = shutil.which("slackwater-monitor")
 pytestmark = [
     needs_haproxy,
-    pytest.mark.usefixtures("haproxy_with_agents"),
+    pytest.mark.usefixtures("haproxy_version"),
     pytest.mark.skipif(shutil.which("nats-server") is None, reason="nats-server is not in PATH"),
     pytest.mark.skipif(MONITOR is None, reason="slackwater-monitor is not built (make setup)"),
 ]
@@ -31,10 +31,10 @@ pytestmark = [
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Three nodes whose monitors HAProxy asks ten times a second."""
+    """Three nodes whose monitors HAProxy asks as often as it can."""
     agents = [free_address() for _ in HOSTS]
     with web_servers(3) as ports, contextlib.ExitStack() as stack:
-        options = "weight 100 agent-check agent-inter 100ms agent-port"
+        options = f"weight 100 agent-check agent-inter {agent_inter_ms()}ms agent-port"
         lines = "\n".join(
             servers_of([port], f"{options} {agent.rpartition(':')[2]}").replace("host1", host)
             for host, port, agent in zip(HOSTS, ports, agents, strict=True)
