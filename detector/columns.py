@@ -45,7 +45,10 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
         ("cpu_some", "memory_some", "io_some", "cgroup_cpu_some", "cgroup_memory_some", "cgroup_io_some"),
     ),
     "counters": (Counters(source="canary"), ("cpi", "cache_miss_rate", "wall_cpu_ratio")),
-    "canary": (Canary(), ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms")),
+    "canary": (
+        Canary(),
+        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms", "cpu_share"),
+    ),
     "traffic": (Traffic(), ("rps", "rt_mean_ms", "rt_p95_ms", "in_flight")),
     "memory": (Memory(), ("major_faults_per_s",)),
     "disk": (Disk(device=""), ("busy", "wait_ms")),

@@ -131,13 +131,16 @@ class StateMachines:
         wary: Bools,
         thin: Bools,
         residual: Bools,
+        repeated: Bools | None = None,
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
         `seen` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`, `STRONG`,
         `ENOUGH`; without it all are strong); `thin` says that only little can show, since
         the server has no requests; `residual` that something shows of a neighbour even so. With requests they tell,
-        and it is not asked. `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just be starting.
+        and it is not asked; nor where `repeated` says that the tick has the figures of the one before (without requests
+        for a minute the canary runs in each second period). `wary` asks for 3 of 3 ticks: a node without a baseline of
+        its own may just be starting.
         """
         back = self.state[slots] == UNKNOWN
         self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
@@ -170,7 +173,7 @@ class StateMachines:
             what[loud], seconds[loud] = _GOES_ON, now_s - self.since_s[slots[loud]]
             self._calm_from_s[slots[loud]] = np.nan
             quiet = going & ~loud
-            asked = quiet & thin
+            asked = quiet & thin if repeated is None else quiet & thin & ~repeated
             self._residual[slots[asked]] = np.concatenate(
                 [self._residual[slots[asked]][:, 1:], residual[asked][:, None]], axis=1
             )

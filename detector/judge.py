@@ -203,6 +203,7 @@ class Judge:
             wary=frame.borrowed,
             thin=~pool_says.has_requests,
             residual=np.asarray(crossed.residual.any(axis=1)),
+            repeated=table.columns["canary.cpu_share"] == 0.0,
         )
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour

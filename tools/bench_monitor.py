@@ -42,6 +42,8 @@ from sniffer_bench.stage import (
 
 PERIOD_S = 0.2
 WARM_UP_S = 3.0
+AT_REST_S = 62.0
+"""After a minute without requests the monitor's canary runs in each second period."""
 STARTED = "has started"
 """The monitor says so when it has given back what only its start needed."""
 START_WITHIN_S = 30.0
@@ -267,11 +269,14 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     report.say(f"\n## {title}\n")
     if rate:
         report.say(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
+    else:
+        report.say("The monitor after a minute of that: its canary then runs in each second period.\n")
     costs: dict[str, list[Cost]] = {name: [] for name in PROGRAMS}
     rates: list[float] = []
     for _ in range(rounds):
         for name, start in PROGRAMS.items():
-            with load(made, rate, WARM_UP_S + seconds + 30), running(made, start) as pid:
+            warm_up_s = AT_REST_S if start is monitor and not rate else WARM_UP_S
+            with load(made, rate, WARM_UP_S + seconds + 30), running(made, start, warm_up_s) as pid:
                 if name == "node_exporter":
                     with scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes:
                         costs[name].append(cost(pid, seconds))

@@ -22,8 +22,9 @@ const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
 const BUSY: f64 = 0.9;
 /// From this ratio of wall to CPU time on the probe counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
-/// When nobody has asked the web server anything for so long, each second period is left out.
-const SELDOM_AFTER_S: f64 = 1.0;
+/// When nobody has asked the web server anything for so long, each second period is left out. Long enough that a server
+/// that was drained because of a neighbour, and waits for its end, is looked at in every period.
+const SELDOM_AFTER_S: f64 = 60.0;
 
 /// Calibrates the probe, unless it is switched off.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
@@ -161,7 +162,7 @@ mod tests {
 
     fn canary() -> Canary {
         let moments = Some(Moments::new(Probe::new(1024), 1 << 40));
-        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: 0.0 }
+        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9 }
     }
 
     #[test]
