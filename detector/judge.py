@@ -24,6 +24,7 @@ from detector.inbox import Inbox, Stale
 from detector.keeping import LAST_HEARD, Nodes
 from detector.lasting import NEEDED, OF, Lasting
 from detector.resource import RESOURCES, UNCLEAR, resource_of
+from detector.signals import leave_out_idle
 from detector.tail.online import Learner
 from detector.together import Says, Together
 from detector.tree import Model
@@ -184,6 +185,7 @@ class Judge:
         """One Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
         table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
+        leave_out_idle(table.columns, self._in_episode[slots])
         rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         crossed = thresholds.cross(frame, self._kept_waiting[slots])

@@ -69,10 +69,11 @@ def _period_ms(columns: Columns) -> Floats:
     return np.where(period_s > 0, period_s * 1e3, np.nan)
 
 
-def _run_delay_per_cpu(columns: Columns) -> Floats:
-    """As told, unless it is known that there was hardly any CPU time: an idle server's is a ratio of noise."""
-    idle = columns["sched.cpu_s_per_s"] < MIN_CPU_S
-    return np.where(idle, np.nan, columns["sched.run_delay_per_cpu_s"])
+def leave_out_idle(columns: Columns, in_episode: Bools) -> None:
+    """Takes the run delay per CPU second out where it is known that there was hardly any CPU time: an idle server's is
+    a ratio of noise. In an episode it stays: a server that was drained shows its neighbour by little else."""
+    idle = (columns["sched.cpu_s_per_s"] < MIN_CPU_S) & ~in_episode
+    columns["sched.run_delay_per_cpu_s"] = np.where(idle, np.nan, columns["sched.run_delay_per_cpu_s"])
 
 
 def _involuntary_per_cpu(columns: Columns) -> Floats:
@@ -100,7 +101,7 @@ MIN_CPU_S = 0.01
 # Hardware counters and the probe are told apart by their signals: `cpi` and `cache_miss_rate` are hardware's, `probe_*`
 # the probe's. A VM that gains or loses its counters then does not compare one with the other's baseline.
 _PERIOD: Source = (_period_ms, ("period_s",))
-_RUN_DELAY_PER_CPU: Source = (_run_delay_per_cpu, ("sched.run_delay_per_cpu_s", "sched"))
+_RUN_DELAY_PER_CPU = _one("sched.run_delay_per_cpu_s")
 _RUN_DELAY = _one("sched.run_delay_s_per_s")
 _RATIO = _either("canary.wall_cpu_ratio", "counters.wall_cpu_ratio", "canary", "counters")
 _RATIO_MAX: Source = (None, _RATIO[1])
