@@ -240,16 +240,18 @@ def _by_queue(frame: Frame) -> Floats:
 
 def lost_share(frame: Frame) -> Floats:
     """(M,) share of its calm CPU that a server did not get in this tick, by what shows it most; 0 if nothing does."""
-    worst = np.fmax(np.fmax(_by_queue(frame), _by_core(frame)), _by_steal(frame))
-    return np.asarray(np.clip(np.nan_to_num(worst, nan=0.0), 0.0, 1.0))
+    return _share(np.fmax(np.fmax(_by_queue(frame), _by_core(frame)), _by_steal(frame)))
 
 
 def comparable_loss(frame: Frame) -> Floats:
     """(M,) the same, to compare servers by: from the run queue where it is known, since the probe only now and then
     meets whoever is on its core, and the machine's own little jobs too."""
     by_queue = _by_queue(frame)
-    other = np.fmax(_by_core(frame), _by_steal(frame))
-    return np.asarray(np.clip(np.nan_to_num(np.where(np.isnan(by_queue), other, by_queue), nan=0.0), 0.0, 1.0))
+    return _share(np.where(np.isnan(by_queue), np.fmax(_by_core(frame), _by_steal(frame)), by_queue))
+
+
+def _share(lost: Floats) -> Floats:
+    return np.asarray(np.clip(np.nan_to_num(lost, nan=0.0), 0.0, 1.0))
 
 
 def _by_core(frame: Frame) -> Floats:

@@ -150,12 +150,25 @@ def ratio(phases: dict[str, Figures]) -> float | None:
 
 def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     """All rounds; gives the JSON of the run."""
+    controller = RetuningController(lab, BEGIN_S + plan.seconds + 1.0)
+    return run_rounds("all-noisy", lab, plan, controller, one_round, sentence, say)
+
+
+def run_rounds(
+    scenario: str,
+    lab: Lab,
+    plan: Plan,
+    controller: RetuningController,
+    one_round: Callable[[Lab, RetuningController, Plan], dict[str, Any]],
+    sentence: Callable[[dict[str, Any]], str],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """All rounds of a scenario with the second stage; gives the JSON of the run."""
     if not lab.settings.retunable:
         raise LabError("this scenario needs a lab whose hosts can be retuned")
     facts = machine.describe(lab)
     make_keys()
     warm = lab.load(Demand(clients=plan.clients), WARM_UP_S)
-    controller = RetuningController(lab, BEGIN_S + plan.seconds + 1.0)
     controller.start()
     start_wsengines(lab, POOL, BUS_LISTEN, allowed(plan.knobs))
     warm.finish()
@@ -163,7 +176,7 @@ def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     for number in range(1, plan.rounds + 1):
         rounds.append(one_round(lab, controller, plan))
         say(f"round {number} of {plan.rounds}: {sentence(rounds[-1])}")
-    settings = {"scenario": "all-noisy", **plan.__dict__, "php_children": lab.settings.php_children}
+    settings = {"scenario": scenario, **plan.__dict__, "php_children": lab.settings.php_children}
     return {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
 
 

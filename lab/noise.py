@@ -112,29 +112,6 @@ class Filled:
             raise LabError(f"the noise {self.kind} did not begin in {self.host}: {told}")
 
 
-def start(
-    maker: str,
-    host: str,
-    kind: str,
-    intensity: float,
-    seconds: float,
-    *,
-    quota_cores: float,
-    procs_files: Sequence[str],
-    address: str = "127.0.0.1",
-    wrap: Sequence[str] = (),
-) -> Noise:
-    """`prepare` and `begin` of one."""
-    filled = prepare(
-        *(maker, host, kind, intensity, seconds),
-        quota_cores=quota_cores,
-        procs_files=procs_files,
-        address=address,
-        wrap=wrap,
-    )
-    return begin([filled])[0]
-
-
 def prepare(
     maker: str,
     host: str,

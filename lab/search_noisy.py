@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab import machine
-from lab.all_noisy import BEGIN_S, PHASES, WARM_UP_S, Plan, RetuningController, allowed, median_ratio, ratio
-from lab.controller import BUS_LISTEN, POOL, STATE_DIR
+from lab.all_noisy import BEGIN_S, PHASES, Plan, RetuningController, ratio, run_rounds
+from lab.controller import STATE_DIR
 from lab.lab import Lab
 from lab.load import Demand, Requests
 from lab.measure import Figures, figures
 from lab.paths import LabError
-from lab.retunable import make_keys, start_wsengines
 from lab.scenario import at_baseline, shown
 from slackwater.messages import Change
 
@@ -108,23 +106,11 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
 
 def run(lab: Lab, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     """All rounds; gives the JSON of the run."""
-    facts = machine.describe(lab)
-    make_keys()
-    warm = lab.load(Demand(clients=plan.clients), WARM_UP_S)
     controller = RetuningController(
         lab, BEGIN_S + plan.seconds + 1.0, policy="search", search_measure_s=MEASURE_S, leave_after_s=LEAVE_AFTER_S
     )
-    controller.start()
-    start_wsengines(lab, POOL, BUS_LISTEN, allowed(plan.knobs))
-    warm.finish()
-    rounds = []
-    for number in range(1, plan.rounds + 1):
-        rounds.append(one_round(lab, controller, plan))
-        say(f"round {number} of {plan.rounds}: {sentence(rounds[-1])}")
-    remembered = json.loads((STATE_DIR / "retune.json").read_text())["found"]
-    settings = {"scenario": "search", **plan.__dict__, "php_children": lab.settings.php_children}
-    median = median_ratio(rounds)
-    return {"machine": facts, "settings": settings, "rounds": rounds, "remembered": remembered, "ratio": median}
+    found = run_rounds("search", lab, plan, controller, one_round, sentence, say)
+    return {**found, "remembered": json.loads((STATE_DIR / "retune.json").read_text())["found"]}
 
 
 def sentence(found: dict[str, Any]) -> str:

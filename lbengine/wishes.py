@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_S = 60.0
-WISHES = ("drain", "limit", "hold", "undo")
+KINDS = ("drain", "limit", "hold")
+WISHES = (*KINDS, "undo")
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,14 @@ class Wishes:
     """At most one of each kind for each server; `now_s` is a monotonic clock."""
 
     def __init__(self) -> None:
-        self._drains: dict[str, Wish] = {}
-        self._limits: dict[str, Wish] = {}
-        self._holds: dict[str, Wish] = {}
+        self._of: dict[str, dict[str, Wish]] = {kind: {} for kind in KINDS}
 
     def take(self, server: str, question: Mapping[str, Any], now_s: float) -> str:
         """Takes one of WISHES as it came over the bus; what it comes to in words. Raises ValueError."""
         action, for_s = question.get("action"), question.get("for_s", 0.0)
         if action == "undo":
-            kinds = {"drain": self._drains, "limit": self._limits, "hold": self._holds}
             what = question.get("what")
-            found = [wishes.pop(server, None) for kind, wishes in kinds.items() if what in (None, kind)]
+            found = [wishes.pop(server, None) for kind, wishes in self._of.items() if what in (None, kind)]
             return f"{server}: {'left to the law again' if any(found) else 'nothing was asked for'}"
         if not isinstance(for_s, int | float) or not 0.0 < for_s <= LONGEST_S:
             raise ValueError(f"`for_s` must be more than 0 and at most {LONGEST_S:g} seconds, got {for_s!r}")
@@ -52,24 +50,26 @@ class Wishes:
             raise ValueError(f"`maxconn` must be a whole number from 1, got {most!r}")
         by, why = str(question.get("by", "")), str(question.get("why", ""))
         wish = Wish(now_s + for_s, by, why, most if action == "limit" else None, action == "hold")
-        {"limit": self._limits, "hold": self._holds}.get(str(action), self._drains)[server] = wish
+        self._of[str(action)][server] = wish
         return f"{server}: {wish.told}, for {for_s:g} s"
 
     def drains(self, now_s: float) -> dict[str, Wish]:
         """Server -> its drain, while it lasts."""
-        self._drains = {server: wish for server, wish in self._drains.items() if wish.until_s > now_s}
-        return dict(self._drains)
+        return self._lasting("drain", now_s)
 
     def limits(self, now_s: float) -> dict[str, Wish]:
         """Server -> its limit, while it lasts."""
-        self._limits = {server: wish for server, wish in self._limits.items() if wish.until_s > now_s}
-        return dict(self._limits)
+        return self._lasting("limit", now_s)
 
     def holds(self, now_s: float) -> dict[str, Wish]:
         """Server -> its hold, while it lasts."""
-        self._holds = {server: wish for server, wish in self._holds.items() if wish.until_s > now_s}
-        return dict(self._holds)
+        return self._lasting("hold", now_s)
+
+    def _lasting(self, kind: str, now_s: float) -> dict[str, Wish]:
+        self._of[kind] = {server: wish for server, wish in self._of[kind].items() if wish.until_s > now_s}
+        return dict(self._of[kind])
 
     def forget(self) -> None:
         """Somebody says: hands off."""
-        self._drains, self._limits, self._holds = {}, {}, {}
+        for wishes in self._of.values():
+            wishes.clear()

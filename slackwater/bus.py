@@ -313,14 +313,12 @@ class Bus:
             except nats.js.errors.BucketNotFoundError:
                 store = await _new_store(stream, name, bool(self._client.discovered_servers))
             return Bucket(store, stream, name, self._client)
-        except nats.js.errors.ServiceUnavailableError as error:
+        except (nats.errors.Error, TimeoutError, OSError) as error:
             # Without JetStream nobody listens there; a cluster that has no leader yet says so with a number.
-            missing = error.err_code is None
+            missing = isinstance(error, nats.js.errors.ServiceUnavailableError) and error.err_code is None
             raise (NoStoreError if missing else BusError)(
                 f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?"
             ) from None
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise BusError(f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?") from None
 
     async def flush(self, timeout_s: float = 2.0) -> None:
         """Waits until what was published is at the server; raises nothing (the journal also has the Changes)."""

@@ -108,21 +108,18 @@ class RemoteSite:
             raise SiteError(f"{url}: the token would cross the network in the clear; use https")
         self._url = url.rstrip("/")
         self._token = token
+        self._known: dict[str | None, str] = {}
 
     def views(self, pool: str | None) -> list[PoolView]:
-        from slackwater.answers import Pools
-
-        views = self._get("/pools", Pools).pools
-        if pool is not None and not any(view.pool == pool for view in views):
-            raise SiteError(f"no pool `{pool}`; {self._url} has: {', '.join(view.pool for view in views)}")
+        views = self._views()
+        if pool is not None:
+            self._check(pool, views)
         return [view for view in views if pool in (None, view.pool)]
 
     def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
         from slackwater.answers import Changes
 
-        if pool is not None:
-            self._the_pool(pool)
-        asked = {"pool": pool, "limit": limit, "since_unix_s": since_unix_s}
+        asked = {"pool": self._the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
         return self._get("/changes", Changes, {key: value for key, value in asked.items() if value is not None}).changes
 
     def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
@@ -137,12 +134,27 @@ class RemoteSite:
         name = self._the_pool(pool)
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(wish)).sentence
 
+    def _views(self) -> list[PoolView]:
+        from slackwater.answers import Pools
+
+        return self._get("/pools", Pools).pools
+
+    def _check(self, name: str, views: list[PoolView]) -> None:
+        names = [view.pool for view in views]
+        if name not in names:
+            raise SiteError(f"no pool `{name}`; {self._url} has: {', '.join(names)}")
+
     def _the_pool(self, name: str | None) -> str:
-        views = self.views(name)
-        if len(views) != 1:
-            names = ", ".join(view.pool for view in views)
-            raise SiteError(f"there are several pools, name one of them: {names}" if names else "there is no pool")
-        return views[0].pool
+        """The pool of this name; without a name the only one. The site is asked once for each."""
+        if name not in self._known:
+            views = self._views()
+            if name is not None:
+                self._check(name, views)
+            elif len(views) != 1:
+                names = ", ".join(view.pool for view in views)
+                raise SiteError(f"there are several pools, name one of them: {names}" if names else "there is no pool")
+            self._known[name] = name or views[0].pool
+        return self._known[name]
 
     def _get(self, path: str, answer: type[Answer], query: Mapping[str, Any] | None = None) -> Answer:
         return self._send(f"{path}?{urlencode(query)}" if query else path, answer, None)

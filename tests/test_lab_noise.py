@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_lab import eventually
 from real_processes import is_alive
 
-from lab.noise import NOISES, begin, build, cache_mib, last_level_cache_mib, prepare, start
+from lab.noise import NOISES, Noise, begin, build, cache_mib, last_level_cache_mib, prepare
 from lab.paths import LabError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not on this machine")
@@ -23,6 +24,11 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not on
 @pytest.fixture(scope="module")
 def maker(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build(tmp_path_factory.mktemp("noise"))
+
+
+def start(*what: Any, **place: Any) -> Noise:
+    """One alone."""
+    return begin([prepare(*what, **place)])[0]
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -69,8 +75,8 @@ def test_a_cgroup_that_cannot_be_joined_is_told(maker: str) -> None:
 
 def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
     script = (
-        "import sys, time; from lab.noise import start\n"
-        "noise = start(sys.argv[1], 'here', 'cpu', 0.1, 60.0, quota_cores=0.4, procs_files=[])\n"
+        "import sys, time; from lab.noise import begin, prepare\n"
+        "(noise,) = begin([prepare(sys.argv[1], 'here', 'cpu', 0.1, 60.0, quota_cores=0.4, procs_files=[])])\n"
         "print(noise.process.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, maker], stdout=subprocess.PIPE, text=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from played_verdict import verdict
 from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy, stopped, web_servers
 
 from lbengine.baseline import BaselineError
@@ -53,13 +54,9 @@ class Site:
             state = states.get(host, "calm")
             slow = state == "interference"
             self.engine.inbox.put(
-                Verdict(
-                    v=1,
-                    node=host,
-                    pool="web",
-                    time_unix_s=0.0,
-                    state=state,
-                    since_unix_s=0.0,
+                verdict(
+                    host,
+                    state,
                     severity=0.82 if slow else 0.0,
                     path=["run delay 14.2x"] if slow else [],
                     model="thresholds",
