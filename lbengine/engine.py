@@ -169,8 +169,7 @@ class Engine(Asked):
     def stop(self, now_s: float, why: str) -> str:
         """Puts the baseline weights back, if any may be changed.
 
-        Raises BalancerError when that is refused, or part of the balancer does not answer: the others have them then,
-        and the baseline stays on disk.
+        Raises BalancerError when that is refused or part of the balancer does not answer: the file stays then.
         """
         if self.standby or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
@@ -204,9 +203,12 @@ class Engine(Asked):
             told = f"{self._who} (pid {snapshot.pid}) is stopping; is it reloading?"
             raise BalancerUnreachable(f"{self.pool.place}: {told}")
         fresh_process = restarted(self._last, snapshot)
-        if fresh_process and self._last is not None:
+        if snapshot.returned:
+            self._remarks.append("one that was left out answers again")
+        elif fresh_process and self._last is not None and len(snapshot.absent) <= len(self._last.absent):
             pids = f" (pid {self._last.pid} -> {snapshot.pid})" if snapshot.pid != self._last.pid else ""
             self._remarks.append(f"{self._who} was reloaded or started anew{pids}")
+        if fresh_process:
             self._rates.reset()
         self._remarks += [f"left out: {why}" for why in snapshot.absent]
         self._remarks += snapshot.trouble

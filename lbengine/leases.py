@@ -76,9 +76,9 @@ class Leases:
         """Who has what, in words; empty when nobody else has anything."""
         theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
         theirs = [(lease, place) for lease, place in theirs if lease.say == "theirs"]
-        if not theirs or theirs[0][0].found is None:
+        found = theirs[0][0].found if theirs else None
+        if found is None:
             return ""
-        found = theirs[0][0].found
         what = "it" if len(theirs) == len(self._leases) else ", ".join(place for _, place in theirs)
         return f"lbengine of {found.host} (pid {found.pid}) drives {what}"
 

@@ -242,8 +242,10 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
         with pytest.raises(BalancerUnreachable):
             driven.engine.stop(driven.now_s, "the end")
         driven.start()
-        assert "left out" in driven.cycle()
-    driven.cycle(after_s=ASK_AGAIN_S)
+        told = driven.cycle()
+        assert "left out" in told
+        assert "started anew" not in told
+    assert "one that was left out answers again; host1 0 -> 100" in driven.cycle(after_s=ASK_AGAIN_S)
     for _ in range(25):
         driven.cycle()
     assert driven.two.weights() == [CALM, CALM]
