@@ -95,6 +95,7 @@ def left_out(snapshot: Snapshot) -> str:
     why = "; ".join(snapshot.absent)
     return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
+
 def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
     facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)

@@ -79,15 +79,15 @@ class Disk:
         return to
 
     def _fsync(self, handle: int) -> None:
-        found, path = os.fstat(handle), Path(os.readlink(f"/proc/self/fd/{handle}"))
+        found, path = os.fstat(handle), Path(f"/proc/self/fd/{handle}").readlink()
         if stat.S_ISDIR(found.st_mode):
             self._names[path] = _names(path)
         else:
-            with open(path, "rb") as file:  # noqa: PTH123: `Path.open` is what is being watched
+            with open(path, "rb") as file:  # noqa: PTH123
                 self._contents[found.st_ino] = file.read()
 
     def _open(self, path: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
-        file = open(path, mode, *arguments, **named)  # noqa: PTH123, SIM115: as above
+        file = open(path, mode, *arguments, **named)  # noqa: PTH123, SIM115
         if "w" in mode:  # new or emptied, and the inode may have been another file's
             self._contents.pop(os.fstat(file.fileno()).st_ino, None)
         return file

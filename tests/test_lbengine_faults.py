@@ -114,7 +114,7 @@ POOL = PoolSettings(name="web", backend="web", socket="/s")
     ("before", "work", "one", "other"),
     [
         (lambda store: store.save(OLD), lambda store: store.save(NEW), OLD, NEW),
-        (lambda store: None, lambda store: store.save(NEW), None, NEW),
+        (lambda _: None, lambda store: store.save(NEW), None, NEW),
         (lambda store: store.save(OLD), lambda store: store.remove(), OLD, None),
     ],
     ids=["replaced", "first", "removed"],
