@@ -17,17 +17,23 @@ from lab.lab import traces
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-HAPROXIES = ["haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2"]
-
-
-@pytest.fixture(params=HAPROXIES)
-def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
-    name = str(request.param)
+def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
         pytest.skip(f"{name} is neither in .build/bin nor in PATH")
     monkeypatch.setattr(real_haproxy, "PROGRAM", name)
     return name
+
+
+@pytest.fixture(params=real_haproxy.HAPROXIES)
+def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
+    return _use(str(request.param), monkeypatch)
+
+
+@pytest.fixture(params=real_haproxy.quick_with("haproxy"))
+def haproxy_in_full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, but in `make test` with Debian 12's alone, unless the test is marked `oldest_and_newest_too`."""
+    return _use(str(request.param), monkeypatch)
 
 
 @pytest.fixture(scope="session")
