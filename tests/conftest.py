@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import real_haproxy
 from ipvs_guest import IpvsGuest, booted
 from ipvs_site import IpvsSite
 from real_lab import run_lab
+from real_servers import Apache, Control, Fpm
+from real_wsengine import end_group
 
 from lab.lab import traces
 
@@ -58,6 +61,42 @@ def guest(running_guest: IpvsGuest) -> Iterator[IpvsGuest]:
 def site(guest: IpvsGuest, running_site: IpvsSite) -> IpvsSite:  # noqa: ARG001 - `guest` empties the table afterwards
     """The same with a client and three web servers around it."""
     return running_site
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """Keys, bus and controller for a wsengine."""
+    control = Control(tmp_path)
+    yield control
+    control.close()
+
+
+@pytest.fixture
+def apache(tmp_path: Path) -> Iterator[Callable[[str, str], Apache]]:
+    """Starts a real Apache with an MPM and the site's own settings."""
+    started: list[Apache] = []
+
+    def start(mpm: str, own: str) -> Apache:
+        started.append(Apache(tmp_path, mpm, own))
+        return started[-1]
+
+    yield start
+    for server in started:
+        end_group(server.process)
+
+
+@pytest.fixture
+def fpm(tmp_path: Path) -> Iterator[Callable[..., Fpm]]:
+    """Starts a real php-fpm with a pool's own settings."""
+    started: list[Fpm] = []
+
+    def start(pool: str, patience: str = "10s") -> Fpm:
+        started.append(Fpm(tmp_path, pool, patience))
+        return started[-1]
+
+    yield start
+    for server in started:
+        end_group(server.process)
 
 
 @pytest.fixture
