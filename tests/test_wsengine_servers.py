@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,6 +77,50 @@ def test_keepalive_of_a_running_apache_changes_and_goes_back(
     wait_for(lambda: server.keepalive_header() == "Connection: close", "keep-alive is off")
     engine.end()
     wait_for(lambda: server.keepalive_header() == "timeout=3, max=100", "all is back")
+
+
+@pytest.mark.parametrize(
+    ("mpm", "own"),
+    [
+        ("event", EVENT.replace("ServerLimit 6", "ServerLimit 20").replace("Workers 20", "Workers 60")),
+        ("prefork", "MaxRequestWorkers 60\nServerLimit 60\n"),
+    ],
+)
+def test_an_apache_that_runs_with_other_limits_than_its_files_say_is_not_turned(
+    control: Control, apache: Callable[[str, str], Apache], mpm: str, own: str
+) -> None:
+    """The site raised ServerLimit and only reloaded: Apache keeps the limit that it was started with."""
+    server = apache(mpm, {"event": EVENT, "prefork": PREFORK}[mpm])
+    server.own.write_text(own)
+    server.process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: server.number("ParentServerMPMGeneration") == 1, "Apache has restarted")
+    engine = control.engine(server.sections())
+    runs = {"event": 30, "prefork": 40}[mpm]
+    wait_for(lambda: len((server.status() or {})["Scoreboard"]) == runs, "the new children answer")
+    change = control.controller.order(WORKERS, 10)
+    assert change.why == (
+        f"refused: the running Apache has {runs} places for requests (server-status), its configuration comes to 60: "
+        "it was changed without a reload, or ServerLimit or ThreadLimit without a full restart"
+    )
+    assert not server.drop_in.exists()
+    assert server.number("ParentServerMPMGeneration") == 1
+    assert engine.leases() == {}
+
+
+def test_a_number_that_the_running_limits_do_not_allow_is_put_back(
+    control: Control, apache: Callable[[str, str], Apache]
+) -> None:
+    """The files allow it and the running Apache does not, which nothing shows before it is tried."""
+    server = apache("event", EVENT)
+    server.own.write_text(EVENT.replace("ServerLimit 6", "ServerLimit 20"))
+    engine = control.engine(server.sections())
+    change = control.controller.order(WORKERS, 60)
+    assert "refused: the running Apache has 30 places for requests" in change.why
+    assert not change.applied
+    assert "an Order did not come to what it should" in control.back(WORKERS)
+    assert not server.drop_in.exists()
+    assert engine.leases() == {}
+    assert control.controller.order(WORKERS, 25).after == 25
 
 
 def test_orders_that_come_together_are_one_graceful_restart(
