@@ -1,4 +1,4 @@
-"""A real Apache and a real php-fpm that a slackwater-wsengine turns, and who gives it Orders (fixtures in conftest.py)."""
+"""A real Apache and php-fpm that a slackwater-wsengine turns, and who gives it Orders (fixtures in conftest.py)."""
 
 from __future__ import annotations
 

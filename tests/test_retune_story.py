@@ -175,15 +175,14 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
                     held[knob] = change.follows
         # What is still turned runs out with its lease, without a drain, under the same load.
         left = {order for knobs in story.held.values() for order in knobs.values()}
-        assert await site.wait(lambda: story.late_s().keys() >= left, LEASE_S + 2 * BACK_WITHIN_S), f"not back: {story.held}"
+        within_s = LEASE_S + 2 * BACK_WITHIN_S
+        assert await site.wait(lambda: story.late_s().keys() >= left, within_s), f"not back: {story.held}"
     await bus.close()
     return story
 
 
 @pytest.mark.parametrize(("lab", "turns"), [("event", TURNS), ("prefork", KILLED_BEFORE + 3)], indirect=["lab"])
-def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(
-    lab: Lab, tmp_path: Path, turns: int
-) -> None:
+def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(lab: Lab, tmp_path: Path, turns: int) -> None:
     urls = [f"{lab.balancer.url}/wait.php?ms={ms}" for ms in WAITS_MS]
     loads = [
         SteadyLoad(name, lab.in_front([program("oha")]), LAB_DIR, urls, demand)

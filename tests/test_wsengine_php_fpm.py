@@ -150,4 +150,3 @@ def test_the_sites_own_new_number_of_children_wins(control: Control, fpm: Callab
     server.own.write_text(server.pool.replace("= 2", "= 3"))
     assert "the site's own pm.max_children is 3 now, it was 2: theirs holds" in control.back(CHILDREN)
     wait_for(lambda: server.children() == 3, "their three children")
-

@@ -96,10 +96,7 @@ mod tests {
         }
         for (processes, stopping) in [(4, 3), (3, 2), (2, 2)] {
             let said = page(processes, stopping, "_").has_room().unwrap_err();
-            assert_eq!(
-                said,
-                format!("{stopping} of Apache's {processes} processes still finish requests from before the last restart")
-            );
+            assert!(said.starts_with(&format!("{stopping} of Apache's {processes} processes still finish")), "{said}");
         }
     }
 
