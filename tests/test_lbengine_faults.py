@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from played_verdict import verdict
 from power_cut import Cutter, Disk, PowerCut
-from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, until, web_servers
+from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, oldest_and_newest_too, until, web_servers
 
 from lbengine.baseline import Baseline, BaselineStore
 from lbengine.engine import Engine
@@ -76,7 +76,7 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - which one `haproxy` starts
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer, Journal.open(journal_path(tmp_path)) as journal:
         yield Site(balancer, tmp_path, journal)
 
@@ -231,6 +231,7 @@ class CutOff:
 
 
 @needs_haproxy
+@oldest_and_newest_too
 def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blames_nobody(site: Site) -> None:
     path = site.balancer.folder / "cut.sock"
     proxy = CutOff(path, site.balancer.socket)
@@ -253,6 +254,7 @@ def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blame
 
 
 @needs_haproxy
+@oldest_and_newest_too
 def test_a_reload_in_the_middle_of_large_batches_ends_with_the_wanted_weights(site: Site) -> None:
     client = HAProxy(site.balancer.socket, "web", 5.0)
     before = site.balancer.pid()

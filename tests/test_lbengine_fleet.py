@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from played_verdict import verdict
-from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, until, web_servers
+from real_haproxy import (
+    RealHAProxy,
+    backend,
+    haproxy,
+    needs_haproxy,
+    oldest_and_newest_too,
+    stopped,
+    until,
+    web_servers,
+)
 
 from lbengine.engine import Engine
 from lbengine.fleet import ASK_AGAIN_S, Fleet, haproxy_of
@@ -56,7 +65,7 @@ class Two:
 
 
 @pytest.fixture
-def two() -> Iterator[Two]:
+def two(haproxy_in_full: str) -> Iterator[Two]:  # noqa: ARG001 - which one `haproxy` starts
     with web_servers(3) as ports, ExitStack() as stack:
         yield Two([stack.enter_context(haproxy(backend(ports))) for _ in range(2)], ports)
 
@@ -131,6 +140,7 @@ def test_maxconns_go_to_all_and_refusals_are_told(two: Two) -> None:
 
 
 @needs_haproxy
+@oldest_and_newest_too
 def test_the_engine_drives_both_and_a_reload_of_one_is_repaired_in_the_same_cycle(two: Two, tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path)) as journal:
         engine = Engine(two.pool, LbengineSettings(socket_timeout_s=5.0), tmp_path, journal)
