@@ -75,10 +75,16 @@ is ever worse than `leastconn`. `peers-again` has `static`, `leastconn` and `sla
 policies in the same round."""
 
 
+def order() -> list[str]:
+    """All parts as they are measured: the grid before the last one, which takes as long as everything before it."""
+    *first, last = PARTS
+    return [*first, GRID, last]
+
+
 def minutes() -> dict[str, float]:
-    """About how long each part takes, the grid included; in the order in which they are measured."""
-    found = {name: part.seconds() / 60 for name, part in PARTS.items()}
-    return found | {GRID: len(grid.WORKERS) * len(grid.CHILDREN) * GRID_CELL_S / 60}
+    """About how long each part takes; in the order in which they are measured."""
+    grid_s = len(grid.WORKERS) * len(grid.CHILDREN) * GRID_CELL_S
+    return {name: (grid_s if name == GRID else PARTS[name].seconds()) / 60 for name in order()}
 
 
 def run(folder: Path, say: Callable[[str], None], until_mono_s: float = float("inf")) -> bool:
@@ -86,19 +92,27 @@ def run(folder: Path, say: Callable[[str], None], until_mono_s: float = float("i
 
     Raises CompareError, LabError.
     """
-    for name, part in PARTS.items():
+    for name in order():
         if time.monotonic() >= until_mono_s:
             return False
-        made = compare.begin(folder / name, part.plan())
-        say(f"{name}: {', '.join(part.scenarios)}; {part.rounds} rounds")
-        compare.run(folder / name, made, say, until_mono_s)
-        if not all(recording.done(folder / name, one) for one in made.runs):
+        measure = _run_grid if name == GRID else _run_part
+        if not measure(folder / name, say, until_mono_s):
             return False
-    if time.monotonic() >= until_mono_s:
-        return False
-    asked = grid.begin(folder / GRID, _grid())
-    grid.run(folder / GRID, asked, say, until_mono_s)
-    return not grid.left(folder / GRID, asked)
+    return True
+
+
+def _run_part(folder: Path, say: Callable[[str], None], until_mono_s: float) -> bool:
+    part = PARTS[folder.name]
+    made = compare.begin(folder, part.plan())
+    say(f"{folder.name}: {', '.join(part.scenarios)}; {part.rounds} rounds")
+    compare.run(folder, made, say, until_mono_s)
+    return all(recording.done(folder, one) for one in made.runs)
+
+
+def _run_grid(folder: Path, say: Callable[[str], None], until_mono_s: float) -> bool:
+    asked = grid.begin(folder, _grid())
+    grid.run(folder, asked, say, until_mono_s)
+    return not grid.left(folder, asked)
 
 
 def _grid() -> grid.Question:
@@ -107,15 +121,20 @@ def _grid() -> grid.Question:
 
 def progress(folder: Path) -> list[Progress]:
     """How much of each part is measured, of those too that are not begun. Raises CompareError."""
-    found = []
-    for name, part in PARTS.items():
-        runs = part.plan().runs
-        begun = (folder / name / plan.FILE).exists() and plan.load(folder / name).same_question(part.plan())
-        done = sum(recording.done(folder / name, one) for one in runs) if begun else 0
-        found.append(Progress(name, done, len(runs), "runs"))
+    return [_cells_done(folder / name) if name == GRID else _runs_done(folder / name) for name in order()]
+
+
+def _runs_done(folder: Path) -> Progress:
+    asked = PARTS[folder.name].plan()
+    begun = (folder / plan.FILE).exists() and plan.load(folder).same_question(asked)
+    done = sum(recording.done(folder, one) for one in asked.runs) if begun else 0
+    return Progress(folder.name, done, len(asked.runs), "runs")
+
+
+def _cells_done(folder: Path) -> Progress:
     cells = len(_grid().cells())
-    left = len(grid.left(folder / GRID, _grid())) if (folder / GRID / grid.QUESTION).exists() else cells
-    return [*found, Progress(GRID, cells - left, cells, "cells")]
+    left = len(grid.left(folder, _grid())) if (folder / grid.QUESTION).exists() else cells
+    return Progress(folder.name, cells - left, cells, "cells")
 
 
 def parts(folder: Path, simulated: tuple[Path, ...] = ()) -> Parts:
