@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,8 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
         for at in range(600)
         for name in SERVERS
     ]
-    verdicts, facts = None, {"rate_rps": 100.0, "cost": COST if run.policy == "slackwater" else {}}
+    verdicts: list[tuple[float, str, str]] | None = None
+    facts: dict[str, Any] = {"rate_rps": 100.0, "cost": COST if run.policy == "slackwater" else {}}
     if detected_s is not None:
         verdicts = [
             (at / 5, name, "interference" if name == "host1" and ON_S + detected_s <= at / 5 < OFF_S else "calm")

@@ -32,7 +32,8 @@ CALM_S, LOUD_S = 6.0, 20.0
 def simulated_run(run: plan.Run) -> Recorded:
     """What a lab would record whose servers are the model's: calm, and then a neighbour beside one server."""
     policy, balance = validation.SIMULATED[run.policy]
-    due, seconds = [], []
+    due: list[float] = []
+    seconds: list[float] = []
     for begin_s, noisy, lasts_s in ((0.0, 0.0, CALM_S), (CALM_S, 1.0 / 3.0, LOUD_S)):
         setup = replace(TRUTH, balance=balance, noisy=noisy, taken=1.0 - 1e-9, seconds=lasts_s, seed=100 + run.number)
         made = Simulation(setup, policy, None)
