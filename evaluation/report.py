@@ -187,8 +187,8 @@ def _compared(drawing: Drawing, where: dict[str, list[Path]], summary: dict[str,
     body += page.figure(figures.answers(summary, out / "answers.png", short), "How soon the weights answer", command)
     body += _detected(drawing, summary)
     body += _cost(summary, command)
-    rows = [(name, policy.balance, policy.source) for name, policy in POLICIES.items()]
-    body += ["<h3>Policies</h3>", page.table(("policy", "balance", "source"), rows, "slackwater lab compare --list")]
+    named = [(name, policy.balance, policy.source) for name, policy in POLICIES.items()]
+    body += ["<h3>Policies</h3>", page.table(("policy", "balance", "source"), named, "slackwater lab compare --list")]
     return body + [f"<p>Not run: {escape(name)}: {escape(why)}.</p>" for name, why in ELSEWHERE.items()]
 
 

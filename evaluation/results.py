@@ -160,9 +160,7 @@ def cut_short(found: dict[str, Any]) -> str:
     return f"CUT SHORT: {found['runs_done']} of {found['runs_planned']} runs; what follows is of these only"
 
 
-def _cells(
-    scenarios: Sequence[str], policies: Sequence[str], found: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _cells(scenarios: Sequence[str], policies: Sequence[str], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     cells = []
     for scenario, policy in itertools.product(scenarios, policies):
         mine = of(found, scenario, policy)

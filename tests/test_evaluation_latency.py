@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_recordings_of_an_earlier_version_are_read_and_say_what_they_lack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have no Verdicts, no neighbours and no commit, and the first weight's time among the marks."""
-    now = recording.asdict
+    now = dataclasses.asdict
 
     def before(marks: Any) -> dict[str, Any]:
         return now(marks) | {"answers_s": 7.0}

@@ -1,6 +1,6 @@
 """A streaming service behind IPVS, one of three servers stalling: frame delay with static weights and with lbengine's.
 
-`pytest -s tests/test_evaluation_streaming.py` prints the table; with `STREAMING_JSON=FILE` it is also written there, for
+`pytest -s tests/test_evaluation_streaming.py` prints the table; with `STREAMING_JSON=FILE` it is written there too, for
 `slackwater lab report --streaming FILE`.
 """
 

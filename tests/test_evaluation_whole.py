@@ -121,9 +121,11 @@ def test_one_finished_part_of_two_is_cut_short_everywhere(tmp_path: Path, small:
     compare.run(tmp_path / "first", made, lambda _: None, float("inf"))
     assert small == ["first"]
     out = tmp_path / "page"
-    shown = CliRunner().invoke(
-        lab, ["report", "--evaluation", str(tmp_path), "--out", str(out)], catch_exceptions=False
-    ).output
+    shown = (
+        CliRunner()
+        .invoke(lab, ["report", "--evaluation", str(tmp_path), "--out", str(out)], catch_exceptions=False)
+        .output
+    )
     said = "CUT SHORT: 8 of 10 runs, 0 of 2 cells; not whole: grid 0 of 2, second 0 of 2"
     assert shown.index(said) < shown.index("not decided")
     page = (out / report.PAGE).read_text()
@@ -157,9 +159,7 @@ def test_a_whole_evaluation_is_complete_and_its_pictures_say_nothing(tmp_path: P
 def test_a_picture_of_what_is_cut_short_shows_it(tmp_path: Path) -> None:
     from evaluation import figures
 
-    summary = {
-        "runs": [{"policy": "ice", "loud": {"answers_s": at, "detections_s": None}} for at in (0.4, 0.5, 0.9)]
-    }
+    summary = {"runs": [{"policy": "ice", "loud": {"answers_s": at, "detections_s": None}} for at in (0.4, 0.5, 0.9)]}
     whole_one = figures.answers(summary, tmp_path / "whole.png")
     marked = figures.answers(summary, tmp_path / "marked.png", "CUT SHORT: 3 of 9 runs; and more")
     assert whole_one is not None
