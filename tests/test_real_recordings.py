@@ -1,7 +1,7 @@
 """Two recordings of the lab that no model was trained on: calm with disturbances, and noises.
 
 They are no measure of how well the detector does elsewhere: both are among the seven that the limits of decision 11
-were chosen on. What they show is that the whole detector, with the shipped model, does what docs/detector-scores.md says.
+were chosen on. They show that the whole detector, with the shipped model, does what docs/detector-scores.md says.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ def test_disturbances_beside_dokuwiki_give_no_false_episode() -> None:
 def test_the_shipped_model_says_the_same_of_a_recording_each_time_and_does_not_look_ahead() -> None:
     """The verdicts on a recording's beginning are those on the whole recording, words and figures too."""
     whole = recorded("events-other-load")
-    part = Recording(
-        whole.samples[:FIRST], whole.labels, "", whole.path, whole.nodes, whole.received_unix_s[:FIRST]
-    )
+    part = Recording(whole.samples[:FIRST], whole.labels, "", whole.path, whole.nodes, whole.received_unix_s[:FIRST])
     once = judged(part)
     assert "interference" in {verdict.state for verdict in once}
     # The part may end within a tick: its last Verdicts then come at another time.

@@ -214,8 +214,8 @@ def tables(by_nodes: dict[int, list[Result]], options: argparse.Namespace, model
         f"{1 / options.period:g} Samples/s of each node ({TEMPLATE.name} with moving numbers, "
         f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
         f"{model.name if model else 'the thresholds'}; {options.warm:g} s of Samples before, not timed, then "
-        f"{options.rounds} rounds of {options.seconds:g} s. {LOUD_SHARE:.0%} of the nodes get a neighbour in the middle "
-        "of the last round.",
+        f"{options.rounds} rounds of {options.seconds:g} s. {LOUD_SHARE:.0%} of the nodes get a neighbour in the "
+        "middle of the last round.",
         "",
         "Medians of the rounds (least to most):",
         "",
@@ -235,7 +235,7 @@ def tables(by_nodes: dict[int, list[Result]], options: argparse.Namespace, model
         lines.append(f"| {nodes} | {' | '.join(cells)} | {results[-1].loud_found} of {loud_nodes(nodes)} |")
     lines += [
         "",
-        "| nodes | round | Samples | p50 ms | p99 ms | longest ms | core busy | of that decoding | behind s | memory MiB |",
+        "| nodes | round | Samples | p50 ms | p99 ms | longest ms | core busy | decoding | behind s | memory MiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for nodes, results in by_nodes.items():
@@ -265,7 +265,10 @@ def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--nodes", type=int, nargs="+", default=[2500, 5000, 7500, 10_000],
+        "--nodes",
+        type=int,
+        nargs="+",
+        default=[2500, 5000, 7500, 10_000],
         help="one or more numbers of nodes (default 2500 5000 7500 10000)",
     )
     parser.add_argument("--period", type=float, default=0.2, help="seconds between a node's Samples (default 0.2)")
