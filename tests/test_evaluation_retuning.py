@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from played_verdict import verdict
+from real_servers import APACHE, FPM, Apache, Control, Fpm
 from real_wsengine import PROGRAM, end_group, wait_for
-from test_wsengine_servers import APACHE, FPM, Apache, Control, Fpm
 
 from evaluation.policies import KNOBS, POLICIES, Look, Seen
 from evaluation.web_actors import BOUNDS, LEASE_S, Orders
