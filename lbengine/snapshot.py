@@ -96,11 +96,20 @@ def left_out(snapshot: Snapshot) -> str:
     return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
 
-def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
-    """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
+def facts_of(info: str, where: str) -> dict[str, str]:
+    """What `show info` says. Raises BalancerUnreachable for a process that is ending: its socket may still be connected
+    to, but it refuses changes, shows no servers, and another one takes over. Raises BalancerError."""
     facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
     if "Pid" not in facts or "Uptime_sec" not in facts:
         raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
+    if facts.get("Stopping") == "1":
+        raise BalancerUnreachable(f"{where}: this HAProxy (pid {facts['Pid']}) is stopping; is it restarting?")
+    return facts
+
+
+def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
+    """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
+    facts = facts_of(info, where)
     if not stat.startswith("# ") or "Can't find backend" in state:
         raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
     rows = _rows(stat[2:])
