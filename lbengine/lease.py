@@ -8,6 +8,7 @@ and the pause too, so that whoever takes over knows what to go back to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
@@ -88,6 +89,8 @@ class Lease:
         self._revision = 0
         self._renewed_s = -LEASE_S
         self._seen: tuple[int, float] = (0, 0.0)
+        self._nobodys: tuple[Record | None, int] = (None, 0)
+        """What was found when it was free."""
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -125,6 +128,14 @@ class Lease:
                     self.say = "alone"
             return self.say
 
+    async def take(self) -> Say:
+        """Takes it as it was found free. Somebody else may have been quicker: the next step tells."""
+        async with self._one_at_a_time:
+            if self.say == "free":
+                with contextlib.suppress(BusError):
+                    await self._take(*self._nobodys, self._clock())
+            return self.say
+
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
         """Has these in the record before it returns, if the lease is ours. Raises BusError."""
         async with self._one_at_a_time:
@@ -154,7 +165,7 @@ class Lease:
         elif take:
             await self._take(record, revision, now_s)
         else:
-            self.say = "free"
+            self.say, self._nobodys = "free", (record, revision)
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
         before = self.baseline, self.paused

@@ -111,7 +111,7 @@ class Leases:
     async def _take_all(self) -> list[Say]:
         says: list[Say] = []
         for lease in self._leases:
-            says.append(await lease.step())
+            says.append(await lease.take())
             if says[-1] != "ours":
                 break
         return says

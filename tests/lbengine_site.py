@@ -89,7 +89,8 @@ class Site:
         return self.second
 
     def second_says(self) -> str:
-        return (self.folder / "second" / "lbengine.log").read_text()
+        log = self.folder / "second" / "lbengine.log"
+        return log.read_text() if log.exists() else ""
 
     def weights(self) -> list[int]:
         return [self.balancer.weight(host) for host in HOSTS]
@@ -106,7 +107,8 @@ class Site:
 async def until(condition: Callable[[], object], site: Site, what: str) -> None:
     deadline_s = time.monotonic() + IN_TIME_S
     while not condition():
-        assert time.monotonic() < deadline_s, f"not within {IN_TIME_S:g} s: {what}\n{site.log.read_text()}"
+        if time.monotonic() >= deadline_s:
+            raise AssertionError(f"not within {IN_TIME_S:g} s: {what}\n{site.log.read_text()}\n{site.second_says()}")
         await asyncio.sleep(0.02)
 
 
