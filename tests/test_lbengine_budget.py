@@ -144,7 +144,7 @@ def test_wishes_and_pins_use_up_nothing() -> None:
     assert budget.noted(Position(100), Position(0), 5.0, counts=False) == Position(0, falling=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.lists(st.sampled_from([*get_args(State), "interference", "calm"]), min_size=4, max_size=4),

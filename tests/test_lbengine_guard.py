@@ -96,7 +96,7 @@ turns_strategy = st.lists(
 """For each turn the servers, seconds since the one before, the pool's rate (True: the sum of the servers'), waiting."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.integers(1, 7),
     st.floats(0.01, 1.0),
