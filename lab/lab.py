@@ -51,7 +51,7 @@ from lab.paths import (
     system_program,
 )
 from lab.spawn import Program, placed, wait_until
-from lab.webserver import apache_command, fpm_command, write_configuration
+from lab.webserver import MPMS, apache_command, fpm_command, write_configuration
 
 READY_S = 20.0
 STATE_FILE = LAB_DIR / "state.json"
@@ -68,6 +68,8 @@ class LabSettings:
     php_children: int = 4
     retunable: bool = False
     """Each host has a wsengine's ways in: drop-in files and status pages."""
+    mpm: str = "event"
+    """How Apache works on requests: a word of `lab.webserver.MPMS`."""
 
 
 def missing() -> list[str]:
@@ -202,6 +204,8 @@ class Lab:
     def __init__(self, settings: LabSettings, say: Callable[[str], None] = lambda _: None) -> None:
         if settings.app not in APPLICATIONS:
             raise LabError(f"no application `{settings.app}`; there are: {', '.join(APPLICATIONS)}")
+        if settings.mpm not in MPMS:
+            raise LabError(f"no MPM `{settings.mpm}` in the lab; there are: {', '.join(MPMS)}")
         if not 2 <= settings.hosts <= 50:
             raise LabError(f"{settings.hosts} hosts: expected 2 to 50")
         self.settings = settings
@@ -244,7 +248,7 @@ class Lab:
         make_network(self.hosts)
         for host in self.hosts:
             root = self.app.lay_out(host)
-            write_configuration(host, root, self.settings.php_children)
+            write_configuration(host, root, self.settings.php_children, self.settings.mpm)
             if self.settings.retunable:
                 retunable.prepare(host)
             self.start_web_server(host)

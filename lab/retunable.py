@@ -16,6 +16,7 @@ from lab.spawn import Program
 if TYPE_CHECKING:
     from lab.lab import Lab
 
+WSENGINE = "slackwater-wsengine"
 KEY_FILE = LAB_DIR / "orders.key"
 PUBLIC_FILE = LAB_DIR / "orders.pub"
 
@@ -74,16 +75,17 @@ def wsengine_toml(host: Host, pool: str, bus: str, knobs: dict[str, dict[str, st
     return text
 
 
+def start_wsengine(lab: Lab, host: Host) -> Program:
+    """The one of this guest, with the settings that are there."""
+    engine = shutil.which(WSENGINE, path=f"{os.environ.get('PATH', '')}:{BIN}")
+    if engine is None:
+        raise LabError(f"{BIN}/{WSENGINE} is missing: run `make setup`")
+    argv = host.inside([engine, "run", "--config", str(host.folder / "wsengine.toml")], lab.cgroups)
+    return lab.add(Program.start(f"{WSENGINE} of {host.name}", argv, host.folder / "wsengine.log"))
+
+
 def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]]) -> list[Program]:
     """One in each guest, beside the monitor."""
-    engine = shutil.which("slackwater-wsengine", path=f"{os.environ.get('PATH', '')}:{BIN}")
-    if engine is None:
-        raise LabError(f"{BIN}/slackwater-wsengine is missing: run `make setup`")
-    started = []
     for host in lab.hosts:
-        config = host.folder / "wsengine.toml"
-        config.write_text(wsengine_toml(host, pool, bus, knobs))
-        argv = host.inside([engine, "run", "--config", str(config)], lab.cgroups)
-        name = f"slackwater-wsengine of {host.name}"
-        started.append(lab.add(Program.start(name, argv, host.folder / "wsengine.log")))
-    return started
+        (host.folder / "wsengine.toml").write_text(wsengine_toml(host, pool, bus, knobs))
+    return [start_wsengine(lab, host) for host in lab.hosts]

@@ -1,4 +1,4 @@
-"""Apache (event MPM) and php-fpm of one host, from generated configuration; nothing of the machine's own is read."""
+"""Apache and php-fpm of one host, from generated configuration; nothing of the machine's own is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,24 @@ from pathlib import Path
 from lab.hosts import Host
 from lab.paths import DEBIAN, LabError, debian_places
 
-MODULES = ("mpm_event", "authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
+MODULES = ("authz_core", "mime", "dir", "reqtimeout", "proxy", "proxy_fcgi")
+MPMS = {
+    "event": """\
+StartServers 2
+ServerLimit 8
+ThreadsPerChild 64
+ThreadLimit 64
+MinSpareThreads 64
+MaxSpareThreads 512
+""",
+    "prefork": """\
+StartServers 8
+ServerLimit 512
+MinSpareServers 8
+MaxSpareServers 64
+""",
+}
+"""Both work on up to 512 requests at once."""
 PHP_API = "20220829"
 PHP_EXTENSIONS = ("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader")
 
@@ -26,11 +43,11 @@ def unprivileged_user() -> tuple[str, str]:
     raise LabError("neither `www-data` nor `nobody` is a user of this machine; the web servers need one of them")
 
 
-def apache_conf(host: Host, root: Path, user: str, group: str) -> str:
+def apache_conf(host: Host, root: Path, user: str, group: str, mpm: str) -> str:
     """Apache's configuration; more threads than the balancer ever opens connections, so php-fpm is what queues."""
     folder = host.folder
     modules = DEBIAN / "usr/lib/apache2/modules"
-    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in MODULES)
+    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in (f"mpm_{mpm}", *MODULES))
     return f"""\
 ServerRoot "{folder}"
 {loads}
@@ -50,13 +67,7 @@ AddType application/javascript .js
 AddType image/png .png
 AddType image/svg+xml .svg
 
-StartServers 2
-ServerLimit 8
-ThreadsPerChild 64
-ThreadLimit 64
-MinSpareThreads 64
-MaxSpareThreads 512
-MaxRequestWorkers 512
+{MPMS[mpm]}MaxRequestWorkers 512
 ListenBacklog 1024
 KeepAlive On
 KeepAliveTimeout 60
@@ -124,14 +135,14 @@ catch_workers_output = yes
 """
 
 
-def write_configuration(host: Host, root: Path, children: int) -> None:
+def write_configuration(host: Host, root: Path, children: int, mpm: str) -> None:
     """Writes the three files into the host's folder, and makes the folders that the servers write into."""
     user, group = unprivileged_user()
     for name in ("", "sessions"):
         (host.folder / name).mkdir(parents=True, exist_ok=True)
     owner = pwd.getpwnam(user)
     os.chown(host.folder / "sessions", owner.pw_uid, owner.pw_gid)
-    (host.folder / "apache.conf").write_text(apache_conf(host, root, user, group))
+    (host.folder / "apache.conf").write_text(apache_conf(host, root, user, group, mpm))
     (host.folder / "php.ini").write_text(php_ini(host))
     (host.folder / "fpm.conf").write_text(fpm_conf(host, user, group, children))
 

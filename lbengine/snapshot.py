@@ -82,8 +82,18 @@ class Snapshot:
     nothing of the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
     generation: int = 0
     """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
+    absent: tuple[str, ...] = ()
+    """In words, each part of the balancer that could not be asked: what it shows when it is back may be our doing."""
+    returned: bool = False
+    """A part that could not be asked answers again, with what it had then."""
     trouble: tuple[str, ...] = ()
-    """In words, which part of the balancer could not be asked."""
+    """In words, what else is wrong with the balancer."""
+
+
+def left_out(snapshot: Snapshot) -> str:
+    """What a way back has not reached, in words."""
+    why = "; ".join(snapshot.absent)
+    return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
 
 def parse(info: str, stat: str, state: str, where: str) -> Snapshot:

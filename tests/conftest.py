@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import real_haproxy
 from ipvs_guest import IpvsGuest, booted
 from ipvs_site import IpvsSite
 from real_lab import run_lab
+from real_servers import Apache, Control, Fpm
+from real_wsengine import end_group
 
 from lab.lab import traces
 
@@ -17,17 +20,23 @@ from lab.lab import traces
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-HAPROXIES = ["haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2"]
-
-
-@pytest.fixture(params=HAPROXIES)
-def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
-    name = str(request.param)
+def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
         pytest.skip(f"{name} is neither in .build/bin nor in PATH")
     monkeypatch.setattr(real_haproxy, "PROGRAM", name)
     return name
+
+
+@pytest.fixture(params=real_haproxy.HAPROXIES)
+def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has a test run once with each HAProxy: Debian 12's, and those that `make setup` brings where it can."""
+    return _use(str(request.param), monkeypatch)
+
+
+@pytest.fixture(params=real_haproxy.quick_with("haproxy"))
+def haproxy_in_full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, but in `make test` with Debian 12's alone, unless the test is marked `oldest_and_newest_too`."""
+    return _use(str(request.param), monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +61,42 @@ def guest(running_guest: IpvsGuest) -> Iterator[IpvsGuest]:
 def site(guest: IpvsGuest, running_site: IpvsSite) -> IpvsSite:  # noqa: ARG001 - `guest` empties the table afterwards
     """The same with a client and three web servers around it."""
     return running_site
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """Keys, bus and controller for a wsengine."""
+    control = Control(tmp_path)
+    yield control
+    control.close()
+
+
+@pytest.fixture
+def apache(tmp_path: Path) -> Iterator[Callable[[str, str], Apache]]:
+    """Starts a real Apache with an MPM and the site's own settings."""
+    started: list[Apache] = []
+
+    def start(mpm: str, own: str) -> Apache:
+        started.append(Apache(tmp_path, mpm, own))
+        return started[-1]
+
+    yield start
+    for server in started:
+        end_group(server.process)
+
+
+@pytest.fixture
+def fpm(tmp_path: Path) -> Iterator[Callable[..., Fpm]]:
+    """Starts a real php-fpm with a pool's own settings."""
+    started: list[Fpm] = []
+
+    def start(pool: str, patience: str = "10s") -> Fpm:
+        started.append(Fpm(tmp_path, pool, patience))
+        return started[-1]
+
+    yield start
+    for server in started:
+        end_group(server.process)
 
 
 @pytest.fixture

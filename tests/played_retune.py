@@ -27,6 +27,8 @@ class PlayedSite:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.log: list[str] = []
+        self.logged_s: list[float] = []
+        """When each line of `log` was written."""
         self.notes: list[str] = []
         self.drained: set[str] = set()
         self.moved: set[str] = set()
@@ -42,21 +44,25 @@ class PlayedSite:
         self.pool: Pool | None = None
         self._cycles = 0
 
+    def _write(self, line: str) -> None:
+        self.log.append(line)
+        self.logged_s.append(self.now_s)
+
     def own(self, node: str, knob: str) -> Value:
         return self.values.get((node, knob), 4 if knob == CHILDREN else "schedutil")
 
     async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:  # noqa: ARG002
-        self.log.append(f"{action} {node}")
+        self._write(f"{action} {node}")
         if action == "drain" and not self.guard_refuses:
             self.drained.add(node)
         if action == "undo":
             self.drained.discard(node)
 
     async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:  # noqa: ARG002
-        self.log.append(f"limit {node} {maxconn}")
+        self._write(f"limit {node} {maxconn}")
 
     async def order(self, node: str, knob: str, value: Value, why: str) -> str:
-        self.log.append(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
+        self._write(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
         id_ = f"o{len(self.log)}"
         before = self.own(node, knob)
         refused = self.refuses and not why.startswith("renewed")

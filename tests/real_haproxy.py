@@ -1,4 +1,4 @@
-"""Starts a real HAProxy (2.6 or later, from PATH) in master-worker mode in front of a few tiny HTTP servers."""
+"""Starts a real HAProxy (2.2 or later, from PATH) in master-worker mode in front of a few tiny HTTP servers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,21 @@ from lab.balancer import master_hears
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-
+HAPROXIES = ("haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2")
+"""From Debian 11 to 14; `haproxy` is Debian 12's."""
 PROGRAM = "haproxy"
-"""The command that the tests run now: `haproxy`, or an older or newer one (fixture `haproxy_version`)."""
+"""The command that the tests run now: one of them (fixtures `haproxy_version` and `haproxy_in_full`)."""
+
+
+def quick_with(*names: str) -> list[Any]:
+    """Values of `haproxy_in_full`: with these a test is quick, the others are for `make test-full`."""
+    return [pytest.param(name, marks=[] if name in names else [pytest.mark.slow]) for name in HAPROXIES]
+
+
+oldest_and_newest_too = pytest.mark.parametrize(
+    "haproxy_in_full", quick_with("haproxy-2.2", "haproxy", "haproxy-3.2"), indirect=True
+)
+"""For the tests that tell most of what differs from version to version."""
 
 
 def agent_inter_ms() -> int:
@@ -144,7 +157,7 @@ class RealHAProxy:
 
     def shares(self, count: int, distinct_sources: bool = False) -> list[float]:
         """Share of each server of so many requests, each with its own path, header, parameter and, if asked, source."""
-        before = self._counts()
+        before = self.counts()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
         for number in range(count):
             if distinct_sources:
@@ -154,19 +167,21 @@ class RealHAProxy:
             connection.request("GET", f"/{number}?id={number}", headers={"X-Key": str(number)})
             connection.getresponse().read()
         connection.close()
-        return [(after - first) / count for first, after in zip(before, self._counts(), strict=True)]
+        return [(after - first) / count for first, after in zip(before, self.counts(), strict=True)]
 
-    def _counts(self) -> list[int]:
+    def counts(self) -> list[int]:
+        """Requests so far of each server of backend `web`."""
         rows = [line.split(",") for line in self.say("show stat web 4 -1").splitlines()[1:] if line]
         return [int(row[7]) for row in rows]
 
     def request_any(self) -> int:
-        """One request on a connection of its own; the status of the answer, whatever it is."""
+        """One request on a connection of its own, read to its end; the status of the answer, whatever it is."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
         connection.request("GET", "/")
-        status = connection.getresponse().status
+        answer = connection.getresponse()
+        answer.read()
         connection.close()
-        return status
+        return answer.status
 
     def reload(self, backends: str | None = None) -> None:
         """SIGUSR2 to the master, with a new configuration if given; returns when the new worker answers."""

@@ -42,7 +42,10 @@ def test_a_lab_that_cannot_run_here_is_refused_by_name(monkeypatch: pytest.Monke
         pass
 
 
-@pytest.mark.parametrize(("settings", "says"), [({"app": "shop"}, "no application `shop`"), ({"hosts": 1}, "1 hosts")])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"app": "shop"}, "no application `shop`"), ({"hosts": 1}, "1 hosts"), ({"mpm": "itk"}, "no MPM `itk`")],
+)
 def test_settings_that_make_no_lab_are_refused(settings: dict[str, object], says: str) -> None:
     with pytest.raises(LabError, match=says):
         labs.Lab(labs.LabSettings(**settings))  # type: ignore[arg-type]

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 from played_verdict import verdict
-from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy, stopped, web_servers
+from real_haproxy import (
+    RealHAProxy,
+    backend,
+    free_port,
+    haproxy,
+    needs_haproxy,
+    oldest_and_newest_too,
+    stopped,
+    until,
+    web_servers,
+)
 
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
@@ -88,13 +98,14 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - which one `haproxy` starts
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
         running = Site(balancer, ports, tmp_path)
         yield running
         running.journal.close()
 
 
+@oldest_and_newest_too
 def test_a_noisy_neighbour_moves_the_load_and_its_end_brings_it_back(site: Site) -> None:
     assert site.cycle() == "web: 3 unchanged"
     assert not site.baseline_file().exists()
@@ -183,6 +194,7 @@ def test_in_observe_mode_the_baseline_follows_the_operator(site: Site) -> None:
     assert cycle.servers[1].baseline == 40
 
 
+@oldest_and_newest_too
 def test_after_a_reload_the_wanted_weights_are_back_in_the_same_cycle(site: Site) -> None:
     site.cycle()
     site.cycle(host1="interference")
@@ -264,6 +276,7 @@ def test_all_slow_in_one_verdict_is_panic(site: Site) -> None:
     assert site.weights() == [100, 100, 100]
 
 
+@oldest_and_newest_too
 def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: Site) -> None:
     site.cycle()
     site.balancer.say("set server web/host2 weight 30")
@@ -290,6 +303,7 @@ def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: Site) ->
     assert "host1 100 -> 0" in site.cycle(host1="interference")
 
 
+@oldest_and_newest_too
 def test_servers_in_maintenance_or_drained_are_left_alone(site: Site) -> None:
     site.cycle()
     site.balancer.say("set server web/host3 state maint")
@@ -298,6 +312,27 @@ def test_servers_in_maintenance_or_drained_are_left_alone(site: Site) -> None:
     assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
     assert site.weights() == [100, 100, 100]
     assert site.changes() == []
+
+
+def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone(tmp_path: Path) -> None:
+    options = "weight 100 check inter 50ms fall 1 rise 1"
+    with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options=options)) as balancer:
+        site = Site(balancer, ports, tmp_path)
+        client = HAProxy(balancer.socket, "web", 5.0)
+        until(lambda: client.read().servers[2].status.startswith("DOWN"), "the check finds host3 down")
+        site.cycle()
+        assert "host3 is left alone (DOWN" in site.cycle(host3="interference")
+        site.balancer.say("set server web/host2 state drain")
+        assert "host2 is left alone (DRAIN" in site.cycle(host2="interference")
+        assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
+        assert site.weights() == [100, 100, 100]
+        assert site.changes() == []
+        site.balancer.say("set server web/host2 state ready")
+        until(lambda: client.read().servers[1].available, "host2 is back")
+        site.cycle()
+        site.cycle(host2="interference")
+        assert site.weights() == [100, 0, 100], "back, it is driven again"
+        site.journal.close()
 
 
 def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: Site) -> None:
@@ -471,6 +506,7 @@ def test_the_nodes_may_have_other_names_than_the_servers(site: Site) -> None:
     assert engine.pool.servers["host1"] == "host2"
 
 
+@pytest.mark.usefixtures("haproxy_in_full")
 def test_under_least_connections_the_slow_server_is_drained(tmp_path: Path) -> None:
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn")) as balancer:
         site = Site(balancer, ports, tmp_path)
@@ -588,6 +624,7 @@ def test_a_move_that_is_cut_short_is_told_when_it_ends(site: Site) -> None:
     assert told[1].why.startswith("10 s after 0 -> 100: the pool's p95 is not known")
 
 
+@pytest.mark.usefixtures("haproxy_in_full")
 def test_the_cycle_message_carries_what_the_balancer_sees_of_each_server(tmp_path: Path) -> None:
     with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options="weight 100 maxconn 9")) as balancer:
         site = Site(balancer, ports, tmp_path)
@@ -605,6 +642,7 @@ def test_the_cycle_message_carries_what_the_balancer_sees_of_each_server(tmp_pat
         site.journal.close()
 
 
+@pytest.mark.usefixtures("haproxy_in_full")
 def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) -> None:
     section = backend([1, 2, 3]).replace("    balance", "    cookie SRV insert\n    balance")
     with web_servers(3) as ports:
@@ -624,7 +662,7 @@ def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) ->
 
 
 @pytest.fixture
-def limited(tmp_path: Path) -> Iterator[Site]:
+def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - as above
     """Least connections, a `maxconn` on each server, and more load than two servers can carry."""
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
         site = Site(balancer, ports, tmp_path)
@@ -644,6 +682,7 @@ def at_load(site: Site, after_s: float = 0.05, **states: State) -> str:
     return site.cycle(after_s, **states)
 
 
+@oldest_and_newest_too
 def test_under_least_connections_a_server_that_must_keep_load_is_limited_in_flight(limited: Site) -> None:
     at_load(limited)
     sentence = at_load(limited, host1="interference")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from real_haproxy import needs_haproxy
 from real_wsengine import wait_for
-from retune_site import BY_HAND, Whole, whole_site
+from retune_site import BY_HAND, TURNED, Whole, whole_site
 from test_wsengine import pytestmark as needs_wsengine
 
 pytestmark = [needs_haproxy, *needs_wsengine, pytest.mark.slow]
@@ -54,3 +55,19 @@ def test_one_crash_and_what_comes_back_takes_up_its_work(whole: Whole, what: str
         whole.serving = whole.serve()
     whole.wait_until_turned()
     wait_for(lambda: whole.scene.engine.leases(), "its lease")
+
+
+def test_a_wsengine_that_starts_only_after_the_end_of_the_lease_puts_back_at_once(whole: Whole) -> None:
+    (lease,) = whole.scene.engine.leases().values()
+    whole.kill("controller")
+    whole.scene.engine.end(signal.SIGKILL)
+    whole.kill("bus")
+    # It may have been renewed since it was read, but not after the controller was killed.
+    until_s = max(lease["until_unix_s"], time.time() + LEASE_S)
+    wait_for(lambda: time.time() > until_s, "the lease is over", within_s=LEASE_S + WITHIN_S)
+    assert whole.scene.text() == TURNED, "nobody was there to put it back"
+    begin_s = time.monotonic()
+    whole.scene.engine.spawn()
+    wait_for(lambda: whole.scene.text() == BY_HAND, "the baseline", within_s=WITHIN_S)
+    print(f"wsengine started after the lease's end: as before {time.monotonic() - begin_s:.1f} s later")
+    wait_for(lambda: whole.scene.engine.leases() == {}, "no lease is left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from retune.stage import Affected, Stage, Timing, has_room
 from slackwater.config import ConfigError, parse
 from slackwater.messages import Cpu, KnobState, Sample, Sched
 
+ROOT = Path(__file__).resolve().parent.parent
 TIMING = Timing(long_after_s=30.0, no_room_after_s=5.0, leave_after_s=10.0)
 CHILDREN = KnobState("php_fpm.max_children", 4, 4, 1, 32, reloads=True)
 
@@ -27,11 +29,16 @@ def test_the_shipped_knowledge_follows_the_papers_directions() -> None:
     workers = KnobState("apache.max_request_workers", 400, 400, 16, 400)
     timeout = KnobState("apache.keepalive_timeout", 5, 5, 1, 60)
     frequency = KnobState("cpu.frequency", "schedutil", "schedutil", words=["performance", "powersave"])
+    share = KnobState("cpu.share", 100, 100, 50, 400)
+    cores = KnobState("cpu.cores", 1, 1, 1, 2)
     for severity in (0.2, 0.5, 0.9):
         assert value_for(rules["apache.max_request_workers"], workers, severity) < 400  # type: ignore[operator]
         assert value_for(rules["apache.keepalive_timeout"], timeout, severity) > 5  # type: ignore[operator]
         assert value_for(rules["php_fpm.max_children"], CHILDREN, severity) > 4  # type: ignore[operator]
         assert value_for(rules["cpu.frequency"], frequency, severity) == "performance"
+        assert value_for(rules["cpu.share"], share, severity) > 100  # type: ignore[operator]
+        assert value_for(rules["cpu.cores"], cores, severity) == 2
+    assert [value_for(rules["cpu.share"], share, at) for at in (0.2, 0.4, 0.6)] == [125, 167, 250]
     assert value_for(rules["php_fpm.max_children"], CHILDREN, 0.1) is None
 
 
@@ -75,6 +82,13 @@ def test_a_knowledge_base_that_cannot_be_used_is_refused_with_its_place(tmp_path
 
 def test_every_row_of_the_shipped_file_is_explained_in_it() -> None:
     assert all(word in SHIPPED.read_text() for word in ("severity", "factor", "value", "ICE"))
+
+
+def test_the_shipped_knowledge_has_a_row_for_each_knob_but_one_that_documents_why_not() -> None:
+    knobs = set(re.findall(r'Kind \{\s*name: "([a-z_.]+)"', (ROOT / "wsengine/src/knobs/mod.rs").read_text()))
+    assert len(knobs) > 7, "the table is read"
+    assert knobs - load().keys() == {"apache.keepalive"}
+    assert "`apache.keepalive` has no row" in (ROOT / "docs/second-stage.md").read_text()
 
 
 # --- squeeze

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,31 @@ def test_leases_are_renewed_well_before_their_end(folder: Path) -> None:
     play(tell())
 
 
+def test_a_knob_that_is_being_turned_is_not_renewed_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell() -> None:
+        story = Story(folder, lease_s=6.0)
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(40.0)
+        idle, wait = asyncio.Event(), story.site.wait
+
+        async def wait_until_idle(ready: Callable[[], bool], within_s: float) -> bool:
+            await idle.wait()
+            return await wait(ready, within_s)
+
+        monkeypatch.setattr(story.site, "wait", wait_until_idle)
+        story.states["web1"] = ("interference", 0.7)
+        log = await story.run(20.0)
+        assert "drain web1" in log
+        assert f"order web1 {FREQUENCY} performance renewed" in log
+        assert not [line for line in log if CHILDREN in line and log.index(line) > log.index("drain web1")]
+        idle.set()
+        log = await story.run(5.0)
+        assert f"order web1 {CHILDREN} 32" in log
+        assert f"order web1 {CHILDREN} 32 renewed" in log
+
+    play(tell())
+
+
 def test_one_node_of_a_pool_at_a_time(folder: Path) -> None:
     async def tell() -> None:
         story = Story(folder)
@@ -81,6 +109,28 @@ def test_without_room_in_the_rest_of_the_pool_it_begins_at_once(folder: Path) ->
         story = Story(folder)
         story.states = dict.fromkeys(NODES, ("interference", 0.5))
         assert any(line.startswith("drain") for line in await story.run(9.0))
+
+    play(tell())
+
+
+def test_reloads_of_one_node_are_apart_however_fast_its_episode_gets_worse(folder: Path) -> None:
+    async def tell() -> None:
+        apart_s = 30.0
+        story = Story(folder, reload_min_interval_s=apart_s)
+        for severity, lasts_s in ((0.3, 35.0), (0.5, 40.0), (0.7, 40.0)):
+            story.states["web1"] = ("interference", severity)
+            await story.run(lasts_s)
+        story.states.clear()
+        await story.run(60.0)
+        orders = [
+            (at_s, line.split()[-1])
+            for at_s, line in zip(story.site.logged_s, story.site.log, strict=True)
+            if line.startswith(f"order web1 {CHILDREN}") and "renewed" not in line
+        ]
+        assert [value for _, value in orders] == ["8", "16", "32", "baseline"]
+        between_s = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(orders)]
+        assert min(between_s) >= apart_s
+        assert between_s[0] < 40.0, "it was the interval that was waited for"
 
     play(tell())
 

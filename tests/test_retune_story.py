@@ -1,22 +1,30 @@
-"""50 retunes of real Apaches and php-fpms under load, behind a real HAProxy: not one request fails or is cut."""
+"""50 retunes of real Apaches and php-fpms under load, behind a real HAProxy: not one request fails or is cut.
+
+A wsengine is killed on the way, and what is still turned at the end runs out with its leases, without a drain.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import signal
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real_lab import eventually, needs_lab
+from steady_load import SteadyLoad
 
 from lab.controller import BUS_LISTEN, POOL, Controller
+from lab.hosts import Host
 from lab.lab import Lab, LabSettings, traces
-from lab.load import Demand, Load
+from lab.load import Demand
 from lab.paths import LAB_DIR, program
-from lab.retunable import KEY_FILE, make_keys, start_wsengines
+from lab.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine, start_wsengines
 from retune import choreography
 from retune.knowledge import Value
 from retune.service import BusSite
@@ -28,7 +36,13 @@ from slackwater.signing import Signer
 
 pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.slow, pytest.mark.timeout(900)]
 TURNS = 28
+"""Each turns Apache and php-fpm of one host: 56 retunes."""
+KILLED_BEFORE = 6
+"""The turn before which the first host's wsengine is killed: it holds both knobs then."""
 LEASE_S = 40.0
+BACK_WITHIN_S = 10.0
+"""After the end of a lease."""
+WORKERS, CHILDREN = "apache.max_request_workers", "php_fpm.max_children"
 KNOBS = {
     "php_fpm": {"max_children": "[1, 64]"},
     "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},
@@ -50,108 +64,148 @@ class Listener:
         elif isinstance(message, Change):
             self.changes.append(message)
 
-
-class SteadyLoad:
-    """Load in pieces of 10 s, one after the other, until `stop`; each waits for its last responses."""
-
-    def __init__(self, lab: Lab, demand: Demand) -> None:
-        self._lab = lab
-        self._demand = demand
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.requests = 0
-        self.failed: list[str] = []
-        self.trouble: Exception | None = None
-
-    def _run(self) -> None:
-        urls = [f"{self._lab.balancer.url}/wait.php?ms={ms}" for ms in WAITS_MS]
-        try:
-            while not self._end.is_set():
-                load = Load(self._lab.in_front([program("oha")]), LAB_DIR, urls, self._demand, 10.0)
-                found = load.finish()
-                self.requests += len(found.seconds) + found.lost_count
-                self.failed += [f"status {status}" for status in found.status[found.status != 200]]
-                self.failed += [f"{count} times {why}" for why, count in found.lost.items()]
-        except Exception as error:
-            self.trouble = error
-
-    def __enter__(self) -> SteadyLoad:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
+    def done(self, why: str = "", target: str = "") -> list[Change]:
+        """What wsengines did, with a reason that begins so."""
+        return [
+            one
+            for one in self.changes
+            if one.by == "wsengine" and one.applied and one.why.startswith(why) and target in ("", one.target)
+        ]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+@dataclass
+class Story:
+    """What was turned, and what came of it."""
+
+    listener: Listener = field(default_factory=Listener)
+    carried_out: Counter[str] = field(default_factory=Counter)
+    """Orders by knob that a wsengine answered with a Change."""
+    held: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Host -> knob -> the Order by which it is turned now."""
+
+    def late_s(self) -> dict[str, tuple[str, float]]:
+        """Of each Order whose lease ran out: what came back, and how long after the lease's end."""
+        sent_s = {one.id: one.time_unix_s for one in self.listener.changes if one.by == "retune"}
+        return {
+            one.follows: (f"{one.what} of {one.target}", one.time_unix_s - (sent_s[one.follows] + LEASE_S))
+            for one in self.listener.done("put back: the lease")
+        }
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     if found := traces():
         pytest.skip(f"a lab is up or was left behind: {found}")
-    with Lab(LabSettings(php_children=8, retunable=True)) as lab:
+    with Lab(LabSettings(php_children=8, retunable=True, mpm=request.param)) as lab:
         for host in lab.hosts:
             (host.folder / "events/wait.php").write_text(WAIT_PHP)
         make_keys()
         controller = Controller(lab, "act")
         controller.start()
-        engines = start_wsengines(lab, POOL, BUS_LISTEN, KNOBS)
-        for engine in engines:
-            eventually(f"{engine.name} listens", lambda engine=engine: "connected" in engine.log.read_text(), 30.0)  # type: ignore[misc]
+        start_wsengines(lab, POOL, BUS_LISTEN, KNOBS)
+        for host in lab.hosts:
+            eventually(f"the wsengine of {host.name} listens", lambda host=host: listens(host), 30.0)  # type: ignore[misc]
         yield lab
+
+
+def listens(host: Host, times: int = 1) -> bool:
+    return (host.folder / "wsengine.log").read_text().count(": connected") >= times
 
 
 def values(number: int) -> dict[str, Value]:
     """What the turn of this number asks for: another value each time, and now and then all is given back."""
     if number % 4 == 3:
-        return {"php_fpm.max_children": "baseline", "apache.max_request_workers": "baseline"}
-    return {"php_fpm.max_children": 9 + number % 16, "apache.max_request_workers": 64 * (3 + number % 4)}
+        return {CHILDREN: "baseline", WORKERS: "baseline"}
+    return {CHILDREN: 9 + number % 16, WORKERS: 64 * (3 + number % 4)}
 
 
-async def retune(lab: Lab, folder: Path, times: int) -> Listener:
+def restarts(lab: Lab) -> Counter[str]:
+    """What the servers say themselves: Apache's generation, and the reloads in php-fpm's log, of all hosts."""
+    found: Counter[str] = Counter()
+    for host in lab.hosts:
+        with urllib.request.urlopen(f"http://{host.address}/server-status?auto", timeout=10) as answer:
+            lines = dict(line.split(": ", 1) for line in answer.read().decode().splitlines() if ": " in line)
+        found[WORKERS] += int(lines["ParentServerMPMGeneration"])
+        found[CHILDREN] += (host.folder / "php-fpm.log").read_text().count("Reloading in progress")
+    return found
+
+
+async def kill_and_start(lab: Lab, host: Host, site: BusSite, story: Story) -> None:
+    """A crash of a wsengine: its next start puts back what it held, under load and without a drain."""
+    engine = next(one for one in lab.programs if one.name == f"{WSENGINE} of {host.name}")
+    engine.stop(how=signal.SIGKILL)
+    lab.programs.remove(engine)
+    begin_s, why = time.monotonic(), "put back: the last run did not end well"
+    start_wsengine(lab, host)
+
+    def back() -> bool:
+        return {one.what for one in story.listener.done(why, host.name)} >= story.held[host.name].keys()
+
+    assert await site.wait(back, LEASE_S), f"not put back: {story.held[host.name]}"
+    print(f"wsengine of {host.name} killed: put back {time.monotonic() - begin_s:.1f} s after it was started again")
+    story.held[host.name].clear()
+    assert await site.wait(lambda: listens(host, 2), LEASE_S), "it listens again"
+
+
+async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     """One host after the other; fails when a wsengine refuses."""
     pool = PoolSettings(name=POOL, backend="web", socket=str(lab.balancer.admin_socket), mode="act")
-    listener = Listener()
+    story = Story(held={host.name: {} for host in lab.hosts})
     bus = await Bus.connect(f"nats://{BUS_LISTEN}", "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:
         site = BusSite(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE))
-        site.listen_for(listener)  # type: ignore[arg-type]
+        site.listen_for(story.listener)  # type: ignore[arg-type]
         for kind in ("cycle", "change"):
             await bus.subscribe(kind, site.take, pool=POOL)
-        held: dict[str, set[str]] = {host.name: set() for host in lab.hosts}
-        for number in range(times):
-            host = lab.hosts[number % len(lab.hosts)].name
+        for number in range(turns):
+            host = lab.hosts[number % len(lab.hosts)]
+            if number == KILLED_BEFORE:
+                assert story.held[host.name].keys() == {CHILDREN, WORKERS}
+                await kill_and_start(lab, host, site, story)
+            held = story.held[host.name]
             wanted = values(number // len(lab.hosts))
-            wanted = {knob: value for knob, value in wanted.items() if value != "baseline" or knob in held[host]}
-            outcome = await choreography.turn(site, host, wanted, "a test", 10.0)
-            assert not outcome.trouble, f"turn {number} of {host}: {outcome.trouble}"
+            wanted = {knob: value for knob, value in wanted.items() if value != "baseline" or knob in held}
+            outcome = await choreography.turn(site, host.name, wanted, "a test", 10.0)
+            assert not outcome.trouble, f"turn {number} of {host.name}: {outcome.trouble}"
             for knob, change in outcome.changes.items():
                 assert change.applied, f"turn {number}: {change.why}"
-                held[host] = held[host] - {knob} if wanted[knob] == "baseline" else held[host] | {knob}
+                story.carried_out[knob] += 1
+                held.pop(knob, None)
+                if wanted[knob] != "baseline":
+                    held[knob] = change.follows
         # What is still turned runs out with its lease, without a drain, under the same load.
-        until_s = time.monotonic() + LEASE_S + 20.0
-        left = {(host, knob) for host, knobs in held.items() for knob in knobs}
-        while left and time.monotonic() < until_s:
-            await asyncio.sleep(0.2)
-            left -= {(one.target, one.what) for one in listener.changes if one.why.startswith("put back: the lease")}
-        assert not left, f"not put back: {left}"
+        left = {order for knobs in story.held.values() for order in knobs.values()}
+        within_s = LEASE_S + 2 * BACK_WITHIN_S
+        assert await site.wait(lambda: story.late_s().keys() >= left, within_s), f"not back: {story.held}"
     await bus.close()
-    return listener
+    return story
 
 
-@pytest.mark.parametrize(
-    ("rate", "clients"),
-    [pytest.param(Demand(rate_rps=15.0), Demand(clients=8), id="open-loop-and-closed-loop")],
-)
-def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(
-    lab: Lab, tmp_path: Path, rate: Demand, clients: Demand
-) -> None:
-    with SteadyLoad(lab, rate) as opened, SteadyLoad(lab, clients) as closed:
-        listener = asyncio.run(retune(lab, tmp_path, TURNS))
-    done = [change.what for change in listener.changes if change.by == "wsengine" and change.applied]
-    for load in (opened, closed):
-        assert load.trouble is None
-        print(f"{load.requests} requests, failed: {load.failed}")
+@pytest.mark.parametrize(("lab", "turns"), [("event", TURNS), ("prefork", KILLED_BEFORE + 3)], indirect=["lab"])
+def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(lab: Lab, tmp_path: Path, turns: int) -> None:
+    urls = [f"{lab.balancer.url}/wait.php?ms={ms}" for ms in WAITS_MS]
+    loads = [
+        SteadyLoad(name, lab.in_front([program("oha")]), LAB_DIR, urls, demand)
+        for name, demand in (
+            ("open loop, 15 requests/s", Demand(rate_rps=15.0)),
+            ("closed loop, 8 keep-alive clients", Demand(clients=8)),
+        )
+    ]
+    with loads[0], loads[1]:
+        story = asyncio.run(retune(lab, tmp_path, turns))
+        counts = {
+            "Orders that were carried out": story.carried_out,
+            "Changes of the wsengines": Counter(one.what for one in story.listener.done()),
+            "restarts and reloads that the servers tell of": restarts(lab),
+        }
+    for load in loads:
+        print(load.told())
+    for what, count in counts.items():
+        print(f"{what}: {dict(sorted(count.items()))}, {count.total()} in all")
+    late = story.late_s().values()
+    print("back after the end of the lease:", ", ".join(f"{what} {late_s:.1f} s" for what, late_s in late))
+    for load in loads:
         assert load.requests > 100
         assert load.failed == []
-    print({knob: done.count(knob) for knob in sorted(set(done))})
-    assert all(done.count(knob) >= TURNS for knob in ("php_fpm.max_children", "apache.max_request_workers"))
+    assert all(count.total() >= 2 * turns for count in counts.values()), "both servers of a host in each turn"
+    assert max(late_s for _, late_s in late) <= BACK_WITHIN_S

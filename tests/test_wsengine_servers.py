@@ -1,146 +1,34 @@
-"""slackwater-wsengine turns a real Apache (event, worker, prefork), php-fpm and nginx, and puts them back."""
+"""slackwater-wsengine turns a real Apache (event, worker, prefork) and nginx, and puts them back."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from real_processes import free_address
-from real_wsengine import PROGRAM, Controller, Engine, Nats, end_group, make_keys, wait_for
+from real_servers import (
+    APACHE,
+    KEEPALIVE,
+    NGINX,
+    TIMEOUT,
+    TROUBLES,
+    WORKERS,
+    Apache,
+    Control,
+    needs_servers,
+    small_disk,
+    spoil,
+)
+from real_wsengine import end_group, wait_for
 
-from lab.paths import DEBIAN
-from lab.webserver import unprivileged_user
-
-APACHE, FPM, NGINX = (shutil.which(name) for name in ("apache2", "php-fpm8.2", "nginx"))
-MODULES = DEBIAN / "usr/lib/apache2/modules"
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="slackwater-wsengine is not built"),
-    pytest.mark.skipif(None in (APACHE, FPM, NGINX), reason="apache2, php-fpm8.2 or nginx is not here"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="php-fpm and Apache change their user: needs root"),
-]
-WORKERS, TIMEOUT, KEEPALIVE = "apache.max_request_workers", "apache.keepalive_timeout", "apache.keepalive"
-CHILDREN = "php_fpm.max_children"
-
-
-class Control:
-    """Keys, bus and controller; `engine` starts an engine with the given sections."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        private, self.public = make_keys(folder)
-        self.nats = Nats(folder / "nats")
-        self.controller = Controller(self.nats.url, private)
-        self.engines: list[Engine] = []
-
-    def engine(self, sections: str) -> Engine:
-        engine = Engine(self.folder, self.nats.url, self.public, sections)
-        self.engines.append(engine)
-        engine.start()
-        return engine
-
-    def back(self, knob: str, since: int = 0) -> str:
-        """The reason of the Change that put a knob back."""
-        changes = self.controller.next(lambda c: c.what == knob and c.why.startswith("put back"), since, f"{knob} back")
-        return changes.why
-
-    def close(self) -> None:
-        for engine in self.engines:
-            engine.close()
-        self.controller.close()
-        self.nats.stop()
-
-
-@pytest.fixture
-def control(tmp_path: Path) -> Iterator[Control]:
-    control = Control(tmp_path)
-    yield control
-    control.close()
-
-
-class Apache:
-    """An Apache whose site sets what `own` says, in a file of its own, and includes our drop-in last."""
-
-    def __init__(self, folder: Path, mpm: str, own: str) -> None:
-        self.folder = folder
-        self.own = folder / "site.conf"
-        self.drop_in = folder / "zz-slackwater.conf"
-        self.conf = folder / "apache.conf"
-        self.address = free_address()
-        user, group = unprivileged_user()
-        modules = (f"mpm_{mpm}", "authz_core", "status")
-        loads = "\n".join(f'LoadModule {name}_module "{MODULES}/mod_{name}.so"' for name in modules)
-        self.own.write_text(own)
-        self.conf.write_text(
-            f'ServerRoot "{folder}"\n{loads}\nServerName site.test\nListen {self.address}\nUser {user}\nGroup {group}\n'
-            f'PidFile "{folder}/apache.pid"\nErrorLog "{folder}/apache.log"\nDefaultRuntimeDir "{folder}"\n'
-            f"Mutex pthread\nStartServers 1\n<Location /server-status>\nSetHandler server-status\n</Location>\n"
-            f'Include "{self.own}"\nIncludeOptional "{self.drop_in}"\n'
-        )
-        assert APACHE is not None
-        self.process = subprocess.Popen([APACHE, "-f", str(self.conf), "-DFOREGROUND"], start_new_session=True)
-        wait_for(lambda: self.status() is not None, "Apache answers")
-
-    def status(self) -> dict[str, str] | None:
-        """server-status?auto, while Apache answers."""
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/server-status?auto", timeout=2) as answer:
-                lines = answer.read().decode().splitlines()
-        except OSError:
-            return None
-        return dict(line.split(": ", 1) for line in lines if ": " in line)
-
-    def number(self, name: str) -> int:
-        return int((self.status() or {})[name])
-
-    def keepalive_header(self) -> str:
-        """What a response says of its connection."""
-        import http.client
-
-        connection = http.client.HTTPConnection(self.address, timeout=5)
-        try:
-            connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
-            answer = connection.getresponse()
-            answer.read()
-            return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
-        finally:
-            connection.close()
-
-    def sections(self, **others: object) -> str:
-        settings = {
-            "max_request_workers": "[1, 1000]",
-            "keepalive_timeout": "[0, 60]",
-            "keepalive": '["on", "off"]',
-            "command": f'["{APACHE}", "-f", "{self.conf}"]',
-            "drop_in": f'"{self.drop_in}"',
-            "info_module": f'"{MODULES}/mod_info.so"',
-            "status_url": f'"http://{self.address}/server-status?auto"',
-            "reload_min_interval_s": 0.5,
-        } | others
-        return "[apache]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
-
-
-@pytest.fixture
-def apache(tmp_path: Path) -> Iterator[Callable[[str, str], Apache]]:
-    started: list[Apache] = []
-
-    def start(mpm: str, own: str) -> Apache:
-        started.append(Apache(tmp_path, mpm, own))
-        return started[-1]
-
-    yield start
-    for server in started:
-        end_group(server.process)
-
-
+pytestmark = needs_servers
 EVENT = "ThreadsPerChild 5\nServerLimit 6\nMaxRequestWorkers 20\nMinSpareThreads 5\nMaxSpareThreads 10\n"
+PREFORK = "MaxRequestWorkers 20\nServerLimit 40\n"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +36,7 @@ EVENT = "ThreadsPerChild 5\nServerLimit 6\nMaxRequestWorkers 20\nMinSpareThreads
     [
         ("event", EVENT, 12, 10, "12 is no multiple of ThreadsPerChild 5, so Apache takes 10"),
         ("worker", EVENT, 100, 30, "ServerLimit 6 times ThreadsPerChild 5 allows 30; raising it takes a full restart"),
-        ("prefork", "MaxRequestWorkers 20\nServerLimit 40\n", 50, 40, "ServerLimit 40 allows 40; raising"),
+        ("prefork", PREFORK, 50, 40, "ServerLimit 40 allows 40; raising"),
     ],
 )
 def test_workers_become_what_apache_really_takes_and_go_back(
@@ -174,10 +62,11 @@ def test_workers_become_what_apache_really_takes_and_go_back(
     wait_for(lambda: server.number("ParentServerMPMGeneration") == 2, "Apache has restarted")
 
 
+@pytest.mark.parametrize(("mpm", "own"), [("event", EVENT), ("worker", EVENT), ("prefork", PREFORK)])
 def test_keepalive_of_a_running_apache_changes_and_goes_back(
-    control: Control, apache: Callable[[str, str], Apache]
+    control: Control, apache: Callable[[str, str], Apache], mpm: str, own: str
 ) -> None:
-    server = apache("event", EVENT + "KeepAliveTimeout 3\n")
+    server = apache(mpm, own + "KeepAliveTimeout 3\n")
     engine = control.engine(server.sections())
     assert server.keepalive_header() == "timeout=3, max=100"
     change = control.controller.order(TIMEOUT, 15)
@@ -188,6 +77,50 @@ def test_keepalive_of_a_running_apache_changes_and_goes_back(
     wait_for(lambda: server.keepalive_header() == "Connection: close", "keep-alive is off")
     engine.end()
     wait_for(lambda: server.keepalive_header() == "timeout=3, max=100", "all is back")
+
+
+@pytest.mark.parametrize(
+    ("mpm", "own"),
+    [
+        ("event", EVENT.replace("ServerLimit 6", "ServerLimit 20").replace("Workers 20", "Workers 60")),
+        ("prefork", "MaxRequestWorkers 60\nServerLimit 60\n"),
+    ],
+)
+def test_an_apache_that_runs_with_other_limits_than_its_files_say_is_not_turned(
+    control: Control, apache: Callable[[str, str], Apache], mpm: str, own: str
+) -> None:
+    """The site raised ServerLimit and only reloaded: Apache keeps the limit that it was started with."""
+    server = apache(mpm, {"event": EVENT, "prefork": PREFORK}[mpm])
+    server.own.write_text(own)
+    server.process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: server.number("ParentServerMPMGeneration") == 1, "Apache has restarted")
+    engine = control.engine(server.sections())
+    runs = {"event": 30, "prefork": 40}[mpm]
+    wait_for(lambda: len((server.status() or {})["Scoreboard"]) == runs, "the new children answer")
+    change = control.controller.order(WORKERS, 10)
+    assert change.why == (
+        f"refused: the running Apache has {runs} places for requests (server-status), its configuration comes to 60: "
+        "it was changed without a reload, or ServerLimit or ThreadLimit without a full restart"
+    )
+    assert not server.drop_in.exists()
+    assert server.number("ParentServerMPMGeneration") == 1
+    assert engine.leases() == {}
+
+
+def test_a_number_that_the_running_limits_do_not_allow_is_put_back(
+    control: Control, apache: Callable[[str, str], Apache]
+) -> None:
+    """The files allow it and the running Apache does not, which nothing shows before it is tried."""
+    server = apache("event", EVENT)
+    server.own.write_text(EVENT.replace("ServerLimit 6", "ServerLimit 20"))
+    engine = control.engine(server.sections())
+    change = control.controller.order(WORKERS, 60)
+    assert "refused: the running Apache has 30 places for requests" in change.why
+    assert not change.applied
+    assert "an Order did not come to what it should" in control.back(WORKERS)
+    assert not server.drop_in.exists()
+    assert engine.leases() == {}
+    assert control.controller.order(WORKERS, 25).after == 25
 
 
 def test_orders_that_come_together_are_one_graceful_restart(
@@ -261,169 +194,22 @@ def test_a_drop_in_that_apache_does_not_include_or_that_is_overruled_is_refused(
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("trouble", ["read-only", "full"])
+@pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_read_only_folder_and_a_full_disk_are_refused_in_words(
     control: Control, apache: Callable[[str, str], Apache], tmp_path: Path, trouble: str
 ) -> None:
     """The folder of the drop-in is a file system of its own."""
     place = tmp_path / "etc"
-    place.mkdir()
-    server = apache("event", EVENT)
-    server.drop_in = place / "zz-slackwater.conf"
-    server.conf.write_text(server.conf.read_text() + f'IncludeOptional "{server.drop_in}"\n')
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k,nr_inodes=10", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        if trouble == "full":
-            with pytest.raises(OSError, match="No space left"):
-                (place / "ballast").write_bytes(b"x" * 65536)
-        else:
-            subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    with small_disk(place):
+        server = apache("event", EVENT)
+        server.drop_in = place / "zz-slackwater.conf"
+        server.conf.write_text(server.conf.read_text() + f'IncludeOptional "{server.drop_in}"\n')
+        spoil(place, trouble)
         control.engine(server.sections())
         change = control.controller.order(WORKERS, 10)
-        words = {"full": "the disk is full", "read-only": "its file system is read-only"}
-        assert change.why == f"refused: {server.drop_in} cannot be written: {words[trouble]}"
+        assert change.why == f"refused: {server.drop_in} cannot be written: {TROUBLES[trouble]}"
         assert [path.name for path in place.iterdir()] == (["ballast"] if trouble == "full" else [])
         assert server.number("ParentServerMPMGeneration") == 0
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-class Fpm:
-    """A php-fpm with a pool `www` in pool.d/www.conf."""
-
-    def __init__(self, folder: Path, pool: str, patience: str = "10s") -> None:
-        self.folder = folder
-        self.own = folder / "pool.d/www.conf"
-        self.drop_in = folder / "pool.d/zz-slackwater.conf"
-        self.conf = folder / "php-fpm.conf"
-        self.own.parent.mkdir()
-        user, group = unprivileged_user()
-        self.pool = (
-            f"[www]\nuser = {user}\ngroup = {group}\nlisten = {folder}/php.sock\npm.status_path = /fpm-status\n{pool}"
-        )
-        self.own.write_text(self.pool)
-        self.conf.write_text(
-            f"[global]\npid = {folder}/php-fpm.pid\nerror_log = {folder}/php-fpm.log\ndaemonize = no\n"
-            f"process_control_timeout = {patience}\ninclude={folder}/pool.d/*.conf\n"
-        )
-        (folder / "php.ini").write_text("")
-        assert FPM is not None
-        self.command = [FPM, "-c", str(folder / "php.ini")]
-        self.process = subprocess.Popen(
-            [*self.command, "-y", str(self.conf), "--nodaemonize"], start_new_session=True, stderr=subprocess.DEVNULL
-        )
-        wait_for((folder / "php.sock").exists, "php-fpm listens")
-        wait_for(lambda: (folder / "php-fpm.pid").exists(), "php-fpm says its process")
-
-    def children(self) -> int:
-        """Processes of the pool."""
-        done = subprocess.run(["ps", "--ppid", str(self.process.pid), "-o", "args="], capture_output=True, text=True)
-        return sum("pool www" in line for line in done.stdout.splitlines())
-
-    def tested(self) -> dict[str, str]:
-        """The pool's settings as php-fpm itself prints them."""
-        done = subprocess.run([*self.command, "-tt", "-y", str(self.conf)], capture_output=True, text=True)
-        return dict(re.findall(r"NOTICE:\s+(pm\.\w+) = (\S+)", done.stderr))
-
-    def sections(self, **others: object) -> str:
-        command = ", ".join(f'"{part}"' for part in self.command)
-        settings = {
-            "max_children": "[1, 32]",
-            "command": f"[{command}]",
-            "config": f'"{self.conf}"',
-            "drop_in": f'"{self.drop_in}"',
-            "reload_min_interval_s": 0.5,
-        } | others
-        return "[php_fpm]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
-
-
-@pytest.fixture
-def fpm(tmp_path: Path) -> Iterator[Callable[..., Fpm]]:
-    started: list[Fpm] = []
-
-    def start(pool: str, patience: str = "10s") -> Fpm:
-        started.append(Fpm(tmp_path, pool, patience))
-        return started[-1]
-
-    yield start
-    for server in started:
-        end_group(server.process)
-
-
-def test_children_of_a_static_pool_are_more_and_then_as_many_as_before(
-    control: Control, fpm: Callable[..., Fpm]
-) -> None:
-    server = fpm("pm = static\npm.max_children = 2\n")
-    wait_for(lambda: server.children() == 2, "two children")
-    engine = control.engine(server.sections())
-    change = control.controller.order(CHILDREN, 6)
-    assert (change.before, change.after, change.applied) == (2, 6, True), change.why
-    assert "pm = static; 6 processes now by the status page /fpm-status" in change.why
-    assert server.children() == 6
-    engine.end(signal.SIGKILL)
-    assert server.drop_in.exists()
-    engine.start()
-    assert "the last run did not end well" in control.back(CHILDREN)
-    assert not server.drop_in.exists()
-    wait_for(lambda: server.children() == 2, "two children")
-
-
-def test_a_dynamic_pool_keeps_start_and_spare_servers_that_php_fpm_accepts(
-    control: Control, fpm: Callable[..., Fpm]
-) -> None:
-    own = (
-        "pm = dynamic\npm.max_children = 8\npm.start_servers = 4\npm.min_spare_servers = 3\npm.max_spare_servers = 5\n"
-    )
-    server = fpm(own)
-    engine = control.engine(server.sections())
-    change = control.controller.order(CHILDREN, 2)
-    assert (change.before, change.after) == (8, 2), change.why
-    assert "with pm.start_servers = 2, pm.min_spare_servers = 2, pm.max_spare_servers = 2" in change.why
-    tested = server.tested()
-    names = ("pm.max_children", "pm.start_servers", "pm.min_spare_servers", "pm.max_spare_servers")
-    assert [tested[name] for name in names] == ["2"] * 4
-    assert control.controller.order(CHILDREN, 20).before == 2
-    assert [server.tested()[name] for name in names] == ["20", "4", "3", "5"]
-    engine.end()
-    assert [server.tested()[name] for name in names] == ["8", "4", "3", "5"]
-
-
-def test_an_ondemand_pool_is_turned_too(control: Control, fpm: Callable[..., Fpm]) -> None:
-    server = fpm("pm = ondemand\npm.max_children = 2\npm.process_idle_timeout = 60s\n")
-    engine = control.engine(server.sections())
-    change = control.controller.order(CHILDREN, 5)
-    assert (change.before, change.after) == (2, 5), change.why
-    assert "pm = ondemand" in change.why
-    assert server.tested()["pm.max_children"] == "5"
-    engine.end()
-    assert server.tested()["pm.max_children"] == "2"
-
-
-def test_php_fpm_that_would_cut_requests_or_is_broken_is_not_reloaded(
-    control: Control, fpm: Callable[..., Fpm]
-) -> None:
-    server = fpm("pm = static\npm.max_children = 2\n", patience="0")
-    wait_for(lambda: server.children() == 2, "two children")
-    control.engine(server.sections())
-    assert "process_control_timeout is 0: a reload would cut" in control.controller.order(CHILDREN, 6).why
-    server.conf.write_text(server.conf.read_text().replace("timeout = 0", "timeout = 10s"))
-    server.own.write_text(server.pool + "nonsense = 1\n")
-    change = control.controller.order(CHILDREN, 6)
-    assert "php-fpm's configuration does not pass its test" in change.why
-    assert "unknown entry 'nonsense'" in change.why
-    assert sorted(path.name for path in server.own.parent.iterdir()) == ["www.conf"]
-    assert server.children() == 2
-
-
-def test_the_sites_own_new_number_of_children_wins(control: Control, fpm: Callable[..., Fpm]) -> None:
-    server = fpm("pm = static\npm.max_children = 2\n")
-    control.engine(server.sections())
-    control.controller.order(CHILDREN, 6)
-    server.own.write_text(server.pool.replace("= 2", "= 3"))
-    assert "the site's own pm.max_children is 3 now, it was 2: theirs holds" in control.back(CHILDREN)
-    wait_for(lambda: server.children() == 3, "their three children")
 
 
 def test_nginx_gets_more_workers_by_a_template_and_commands(control: Control, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 
 use crate::apache_config::{Line, Seen, parse_dump};
+use crate::apache_status::Status;
 use crate::command;
 use crate::config::ApacheSettings;
 use crate::files;
@@ -24,23 +25,8 @@ pub const HEAD: &str = "# Written by slackwater-wsengine, which removes it again
 /// A graceful restart is done after this time, or has failed.
 const RESTARTED_WITHIN_S: f64 = 10.0;
 const STATUS_WITHIN_S: u64 = 2;
-
-/// The numbers of server-status?auto that a restart shows in.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Status {
-    generation: u64,
-    stopping: u64,
-    processes: u64,
-}
-
-fn parse_status(text: &str) -> Option<Status> {
-    let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok());
-    Some(Status {
-        generation: number("ParentServerMPMGeneration")?,
-        stopping: number("Stopping").unwrap_or(0),
-        processes: number("Processes").unwrap_or(0),
-    })
-}
+/// Just after a restart a child of before may still answer, with its own number of workers.
+const AGREES_WITHIN_S: f64 = 3.0;
 
 /// The door.
 pub struct Apache {
@@ -99,7 +85,7 @@ impl Apache {
         let answer =
             minreq::get(url).with_timeout(STATUS_WITHIN_S).send().map_err(|error| format!("{url}: {error}"))?;
         let text = answer.as_str().map_err(|error| format!("{url}: {error}"))?;
-        parse_status(text)
+        Status::parse(text)
             .ok_or_else(|| format!("{url}: no page of server-status?auto (status {})", answer.status_code))
     }
 
@@ -206,14 +192,21 @@ impl Apache {
         if self.settings.status_url.is_empty() {
             return Ok(());
         }
-        let Ok(status) = self.status() else { return Ok(()) };
-        if status.stopping * 2 > status.processes && status.stopping > 1 {
-            return Err(format!(
-                "{} of Apache's {} processes still finish requests from before the last restart",
-                status.stopping, status.processes
-            ));
-        }
-        Ok(())
+        self.status().map_or(Ok(()), |status| status.has_room())
+    }
+
+    /// Whether the running Apache works on at most so many requests at once, as far as server-status shows it.
+    ///
+    /// # Errors
+    /// Both numbers, where they stay different.
+    pub fn runs_with(&self, workers: &Value) -> Result<(), String> {
+        let Value::Integer(workers) = workers else { return Ok(()) };
+        let mut last = Ok(());
+        let agreed = wait_for(AGREES_WITHIN_S, || {
+            last = self.status().map_or(Ok(()), |status| status.fits(*workers));
+            last.is_ok().then_some(())
+        });
+        agreed.map_or(last, Ok)
     }
 
     /// Restarts gracefully and waits until it is seen: the generation in server-status, else children that are new.
@@ -245,6 +238,8 @@ pub struct Directive {
     names: Vec<&'static str>,
     effective: fn(&Seen) -> Result<Reading, String>,
     plan: fn(&Seen, &Value) -> Result<Plan, String>,
+    /// Whether it is this value that runs.
+    runs: fn(&Apache, &Value) -> Result<(), String>,
 }
 
 impl Directive {
@@ -256,7 +251,12 @@ impl Directive {
         effective: fn(&Seen) -> Result<Reading, String>,
         plan: fn(&Seen, &Value) -> Result<Plan, String>,
     ) -> Directive {
-        Directive { apache, name, names: [&[name], others].concat(), effective, plan }
+        Directive { apache, name, names: [&[name], others].concat(), effective, plan, runs: |_, _| Ok(()) }
+    }
+
+    /// The same, where the running Apache can be asked for the value.
+    pub fn seen_running(self, runs: fn(&Apache, &Value) -> Result<(), String>) -> Directive {
+        Directive { runs, ..self }
     }
 
     /// What the site itself says; null when it leaves the default.
@@ -278,7 +278,9 @@ impl Knob for Directive {
     fn read(&self) -> Result<Reading, String> {
         let seen = self.apache.test(None)?;
         self.apache.pid(&seen)?;
-        (self.effective)(&seen)
+        let reading = (self.effective)(&seen)?;
+        (self.runs)(&self.apache, &reading.value)?;
+        Ok(reading)
     }
 
     fn baseline(&self) -> Result<Json, String> {
@@ -337,21 +339,10 @@ impl Knob for Directive {
             Some(line) if self.apache.is_ours(line) && Some(line.value.as_str()) == ours.as_str() => {}
             other => return Err(format!("{} is {:?} now", self.name, other.map(|line| &line.value))),
         }
+        (self.runs)(&self.apache, &reading.value)?;
         if let Ok(status) = self.apache.status() {
             reading.how.push_str(&format!(", in effect since generation {}", status.generation));
         }
         Ok(reading)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_generation_is_read_from_server_status() {
-        let text = "ServerMPM: event\nParentServerMPMGeneration: 3\nProcesses: 4\nStopping: 1\n";
-        assert_eq!(parse_status(text), Some(Status { generation: 3, stopping: 1, processes: 4 }));
-        assert_eq!(parse_status("<html>"), None);
     }
 }

@@ -93,7 +93,11 @@ impl Seen {
         let prefork = self.mpm == "prefork";
         Ok(Limits {
             server_limit: number(&["ServerLimit"], if prefork { 256 } else { 16 })?,
-            threads_per_child: if prefork { 1 } else { number(&["ThreadsPerChild"], 25)?.max(1) },
+            threads_per_child: if prefork {
+                1
+            } else {
+                number(&["ThreadsPerChild"], 25)?.min(number(&["ThreadLimit"], 64)?).max(1)
+            },
             mpm: self.mpm.clone(),
         })
     }
@@ -167,6 +171,10 @@ mod tests {
         assert_eq!(event.clamp(7), (25, "7 is less than ThreadsPerChild 25, so Apache takes 25".to_owned()));
         assert_eq!(event.clamp(1000).0, 400);
         assert!(event.clamp(1000).1.starts_with("ServerLimit 16 times ThreadsPerChild 25 allows 400; raising"));
+        let mut limited = seen("event");
+        limited.lines.extend(parse_dump("ThreadLimit 20\n"));
+        assert_eq!(limited.limits().expect("numbers").clamp(100), (100, String::new()));
+        assert_eq!(limited.limits().expect("numbers").clamp(10).0, 20, "no more threads than ThreadLimit");
         let prefork = seen("prefork").limits().expect("numbers");
         assert_eq!(prefork.clamp(7), (7, String::new()));
         assert_eq!(prefork.clamp(300), (256, "ServerLimit 256 allows 256; raising it takes a full restart".to_owned()));

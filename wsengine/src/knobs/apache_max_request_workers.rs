@@ -4,12 +4,13 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 
 use super::{Knob, Parts, Plan, Reading, number};
-use crate::apache::Directive;
+use crate::apache::{Apache, Directive};
 use crate::apache_config::Seen;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(Directive::new(parts.apache.clone(), "MaxRequestWorkers", &["MaxClients"], effective, plan))
+    let directive = Directive::new(parts.apache.clone(), "MaxRequestWorkers", &["MaxClients"], effective, plan);
+    Box::new(directive.seen_running(Apache::runs_with))
 }
 
 fn effective(seen: &Seen) -> Result<Reading, String> {
