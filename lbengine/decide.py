@@ -1,21 +1,26 @@
 """The decision: which weight each server should have, from what the balancer shows and the detector says. No I/O.
 
-Law, then ramp, then guard: the law says where to, the ramp how fast, and the guard has the last word.
+Law, then ramp and rate limit, then guard: the law says where to, the ramp how fast, and the guard has the last word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from lbengine import guard, limits, plan, ramp
+import msgspec
+
+from lbengine import budget, guard, limits, plan, ramp
 from lbengine.algorithms import effect
 from lbengine.baseline import Baseline
 from lbengine.haproxy import Server, Snapshot
 from lbengine.ramp import Position
+from lbengine.residual import OVER
+from lbengine.rest import Rest
 from lbengine.wishes import Wish
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import State, Verdict
+from slackwater.messages import Verdict
 
 HOLD = "waiting for its first Verdict"
 FULL_SHARE = 0.7
@@ -84,77 +89,187 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
     """
     usable = [server for server in view.snapshot.servers if _usable(server, view)]
     movable = {server.name: view.baselines[server.name].weight for server in usable if server.name not in view.yielded}
-    reduced = {name for name, baseline in movable.items() if view.positions[name].weight < baseline}
-    states: dict[str, tuple[State, float]] = {
-        name: (verdict.state, verdict.severity) for name, verdict in view.verdicts.items() if name not in view.holds
+    pins = {name: min(pin.weight, movable[name]) for name, pin in view.pins.items() if name in movable}
+    admission = guard.admit(
+        {n: (verdict.state, verdict.severity) for n, verdict in view.verdicts.items() if n not in view.holds},
+        [server.name for server in usable],
+        pool.max_mitigated,
+        {name for name, baseline in movable.items() if view.positions[name].weight < baseline},
+        {name for name in movable if view.positions[name].doubted},
+    )
+    reduce = (admission.reduce & movable.keys()) - pins.keys()
+    asked = (view.drains.keys() & movable.keys()) - pins.keys()
+    drains = guard.admit_drains(
+        asked,
+        len(usable),
+        pool.max_mitigated,
+        reduce | {name for name, weight in pins.items() if weight < movable[name]},
+        {name for name in movable if view.positions[name].weight == 0},
+    )
+    loads = [_load(server, view, pins.get(server.name), server.name in reduce) for server in usable]
+    rest = Rest(
+        staying=[load for load in loads if load.server not in drains],
+        leaving=[load for load in loads if load.server in drains],
+        total_rps=view.total_rps,
+        u_threshold=pool.u_threshold,
+        balance=view.snapshot.balance,
+    )
+    wanted = plan.wants(rest.staying, rest.rps, pool.law, pool.u_threshold, view.snapshot.balance)
+    moves = {
+        name: _move(name, baseline, wanted.get(name), view, settings, admission, len(usable))
+        for name, baseline in movable.items()
+        if name not in drains and name not in pins
     }
-    admission = guard.admit(states, [server.name for server in usable], pool.max_mitigated, reduced)
-    reduce = admission.reduce & movable.keys()
-    loads = [_load(server, view, server.name in reduce) for server in usable]
-    wanted = plan.wants(loads, view.total_rps, pool.law, pool.u_threshold, view.snapshot.balance)
+    weights = {server.name: server.weight for server in usable} | pins
+    _make_room(moves, wanted.keys(), weights, rest, view.now_s)
+    weights |= {name: move.position.weight for name, move in moves.items()}
+    for name, weight in rest.keeps(weights, settings.min_change).items():
+        weights[name] = weight
+        moves[name] = _drained(name, weight, view, pool)
+    for name, weight in pins.items():
+        moves[name] = _pinned(name, weight, weights, movable, rest, view)
+    bounded = guard.bound(
+        {name: move.position.weight for name, move in moves.items()},
+        movable,
+        reduce | drains,
+        pool.max_mitigated,
+        {server.name: server.weight for server in usable if server.name not in movable},
+        view.snapshot.most_weight,
+        pins.keys(),
+    )
+    few = f"at most {pool.max_mitigated:.0%} of the pool may be reduced at a time, and never its last server"
     decisions = {}
     for name, baseline in movable.items():
-        verdict = view.verdicts.get(name)
-        if name in wanted and verdict is not None:
-            target = wanted[name].weight
-            why = f"interference: {_first(verdict)}; {wanted[name].why}"
-            short = f"interference, {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
-        elif (hold := view.holds.get(name)) is not None:
-            target, why, short = baseline, hold.told, hold.told
-        elif verdict is None and view.waiting:
-            decisions[name] = Decision(Position(view.positions[name].weight), HOLD, HOLD)
-            continue
-        else:
-            target = baseline
-            why = short = _why_baseline(name, verdict, view, settings, admission)
-            if admission.panic and view.verdicts:
-                short = "panic"
-        before = view.positions[name]
-        if name in wanted:
-            target, before = ramp.settle(before, target, baseline, view.now_s)
-        if admission.shared:
-            position = Position(baseline)  # what was taken from the one that was judged first is given back at once
-        else:
-            position = ramp.step(
-                before,
-                target,
-                baseline,
-                view.now_s,
-                settings.ramp_s,
-                settings.min_change,
-                carries=_carries(name, view, len(usable)),
-            )
-        if name in wanted:
-            position = ramp.moved(before, position, view.now_s)
-        if position.climb_began_s is not None and position.weight > view.positions[name].weight:
-            why, short = f"{why}: on its way back to {target}", f"{short}, on its way back"
-        most = None
-        if name in wanted and position.weight > 0:
-            most = limits.limit(wanted[name].in_flight, view.baselines[name].maxconn, view.limits.get(name))
-        if (drain := view.drains.get(name)) is not None:
-            position, why, short = Position(0), drain.told, drain.told
-        if (cap := view.caps.get(name)) is not None and cap.maxconn is not None:
-            most = limits.capped(cap.maxconn, most, view.baselines[name].maxconn)
-            why = why if view.limits.get(name) == most else f"{why}; {cap.told}"
-        decisions[name] = Decision(position, why, short, most)
-    for name, pin in view.pins.items():
-        if name in decisions:
-            why = f"pinned at {pin.weight} by {pin.by}"
-            decisions[name] = Decision(Position(min(pin.weight, movable[name])), why, why)
-    held = {server.name: server.weight for server in usable if server.name not in movable}
-    bounded = guard.bound(
-        {name: decision.position.weight for name, decision in decisions.items()},
-        movable,
-        reduce | (view.drains.keys() & movable.keys()) | view.pins.keys(),
-        pool.max_mitigated,
-        held,
-        view.snapshot.most_weight,
-    )
-    for name, weight in bounded.items():
-        if weight != decisions[name].position.weight:
-            why = f"at most {pool.max_mitigated:.0%} of the pool may be reduced at a time, and never its last server"
-            decisions[name] = Decision(Position(weight), why, why)
+        move, before = moves[name], view.positions[name]
+        if name in asked and name not in drains and name not in reduce:
+            move.why = move.short = f"not drained: {few}"
+        if bounded[name] != move.position.weight:
+            move = _Move(baseline, Position(bounded[name]), few, few)
+        position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
+        position = dataclasses.replace(position, doubted=_doubted(name, view, admission, reduce))
+        decisions[name] = Decision(position, move.why, move.short, move.most)
     return Decisions(decisions, admission.panic)
+
+
+@dataclass
+class _Move:
+    """Where one server is to go, and its next step there, before the guard's last word."""
+
+    target: int
+    position: Position
+    why: str
+    short: str
+    most: int | None = None
+    """The `maxconn` that it should have."""
+    reason: str = ""
+    """Why it should get there, without what holds it up."""
+
+
+def _move(
+    name: str,
+    baseline: int,
+    want: plan.Want | None,
+    view: View,
+    settings: LbengineSettings,
+    admission: guard.Admission,
+    count: int,
+) -> _Move:
+    """By the law, or back to the baseline."""
+    before, verdict = view.positions[name], view.verdicts.get(name)
+    if want is not None and verdict is not None:
+        target = want.weight
+        why = f"interference: {_first(verdict)}; {want.why}"
+        short = f"interference, {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
+    elif (hold := view.holds.get(name)) is not None:
+        target, why, short = baseline, hold.told, hold.told
+    elif verdict is None and view.waiting:
+        return _Move(before.weight, Position(before.weight), HOLD, HOLD)
+    else:
+        target = baseline
+        why = short = _why_baseline(name, verdict, view, settings, admission)
+        if admission.panic and view.verdicts:
+            short = "panic"
+    if admission.shared:  # what was taken from the one that was judged first is given back at once
+        return _capped(_Move(target, Position(baseline), why, short), name, want, view)
+    aim, start, reason = target, before, why
+    if want is not None:
+        aim, start = ramp.settle(before, target, baseline, view.now_s)
+    most = settings.max_falls_per_min
+    judged = verdict is not None and verdict.state != "unknown" and not admission.panic and name not in view.holds
+    if aim > before.weight and judged and budget.is_spent(before, view.now_s, most):
+        aim = before.weight
+        why, short = f"{why}; held for now: {_often(most)}", f"{short}, held"
+    elif aim < before.weight and not budget.may_fall(before, view.now_s, most):
+        aim = before.weight
+        why, short = f"{why}; not lowered again for now: {_often(most)}", f"{short}, not lowered again"
+    carries = _carries(name, view, count)
+    position = ramp.step(start, aim, baseline, view.now_s, settings.ramp_s, settings.min_change, carries=carries)
+    if want is not None:
+        position = ramp.moved(start, position, view.now_s)
+    if position.climb_began_s is not None and position.weight > before.weight:
+        why, short = f"{why}: on its way back to {target}", f"{short}, on its way back"
+    return _capped(_Move(target, position, why, short, reason=reason), name, want, view)
+
+
+def _often(most: int) -> str:
+    return f"it has fallen {most} times within a minute"
+
+
+def _capped(move: _Move, name: str, want: plan.Want | None, view: View) -> _Move:
+    """With its `maxconn`: what the law wants, or less if that was asked for."""
+    baseline, now = view.baselines[name].maxconn, view.limits.get(name)
+    if want is not None and move.position.weight > 0:
+        move.most = limits.limit(want.in_flight, baseline, now)
+    if (cap := view.caps.get(name)) is not None and cap.maxconn is not None:
+        move.most = limits.capped(cap.maxconn, move.most, baseline)
+        move.why = move.why if now == move.most else f"{move.why}; {cap.told}"
+    return move
+
+
+def _make_room(
+    moves: Mapping[str, _Move], wanted: Collection[str], weights: Mapping[str, int], rest: Rest, now_s: float
+) -> None:
+    """Where the others would be too full, load is given back at once: first to those that are well again, then to the
+    slow ones, as much as the law says. No dwell, no ramp and no rate limit stand against it."""
+    for group in ([name for name in moves if name not in wanted], list(wanted)):
+        behind = [name for name in group if moves[name].position.weight < moves[name].target]
+        if not behind:
+            continue
+        filled = rest.filled({**weights, **{name: move.position.weight for name, move in moves.items()}})
+        if filled <= rest.limit():
+            continue
+        for name in behind:
+            move = moves[name]
+            move.position = ramp.moved(move.position, Position(move.target), now_s)
+            move.why = f"{move.reason}: given back at once, since the others would be {filled:.0%} full"
+            move.short = f"given back at once, the others would be {filled:.0%} full"
+
+
+def _drained(name: str, weight: int, view: View, pool: PoolSettings) -> _Move:
+    told = view.drains[name].told
+    why = told
+    if weight > 0:
+        why = f"{told}; it keeps {weight}, which the others cannot carry below {pool.u_threshold:.0%} of their capacity"
+    return _capped(_Move(weight, Position(weight), why, told), name, None, view)
+
+
+def _pinned(
+    name: str, weight: int, weights: Mapping[str, int], baselines: Mapping[str, int], rest: Rest, view: View
+) -> _Move:
+    """A person's pin wins over what the others can carry, but it is said."""
+    why = f"pinned at {view.pins[name].weight} by {view.pins[name].by}"
+    filled = rest.filled(weights, without=view.pins)
+    if weight < baselines[name] and filled > rest.u_threshold + OVER:
+        why = f"{why}; warning: the others are predicted to be {filled:.0%} full, above {rest.u_threshold:.0%}"
+    return _Move(weight, Position(weight), why, why)
+
+
+def _doubted(name: str, view: View, admission: guard.Admission, reduce: Collection[str]) -> bool:
+    """Its present episode is not believed, or was not and has shown nothing since."""
+    verdict = view.verdicts.get(name)
+    if verdict is None or verdict.state != "interference":
+        return False
+    return bool(admission.panic) or (view.positions[name].doubted and name not in reduce)
 
 
 def _usable(server: Server, view: View) -> bool:
@@ -172,24 +287,33 @@ def _carries(name: str, view: View, count: int) -> bool:
     return total > 0.0 and view.rates.get(name, 0.0) >= FULL_SHARE * total / count
 
 
-def _load(server: Server, view: View, reduce: bool) -> plan.Load:
+def _load(server: Server, view: View, pin: int | None, reduce: bool) -> plan.Load:
+    """One that a person or someone else holds counts with the weight that it is held at, and with as much of its
+    capacity."""
     verdict = view.verdicts.get(server.name)
-    baseline = server.weight if server.name in view.yielded else view.baselines[server.name].weight
+    held = server.weight if server.name in view.yielded else pin
+    full = view.baselines[server.name].weight
+    part = held / full if held is not None and full > 0 else 1.0
     rps = None if view.rates is None else view.rates.get(server.name)
-    drained = view.positions[server.name].weight == 0
-    if verdict is None:
-        return plan.Load(server=server.name, baseline=baseline, reduce=reduce, rps=rps, drained=drained)
-    return plan.Load(
+    load = plan.Load(
         server=server.name,
-        baseline=baseline,
+        baseline=full if held is None else held,
         reduce=reduce,
+        rps=rps,
+        drained=view.positions[server.name].weight == 0,
+        weight=server.weight if server.name in view.yielded else view.positions[server.name].weight,
+    )
+    if verdict is None:
+        return load
+    return msgspec.structs.replace(
+        load,
         slow=verdict.state in ("interference", "overload"),
-        capacity_rps=verdict.capacity_rps,
-        capacity_stderr_rps=verdict.capacity_stderr_rps or 0.0,
+        capacity_rps=None if verdict.capacity_rps is None else verdict.capacity_rps * part,
+        capacity_stderr_rps=(verdict.capacity_stderr_rps or 0.0) * part,
         severity=verdict.severity,
         cpu_predicted=verdict.cpu_predicted,
         rps=rps if rps is not None else verdict.rps,
-        drained=drained,
+        cpu=verdict.cpu,
     )
 
 
@@ -206,6 +330,8 @@ def _why_baseline(
         return "interference, but enough of the pool is reduced already"
     if verdict.state == "calm":
         return "calm"
+    if verdict.state == "interference" and view.positions[name].doubted:
+        return "interference, but it has shown no loss since most servers looked slow"
     return f"{verdict.state}: {_first(verdict)}"
 
 

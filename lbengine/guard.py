@@ -15,6 +15,8 @@ PANIC_SHARE = 0.5
 """When more than this share (or more than `max_mitigated`) looks slow, it is no neighbour."""
 STICKINESS = 0.1
 """Severity that a reduced server is given on top when the most severe ones are chosen, so that two don't take turns."""
+SHOWN = 0.1
+"""Severity from which on a server that was not believed shows anew that a neighbour takes something from it."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,44 @@ def limit(usable: int, max_mitigated: float) -> int:
 
 
 def admit(
-    states: Mapping[str, tuple[State, float]], usable: Collection[str], max_mitigated: float, reduced: Collection[str]
+    states: Mapping[str, tuple[State, float]],
+    usable: Collection[str],
+    max_mitigated: float,
+    reduced: Collection[str],
+    doubted: Collection[str] = (),
 ) -> Admission:
     """Chooses who may be reduced.
 
     `states`: state and severity of each server that has a fresh Verdict; `usable`: servers that can take requests;
-    `reduced`: those that are below their baseline now.
+    `reduced`: those that are below their baseline now. `doubted`: those whose present episode was not believed once.
+    Such an episode may only be waiting for its end, so it counts again when it shows a loss (`SHOWN`): with requests,
+    as they all have had since then, the severity follows what is seen.
     """
     if any(state == "all_slow" for state, _ in states.values()):
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour", shared=True)
-    slow = [server for server in usable if server in states and states[server][0] == "interference"]
+    slow = [
+        server
+        for server in usable
+        if states.get(server, ("calm", 0.0))[0] == "interference"
+        and (server not in doubted or states[server][1] >= SHOWN)
+    ]
     if len(slow) > len(usable) * max(max_mitigated, PANIC_SHARE) + 1e-9:
         return Admission(frozenset(), f"{len(slow)} of {len(usable)} servers look slow, so it is no neighbour")
     most = limit(len(usable), max_mitigated)
     slow.sort(key=lambda server: (-(states[server][1] + STICKINESS * (server in reduced)), server))
     return Admission(frozenset(slow[:most]), held_back=frozenset(slow[most:]))
+
+
+def admit_drains(
+    asked: Collection[str], usable: int, max_mitigated: float, below: Collection[str], drained: Collection[str]
+) -> frozenset[str]:
+    """Of the servers that are asked to be drained, those that the blast radius has room for.
+
+    `below`: servers that are to be below their baseline anyway; `drained`: those that have no weight now.
+    """
+    room = limit(usable, max_mitigated) - len(set(below) - set(asked))
+    first = sorted(asked, key=lambda server: (server not in below, server not in drained, server))
+    return frozenset(first[: max(room, 0)])
 
 
 def bound(
@@ -59,16 +84,25 @@ def bound(
     max_mitigated: float,
     others: Mapping[str, int],
     most_weight: int = 256,
+    pinned: Collection[str] = (),
 ) -> dict[str, int]:
     """The weights that may be sent: within 0..baseline, few enough below the baseline, never all zero.
 
     `weights` are of servers that lbengine governs and that can take requests now, `others` the weights of those that
     can, but that it leaves alone; `most_weight` is the highest that the balancer takes (HAProxy 256). One that is only
-    on its way back makes room for one in `reduce`: it goes to its baseline at once.
+    on its way back makes room for one in `reduce`: it goes to its baseline at once. `pinned` are a
+    person's, and go before all others.
     """
     bounded = {server: min(max(weight, 0), baselines[server], most_weight) for server, weight in weights.items()}
     below = [server for server, weight in bounded.items() if weight < baselines[server]]
-    below.sort(key=lambda server: (server not in reduce, bounded[server] / max(baselines[server], 1), server))
+    below.sort(
+        key=lambda server: (
+            server not in pinned,
+            server not in reduce,
+            bounded[server] / max(baselines[server], 1),
+            server,
+        )
+    )
     for server in below[limit(len(bounded) + sum(weight > 0 for weight in others.values()), max_mitigated) :]:
         bounded[server] = baselines[server]
     if not any(bounded.values()) and not any(others.values()):

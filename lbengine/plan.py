@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lbengine import law, tail
+from lbengine import law, residual, tail
 from lbengine.algorithms import effect
 from lbengine.rounding import closest, grain
 
@@ -30,8 +30,6 @@ CAUTION = 1.0
 capacity for too large costs more than taking it for too small."""
 MOST_CAUTION = 0.5
 """No doubt takes more than this share of a capacity away."""
-FULLEST = 0.98
-"""Highest utilisation for which the queue's length is computed: at 1 it has no end."""
 
 IN_RUNS = frozenset({"wrr"})
 """Schedulers that serve a lowered server in runs, the longer the smaller the weights' common divisor."""
@@ -54,6 +52,10 @@ class Load(msgspec.Struct, frozen=True):
     rps: float | None = None
     drained: bool = False
     """Its weight is 0 now."""
+    weight: int | None = None
+    """Its weight now; None: its baseline."""
+    cpu: float | None = None
+    """Its CPU utilisation now, where that is known."""
 
     @property
     def sure_rps(self) -> float | None:
@@ -78,38 +80,64 @@ def wants(
 ) -> dict[str, Want]:
     """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
 
-    Without the rate or without any capacity, a server to reduce keeps the share of its weight that it has of its
-    capacity (1 - severity).
+    Whatever the law says, they keep what pushes no other server over `u_threshold`, as far as that can be predicted.
     """
     affected = [load for load in loads if load.reduce]
     if not affected:
         return {}
     capacity = capacities(loads)
     if capacity is None or total_rps is None:
-        missing = "the pool's rate" if total_rps is None else "no capacity"
-        return {
-            load.server: Want(
-                round(load.baseline * (1.0 - load.severity)),
-                f"{missing} {'is not' if total_rps is None else 'is'} known, so it keeps what is left of its capacity",
-            )
-            for load in affected
-        }
+        return _by_severity(loads, "the pool's rate is not" if total_rps is None else "no capacity is", u_threshold)
     # Without load every split is as good: judged as if there were a little, the slow ones are drained.
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
     held: dict[str, float] = {}
+    step = grain([load.baseline for load in loads]) if balance in IN_RUNS else 1
     if effect(balance) == "concurrency":
         weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
-        weights = _rounded(loads, rates, grain([load.baseline for load in loads]) if balance in IN_RUNS else 1)
+        weights = _rounded(loads, rates, step)
+    kept = [not load.reduce for load in loads]
+    given = residual.give_back(
+        [weights.get(load.server, load.baseline) for load in loads],
+        [load.baseline for load in loads],
+        capacity,
+        kept,
+        total_rps,
+        u_threshold,
+        balance,
+        step,
+    )
     fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
     told = {}
-    for load, mu, rate in zip(loads, capacity, rates, strict=True):
+    for load, mu, rate, weight in zip(loads, capacity, rates, given, strict=True):
         if load.reduce:
             share = (
                 f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s (capacity {mu:.0f}, the others' {fine_rps:.0f})"
             )
-            told[load.server] = Want(min(weights[load.server], load.baseline), share, held.get(load.server))
+            if weight > weights[load.server]:
+                share += "; raised, or the others would be too full"
+            told[load.server] = Want(weight, share, held.get(load.server))
+    return told
+
+
+def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dict[str, Want]:
+    """Without the rate or without any capacity: a server keeps the share of its weight that it has of its capacity
+    (1 - severity), and more of it where the others' CPU is known to be so high that they could not take the rest."""
+    affected = [load for load in loads if load.reduce]
+    now = [load.baseline if load.weight is None else load.weight for load in loads]
+    least = residual.least_weight(now, [load.cpu for load in loads], [not load.reduce for load in loads], u_threshold)
+    kept = sum(load.baseline for load in loads if not load.reduce)
+    left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)
+    lost = sum(load.baseline for load in affected) - left
+    share = min(max((least - kept - left) / lost, 0.0), 1.0) if lost > 0.0 else 0.0
+    told = {}
+    for load in affected:
+        weight = load.baseline * (1.0 - load.severity * (1.0 - share))
+        why = f"{missing} known, so it keeps what is left of its capacity"
+        if share > 0.0:
+            weight, why = math.ceil(weight - 1e-9), f"{why}, and what the others' CPU has no room for"
+        told[load.server] = Want(min(round(weight), load.baseline), why)
     return told
 
 
@@ -208,8 +236,7 @@ def _by_concurrency(
     """
     held = []
     for mu, rate in zip(capacity, rates, strict=True):
-        filled = min(rate / mu, FULLEST) if mu > 0 else 0.0
-        held.append(filled / (1.0 - filled))
+        held.append(residual.in_flight(rate / mu) if mu > 0 else 0.0)
     rounded = _rounded(loads, held)
     staying_rps = math.fsum(capacity)
     weights: dict[str, int] = {}

@@ -209,8 +209,8 @@ def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
         )
     if coarse := [server for server in active if 0 < server.weight < FINE_BASELINE]:
         warnings.append(
-            f"{where}: the weights of {of(coarse)} are too small for fine steps; configure `weight 100`, or as much as"
-            " their sizes call for (at most 256)"
+            f"{where}: the weights of {of(coarse)} are too small for fine steps, so a slow server is given all of its"
+            " weight or hardly any; give servers `weight 100`, or as much as their sizes call for (at most 256)"
         )
     if away := [server for server in active if not server.available]:
         warnings.append(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from retune.knowledge import Value
-from slackwater.messages import Change, ServerState
+from slackwater.messages import DRAINED, Change, ServerState
 
 ANSWER_S = 40.0
 """Test, reload and reading back, and the node's own shortest time between reloads."""
@@ -63,13 +63,13 @@ async def turn(door: Door, node: str, values: Mapping[str, Value], why: str, dra
         outcome.trouble = f"it cannot be drained: {error}"
         return outcome
     try:
-        if not await door.wait(lambda: _weight(door, node) == 0, SHOWN_S):
+        if not await door.wait(lambda: _is_drained(door, node), SHOWN_S):
             outcome.trouble = "it cannot be drained: the guard does not allow it now"
             return outcome
         # The Cycle that shows the weight was counted before it was set: the next one counts. What is still in flight
-        # after `drain_s` is long: the graceful reload finishes it.
+        # after `drain_s` is long: the graceful reload finishes it, as it does what the others could not carry.
         drained = door.cycles()
-        await door.wait(lambda: door.cycles() > drained and _is_idle(door, node), drain_s)
+        await door.wait(lambda: door.cycles() > drained and (_keeps_some(door, node) or _is_idle(door, node)), drain_s)
         try:
             orders = {knob: await door.order(node, knob, value, why) for knob, value in values.items()}
         except NotNow as error:
@@ -88,9 +88,16 @@ async def turn(door: Door, node: str, values: Mapping[str, Value], why: str, dra
     return outcome
 
 
-def _weight(door: Door, node: str) -> int | None:
+def _is_drained(door: Door, node: str) -> bool:
+    """It has no weight, or no more than the others cannot carry."""
     server = door.server(node)
-    return None if server is None else server.weight
+    return server is not None and (server.weight == 0 or _keeps_some(door, node))
+
+
+def _keeps_some(door: Door, node: str) -> bool:
+    """It is drained as far as the others can carry its load, which is not wholly."""
+    server = door.server(node)
+    return server is not None and 0 < server.weight == server.wanted and server.why.startswith(DRAINED)
 
 
 def _is_idle(door: Door, node: str) -> bool:

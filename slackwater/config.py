@@ -212,6 +212,14 @@ class LbengineSettings(Settings, frozen=True):
     min_change: Annotated[
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05
+    max_falls_per_min: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="so often a minute Verdicts may turn a server's weight downwards; beyond that the lower weight"
+            " is held until the minute allows",
+        ),
+    ] = 6
     socket_timeout_s: Annotated[Positive, Meta(description="how long the balancer may take to answer")] = 1.0
     hooks: Annotated[
         list[FilePath],

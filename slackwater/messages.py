@@ -404,6 +404,11 @@ class Knobs(msgspec.Struct, omit_defaults=True):
     """One for each knob that the node's configuration lists."""
 
 
+DRAINED = "drained"
+"""How `ServerState.why` begins for a server that is drained for the second stage, as far as the others can carry its
+load."""
+
+
 class ServerState(msgspec.Struct, omit_defaults=True):
     """One server as the balancer showed it in a cycle, and what lbengine wants of it."""
 

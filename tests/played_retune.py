@@ -39,6 +39,8 @@ class PlayedSite:
         self.answers: dict[str, Change] = {}
         self.refuses = ""
         self.guard_refuses = False
+        self.kept = 0
+        """The weight that the others cannot carry of a server that is drained."""
         self.pool: Pool | None = None
         self._cycles = 0
 
@@ -84,9 +86,10 @@ class PlayedSite:
         self.notes.append(f"{node} {what} {before} -> {after}: {why}")
 
     def server(self, node: str) -> ServerState | None:
-        weight = 0 if node in self.drained else 30 if node in self.moved else 100
-        flying = self.in_flight.get(node, 0)
-        return ServerState(node, "UP", weight, 100, weight, rps=80.0, in_flight=flying, maxconn=50)
+        drained = node in self.drained
+        weight = self.kept if drained else 30 if node in self.moved else 100
+        flying, why = self.in_flight.get(node, 0), "drained for retune: a test" if drained else "calm"
+        return ServerState(node, "UP", weight, 100, weight, rps=80.0, in_flight=flying, maxconn=50, why=why)
 
     def cycles(self) -> int:
         self._cycles += 1

@@ -20,8 +20,12 @@ TICK_S = 0.2
 CALM_RPS, NOISY_RPS = 300.0, 60.0
 SHOWS_ON_IDLE = 0.35
 """Share of the ticks in which a neighbour shows on a server without requests."""
+FOLLOWS = 0.4
+"""How fast the severity of an episode follows its ticks, as in detector/estimator.py."""
 Noise = Callable[[int, float], bool]
 """Is there noise beside this server at this time?"""
+Rate = Callable[[float], float]
+"""Requests per second that the pool gets at this time."""
 
 
 @dataclass
@@ -36,20 +40,34 @@ class Tick:
 
 
 def simulate(
-    noise: Noise, *, servers: int, seconds: float, total_rps: float, balance: str = "roundrobin", seed: int = 1
+    noise: Noise,
+    *,
+    servers: int,
+    seconds: float,
+    total_rps: float | Rate,
+    balance: str = "roundrobin",
+    seed: int = 1,
+    down: Noise = lambda server, at_s: False,  # noqa: ARG005
 ) -> list[Tick]:
-    """Runs it with default settings. A slow server's capacity is known within 10%, a calm one's within 2%."""
+    """Runs it with default settings. A slow server's capacity is known within 10%, a calm one's within 2%.
+
+    As the detector's does, a severity follows the ticks with requests, and without them can only rise. `down`: the
+    server takes no requests then.
+    """
     chance = random.Random(seed)
     names = [f"host{n + 1}" for n in range(servers)]
     machines = {name: OneMachine(2.0, 0.0, 0.0) for name in names}
     positions = {name: Position(100) for name in names}
     baselines = {name: Baseline(100, 100) for name in names}
     pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
+    severity = dict.fromkeys(names, 0.0)
     trace = []
     for number in range(int(seconds / TICK_S)):
         now_s = number * TICK_S
         noisy = [noise(n, now_s) for n in range(servers)]
-        rates = share(balance, [positions[name].weight for name in names], total_rps)
+        offered_rps = total_rps(now_s) if callable(total_rps) else total_rps
+        up = [not down(n, now_s) for n in range(servers)]
+        rates = share(balance, [positions[name].weight * up[n] for n, name in enumerate(names)], offered_rps)
         verdicts = {}
         for n, name in enumerate(names):
             idle = rates[n] < 1.0
@@ -57,7 +75,8 @@ def simulate(
             seen: State = "interference" if noisy[n] and not idle else "calm"
             status = machines[name].step(now_s, now_s, seen, thin=idle, residual="the probe" if shows and idle else "")
             slow = status.state == "interference"
-            capacity = NOISY_RPS * chance.uniform(0.9, 1.1) if slow else CALM_RPS * chance.uniform(0.98, 1.02)
+            severity[name] = follow(severity[name], shows, idle) if slow else 0.0
+            wavers = chance.uniform(0.9, 1.1) if slow else chance.uniform(0.98, 1.02)
             verdicts[name] = Verdict(
                 v=1,
                 node=name,
@@ -65,15 +84,15 @@ def simulate(
                 time_unix_s=now_s,
                 state=status.state,
                 since_unix_s=0.0,
-                severity=1.0 - NOISY_RPS / CALM_RPS if slow else 0.0,
+                severity=severity[name],
                 path=["simulated"],
                 model="simulated",
-                capacity_rps=capacity,
+                capacity_rps=CALM_RPS * (1.0 - severity[name]) * wavers,
                 rps=rates[n],
             )
         shown = tuple(
-            Server(name, "UP", True, False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")
-            for name in names
+            Server(name, "UP", up[n], False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")
+            for n, name in enumerate(names)
         )
         decisions = decide(
             View(
@@ -84,15 +103,15 @@ def simulate(
                 verdicts=verdicts,
                 waiting=False,
                 rates=dict(zip(names, rates, strict=True)),
-                total_rps=total_rps,
+                total_rps=offered_rps,
                 now_s=now_s,
             ),
             pool,
             settings,
         )
-        positions = {name: decisions.servers[name].position for name in names}
+        positions |= {name: decision.position for name, decision in decisions.servers.items()}
         weights = [positions[name].weight for name in names]
-        rates = share(balance, weights, total_rps)
+        rates = share(balance, [weight * up[n] for n, weight in enumerate(weights)], offered_rps)
         full = [NOISY_RPS if loud else CALM_RPS for loud in noisy]
         trace.append(
             Tick(
@@ -106,10 +125,18 @@ def simulate(
     return trace
 
 
+def follow(severity: float, shows: bool, idle: bool) -> float:
+    """The next severity of a server in an episode."""
+    now = 1.0 - NOISY_RPS / CALM_RPS if shows else 0.0
+    if severity == 0.0:
+        return now
+    return severity if idle and now <= severity else severity + FOLLOWS * (now - severity)
+
+
 def share(balance: str, weights: Sequence[int], total_rps: float) -> list[float]:
     """Rates by weight; under least connections servers with a weight share evenly, as they do when idle."""
     parts = [float(weight > 0) if balance == "leastconn" else float(weight) for weight in weights]
-    return [total_rps * part / sum(parts) for part in parts]
+    return [total_rps * part / max(sum(parts), 1.0) for part in parts]
 
 
 def falls(trace: Sequence[Tick], server: int, least: int = 10) -> int:

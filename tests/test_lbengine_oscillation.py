@@ -5,6 +5,7 @@ The traces are in tests/traces; `python tests/test_lbengine_oscillation.py` writ
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from pathlib import Path
@@ -42,7 +43,7 @@ STORIES: dict[str, tuple[Noise, int, float]] = {
 
 def trace(name: str, balance: str) -> list[Tick]:
     noise, servers, total_rps = STORIES[name]
-    return simulate(noise, servers=servers, seconds=90.0, total_rps=total_rps, balance=balance)
+    return simulate(noise, servers=servers, seconds=100.0, total_rps=total_rps, balance=balance)
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
@@ -52,6 +53,70 @@ def test_a_weight_falls_no_more_often_than_noise_begins_and_ends_at_the_baseline
     for server in range(len(ticks[0].weights)):
         assert falls(ticks, server) <= onsets(ticks, server) + 1, as_text(ticks)
     assert set(ticks[-1].weights) == {100}, as_text(ticks)
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+@pytest.mark.parametrize("name", STORIES)
+def test_no_weight_falls_long_after_the_noise_has_ended(name: str, balance: str) -> None:
+    """An episode that only waits for its end is no reason: nor when a panic is over that it was part of."""
+    ticks = trace(name, balance)
+    ended_s = max(tick.at_s for tick in ticks if any(tick.noisy))
+    for before, tick in itertools.pairwise(ticks):
+        if tick.at_s > ended_s + 2.0:
+            fell = [now < was for was, now in zip(before.weights, tick.weights, strict=True)]
+            assert not any(fell), as_text(ticks)
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+def test_noise_in_turns_is_met_each_time_that_it_comes_back(balance: str) -> None:
+    """Servers that still wait for the end of their episodes are not counted as slow for ever, which would be panic."""
+    ticks = trace("in_turns", balance)
+    for begin_s in range(0, 60, 4):
+        there = [tick for tick in ticks if begin_s <= tick.at_s < begin_s + 4]
+        assert any(tick.weights[tick.noisy.index(True)] == 0 for tick in there), as_text(ticks)
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+@pytest.mark.parametrize("servers", [3, 5])
+def test_a_single_clear_episode_is_met_on_the_tick_on_which_it_is_known(servers: int, balance: str) -> None:
+    ticks = simulate(
+        lambda server, at_s: server == 0 and at_s >= 6.0,
+        servers=servers,
+        seconds=8.0,
+        total_rps=100.0 * servers,
+        balance=balance,
+    )
+    known = next(tick for tick in ticks if tick.states[0] == "interference")
+    assert known.weights == [0] + [100] * (servers - 1)
+
+
+def test_when_a_peer_goes_down_in_an_episode_the_slow_server_takes_at_once_what_the_others_cannot_carry() -> None:
+    ticks = simulate(
+        lambda server, at_s: server == 0 and at_s >= 2.0,
+        servers=4,
+        seconds=20.0,
+        total_rps=520.0,
+        down=lambda server, at_s: server == 3 and at_s >= 10.0,
+    )
+    before = next(tick for tick in ticks if tick.at_s >= 9.0)
+    assert before.weights == [0, 100, 100, 100]
+    for tick in ticks:
+        if tick.at_s >= 10.0:
+            assert max(tick.utilisation[1:3]) <= 0.84, as_text(ticks)
+            assert tick.weights[0] > 0
+
+
+def test_when_the_load_rises_in_an_episode_the_slow_server_takes_at_once_what_the_others_cannot_carry() -> None:
+    ticks = simulate(
+        lambda server, at_s: server == 0 and at_s >= 2.0,
+        servers=3,
+        seconds=20.0,
+        total_rps=lambda at_s: 400.0 if at_s < 10.0 else 520.0,
+    )
+    assert next(tick for tick in ticks if tick.at_s >= 9.0).weights[0] < 10
+    for tick in ticks:
+        if tick.at_s >= 2.4:
+            assert max(tick.utilisation[1:]) <= 0.84, as_text(ticks)
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])

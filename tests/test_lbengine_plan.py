@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lbengine.plan import LAWS, Load, capacities, wants
+from lbengine import residual
+from lbengine.plan import LAWS, Load, Want, capacities, wants
 
 
 def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_slow: object) -> list[Load]:
@@ -152,30 +154,68 @@ def test_any_pool_gets_weights_within_its_baselines(
     assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=300)
 @given(
     loads_strategy,
     st.floats(1.0, 20000.0),
     st.sampled_from(sorted(LAWS)),
     st.floats(0.1, 1.0),
+    st.sampled_from(["roundrobin", "leastconn", "wrr"]),
 )
 def test_no_law_pushes_the_others_over_the_threshold(
-    loads: list[Load], total: float, law: str, u_threshold: float
+    loads: list[Load], total: float, law: str, u_threshold: float, balance: str
 ) -> None:
     """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then."""
     capacity = capacities(loads)
     assume(capacity is not None and any(load.reduce for load in loads))
     assert capacity is not None
     assume(total >= 0.001 * sum(capacity) and min(capacity) > 0.01)
-    found = wants(loads, total, law, u_threshold, "roundrobin")
+    found = wants(loads, total, law, u_threshold, balance)
     weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
-    filled = math.fsum(capacity)
-    grain = (len(loads) / 2 + 1) / sum(weights)
-    fullest = max(u_threshold, total / filled)
+    if all(found[load.server].weight == load.baseline for load in loads if load.reduce):
+        return
+    fullest = max(u_threshold, total / math.fsum(capacity)) + residual.OVER
+    if balance == "leastconn":
+        kept = [not load.reduce for load in loads]
+        assert residual.fullest(weights, capacity, kept, total, balance) <= fullest + 1e-9
+        return
     for load, weight, mu in zip(loads, weights, capacity, strict=True):
-        limited = any(other.reduce and found[other.server].weight == other.baseline for other in loads)
-        if not load.reduce and not limited:
-            assert total * weight / sum(weights) <= fullest * mu * (1 + 1e-9) + total * grain
+        if not load.reduce:
+            assert total * weight / sum(weights) <= fullest * mu * (1 + 1e-9)
+
+
+def test_with_coarse_weights_the_slow_server_keeps_too_much_rather_than_too_little() -> None:
+    """Of a baseline of 1 there is all or nothing."""
+    loads = [msgspec.structs.replace(load, baseline=1) for load in three()]
+    assert weight(loads, 480.0) == 0
+    assert weight(loads, 500.0) == 1
+    assert 0 < weight(three(), 500.0) < 20
+
+
+def test_wrr_gives_back_in_whole_steps_too() -> None:
+    for total in range(440, 620, 10):
+        assert weight(three(), float(total), balance="wrr") % 5 == 0
+
+
+def test_without_a_rate_a_slow_server_keeps_what_the_others_cpu_has_no_room_for() -> None:
+    def kept(cpu: float | None, now: int = 100) -> Want:
+        loads = [msgspec.structs.replace(load, cpu=cpu) for load in three(severity=0.8)]
+        loads[0] = msgspec.structs.replace(loads[0], weight=now, cpu=1.0)
+        return wants(loads, None, "optimal", 0.8, "roundrobin")["host1"]
+
+    assert [kept(cpu).weight for cpu in (None, 0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)] == [
+        20,
+        20,
+        20,
+        25,
+        63,
+        82,
+        100,
+        100,
+    ]
+    assert kept(0.8, now=25).weight == 25, "it stands where it should"
+    assert kept(0.5).why == "the pool's rate is not known, so it keeps what is left of its capacity"
+    assert kept(0.7).why.endswith("so it keeps what is left of its capacity, and what the others' CPU has no room for")
 
 
 def test_doubt_about_the_slow_server_takes_weight_from_it() -> None:

@@ -1,4 +1,4 @@
-"""Down at once, up slowly, small steps not at all."""
+"""Down at once, up slowly, small steps not at all; within an episode after a dwell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.ramp import Position, step
+from lbengine.ramp import DWELL_S, Position, moved, settle, step
 
 
 def climb(baseline: int, ramp_s: float, every_s: float, min_change: float, start: int = 0) -> list[tuple[float, int]]:
@@ -104,3 +104,81 @@ def test_any_targets_keep_the_weight_in_bounds(
         now_s += pause_s
         position = step(position, min(target, baseline), baseline, now_s, 4.0, min_change)
         assert 0 <= position.weight <= baseline
+
+
+def settled(position: Position, target: int, now_s: float) -> tuple[int, Position]:
+    """`settle`, and the step that follows it."""
+    aim, position = settle(position, target, 100, now_s)
+    after = moved(position, step(position, aim, 100, now_s, 3.0, 0.05), now_s)
+    return aim, after
+
+
+def test_a_wish_for_more_must_last_for_the_dwell_without_a_break() -> None:
+    position = Position(20)
+    for now_s in (10.0, 10.5, 11.9):
+        aim, position = settled(position, 60, now_s)
+        assert aim == position.weight == 20
+    aim, position = settled(position, 60, 12.0)
+    assert aim == 60
+    assert settled(position, 60, 12.4)[1].weight > 20
+
+
+def test_a_wish_that_is_broken_off_begins_anew() -> None:
+    _, position = settled(Position(20), 60, 10.0)
+    assert position.wished_s == 10.0
+    _, position = settled(position, 20, 11.0)
+    assert position.wished_s is None
+    assert settled(position, 60, 11.5)[0] == 20
+    _, position = settled(position, 60, 11.5)
+    assert settled(position, 60, 13.4)[0] == 20
+    assert settled(position, 60, 13.5)[0] == 60
+
+
+def test_the_wish_may_change_while_it_lasts() -> None:
+    _, position = settled(Position(20), 60, 10.0)
+    assert settled(position, 45, 12.0)[0] == 45
+
+
+def test_a_small_fall_waits_until_the_dwell_after_the_last_move() -> None:
+    position = Position(60, moved_s=10.0)
+    assert settle(position, 41, 100, 11.9)[0] == 60
+    assert settle(position, 41, 100, 12.0)[0] == 41
+
+
+def test_a_large_fall_waits_for_nothing() -> None:
+    position = Position(60, moved_s=10.0, wished_s=9.0)
+    aim, after = settle(position, 40, 100, 10.1)
+    assert aim == 40
+    assert after.wished_s is None
+
+
+def test_the_first_fall_of_an_episode_waits_for_nothing_however_small() -> None:
+    assert settle(Position(100), 90, 100, 10.0)[0] == 90
+
+
+def test_only_a_move_starts_the_dwell_anew() -> None:
+    stood = moved(Position(60, moved_s=10.0), Position(60), 11.0)
+    assert stood.moved_s == 10.0
+    fell = moved(Position(60, moved_s=10.0), Position(30), 11.0)
+    assert fell.moved_s == 11.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.floats(0.05, 1.0)), min_size=1, max_size=60),
+    st.integers(0, 100),
+)
+def test_within_the_dwell_a_weight_rises_for_no_wish_and_falls_for_no_small_one(
+    wishes: list[tuple[int, float]], start: int
+) -> None:
+    position, now_s = Position(start), 0.0
+    since_s: float | None = None
+    for target, pause_s in wishes:
+        now_s += pause_s
+        was = position
+        since_s = (now_s if since_s is None else since_s) if target > was.weight else None
+        _, position = settled(was, target, now_s)
+        if position.weight > was.weight:
+            assert since_s is not None
+            assert now_s - since_s >= DWELL_S
+        if position.weight < was.weight and was.moved_s is not None and now_s - was.moved_s < DWELL_S:
+            assert was.weight - position.weight >= 20

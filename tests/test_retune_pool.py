@@ -148,6 +148,20 @@ def test_a_node_that_the_guard_does_not_let_be_drained_is_not_reloaded(folder: P
     play(tell())
 
 
+def test_a_node_whose_load_the_others_cannot_carry_is_reloaded_with_what_is_left_and_nobody_waits_for_its_end(
+    folder: Path,
+) -> None:
+    async def tell() -> None:
+        story = Story(folder)
+        story.site.kept = 40
+        story.site.in_flight["web1"] = 9
+        story.states["web1"] = ("interference", 0.5)
+        log = await story.run(40.0)
+        assert of(log)[1:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
+
+    play(tell())
+
+
 def test_requests_that_never_end_hold_a_reload_up_for_drain_s_only(folder: Path) -> None:
     async def tell() -> None:
         story = Story(folder, drain_s=5.0)
