@@ -69,8 +69,8 @@ class Listener:
     def see(self, message: Any) -> None:
         if isinstance(message, Cycle):
             self.cycle = message
-        elif isinstance(message, Change):
-            self.changes.append(message)
+        elif isinstance(message, Change) and all(message.id != known.id for known in self.changes):
+            self.changes.append(message)  # one may come twice
 
     def done(self, why: str = "", target: str = "") -> list[Change]:
         """What wsengines did, with a reason that begins so."""
