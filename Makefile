@@ -65,7 +65,7 @@ screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshot
 EVALUATION := evaluation-run
 MINUTES :=
 
-evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 2.5 hours; MINUTES=40: a piece, goes on)
+evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 6 hours; MINUTES=40: a piece, goes on)
 	mkdir -p $(EVALUATION)
 	test -e $(EVALUATION)/size.json || slackwater lab simulate --servers 10 --servers 100 --servers 1000 \
 	  --servers 10000 --model cycles --period 1 --seconds 30 --policy slackwater --json $(EVALUATION)/size.json
@@ -74,6 +74,8 @@ evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 2.
 	test -e $(EVALUATION)/balancers.json || slackwater lab simulate --servers 20 --model requests --balancers 1 \
 	  --balancers 3 --balancers 10 --policy static --policy slackwater --policy oracle \
 	  --json $(EVALUATION)/balancers.json
+	-test -e $(EVALUATION)/streaming.json || STREAMING_JSON=$(abspath $(EVALUATION))/streaming.json \
+	  pytest -q tests/test_evaluation_streaming.py
 	slackwater lab evaluate --out $(EVALUATION) $(MINUTES:%=--minutes %) --simulated $(EVALUATION)/size.json \
 	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json
 

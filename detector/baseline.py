@@ -70,7 +70,8 @@ class Baselines:
         self._known: Bools = np.zeros((0, signals), dtype=bool)
         self._free: list[int] = []
         self._used = 1
-        self._ring = np.full((1, signals, KEEP), np.nan, dtype=np.float32)
+        self._ring = np.full((1, KEEP, signals), np.nan, dtype=np.float32)
+        """A tick's values lie side by side, so that thousands of nodes' are taken in at little cost."""
         self._slot: Ints = np.zeros(1, dtype=np.int64)
         """(cells,) whose it is."""
         self._due: Bools = np.zeros(1, dtype=bool)
@@ -105,7 +106,7 @@ class Baselines:
         if len(slots):
             self._allot(slots, bins)
             cells, taken = self._cell[slots, bins], self._taken[slots, bins]
-            self._ring[cells, :, taken % KEEP] = values
+            self._ring[cells, taken % KEEP] = values
             self._taken[slots, bins] = taken = taken + 1
             self._due[cells[(taken >= MIN_SAMPLES) & ((taken <= PROMPT) | (taken % EVERY == 0))]] = True
         due = np.flatnonzero(self._due)
@@ -132,9 +133,15 @@ class Baselines:
             self._slot, self._due = _grown(self._slot, room, 0), _grown(self._due, room, 0)
         self._cell[slots[lacking], bins[lacking]], self._slot[cells] = cells, slots[lacking]
 
+    def _ordered(self, cells: Ints) -> NDArray[np.float32]:
+        """(M, signals, KEEP) what these cells hold, in order."""
+        values = np.ascontiguousarray(self._ring[cells].swapaxes(1, 2))
+        values.sort(axis=2)
+        return values
+
     def _summarise(self, at: Ints) -> None:
         """Medians, spreads and highs of these cells."""
-        ordered = np.sort(self._ring[at], axis=2)
+        ordered = self._ordered(at)
         count = (~np.isnan(ordered)).sum(axis=2)
         median = _median(ordered, count)
         away = np.sort(np.abs(ordered - median[:, :, None].astype(np.float32)), axis=2)
@@ -173,7 +180,7 @@ class Baselines:
         """Slots as JSON: bin -> signal -> quantiles, of signals with enough ticks."""
         owners, bins = np.nonzero(self._seen[slots])
         cells = self._cell[slots[owners], bins]
-        ordered = np.sort(self._ring[cells], axis=2)
+        ordered = self._ordered(cells)
         count = (~np.isnan(ordered)).sum(axis=2)
         quantiles = _four_digits(_quantiles(ordered, count)).tolist()
         known: list[list[int]] = [np.flatnonzero(row).tolist() for row in count >= MIN_SAMPLES]
@@ -202,7 +209,7 @@ class Baselines:
                         if quantiles.shape != (QUANTILES,) or not np.isfinite(quantiles).all():
                             raise ValueError(f"{signal.key} in load range {number}: expected {QUANTILES} numbers")
                         spots = np.linspace(0, QUANTILES - 1, MIN_SAMPLES)
-                        ring[column, :MIN_SAMPLES] = np.interp(spots, np.arange(QUANTILES), quantiles)
+                        ring[:MIN_SAMPLES, column] = np.interp(spots, np.arange(QUANTILES), quantiles)
                 self._seen[slot, number] = self._taken[slot, number] = MIN_SAMPLES
                 self._summarise(self._cell[slot, number : number + 1])
         except (ValueError, TypeError, AttributeError) as error:

@@ -138,8 +138,8 @@ class StateMachines:
         `seen` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`, `STRONG`,
         `ENOUGH`; without it all are strong); `thin` says that only little can show, since
         the server has no requests; `residual` that something shows of a neighbour even so. With requests they tell,
-        and it is not asked; nor where `repeated` says that the tick has the figures of the one before (without requests
-        for a minute the canary runs in each second period). `wary` asks for 3 of 3 ticks: a node without a baseline of
+        and it is not asked; nor where `repeated` says that the tick has the figures of one before (without requests for
+        a minute the canary runs once a second). `wary` asks for 3 of 3 ticks: a node without a baseline of
         its own may just be starting.
         """
         back = self.state[slots] == UNKNOWN

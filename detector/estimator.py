@@ -4,6 +4,12 @@ Source: Maji, Mitra, Bagchi, "ICE: An Integrated Configuration Engine for Interf
 Here rps is taken over the node's calm capacity and cpi over its calm baseline (minus 1), so that coefficients learnt
 on one cluster are a start for another. A neighbour that takes time on the run queue leaves the CPU per request alone,
 which that law cannot see: the capacity is also cut by the share of the time that the server wanted to run and did not.
+
+ICE fitted one law for a pool of servers that were alike. Here each node refreshes its own: servers of a pool may have
+other processors and other jobs beside, and one law for them all would follow whoever moves most. What they share is the
+start, the coefficients of the model, fitted to all of its recordings (`detector.training.fit_law`): a new node begins
+with these, not with what its peers have learnt since. Of its peers it borrows the median calm capacity, until it has
+one of its own (`MIN_TICKS`).
 """
 
 from __future__ import annotations

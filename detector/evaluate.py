@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detector.recording import Recording
+from detector.recording import STATES_OF_KINDS, Recording
 from detector.scores import Scores
 from detector.training import Options, Progress, compare_laws, learn, mean_laws, replay
 from detector.tree import Model
@@ -33,6 +33,7 @@ def evaluate(
     ]
     return {
         "model": model.name if model else "thresholds",
+        "trained_on": trained_on(model) if model else [],
         "recordings": [
             {"file": Path(one.path).name, "description": one.description, "seconds": round(one.seconds, 1)}
             for one in recordings
@@ -41,3 +42,9 @@ def evaluate(
         **scores.as_dict(),
         "law": mean_laws(laws),
     }
+
+
+def trained_on(model: Model) -> list[str]:
+    """The kinds of noise that a model's recordings had, by its metadata."""
+    kinds = {str(kind) for part in model.metadata.get("data", []) for kind in part["kinds"]}
+    return sorted(kinds - STATES_OF_KINDS.keys())

@@ -53,6 +53,8 @@ class Scores:
     """Episodes of interference that began while the node had no neighbour."""
     false_during: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Kind of the disturbance that was going on when a false episode began, or `nothing`; and how many there were."""
+    disturbed_node_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Kind of label that is no noise -> its seconds, of each node that it was done to."""
     calm_node_hours: float = 0.0
     """Node-hours without a neighbour."""
 
@@ -65,6 +67,8 @@ class Scores:
         self.false_episodes += other.false_episodes
         for kind, count in other.false_during.items():
             self.false_during[kind] += count
+        for kind, seconds in other.disturbed_node_s.items():
+            self.disturbed_node_s[kind] += seconds
         self.calm_node_hours += other.calm_node_hours
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,9 +95,19 @@ class Scores:
             "precision": _share(self.true_episodes, self.true_episodes + self.false_episodes),
             "false_episodes": self.false_episodes,
             "false_during": dict(self.false_during),
+            "disturbances": self._disturbances(),
             "calm_node_hours": round(hours, 4),
             "false_episodes_per_node_hour": round(self.false_episodes / hours, 3) if hours else None,
             "false_episodes_per_node_day": round(self.false_episodes / hours * 24, 2) if hours else None,
+        }
+
+    def _disturbances(self) -> dict[str, dict[str, Any]]:
+        """Kind of label that is no noise, and `nothing` -> how long it was done to nodes, false episodes beside it."""
+        calm_s = self.calm_node_hours * 3600
+        seconds = {**self.disturbed_node_s, "nothing": max(0.0, calm_s - sum(self.disturbed_node_s.values()))}
+        return {
+            kind: {"node_s": round(node_s, 1), "false_episodes": self.false_during.get(kind, 0)}
+            for kind, node_s in sorted(seconds.items())
         }
 
     def _by_kind(self) -> dict[str, dict[str, Any]]:
@@ -147,6 +161,9 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
             delay_s = None if found is None else found - noise.start_unix_s
             scores.noises.append(Noise(noise.kind, noise.intensity, delay_s, harm))
         scores.calm_node_hours += max(0.0, calm_s) / 3600
+        for label in labels:
+            if label.state != "interference":
+                scores.disturbed_node_s[label.kind] += label.end_unix_s - label.start_unix_s
         before = "calm"
         for tick in ticks:
             began = tick.state == "interference" and before != "interference"

@@ -7,9 +7,10 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from evaluation.agents import Agents
 from evaluation.policies import INTERVAL_S, POLICIES, Look, Seen
 from evaluation.scenarios import Scenario
 from lab.balancer import BASE_WEIGHT
@@ -18,7 +19,7 @@ from lab.lab import Lab
 from lab.paths import LabError
 from lab.record import Listener
 from lab.spawn import wait_until
-from slackwater.messages import Change, Sample
+from slackwater.messages import Change, Sample, Verdict
 
 READY_S = 15.0
 BUS = f"nats://{BUS_LISTEN}"
@@ -26,12 +27,13 @@ MONITOR = "slackwater-monitor of "
 
 
 class Actor(Protocol):
-    """One run's policy. `begin` and `end` bracket the run, warm-up included."""
+    """One run's policy. `begin` and `end` bracket the run, warm-up included; `end` also after a `begin` that failed."""
 
     def begin(self) -> None: ...
 
-    def noisy(self, hosts: frozenset[int]) -> None:
-        """Who has a neighbour from now on; only the oracle listens."""
+    def noisy(self, lost: Mapping[int, float]) -> None:
+        """Who has a neighbour from now on (hosts count from 0), and the share of the host that it takes; only oracles
+        listen."""
 
     def check(self) -> None:
         """Raises LabError when it cannot go on."""
@@ -39,8 +41,16 @@ class Actor(Protocol):
     def end(self) -> None: ...
 
     @property
+    def lines(self) -> Mapping[str, str]:
+        """What the balancer's line of a server has besides, by server."""
+
+    @property
     def samples(self) -> Sequence[Sample]:
         """What the monitors said, if there were any."""
+
+    @property
+    def verdicts(self) -> Sequence[Verdict] | None:
+        """What the detector judged; None: there is none."""
 
     @property
     def turned(self) -> Sequence[Change]:
@@ -54,7 +64,9 @@ class Passive:
         self.lab, self.scenario, self.name = lab, scenario, name
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
+        self.lines: Mapping[str, str] = {}
         self.listener: Listener | None = None
+        self.judged: Listener | None = None
         self.changes: Listener | None = None
 
     @property
@@ -62,27 +74,48 @@ class Passive:
         return list(self.listener.heard) if self.listener is not None else []
 
     @property
+    def verdicts(self) -> Sequence[Verdict] | None:
+        return list(self.judged.heard) if self.judged is not None else None
+
+    @property
     def turned(self) -> Sequence[Change]:
         return [one for one in self.changes.heard if one.by == "wsengine" and one.applied] if self.changes else []
+
+    def listen(self) -> None:
+        """To monitors and detector, until the end of the run."""
+        self.listener = self.stack.enter_context(Listener(BUS))
+        self.judged = self.stack.enter_context(Listener(BUS, "verdict"))
 
     def begin(self) -> None:
         pass
 
-    def noisy(self, hosts: frozenset[int]) -> None:
+    def noisy(self, lost: Mapping[int, float]) -> None:
         pass
 
     def check(self) -> None:
-        pass
+        for one in (self.listener, self.judged, self.changes):
+            if one is not None:
+                one.check()
 
     def end(self) -> None:
         self.stack.close()
 
 
 class Knowing(Passive):
-    """The oracle."""
+    """The oracle: it knows what every host can do, and what its neighbour takes of that."""
 
-    def noisy(self, hosts: frozenset[int]) -> None:
-        seen = [Seen(host.name, BASE_WEIGHT, noisy=host.number - 1 in hosts) for host in self.lab.hosts]
+    def noisy(self, lost: Mapping[int, float]) -> None:
+        own = self.lab.settings.quota_cores
+        quotas = self.scenario.quotas or [own] * len(self.lab.hosts)
+        seen = [
+            Seen(
+                host.name,
+                BASE_WEIGHT,
+                noisy=number in lost,
+                capacity=BASE_WEIGHT * quota / own * (1.0 - lost.get(number, 0.0)),
+            )
+            for number, (host, quota) in enumerate(zip(self.lab.hosts, quotas, strict=True))
+        ]
         set_weights(self.lab, POLICIES[self.name].make()(Look(0.0, seen, self.scenario.load)).weights)
 
 
@@ -95,15 +128,11 @@ class Serving(Passive):
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()
-        self.listener = self.stack.enter_context(Listener(BUS))
-
-    def check(self) -> None:
-        if self.listener is not None:
-            self.listener.check()
+        self.listen()
 
 
 class Looking(Passive):
-    """A peer that decides once a second on what the monitors say; weights are set as its own means would set them."""
+    """A peer that decides once a second on what the monitors say; weights are set on HAProxy's admin socket."""
 
     def begin(self) -> None:
         self._decide = POLICIES[self.name].make()
@@ -130,15 +159,31 @@ class Looking(Passive):
                 at += len(fresh)
                 look = look_of(time.monotonic(), fresh, weights)
                 weights = self._decide(look).weights
-                set_weights(self.lab, weights)
+                self._put(weights)
         except Exception as error:
             self._error = error
 
+    def _put(self, weights: dict[str, int]) -> None:
+        set_weights(self.lab, weights)
+
     def check(self) -> None:
-        if self.listener is not None:
-            self.listener.check()
+        super().check()
         if self._error is not None:
             raise LabError(f"the policy {self.name} stopped: {self._error!r}")
+
+
+class Answering(Looking):
+    """A peer whose weights HAProxy itself fetches, by `agent-check`: an agent for each host answers with a share."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
+        super().__init__(lab, scenario, name)
+        self._agents = self.stack.enter_context(
+            Agents([host.name for host in lab.hosts], inter_ms=round(1e3 * INTERVAL_S))
+        )
+        self.lines = self._agents.lines
+
+    def _put(self, weights: dict[str, int]) -> None:
+        self._agents.say({server: round(100 * weight / BASE_WEIGHT) for server, weight in weights.items()})
 
 
 def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:

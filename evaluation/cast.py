@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evaluation.actors import Actor, Knowing, Looking, Passive, Serving
+from evaluation.actors import Actor, Answering, Knowing, Looking, Passive, Serving
 from evaluation.scenarios import Scenario
 from evaluation.web_actors import Retuning, TwoStages
 from lab.lab import Lab
@@ -13,12 +13,13 @@ ACTORS: dict[str, Callable[[Lab, Scenario, str], Actor]] = {
     "static": Passive,
     "leastconn": Passive,
     "random2": Passive,
-    "agent-check": Looking,
+    "agent-check": Answering,
     "outlier": Looking,
     "wsengine-only": Retuning,
     "ice": TwoStages,
     "slackwater": Serving,
     "slackwater-lc": Serving,
     "oracle": Knowing,
+    "oracle-lc": Knowing,
 }
 """By the name of a policy."""

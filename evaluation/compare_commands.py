@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracl
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the order of the runs.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Begin no run that would end later; go on another time.")
-@click.option("--replay", is_flag=True, help="Only make the figures again from what the folder holds.")
+@click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds.")
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - : stdout.")
 def compare(
@@ -62,6 +63,8 @@ def compare(
         click.echo(short)
     for table in tables(found):
         console().print(table)
+    page = shlex.join(["slackwater", "lab", "report", "--compare", str(folder), "--out", str(folder / "page")])
+    click.echo(f"figures: {page}")
 
 
 SHOWN = (
@@ -71,6 +74,7 @@ SHOWN = (
     ("p99_ms", "p99 ms", ".1f"),
     ("errors_share", "errors", ".2%"),
     ("answers_s", "answer s", ".2f"),
+    ("detected_s", "detected s", ".2f"),
 )
 
 

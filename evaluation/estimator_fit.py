@@ -19,18 +19,17 @@ from evaluation.plan import load
 from slackwater.messages import Sample
 
 
-def fit(folder: Path) -> dict[str, Any] | None:
+def fit(folders: Sequence[Path]) -> dict[str, Any] | None:
     """R² and mean absolute error of both laws on rounds that neither saw; None with less than two rounds of Samples."""
-    made = load(folder)
     by_part: dict[int, list[Floats]] = {0: [], 1: []}
-    for run in made.runs:
-        path = recording.path_of(folder, run.number)
-        path = path.with_name(f"{path.stem}-samples.parquet")
-        if recording.done(folder, run) and path.exists():
-            by_part[run.round % 2].append(rows(samples.read(path).samples))
-    if not by_part[0] or not by_part[1]:
+    for folder in folders:
+        for run in load(folder).runs:
+            path = recording.path_of(folder, run.number, "samples")
+            if recording.done(folder, run) and path.exists():
+                by_part[run.round % 2].append(rows(samples.read(path).samples))
+    seen, unseen = (np.concatenate([np.empty((0, 4)), *by_part[part]]) for part in (1, 0))
+    if not len(seen) or not len(unseen):
         return None
-    seen, unseen = (np.concatenate(by_part[part]) for part in (1, 0))
     found: dict[str, Any] = {"samples": len(unseen)}
     for name, terms in (("linear", linear), ("quadratic", quadratic)):
         coefficients, *_ = np.linalg.lstsq(terms(seen[:, :-1]), seen[:, -1], rcond=None)

@@ -30,8 +30,10 @@ LINES = (
     ("x", (0, (1, 1))),
     ("P", (0, (3, 1, 1, 1))),
 )
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "+++")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "+++", "---", "|||", "**", "OO")
 GREYS = ("0.0", "0.35", "0.55", "0.2", "0.45", "0.65", "0.1")
+WORST = 150.0
+"""Percent."""
 ICE_DETECTION_S = 3.0
 IC2_DETECTION_S = (15.0, 20.0)
 REFERENCES = {
@@ -49,25 +51,29 @@ def _lines(axes: Axes, number: int, x: Any, y: Any, label: str) -> None:
     axes.plot(x, y, marker=marker, linestyle=dashes, color=GREYS[number % len(GREYS)], label=label, markevery=every)
 
 
-def _save(figure: Any, path: Path) -> Path:
+def _save(figure: Any, path: Path, short: str) -> Path:
+    """Writes it; of what is not whole it says so, on the picture and in its text."""
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    if short:
+        figure.text(0.5, 1.0, short.split(";")[0], ha="center", va="bottom", fontweight="bold", fontsize=9)
+    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Description": short} if short else None)
     plt.close(figure)
     return path
 
 
-def over_time(folder: Path, scenario: str, policies: Sequence[str], path: Path) -> Path | None:
+def over_time(
+    folders: Sequence[Path], scenario: str, policies: Sequence[str], path: Path, short: str = ""
+) -> Path | None:
     """Mean response time of each second from the onset on, the median over rounds; log scale. None without runs."""
-    made = load(folder)
     figure, axes = plt.subplots(figsize=(8, 4))
     drawn = 0
     for policy in policies:
-        runs = [one for one in made.runs if (one.scenario, one.policy) == (scenario, policy)]
         found: dict[float, list[float]] = {}
-        for run in runs:
-            if recording.done(folder, run):
-                for second, mean_ms in zip(*per_second(recording.read(folder, run)), strict=True):
-                    found.setdefault(second, []).append(mean_ms)
+        for folder in folders:
+            for run in load(folder).runs:
+                if (run.scenario, run.policy) == (scenario, policy) and recording.done(folder, run):
+                    for second, mean_ms in zip(*per_second(recording.read(folder, run)), strict=True):
+                        found.setdefault(second, []).append(mean_ms)
         if found:
             seconds = sorted(found)
             _lines(axes, drawn, seconds, [float(np.median(found[one])) for one in seconds], policy)
@@ -78,11 +84,14 @@ def over_time(folder: Path, scenario: str, policies: Sequence[str], path: Path) 
     axes.axvline(0.0, color="0.5", linewidth=1)
     axes.set(xlabel="seconds from the onset of the noise", ylabel="mean response time, ms", yscale="log")
     axes.legend()
-    return _save(figure, path)
+    return _save(figure, path, short)
 
 
-def improvement(summary: dict[str, Any], scenario: str, policies: Sequence[str], path: Path) -> Path | None:
-    """Change of our measures against `static` and `leastconn`, with intervals, and what the papers claim."""
+def improvement(
+    summary: dict[str, Any], scenario: str, policies: Sequence[str], path: Path, short: str = ""
+) -> Path | None:
+    """Change of our measures against `static` and `leastconn`, with intervals, and what the papers claim. What is worse
+    by more than `WORST` is cut off there."""
     cells = {cell["policy"]: cell for cell in summary["cells"] if cell["scenario"] == scenario}
     ours = [name for name in policies if name in cells]
     measures = (("second_means_median_ms", "median of\nmeans per s"), ("p95_ms", "p95"), ("p99_ms", "p99"))
@@ -131,37 +140,53 @@ def improvement(summary: dict[str, Any], scenario: str, policies: Sequence[str],
         plt.close(figure)
         return None
     both[0].set_ylabel("change, %")
-    handles, labels = max((axes.get_legend_handles_labels() for axes in both), key=lambda pair: len(pair[1]))
-    both[1].legend(handles, labels)
-    return _save(figure, path)
+    both[0].set_ylim(-105.0, min(both[0].get_ylim()[1], WORST))
+    legend = {label: bar for axes in both for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(legend.values()), list(legend), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=6, fontsize=8
+    )
+    return _save(figure, path, short)
 
 
-def answers(summary: dict[str, Any], path: Path) -> Path | None:
+def answers(summary: dict[str, Any], path: Path, short: str = "") -> Path | None:
     """Seconds from onset to the first weight, all runs, as a distribution; with ICE's and IC²'s detection latency."""
+    by_policy: dict[str, list[float]] = {}
+    for run in summary["runs"]:
+        if run["loud"]["answers_s"] is not None:
+            by_policy.setdefault(run["policy"], []).append(run["loud"]["answers_s"])
+    return _spread(by_policy, "seconds from onset to the first weight", "share of the runs", path, short)
+
+
+def detections(summary: dict[str, Any], path: Path, short: str = "") -> Path | None:
+    """Seconds from a neighbour's onset to the first Verdict, all neighbours that were found, where Verdicts are
+    recorded; with ICE's and IC²'s detection latency."""
+    by_policy: dict[str, list[float]] = {}
+    for run in summary["runs"]:
+        seen = [one for one in run["loud"]["detections_s"] or () if one is not None]
+        if seen:
+            by_policy.setdefault(run["policy"], []).extend(seen)
+    return _spread(by_policy, "seconds from onset to the first Verdict", "share of those found", path, short)
+
+
+def _spread(by_policy: dict[str, list[float]], what: str, share: str, path: Path, short: str) -> Path | None:
     figure, axes = plt.subplots(figsize=(8, 3.5))
-    drawn = 0
-    for policy in dict.fromkeys(run["policy"] for run in summary["runs"]):
-        found = sorted(
-            run["loud"]["answers_s"]
-            for run in summary["runs"]
-            if run["policy"] == policy and run["loud"]["answers_s"] is not None
-        )
-        if found and policy != "oracle":
-            _lines(axes, drawn, found, [(n + 1) / len(found) for n in range(len(found))], f"{policy} ({len(found)})")
-            drawn += 1
-    if not drawn:
+    told = [(policy, sorted(times)) for policy, times in by_policy.items() if "oracle" not in policy]
+    for number, (policy, found) in enumerate(told):
+        label = f"{policy} ({len(found)})"
+        _lines(axes, number, found, [(n + 1) / len(found) for n in range(len(found))], label)
+    if not axes.lines:
         plt.close(figure)
         return None
     axes.axvline(ICE_DETECTION_S, color="0", linestyle="--")
     axes.annotate("ICE 3 s", (ICE_DETECTION_S, 0.02), rotation=90, fontsize=8)
     axes.axvspan(*IC2_DETECTION_S, facecolor="0.92", hatch="//", edgecolor="0.7")
     axes.annotate("IC² 15 to 20 s", (IC2_DETECTION_S[0], 0.02), fontsize=8)
-    axes.set(xlabel="seconds from onset to the first weight", ylabel="share of the runs", xscale="log", ylim=(0, 1.05))
+    axes.set(xlabel=what, ylabel=share, xscale="log", ylim=(0, 1.05))
     axes.legend()
-    return _save(figure, path)
+    return _save(figure, path, short)
 
 
-def severity(summary: dict[str, Any], policies: Sequence[str], path: Path) -> Path | None:
+def severity(summary: dict[str, Any], policies: Sequence[str], path: Path, short: str = "") -> Path | None:
     """Change of the median of means per second and of p99 against `static` and `leastconn`, by how much of its host the
     noisy server loses. None with less than two severities."""
     found = sorted((lost, scenario) for scenario, lost in SEVERITY.items())
@@ -188,10 +213,10 @@ def severity(summary: dict[str, Any], policies: Sequence[str], path: Path) -> Pa
         return None
     both[0].set_ylabel("change, %")
     both[1].legend(fontsize=8)
-    return _save(figure, path)
+    return _save(figure, path, short)
 
 
-def workers_by_children(found: dict[str, Any], path: Path) -> Path | None:
+def workers_by_children(found: dict[str, Any], path: Path, short: str = "") -> Path | None:
     """MaxClients x pm.max_children: mean response time in each cell, calm and noisy; the best is framed.
 
     Cells that fail requests say so.
@@ -224,10 +249,10 @@ def workers_by_children(found: dict[str, Any], path: Path) -> Path | None:
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
         axes.set(title=f"{phase}: mean response time, ms", xlabel="pm.max_children", ylabel="MaxClients")
-    return _save(figure, path)
+    return _save(figure, path, short)
 
 
-def simulated_cost(runs: Sequence[dict[str, Any]], path: Path) -> Path | None:
+def simulated_cost(runs: Sequence[dict[str, Any]], path: Path, short: str = "") -> Path | None:
     """CPU time of a decision cycle against the number of servers, by part."""
     ours = sorted((run for run in runs if run["policy"] == "slackwater"), key=lambda run: run["setup"]["servers"])
     if len({run["setup"]["servers"] for run in ours}) < 2:
@@ -237,10 +262,10 @@ def simulated_cost(runs: Sequence[dict[str, Any]], path: Path) -> Path | None:
         _lines(axes, number, [r["setup"]["servers"] for r in ours], [r["cost_ms"][part]["p50"] for r in ours], part)
     axes.set(xlabel="servers", ylabel="CPU ms for a cycle (median)", xscale="log", yscale="log")
     axes.legend()
-    return _save(figure, path)
+    return _save(figure, path, short)
 
 
-def simulated_gain(runs: Sequence[dict[str, Any]], path: Path) -> Path | None:
+def simulated_gain(runs: Sequence[dict[str, Any]], path: Path, short: str = "") -> Path | None:
     """p99 against the share of servers that are noisy, by policy."""
     shares = sorted({run["setup"]["noisy"] for run in runs})
     if len(shares) < 2:
@@ -252,4 +277,4 @@ def simulated_gain(runs: Sequence[dict[str, Any]], path: Path) -> Path | None:
         _lines(axes, number, [x for x, _ in points], [y for _, y in points], policy)
     axes.set(xlabel="share of servers noisy at a time, %", ylabel="p99, ms", yscale="log")
     axes.legend()
-    return _save(figure, path)
+    return _save(figure, path, short)

@@ -15,11 +15,14 @@ from typing import Protocol
 from lbengine.baseline import Baseline
 from lbengine.decide import View, decide
 from lbengine.guard import limit
+from lbengine.law import optimal
 from lbengine.ramp import Position
 from lbengine.snapshot import Server, Snapshot
 from slackwater.config import Law, LbengineSettings, PoolSettings
 from slackwater.messages import Verdict
 
+FULLEST = 0.98
+"""Utilisation at which a full server's requests are counted."""
 INTERVAL_S = 1.0
 """Peers look once a second; Envoy's `interval` is 10 s and the usual agent-inter 2 s, which would be to our favour."""
 
@@ -37,7 +40,9 @@ class Seen:
     cpu_idle: float | None = None
     """Share of its CPU that is not used, as the server itself sees it."""
     noisy: bool = False
-    """For the oracle only."""
+    """This and the next are for the oracle only."""
+    capacity: float | None = None
+    """What it can do now, noise included, in the unit of the baselines; None: as much as its baseline."""
     verdict: Verdict | None = None
 
 
@@ -153,16 +158,36 @@ class Outlier:
         return sorted((one for one in times if times[one] > max(limit_ms, slow_ms)), key=lambda one: -times[one])
 
 
+@dataclass(frozen=True)
 class Oracle:
-    """Knows the noise and the load: drains noisy servers at the onset as long as the others can carry everything."""
+    """Knows the noise, the load and what each server can do: it drains noisy servers at the onset as long as the others
+    can carry everything, and else splits the load for the least mean response time (`lbengine.law.optimal`).
+
+    On `leastconn` a weight says how many requests a server should hold, by Little's law r·T, and r/(μ - r) under
+    processor sharing.
+    """
+
+    balance: str = "roundrobin"
 
     ROOM = 0.95
 
     def __call__(self, look: Look) -> Answer:
-        quiet = sum(one.baseline for one in look.servers if not one.noisy)
-        whole = sum(one.baseline for one in look.servers)
-        fits = quiet > 0 if look.load is None else look.load * whole <= self.ROOM * quiet
-        return Answer({one.server: 0 if one.noisy and fits else one.baseline for one in look.servers})
+        base = {one.server: one.baseline for one in look.servers}
+        if look.load is None or not any(one.noisy for one in look.servers):
+            return Answer(base)
+        total = look.load * sum(base.values())
+        able = [float(one.baseline if one.capacity is None else one.capacity) for one in look.servers]
+        quiet = [0.0 if one.noisy else mu for one, mu in zip(look.servers, able, strict=True)]
+        if total <= self.ROOM * sum(quiet):
+            able = quiet
+        if sum(able) <= 0.0:
+            return Answer(base)
+        wanted = optimal(able, total)
+        if self.balance == "leastconn":
+            filled = [min(rate / mu, FULLEST) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
+            wanted = [u / (1.0 - u) for u in filled]
+        most = max(wanted)
+        return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})
 
 
 @dataclass(frozen=True)
@@ -273,5 +298,6 @@ POLICIES: dict[str, Described] = {
     "ice": Described("roundrobin", lambda: Ours("ice", knobs=True), "ICE, ICAC 2015: threshold law and knobs"),
     "slackwater": Described("roundrobin", lambda: Ours("optimal"), "this project, as it comes"),
     "slackwater-lc": Described("leastconn", lambda: Ours("optimal", balance="leastconn"), "the same on `leastconn`"),
-    "oracle": Described("roundrobin", Oracle, "knows when and where the noise is"),
+    "oracle": Described("roundrobin", Oracle, "knows when and where the noise is, and what each server can do"),
+    "oracle-lc": Described("leastconn", lambda: Oracle("leastconn"), "the same on `leastconn`"),
 }

@@ -2,13 +2,15 @@
 
 `NNNN.parquet`: a request a row (`due_s` from the run's begin, `seconds`, `status`); the file's metadata has the run,
 its marks and what was lost. `NNNN-weights.parquet`: the balancer 20 times a second (`at_s`, `server`, `weight`,
-`requests`). `NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record`
-writes them. The first of the three is written last: a run is there when it is.
+`requests`). `NNNN-verdicts.parquet`: what the detector judged, where the policy had one (`at_s`, `server`, `state`).
+`NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record` writes them.
+The first is written last: a run is there when it is. Recordings of earlier versions lack Verdicts and some facts.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,11 @@ class Marks:
     off_s: float
     """The last one has ended."""
     end_s: float
-    answers_s: float | None = None
-    """From the first neighbour until the first weight of a noisy host fell; None: it never did."""
 
 
 @dataclass
 class Recorded:
-    """One run. Arrays of requests and of looks at the balancer."""
+    """One run. Arrays of requests, and of looks at the balancer."""
 
     run: Run
     marks: Marks
@@ -52,11 +52,18 @@ class Recorded:
     status: Ints
     weights: list[tuple[float, str, int, int]] = field(default_factory=list)
     """(at_s, server, weight, requests so far)"""
+    verdicts: list[tuple[float, str, str]] | None = None
+    """(at_s, server, state), in order of time; None: there was no detector, or an earlier version recorded."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def path_of(folder: Path, number: int) -> Path:
-    return folder / RUNS / f"{number:04d}.parquet"
+LOOKS = ("at_s", "server", "weight", "requests")
+JUDGED = ("at_s", "server", "state")
+
+
+def path_of(folder: Path, number: int, what: str = "") -> Path:
+    """The file of a run's requests, or of its `weights`, `verdicts` or `samples`."""
+    return folder / RUNS / (f"{number:04d}-{what}.parquet" if what else f"{number:04d}.parquet")
 
 
 def done(folder: Path, run: Run) -> bool:
@@ -66,11 +73,12 @@ def done(folder: Path, run: Run) -> bool:
 
 def write(folder: Path, recorded: Recorded) -> None:
     """Writes a run; it counts as done afterwards. Raises OSError."""
-    path = path_of(folder, recorded.run.number)
+    number = recorded.run.number
+    path = path_of(folder, number)
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = list(zip(*recorded.weights, strict=True)) or [(), (), (), ()]
-    names = ("at_s", "server", "weight", "requests")
-    _write(path.with_name(f"{path.stem}-weights.parquet"), pa.table(dict(zip(names, map(list, columns), strict=True))))
+    _write(path_of(folder, number, "weights"), _columns(LOOKS, recorded.weights))
+    if recorded.verdicts is not None:
+        _write(path_of(folder, number, "verdicts"), _columns(JUDGED, recorded.verdicts))
     about = {
         "run": msgspec.to_builtins(recorded.run),
         "marks": asdict(recorded.marks),
@@ -81,25 +89,35 @@ def write(folder: Path, recorded: Recorded) -> None:
     _write(path, table.replace_schema_metadata({KEY: json.dumps(about).encode()}))
 
 
+def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Any:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return pa.table(dict(zip(names, map(list, columns), strict=True)))
+
+
 def _write(path: Path, table: Any) -> None:
     draft = path.with_name(f"{path.name}.new")
     pq.write_table(table, draft, compression="zstd")
     draft.replace(path)
 
 
+def _rows(path: Path, names: Sequence[str]) -> list[Any]:
+    return [tuple(row[name] for name in names) for row in pq.read_table(path).to_pylist()]
+
+
 def read(folder: Path, run: Run) -> Recorded:
     """Reads a run. Raises CompareError for a file that is damaged or of another comparison."""
     path = path_of(folder, run.number)
+    judged = path_of(folder, run.number, "verdicts")
     try:
         table = pq.read_table(path)
         about = json.loads(table.schema.metadata[KEY])
         found = msgspec.convert(about["run"], Run)
         marks = msgspec.convert(about["marks"], Marks)
-        looks = pq.read_table(path.with_name(f"{path.stem}-weights.parquet")).to_pylist()
-        weights = [(row["at_s"], row["server"], row["weight"], row["requests"]) for row in looks]
+        weights = _rows(path_of(folder, run.number, "weights"), LOOKS)
+        verdicts = _rows(judged, JUDGED) if judged.exists() else None
         due_s, seconds, status = (np.asarray(table[name]) for name in ("due_s", "seconds", "status"))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise CompareError(f"{path}: not a run of a comparison: {error!r}") from None
     if found != run:
         raise CompareError(f"{path}: it is of {found}; the plan says {run}")
-    return Recorded(run, marks, int(about["lost"]), due_s, seconds, status, weights, about["facts"])
+    return Recorded(run, marks, int(about["lost"]), due_s, seconds, status, weights, verdicts, about["facts"])

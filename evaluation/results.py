@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evaluation import cost, recording
-from evaluation.plan import CompareError, Plan, load
+from evaluation import cost, latency, recording
+from evaluation.plan import load
 from evaluation.policies import POLICIES
 from evaluation.recording import Recorded
+from evaluation.scenarios import SCENARIOS
 from evaluation.statistics import Estimate, change, median
+from lab.hosts import hosts
 
-MEASURES = ("second_means_median_ms", "mean_ms", "p50_ms", "p95_ms", "p99_ms", "errors_share", "answers_s")
+TIMES = ("second_means_median_ms", "mean_ms", "p50_ms", "p95_ms", "p99_ms")
 """Of a run, while neighbours are loud. The first is ICE's: the median over the seconds of each second's mean response
 time. In a closed loop the median over requests misleads: a slow server keeps its clients from asking the others."""
+MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
 
 
 def phase(recorded: Recorded, begin_s: float, end_s: float) -> dict[str, float | None]:
@@ -30,7 +34,7 @@ def phase(recorded: Recorded, begin_s: float, end_s: float) -> dict[str, float |
     found: dict[str, float | None] = {"requests": float(asked), "rps": len(times_ms) / (end_s - begin_s)}
     found["errors_share"] = (asked - len(times_ms)) / asked if asked else None
     if not len(times_ms):
-        return found | dict.fromkeys(MEASURES[:5])
+        return found | dict.fromkeys(TIMES)
     p50, p95, p99 = np.percentile(times_ms, [50, 95, 99]).tolist()
     second = np.floor(recorded.due_s[good] - begin_s).astype(np.int64)
     counts = np.bincount(second)
@@ -50,7 +54,7 @@ def figures(recorded: Recorded) -> dict[str, Any]:
     loud = phase(recorded, marks.on_s, marks.off_s)
     asked = (loud["requests"] or 0.0) + recorded.lost
     errors = (loud["errors_share"] or 0.0) * (loud["requests"] or 0.0) + recorded.lost
-    loud |= {"requests": asked, "errors_share": errors / asked if asked else None, "answers_s": marks.answers_s}
+    loud |= {"requests": asked, "errors_share": errors / asked if asked else None} | answers(recorded)
     return {
         "round": recorded.run.round,
         "scenario": recorded.run.scenario,
@@ -60,7 +64,26 @@ def figures(recorded: Recorded) -> dict[str, Any]:
         "after": phase(recorded, marks.off_s, marks.end_s),
         "cost": recorded.facts.get("cost", {}),
         "left": left(recorded.facts.get("cpu", {})),
+        "commit": recorded.facts.get("commit"),
     }
+
+
+def answers(recorded: Recorded) -> dict[str, Any]:
+    """How soon the policy answered: the first weight, and the first Verdicts where they are recorded."""
+    marks = recorded.marks
+    members = hosts(max(SCENARIOS[recorded.run.scenario].hosts) + 1)
+    noisy = {members[number].name for number in SCENARIOS[recorded.run.scenario].hosts}
+    found: dict[str, Any] = {
+        "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s),
+        "detected_s": None,
+        "detections_s": None,
+    }
+    neighbours = recorded.facts.get("neighbours")
+    if recorded.verdicts is not None and neighbours is not None:
+        delays = latency.detections(recorded.verdicts, neighbours)
+        seen = [one for one in delays if one is not None]
+        found |= {"detections_s": delays, "detected_s": statistics.median(seen) if seen else None}
+    return found
 
 
 def left(cpu: dict[str, dict[str, float]]) -> float | None:
@@ -88,6 +111,7 @@ def summary(folder: Path) -> dict[str, Any]:
     runs = [run for run in made.runs if recording.done(folder, run)]
     found = [figures(recording.read(folder, run)) for run in runs]
     return {
+        "folder": str(folder),
         "complete": len(runs) == len(made.runs),
         "runs_done": len(runs),
         "runs_planned": len(made.runs),
@@ -95,28 +119,38 @@ def summary(folder: Path) -> dict[str, Any]:
         "rounds": made.rounds,
         "capacity_rps": made.capacity_rps,
         "machine": made.machine,
-        "cells": _cells(made, found),
+        "commits": commits(found),
+        "cells": _cells(made.scenarios, made.policies, found),
         "cost": costs(made.policies, found),
         "runs": found,
     }
 
 
 def together(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Several comparisons as one, each with scenarios of its own; machine and seed are the first one's.
-
-    Raises CompareError when two have the same scenario.
-    """
-    scenarios = [name for one in summaries for name in dict.fromkeys(cell["scenario"] for cell in one["cells"])]
-    if twice := [name for name in scenarios if scenarios.count(name) > 1]:
-        raise CompareError(f"scenario {twice[0]} is in more than one comparison: expected each in one of them")
+    """Several comparisons as one. Where they have a scenario in common its rounds count together; pairs are of rounds
+    of one comparison, so nothing is compared across. Machine and seed are the first one's; each comparison's own facts
+    are in `parts`."""
+    runs: list[dict[str, Any]] = []
+    before = 0
+    for one in summaries:
+        runs += [run | {"round": before + run["round"]} for run in one["runs"]]
+        before += one["rounds"]
+    own = ("folder", "complete", "runs_done", "runs_planned", "seed", "rounds", "capacity_rps", "machine", "commits")
     return summaries[0] | {
         "complete": all(one["complete"] for one in summaries),
         "runs_done": sum(one["runs_done"] for one in summaries),
         "runs_planned": sum(one["runs_planned"] for one in summaries),
-        "cells": [cell for one in summaries for cell in one["cells"]],
-        "cost": costs(list(POLICIES), [run for one in summaries for run in one["runs"]]),
-        "runs": [run for one in summaries for run in one["runs"]],
+        "commits": commits(runs),
+        "cells": _cells(list(SCENARIOS), list(POLICIES), runs),
+        "cost": costs(list(POLICIES), runs),
+        "runs": runs,
+        "parts": [{key: one[key] for key in own} for one in summaries],
     }
+
+
+def commits(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Of the program that measured: all that were recorded, oldest run first; `not recorded` where one lacks."""
+    return list(dict.fromkeys(run["commit"] or "not recorded" for run in found))
 
 
 def cut_short(found: dict[str, Any]) -> str:
@@ -126,9 +160,9 @@ def cut_short(found: dict[str, Any]) -> str:
     return f"CUT SHORT: {found['runs_done']} of {found['runs_planned']} runs; what follows is of these only"
 
 
-def _cells(made: Plan, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _cells(scenarios: Sequence[str], policies: Sequence[str], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     cells = []
-    for scenario, policy in itertools.product(made.scenarios, made.policies):
+    for scenario, policy in itertools.product(scenarios, policies):
         mine = of(found, scenario, policy)
         if not mine:
             continue
@@ -137,15 +171,29 @@ def _cells(made: Plan, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             values = [run["loud"][name] for run in mine.values() if run["loud"][name] is not None]
             cell[name] = _told(median(values))
         cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in mine.values())
+        cell["detections"] = detections(mine.values())
         calm = [run["calm"]["p95_ms"] for run in mine.values() if run["calm"]["p95_ms"] is not None]
         cell["calm_p95_ms"] = _told(median(calm))
         cell["change"] = {
-            other: {name: _told(versus(found, scenario, policy, other, name)) for name in MEASURES[:5]}
-            for other in made.policies
-            if other != policy and of(found, scenario, other)
+            other: {name: _told(versus(found, scenario, policy, other, name)) for name in TIMES}
+            for other in policies
+            if other != policy and mine.keys() & of(found, scenario, other).keys()
         }
         cells.append(cell)
     return cells
+
+
+def detections(runs: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of all neighbours of these runs: how many there were, how many were found, and seconds to the first Verdict;
+    None: no Verdicts are recorded."""
+    told = [run["loud"]["detections_s"] for run in runs if run["loud"]["detections_s"] is not None]
+    if not told:
+        return None
+    delays = [delay for one in told for delay in one]
+    seen = [delay for delay in delays if delay is not None]
+    p50, p95 = np.percentile(seen, [50, 95]).tolist() if seen else (None, None)
+    most = max(seen, default=None)
+    return {"neighbours": len(delays), "found": len(seen), "p50_s": p50, "p95_s": p95, "max_s": most}
 
 
 def costs(policies: Sequence[str], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

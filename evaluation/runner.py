@@ -12,7 +12,7 @@ import numpy as np
 
 from detector.recording import Label
 from detector.recording import write as write_samples
-from evaluation import cost, recording
+from evaluation import cost, recording, source
 from evaluation.account import Account
 from evaluation.actors import Actor, set_weights
 from evaluation.cast import ACTORS
@@ -25,6 +25,7 @@ from lab.lab import Lab
 from lab.load import Demand, Load, Requests
 from lab.noise import Noise
 from lab.watch import Watch
+from slackwater.messages import Verdict
 
 SETTLE_S = 3.0
 WARM_UP_S = 10.0
@@ -44,7 +45,7 @@ class Stage:
     def tend(self) -> None:
         """Call it often. Raises LabError when a neighbour ended by itself."""
         at = time.monotonic() - self._at_s
-        before = frozenset(loud.host for loud, _ in self._now)
+        before = self._lost()
         for pair in [pair for pair in self._now if at >= pair[0].end_s]:
             self._stop(pair)
         for _, noise in self._now:
@@ -59,9 +60,16 @@ class Stage:
             hosts = [self._lab.hosts[loud.host] for loud in together]
             self._now += zip(together, self._lab.noise_in(hosts, kind, intensity, lasts_s, weight), strict=True)
             self._account.turn(True)
-        after = frozenset(loud.host for loud, _ in self._now)
+        after = self._lost()
         if after != before:
             self._actor.noisy(after)
+
+    def _lost(self) -> dict[int, float]:
+        """What is taken now, by host."""
+        found: dict[int, float] = {}
+        for loud, _ in self._now:
+            found[loud.host] = max(found.get(loud.host, 0.0), loud.lost * loud.intensity)
+        return found
 
     def _stop(self, pair: tuple[Loud, Noise]) -> None:
         pair[1].stop()
@@ -83,14 +91,14 @@ def one_run(lab: Lab, run: Run, folder: Path, capacity_rps: float) -> Recorded:
     """Runs and records; the weights are the baseline again afterwards. Raises LabError, with nothing recorded."""
     scenario = SCENARIOS[run.scenario]
     balance = POLICIES[run.policy].balance
-    if lab.balancer.balance != balance:
-        lab.balancer.set_balance(balance)
-        lab.balancer.reload()
-    _quotas(lab, scenario.quotas)
     actor = ACTORS[run.policy](lab, scenario, run.policy)
     rate_rps = round(scenario.load * capacity_rps, 1)
     demand = Demand(rate_rps=rate_rps, clients=scenario.clients)
     try:
+        if (lab.balancer.balance, lab.balancer.lines) != (balance, actor.lines):
+            lab.balancer.set_balance(balance, actor.lines)
+            lab.balancer.reload()
+        _quotas(lab, scenario.quotas)
         warm = lab.load(demand, WARM_UP_S)
         actor.begin()
         warm.finish()
@@ -109,7 +117,8 @@ def _measured(
         before, before_s = cost.look(lab), time.monotonic()
         watch = stack.enter_context(Watch(lab.balancer.snapshot))
         loads = [lab.load(demand, lasts_s)]
-        begin_s, begin_unix_s = loads[0].begin_mono_s, time.time()
+        begin_s = loads[0].begin_mono_s
+        begin_unix_s = time.time() - (time.monotonic() - begin_s)
         on_s = begin_s + SETTLE_S + CALM_S
         account = Account(lab.cgroups.cpu_s, lab.hosts)
         stage = Stage(lab, scenario, actor, on_s, account)
@@ -131,26 +140,36 @@ def _measured(
     past = sorted(stage.past, key=lambda pair: pair[1].on_mono_s)
     first_s = past[0][1].on_mono_s
     last_s = max(noise.off_mono_s or noise.on_mono_s for _, noise in past)
-    names = {lab.hosts[number].name for number in scenario.hosts}
     weights = [
         (look.mono_s - begin_s, server, weight, look.requests[server])
         for look in watch.history
         for server, weight in look.weight.items()
     ]
     on_at_s, off_at_s = first_s - begin_s, last_s - begin_s
-    marks = Marks(SETTLE_S, on_at_s, off_at_s, off_at_s + AFTER_S, answer_s(weights, names, on_at_s))
     recorded = Recorded(
         run=run,
-        marks=marks,
+        marks=Marks(SETTLE_S, on_at_s, off_at_s, off_at_s + AFTER_S),
         lost=requests.lost_count,
         due_s=requests.due_mono_s - begin_s,
         seconds=requests.seconds,
         status=requests.status,
         weights=weights,
+        verdicts=judged(actor.verdicts, begin_unix_s),
         facts={
+            "commit": source.commit(),
             "rate_rps": demand.rate_rps,
             "clients": demand.clients,
             "begin_unix_s": begin_unix_s,
+            "lost": requests.lost,
+            "neighbours": [
+                {
+                    "host": noise.host,
+                    "kind": noise.kind,
+                    "on_s": noise.on_mono_s - begin_s,
+                    "off_s": (noise.off_mono_s or noise.on_mono_s) - begin_s,
+                }
+                for _, noise in past
+            ],
             "cpu": account.used,
             "cost": costs,
             "turned": [
@@ -164,21 +183,17 @@ def _measured(
             Label(noise.host, noise.kind, noise.intensity, noise.on_unix_s, noise.off_unix_s or noise.on_unix_s)
             for _, noise in past
         ]
-        path = recording.path_of(folder, run.number)
         about = f"comparison, {run.scenario}, {run.policy}, round {run.round}"
-        write_samples(path.with_name(f"{path.stem}-samples.parquet"), samples, labels, about)
+        write_samples(recording.path_of(folder, run.number, "samples"), samples, labels, about)
     recording.write(folder, recorded)
     return recorded
 
 
-def answer_s(weights: Sequence[tuple[float, str, int, int]], servers: set[str], on_s: float) -> float | None:
-    """Seconds from the first neighbour until a weight of one of the servers fell; None: it never did."""
-    before: dict[str, int] = {}
-    for at_s, server, weight, _ in weights:
-        if server in servers and at_s > on_s and weight < before.get(server, weight):
-            return at_s - on_s
-        before[server] = weight
-    return None
+def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tuple[float, str, str]] | None:
+    """What the detector said, as it is recorded: (seconds from the run's begin, server, state) in order of time."""
+    if verdicts is None:
+        return None
+    return sorted((one.time_unix_s - begin_unix_s, one.node, str(one.state)) for one in verdicts)
 
 
 def _together(loads: Sequence[Load]) -> Requests:

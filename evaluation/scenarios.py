@@ -78,6 +78,7 @@ STRESS = tuple(
     )
 )
 MIXED = (Loud(0, 0.0, 8.0, "llcprobe"), Loud(1, 8.0, 16.0, "dcopy"), Loud(0, 16.0, 24.0, "cpu"))
+DEVICES = (Loud(0, 0.0, 7.0, "disk"), Loud(1, 8.0, 15.0, "pagecache"), Loud(0, 16.0, 23.0, "flood"))
 
 SCENARIOS: dict[str, Scenario] = {
     "one": Scenario("one of three noisy", _all_of(0)),
@@ -93,6 +94,7 @@ SCENARIOS: dict[str, Scenario] = {
     "slow-ramp": Scenario("noise that grows beside one", RAMP, seconds=25.0),
     "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 6.0, 14.0),)),
     "mixed": Scenario("three kinds, one after the other, beside two hosts", MIXED, seconds=24.0),
+    "devices": Scenario("disk, page cache and network flooded, 7 s each, beside two hosts", DEVICES, seconds=23.0),
     "stress": Scenario("stress-ng's cache, stream, vm, hdd and cpu, 5 s each, beside two hosts", STRESS, seconds=29.0),
     "uneven-hosts": Scenario(
         "hosts of 0.3, 0.4 and 0.5 core, the middle one noisy", _all_of(1), quotas=(0.3, 0.4, 0.5)
@@ -108,7 +110,8 @@ SEVERITY: dict[str, float] = {"one": 0.5, "one-70": 0.7, "one-severe": 0.85}
 """Scenarios that differ in nothing but the share of the host that is lost."""
 
 ELSEWHERE: dict[str, str] = {
-    "streaming": "its balancer is IPVS, in a guest of its own; `pytest -s tests/test_evaluation_streaming.py` prints"
-    " frame delays with static weights and with lbengine's, from played Verdicts"
+    "streaming": "its balancer is IPVS, in a guest of its own: `STREAMING_JSON=FILE pytest"
+    " tests/test_evaluation_streaming.py` measures frame delays with static weights and with lbengine's, from played"
+    " Verdicts"
 }
 """Scenarios that a comparison does not run, with the reason and what does."""

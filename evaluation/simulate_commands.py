@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import time
 from typing import Any
 
@@ -19,8 +20,20 @@ AUTO = "auto"
 BALANCES = ("roundrobin", "leastconn", "random2")
 
 
+GIVEN = "slackwater.simulate.given"
+
+
+class Remembering(click.Command):
+    """Keeps the words that it was called with, for what it writes to say how it was made."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
+
 @click.command(
-    epilog="Example: slackwater lab simulate --servers 10 --servers 100 --noisy 0.1 --noisy 0.3 --json out.json"
+    cls=Remembering,
+    epilog="Example: slackwater lab simulate --servers 10 --servers 100 --noisy 0.1 --noisy 0.3 --json out.json",
 )
 @click.option("--servers", multiple=True, type=click.IntRange(2, 20_000), help="Again for more.  [default: 10]")
 @click.option(
@@ -83,6 +96,7 @@ def simulate(
     chosen model is refused. Costs are CPU time of this machine for one decision cycle.
     """
     from detector.service import choose_model
+    from evaluation import source
     from evaluation.sim import cycles, requests
     from evaluation.sim.setup import Setup
     from lab.commands import say, write_json
@@ -119,7 +133,8 @@ def simulate(
         say(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
     found = [one.as_json() for one in outcomes]
     if json_file:
-        write_json({"runs": found}, json_file)
+        command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
+        write_json({"command": command, "commit": source.commit(), "runs": found}, json_file)
         if json_file == "-":
             return
     for one in tables(found):
@@ -128,13 +143,14 @@ def simulate(
 
 RUN = ("run", "model", "policy", "servers", "balancers", "load", "noisy")
 FELT = ("mean ms", "p50 ms", "p95 ms", "p99 ms", "failed")
-DECIDED = ("answered s", "missed", "false", "turns/h", "detector ms", "lbengine ms", "model ms", "of a core")
+DECIDED = ("answered s", "missed", "false", "turns/h", "detector ms", "lbengine ms", "model ms", "of a core", "late")
 
 
 def tables(runs: list[dict[str, Any]]) -> list[Table]:
     """What users felt, and how it was decided: a run a row. `answered`: median from an episode's begin to the first
     weight; `turns/h`: changes of direction per server and hour; the last: median CPU time of a cycle by
-    part, and of the whole run over its simulated time."""
+    part, and of the whole run over its simulated time; `late`: cycles that took longer than their period, after
+    learning."""
     felt = Table(*RUN, *FELT, title="what users felt", box=None)
     decided = Table("run", "policy", *DECIDED, title="how it was decided", box=None)
     for number, run in enumerate(runs, start=1):
@@ -146,6 +162,7 @@ def tables(runs: list[dict[str, Any]]) -> list[Table]:
         calls += [f"{run['turns_per_server_hour']:.1f}"]
         calls += [_shown(costs[part]["p50"], ".2f") for part in ("detector", "lbengine", "model")]
         calls.append(f"{run['core_share']:.0%}")
+        calls.append(f"{run['pace']['late']} of {run['pace']['cycles']}" if run["pace"] else "-")
         decided.add_row(str(number), run["policy"], *map(str, calls))
     return [felt, decided]
 

@@ -8,7 +8,7 @@ policies are predictions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ import numpy as np
 
 from detector.tree import Model
 from evaluation import recording
-from evaluation.plan import CompareError, load
-from evaluation.policies import POLICIES
+from evaluation.plan import CompareError, Run, load
 from evaluation.results import phase
 from evaluation.scenarios import SCENARIOS
 from evaluation.sim.requests import simulate
@@ -38,26 +37,39 @@ SIMULATED: dict[str, tuple[str, str]] = {
     "slackwater-lc": ("slackwater", "leastconn"),
     "ice": ("ice", "roundrobin"),
     "oracle": ("oracle", "roundrobin"),
+    "oracle-lc": ("oracle", "leastconn"),
 }
-"""Policy in the lab -> policy and balance in the simulator."""
+"""Policy in the lab -> policy and balance in the simulator. The others have no model: agents, ejection, and web servers
+that are retuned (of `ice` only the first stage is simulated)."""
 
 
-def validate(folder: Path, model: Model | None, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """`calibration` and, for each policy, lab's and simulator's p95 and the relative error.
+def validate(
+    folders: Sequence[Path], model: Model | None, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """`calibration` and, for each policy that is simulated and was measured, the lab's and the simulator's p95, the
+    relative error, and of how many rounds the lab's is.
 
-    Raises CompareError when the comparison lacks calm requests under `static`.
+    The comparisons' rounds count together. Raises CompareError when they lack calm requests under `static`.
     """
-    made = load(folder)
+    runs: list[tuple[Path, Run]] = []
+    capacities: list[float] = []
     app = SCENARIOS[SCENARIO].app
-    runs = [run for run in made.runs if run.scenario == SCENARIO and recording.done(folder, run)]
-    calm = [_phase(folder, run, "calm") for run in runs if run.policy == "static"]
-    if not calm or app not in made.capacity_rps:
-        raise CompareError(f"{folder}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
+    for folder in folders:
+        made = load(folder)
+        mine = [(folder, run) for run in made.runs if run.scenario == SCENARIO and recording.done(folder, run)]
+        if mine and app in made.capacity_rps:
+            runs += mine
+            capacities.append(made.capacity_rps[app])
+            pool = made
+    calm = [_phase(folder, run, "calm") for folder, run in runs if run.policy == "static"]
+    if not calm:
+        told = ", ".join(map(str, folders))
+        raise CompareError(f"{told}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
     setup = Setup(
-        servers=made.hosts,
-        capacity_rps=made.capacity_rps[app] / made.hosts,
+        servers=pool.hosts,
+        capacity_rps=float(np.median(capacities)) / pool.hosts,
         load=SCENARIOS[SCENARIO].load,
-        quota_cores=made.quota_cores,
+        quota_cores=pool.quota_cores,
         noisy=0.0,
         episode_s=0.0,
         seconds=CALM_S,
@@ -66,18 +78,21 @@ def validate(folder: Path, model: Model | None, say: Callable[[str], None] = lam
     setup = calibrate(setup, p50, p95)
     say(f"calibrated on calm: overhead {setup.overhead_ms:.2f} ms, cost's squared variation {setup.cost_cv2:g}")
     fitted = simulate(setup, "static", None).felt
-    noisy = replace(setup, noisy=1.0 / made.hosts, taken=1.0 - 1e-9, seconds=SCENARIOS[SCENARIO].seconds)
-    static = [run for run in runs if run.policy == "static"]
-    noisy = calibrate_noise(noisy, float(np.median([_phase(folder, run, "loud")["p95_ms"] for run in static])))
+    noisy = replace(setup, noisy=1.0 / pool.hosts, taken=1.0 - 1e-9, seconds=SCENARIOS[SCENARIO].seconds)
+    loud = {
+        name: [_phase(folder, run, "loud")["p95_ms"] for folder, run in runs if run.policy == name]
+        for name in SIMULATED
+        if any(run.policy == name for _, run in runs)
+    }
+    noisy = calibrate_noise(noisy, float(np.median(loud["static"])))
     say(f"calibrated on noise: the neighbour gets {noisy.neighbour_cores:g} cores")
     compared = []
-    for name in [name for name in SIMULATED if name in POLICIES and any(run.policy == name for run in runs)]:
+    for name, measured in loud.items():
         policy, balance = SIMULATED[name]
-        lab = float(np.median([_phase(folder, run, "loud")["p95_ms"] for run in runs if run.policy == name]))
+        lab = float(np.median(measured))
         ours = p95_ms(replace(noisy, balance=balance), policy, model)
-        fitted_to = name == "static"
-        one = {"policy": name, "lab_p95_ms": lab, "simulated_p95_ms": ours, "error": ours / lab - 1.0}
-        compared.append(one | {"fitted": fitted_to})
+        one = {"policy": name, "rounds": len(measured), "lab_p95_ms": lab, "simulated_p95_ms": ours}
+        compared.append(one | {"error": ours / lab - 1.0, "fitted": name == "static"})
         say(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({ours / lab - 1.0:+.0%})")
     calibration = {
         "overhead_ms": setup.overhead_ms,
@@ -116,7 +131,7 @@ def p95_ms(setup: Setup, policy: str, model: Model | None) -> float:
     return float(np.median([one for one in found if one is not None]))
 
 
-def _phase(folder: Path, run: Any, name: str) -> dict[str, Any]:
+def _phase(folder: Path, run: Run, name: str) -> dict[str, Any]:
     recorded = recording.read(folder, run)
     marks = recorded.marks
     ends = (marks.calm_s, marks.on_s) if name == "calm" else (marks.on_s, marks.off_s)

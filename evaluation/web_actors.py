@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 
 from evaluation.actors import BUS, MONITOR, READY_S, Passive, stop_programs
 from evaluation.policies import INTERVAL_S, POLICIES, Look, Seen
@@ -45,12 +47,31 @@ class TwoStages(Passive):
         controller.start()
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS)
-        self.listener = self.stack.enter_context(Listener(BUS))
+        self.listen()
         self.changes = self.stack.enter_context(Listener(BUS, "change"))
 
-    def check(self) -> None:
-        if self.listener is not None:
-            self.listener.check()
+
+class Orders:
+    """What a policy wants of web servers, as Orders: given once, again after a third of their lease, and taken back."""
+
+    def __init__(self, by: str) -> None:
+        self._by = by
+        self._given: dict[tuple[str, str], tuple[int, float]] = {}
+        """Node and knob -> value, and when it was last asked for."""
+
+    def due(self, knobs: Mapping[str, Mapping[str, int]], now_s: float) -> list[Order]:
+        """The Orders to give now, so that each node's knobs become these and all others what they were."""
+        wanted = {(node, knob): value for node, values in knobs.items() for knob, value in values.items()}
+        due = []
+        for key, value in wanted.items():
+            before, at_s = self._given.get(key, (None, -math.inf))
+            if before != value or now_s - at_s >= LEASE_S / 3:
+                self._given[key] = value, now_s
+                due.append(order(*key, value, self._by))
+        for key in self._given.keys() - wanted.keys():
+            del self._given[key]
+            due.append(order(*key, "baseline", self._by))
+        return due
 
 
 class Retuning(Passive):
@@ -63,9 +84,8 @@ class Retuning(Passive):
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()
-        self.listener = self.stack.enter_context(Listener(BUS))
+        self.listen()
         self.changes = self.stack.enter_context(Listener(BUS, "change"))
-        self._verdicts = self.stack.enter_context(Listener(BUS, "verdict"))
         knobs = self.stack.enter_context(Listener(BUS, "knobs"))
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS)
@@ -85,39 +105,29 @@ class Retuning(Passive):
             self._error = error
 
     async def _give_orders(self) -> None:
-        decide = POLICIES[self.name].make()
+        decide, orders = POLICIES[self.name].make(), Orders(self.name)
         signer = Signer.load(KEY_FILE)
         bus = await Bus.connect(BUS, self.name)
-        given: dict[tuple[str, str], tuple[int, float]] = {}
-        """Node and knob -> value, and when it was last asked for."""
         try:
             while not await asyncio.to_thread(self._over.wait, INTERVAL_S):
                 now_s = time.monotonic()
-                answer = decide(self._look(now_s))
-                wanted = {(node, knob): value for node, all_ in answer.knobs.items() for knob, value in all_.items()}
-                for key, value in wanted.items():
-                    if key not in given or given[key][0] != value or now_s - given[key][1] >= LEASE_S / 3:
-                        given[key] = value, now_s
-                        await bus.publish(order(*key, value), headers=signer.headers)
-                for key in given.keys() - wanted.keys():
-                    del given[key]
-                    await bus.publish(order(*key, "baseline"), headers=signer.headers)
+                for one in orders.due(decide(self._look(now_s)).knobs, now_s):
+                    await bus.publish(one, headers=signer.headers)
         finally:
             await bus.flush()
             await bus.close()
 
     def _look(self, now_s: float) -> Look:
-        latest: dict[str, Verdict] = {one.node: one for one in list(self._verdicts.heard)}
+        latest: dict[str, Verdict] = {one.node: one for one in self.verdicts or ()}
         return Look(now_s, [Seen(host.name, BASE_WEIGHT, verdict=latest.get(host.name)) for host in self.lab.hosts])
 
     def check(self) -> None:
-        if self.listener is not None:
-            self.listener.check()
+        super().check()
         if self._error is not None:
             raise LabError(f"the policy {self.name} stopped: {self._error!r}")
 
 
-def order(node: str, knob: str, value: int | str) -> Order:
+def order(node: str, knob: str, value: int | str, by: str) -> Order:
     """An Order of now, for `LEASE_S`."""
     return Order(
         v=VERSION,
@@ -129,5 +139,5 @@ def order(node: str, knob: str, value: int | str) -> Order:
         value=value,
         lease_s=LEASE_S,
         reason="interference, says the detector" if value != "baseline" else "no interference any more",
-        by="wsengine-only",
+        by=by,
     )

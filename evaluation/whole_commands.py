@@ -16,10 +16,12 @@ import click
 def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[Path, ...]) -> None:
     """Measure the whole evaluation, the most telling runs first, and write its page of what there is.
 
-    The same command goes on where it was. Needs root and a quiet machine.
+    The same command goes on where it was. Needs root and a quiet machine. `slackwater lab report --evaluation FOLDER`
+    writes the page again.
     """
     from detector.service import choose_model
     from evaluation import report, whole
+    from evaluation.report_commands import show
     from lab.commands import say
     from slackwater.config import DetectorSettings
 
@@ -31,12 +33,9 @@ def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[
         click.echo(f"together about {sum(whole.minutes().values()) / 60:.1f} hours")
         return
     until_s = time.monotonic() + 60.0 * minutes if minutes else float("inf")
-    done = whole.run(folder, say, until_s)
-    grid = folder / whole.GRID
-    there = whole.measured(folder)
-    if there:
-        parts = report.Parts(there, simulated, grid if grid.exists() else None)
-        report.write(parts, folder / "page", choose_model(DetectorSettings()), say)
-        click.echo(f"{folder / 'page' / report.PAGE}")
-    if not done:
-        click.echo("CUT SHORT: not all is measured; the same command goes on")
+    whole.run(folder, say, until_s)
+    parts = whole.parts(folder, simulated)
+    show(report.write(parts, folder / "page", choose_model(DetectorSettings()), say))
+    click.echo(f"{folder / 'page' / report.PAGE}")
+    if any(one.left for one in parts.planned):
+        click.echo("the same command goes on")

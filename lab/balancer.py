@@ -7,7 +7,7 @@ import io
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,15 @@ BALANCES = ("roundrobin", "leastconn", "random(2)")
 RELOAD_WAIT_S = 10.0
 
 
-def configuration(members: Sequence[Host], balance: str, port: int, admin_socket: Path) -> str:
-    """No health checks: whether a slow host is avoided must be the policy's doing alone."""
-    servers = "\n".join(f"    server {one.name} {one.address}:80 weight {BASE_WEIGHT}" for one in members)
+def configuration(
+    members: Sequence[Host], balance: str, port: int, admin_socket: Path, more: Mapping[str, str] | None = None
+) -> str:
+    """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line."""
+    lines = more or {}
+    servers = "\n".join(
+        f"    server {one.name} {one.address}:80 weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
+        for one in members
+    )
     return f"""\
 global
     maxconn 8000
@@ -131,12 +137,12 @@ class Balancer:
         self._folder = folder
         self.set_balance(balance)
 
-    def set_balance(self, balance: str) -> None:
-        """Writes the configuration; in force from the next start or reload."""
+    def set_balance(self, balance: str, lines: Mapping[str, str] | None = None) -> None:
+        """Writes the configuration; in force from the next start or reload. `lines`: what server lines have besides."""
         if balance not in BALANCES:
             raise LabError(f"no balance `{balance}` in the lab; there are: {', '.join(BALANCES)}")
-        self.balance = balance
-        self.config.write_text(configuration(self.members, balance, self.port, self.admin_socket))
+        self.balance, self.lines = balance, dict(lines or {})
+        self.config.write_text(configuration(self.members, balance, self.port, self.admin_socket, self.lines))
 
     def start(self, wrapped: Sequence[str]) -> None:
         """`wrapped` is the command without arguments, as it is placed in its cgroup."""

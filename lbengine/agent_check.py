@@ -42,10 +42,13 @@ class AgentCheck:
         haproxy: Reads,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        expect: Callable[[Mapping[str, int]], None] = lambda _: None,
     ) -> None:
+        """`expect` is told which weights HAProxy is about to show."""
         self._haproxy = haproxy
         self._clock = clock
         self._sleep = sleep
+        self._expect = expect
         self._configured: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._wrong_since_s: dict[str, float] = {}
@@ -85,6 +88,7 @@ class AgentCheck:
         now_s = self._clock()
         for server, weight in weights.items():
             self._asked[server], self._wrong_since_s[server] = weight, now_s
+        self._expect({server: in_force(weight, self._configured[server]) for server, weight in weights.items()})
 
     def wait_for(self, weights: Mapping[str, int], lease_s: float) -> None:
         """Returns when HAProxy shows these, as it does when leases of `lease_s` have ended: nothing is told from here.

@@ -87,7 +87,7 @@ class Asked(abc.ABC):
         self._wishes.forget()
         if self.acting:  # what was imagined in observe mode was never set
             self._positions, self._yielded, self._writer.limits = {}, frozenset(), {}
-            self._put_back_due = False
+            self._put_back_due = self._put_back_due and self.paused is not None
         else:
             self._put_back_due = self._store.path.exists()
         return self._then_cycle(f"mode is {mode} by {by}", now_s)

@@ -124,8 +124,8 @@ def merge(
 
     Servers that came add theirs, ones that went drop out, and one whose configured weight is another than when its
     baseline was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have
-    set (None: not known, any of them may be ours); one that is not ours is the baseline. Everything else stays as
-    stored.
+    set (None: not known, any of them may be ours); one that is not ours is the baseline. While part of the balancer
+    cannot be asked, nobody is taken for gone. Everything else stays as stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []
@@ -145,7 +145,11 @@ def merge(
             news.append(f"{server.name} was given weight {server.weight}")
         else:
             merged[server.name] = Baseline(known.weight, known.configured, most)
-    news += [f"{name} is gone" for name in stored or () if name not in merged]
+    for name, known in (stored or {}).items():
+        if name not in merged and snapshot.absent:
+            merged[name] = known
+        elif name not in merged:
+            news.append(f"{name} is gone")
     return merged, news
 
 

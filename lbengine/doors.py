@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lbengine.agent_check import AgentCheck
 from lbengine.balancer import Balancer
-from lbengine.fleet import haproxy_of
+from lbengine.fleet import Fleet, haproxy_of
 from lbengine.keepalived import Keepalived, LocalFiles
 from lbengine.lvs import Lvs, run_here
 from slackwater.config import PoolSettings
@@ -14,7 +14,9 @@ from slackwater.config import PoolSettings
 
 def _haproxy(pool: PoolSettings, timeout_s: float) -> Balancer:
     haproxy = haproxy_of(pool.backend, pool.all_sockets, timeout_s)
-    return AgentCheck(haproxy) if pool.way == "agent-check" else haproxy
+    if pool.way == "socket":
+        return haproxy
+    return AgentCheck(haproxy, expect=haproxy.expect) if isinstance(haproxy, Fleet) else AgentCheck(haproxy)
 
 
 def lvs(pool: PoolSettings, timeout_s: float) -> Lvs:

@@ -23,7 +23,7 @@ from lbengine.meter import Rates
 from lbengine.pause import Pause, PauseStore
 from lbengine.ramp import Position
 from lbengine.reconcile import Ours, follow, reconcile, restarted
-from lbengine.snapshot import BalancerUnreachable, Snapshot
+from lbengine.snapshot import BalancerUnreachable, Snapshot, left_out
 from lbengine.wishes import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
@@ -135,7 +135,7 @@ class Engine(Asked):
         if self._put_back_due:
             back = self._put_back(snapshot, BY if self.paused is None else self.paused.by, self._hands_off())
             self._remarks += [f"{made.target} {made.before} -> {made.after} put back" for made in back]
-        if self.paused is not None:
+        if self._is_idle:
             decisions = Decisions({})
             changes: list[Change] = []
             self._remarks.append(self._hands_off())
@@ -167,12 +167,17 @@ class Engine(Asked):
         self._writer.settle()
 
     def stop(self, now_s: float, why: str) -> str:
-        """Puts the baseline weights back, if any may be changed. Raises BalancerError when that is refused."""
+        """Puts the baseline weights back, if any may be changed.
+
+        Raises BalancerError when that is refused or part of the balancer does not answer: the file stays then.
+        """
         if self.standby or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         snapshot = self._look(now_s, self._verdicts(now_s))
         changes = self._put_back(snapshot, BY, why)
         self._say()
+        if snapshot.absent:
+            raise BalancerUnreachable(left_out(snapshot))
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -198,10 +203,14 @@ class Engine(Asked):
             told = f"{self._who} (pid {snapshot.pid}) is stopping; is it reloading?"
             raise BalancerUnreachable(f"{self.pool.place}: {told}")
         fresh_process = restarted(self._last, snapshot)
-        if fresh_process and self._last is not None:
+        if snapshot.returned:
+            self._remarks.append("one that was left out answers again")
+        elif fresh_process and self._last is not None and len(snapshot.absent) <= len(self._last.absent):
             pids = f" (pid {self._last.pid} -> {snapshot.pid})" if snapshot.pid != self._last.pid else ""
             self._remarks.append(f"{self._who} was reloaded or started anew{pids}")
+        if fresh_process:
             self._rates.reset()
+        self._remarks += [f"left out: {why}" for why in snapshot.absent]
         self._remarks += snapshot.trouble
         self._remarks += [f"{s.name} is in HAProxy's slowstart" for s in snapshot.servers if s.slow_start]
         self._last = snapshot
@@ -210,6 +219,7 @@ class Engine(Asked):
         hands_off = (not self.acting or self.paused is not None) and not self._put_back_due
         known_limits = None
         if not hands_off:
+            self._take_limits_over = self._take_limits_over or snapshot.returned
             known_limits = self._reconcile_limits(snapshot, fresh_process)
         baselines, news = merge(None if hands_off else self._baselines, snapshot, known_limits)
         ours = Ours(self._baselines or {}, self._positions, self._yielded, self._writer.unsure)
@@ -310,14 +320,19 @@ class Engine(Asked):
         return changes
 
     def _put_back(self, snapshot: Snapshot, by: str, why: str) -> list[Change]:
-        """Sets the baseline of every server that nobody else holds, at once; the stored one has done its work then."""
+        """Sets the baseline of every server that nobody else holds, at once.
+
+        The stored one has done its work then, unless part of the balancer does not answer: that is still due.
+        """
         weights, limits = away(snapshot, self._baselines or {})
         weights = {name: pair for name, pair in weights.items() if name not in self._yielded}
         limits = {name: pair for name, pair in limits.items() if name in self._writer.limits}
         changes = self._writer.put_back(weights, limits, by, why)
         self._positions |= {name: Position(after) for name, (_, after) in weights.items()}
+        self._put_back_due = bool(snapshot.absent)
+        if snapshot.absent:
+            return changes
         self._yielded = frozenset()
-        self._put_back_due = False
         try:
             self._store.remove()
         except BaselineError as error:
@@ -342,6 +357,11 @@ class Engine(Asked):
                     )
                 )
 
+    @property
+    def _is_idle(self) -> bool:
+        """True when nothing is decided: in a pause, and until what an earlier run left behind is put back."""
+        return self.paused is not None or self._put_back_due
+
     def _hands_off(self) -> str:
         if self.paused is None:
             return f"mode is {self._by_hand.mode}"
@@ -352,7 +372,7 @@ class Engine(Asked):
         left_alone = {
             name: "it has no baseline weight" if server.available else server.status
             for name, server in servers.items()
-            if name not in decisions.servers and name not in self._yielded and not server.backup and self.paused is None
+            if name not in decisions.servers and name not in self._yielded and not server.backup and not self._is_idle
         }
         return tell.sentence(
             self.pool.name,

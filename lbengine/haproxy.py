@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from lbengine.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot, parse, states
+from lbengine.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot, facts_of, parse, states
 from slackwater.config import TCP, host_and_port
 from slackwater.messages import is_name
 
@@ -60,7 +60,8 @@ class HAProxy:
         """
         self._check(weights, 0, 256, "weight")
         commands = [f"set server {self.backend}/{server} weight {weight}" for server, weight in weights.items()]
-        *answers, state = self.ask(*commands, self._show_state)
+        *answers, info, state = self.ask(*commands, "show info", self._show_state)
+        facts_of(info, self.path)
         self._raise_refused(weights, answers)
         shown = {row["srv_name"]: int(row["srv_uweight"]) for row in states(state, self.path)}
         self._raise_different(weights, shown)
@@ -70,6 +71,7 @@ class HAProxy:
         self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
         commands = [f"set maxconn server {self.backend}/{server} {most}" for server, most in maxconns.items()]
         *answers, info, stat, state = self.ask(*commands, *self._show)
+        facts_of(info, self.path)
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})

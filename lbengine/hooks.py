@@ -1,7 +1,8 @@
 """Hooks: the site's own programs, called when an episode begins or ends and when something was changed.
 
 Each gets one JSON object on its standard input. They run beside the loop, bounded in time and number, and what becomes
-of them changes nothing.
+of them changes nothing. Which episodes go on is followed while another lbengine drives the pool too, and kept on disk:
+each beginning and each end is called once over takeovers and restarts, as far as that can be known.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import json
 import logging
 import os
 import signal
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from slackwater.messages import Change, State, Verdict, encode
 
@@ -28,24 +33,57 @@ SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
 
 
 class Hooks:
-    """Calls `commands` (paths of programs). `call` never waits; `close` ends what still runs."""
+    """Calls `commands` (paths of programs). `call` never waits; `close` ends what still runs.
 
-    def __init__(self, commands: Sequence[str], timeout_s: float) -> None:
+    `episodes` is the file that keeps which episodes go on, by pool and node; `clock` is monotonic.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[str],
+        timeout_s: float,
+        episodes: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.commands = commands
         self.timeout_s = timeout_s
-        self._states: dict[tuple[str, str], State] = {}
+        self._file = episodes
+        self._clock = clock
+        self._states = self._load() if commands else {}
+        self._not_called: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=WAITING)
+        """When it was seen, the pool, and what was left to the lbengine that drives it."""
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Calls `episode-start` and `episode-end` where a node's state says so."""
-        key = verdict.pool, verdict.node
-        before = self._states.get(key, "calm")
-        self._states[key] = verdict.state
+    def verdict(self, verdict: Verdict, *, ours: bool = True) -> None:
+        """Calls `episode-start` and `episode-end` where a node's state says so.
+
+        `ours` false: another lbengine drives the pool and calls its own hooks, so it is only noted.
+        """
+        if not self.commands:
+            return
+        nodes = self._states.setdefault(verdict.pool, {})
+        known = nodes.get(verdict.node)
+        before = known or "calm"
+        nodes[verdict.node] = verdict.state
         for event, was, now in (("episode-end", before, verdict.state), ("episode-start", verdict.state, before)):
             if was in SLOW and now != was:
-                about = json.loads(encode(verdict))
-                self.call({"event": event, "state": was, "verdict": about})
+                about = {"event": event, "state": was, "verdict": json.loads(encode(verdict))}
+                if ours:
+                    self.call(about)
+                elif known is not None:
+                    self._not_called.append((self._clock(), verdict.pool, about))
+        if before != verdict.state and (before in SLOW or verdict.state in SLOW):
+            self._save()
+
+    def take_over(self, pool: str, since_s: float) -> None:
+        """Calls what was seen of a pool since the lbengine before us was last heard of: it may have done so or not."""
+        seen, self._not_called = self._not_called, deque(maxlen=WAITING)
+        for seen_s, of, about in seen:
+            if of != pool:
+                self._not_called.append((seen_s, of, about))
+            elif seen_s >= since_s:
+                self.call(about)
 
     def change(self, change: Change) -> None:
         """Calls `change`."""
@@ -60,6 +98,28 @@ class Hooks:
                 log.warning("hook %s: a call was dropped, %d are waiting", dropped, WAITING)
             self._waiting.append((command, data))
         self._start()
+
+    def _load(self) -> dict[str, dict[str, State]]:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, dict[str, State]])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("%s: cannot be read (%s): hooks hear again of the episodes that go on", self._file, error)
+            return {}
+
+    def _save(self) -> None:
+        """For a restart only, so it is not forced to the disk: after a power cut a beginning is told again."""
+        going_on = {
+            pool: {node: state for node, state in nodes.items() if state in SLOW}
+            for pool, nodes in self._states.items()
+        }
+        new = self._file.with_name(self._file.name + ".new")
+        try:
+            new.write_bytes(msgspec.json.encode(going_on))
+            new.replace(self._file)
+        except OSError as error:
+            log.warning("%s: cannot be written: %s", self._file, error.strerror)
 
     async def close(self) -> None:
         """Kills what runs and forgets what waits."""

@@ -1,4 +1,4 @@
-"""Who drives a pool's balancer: one lbengine, by a lease in NATS key-value; others stand by and take over.
+"""Who drives a balancer: one lbengine, by a lease in NATS key-value; others stand by and take over.
 
 The record is changed by compare-and-set on its revision, and its age is taken by each one's own monotonic clock: no
 clocks are compared (as in C. Gray and D. Cheriton, "Leases", SOSP 1989, but for the clock). It carries the baseline
@@ -19,18 +19,19 @@ import msgspec
 from lbengine.baseline import Baseline
 from lbengine.pause import Pause
 from slackwater.bus import BusError
-from slackwater.config import TCP, PoolSettings
+from slackwater.config import TCP, PoolSettings, place_in_words
 
 LEASE_S = 1.6
 """A record that has not changed for so long is nobody's."""
 RENEW_S = 0.4
 """A death is seen after RENEW_S + LEASE_S + RENEW_S at most: 2.4 s."""
-Say = Literal["ours", "theirs", "alone"]
-"""`alone`: the bus cannot tell. Without it no Verdicts come either, so the only way is to the baseline."""
+Say = Literal["ours", "theirs", "alone", "free"]
+"""`alone`: the bus cannot tell. Without it no Verdicts come either, so the only way is to the baseline.
+`free`: nobody's, and not asked for."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stands under the pool's key; no `holder`: it was given back."""
+    """What stands under a balancer's key; no `holder`: it was given back."""
 
     holder: str = ""
     host: str = ""
@@ -50,13 +51,25 @@ class Bucket(Protocol):
         """The new revision; None when the key's is not `revision` (0: not there) any more."""
 
 
-def key_of(pool: PoolSettings) -> str:
-    """The key of a pool on its balancers. A path and IPVS's table are of this host: nobody else can reach them."""
+def keys_of(pool: PoolSettings) -> dict[str, str]:
+    """The key of each balancer that a pool is behind, and in words what is driven there.
+
+    A path and IPVS's table are of this host: nobody else can reach them. The pool's name does not count, since another
+    pool may have the same backend.
+    """
     here = socket.gethostname()
-    paths = pool.all_sockets
-    where = sorted(path if path.startswith(TCP) else f"{here}:{os.path.realpath(path)}" for path in paths)
-    what = pool.backend if paths else f"{here}:{pool.service}"
-    return f"{pool.name}.{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:16]}"
+    if pool.service:
+        return {_key(pool.service, here): pool.place}
+    return {
+        _key(pool.backend, path if path.startswith(TCP) else f"{here}:{os.path.realpath(path)}"): place_in_words(
+            pool.balancer, "", pool.backend, path
+        )
+        for path in pool.all_sockets
+    }
+
+
+def _key(what: str, where: str) -> str:
+    return f"balancer.{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:16]}"
 
 
 class Lease:
@@ -95,13 +108,18 @@ class Lease:
         """
         return self.found is not None and self.found.holder != self._me.holder and not self.is_neighbour
 
-    async def step(self) -> Say:
-        """Renews the lease, takes it if it is nobody's, or looks who has it."""
+    @property
+    def heard_s(self) -> float:
+        """When the record was last seen to change by another's hand."""
+        return self._seen[1]
+
+    async def step(self, take: bool = True) -> Say:
+        """Renews the lease, takes it if it is nobody's (with `take`), or looks who has it."""
         async with self._one_at_a_time:
             now_s = self._clock()
             try:
                 if self.say != "ours" or not await self._write(self._revision, now_s):
-                    await self._look(now_s)
+                    await self._look(now_s, take)
             except BusError:
                 if self.say == "ours" and now_s - self._renewed_s >= LEASE_S:
                     self.say = "alone"
@@ -122,20 +140,21 @@ class Lease:
                 await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
             self.say = "alone"
 
-    async def _look(self, now_s: float) -> None:
+    async def _look(self, now_s: float, take: bool) -> None:
         entry = await self._bucket.get(self.key)
-        if entry is None:
-            await self._take(None, 0, now_s)
-            return
-        data, revision = entry
-        try:
-            record = msgspec.json.decode(data, type=Record)
-        except msgspec.DecodeError:
-            record = Record()
-        if record.holder in ("", self._me.holder) or self._is_dead(record) or self._is_old(revision, now_s):
+        record, revision = None, 0
+        if entry is not None:
+            data, revision = entry
+            try:
+                record = msgspec.json.decode(data, type=Record)
+            except msgspec.DecodeError:
+                record = Record()
+        if record is not None and not self._is_nobodys(record, revision, now_s):
+            self.say, self.found = "theirs", record
+        elif take:
             await self._take(record, revision, now_s)
         else:
-            self.say, self.found = "theirs", record
+            self.say = "free"
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
         before = self.baseline, self.paused
@@ -153,6 +172,10 @@ class Lease:
             return False
         self.say, self._revision, self._renewed_s = "ours", written, now_s
         return True
+
+    def _is_nobodys(self, record: Record, revision: int, now_s: float) -> bool:
+        old = self._is_old(revision, now_s)
+        return record.holder in ("", self._me.holder) or old or self._is_dead(record)
 
     def _is_dead(self, record: Record) -> bool:
         """On this host a process that is gone needs not be waited for."""

@@ -1,4 +1,4 @@
-"""An engine and its lease: renews it, and tells the engine when to stand by and when to take over."""
+"""An engine and its leases: renews them, and tells the engine when to stand by and when to take over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from lbengine.baseline import Baseline, BaselineError
 from lbengine.engine import Engine
-from lbengine.lease import RENEW_S, Bucket, Lease, Say, key_of
+from lbengine.lease import RENEW_S, Bucket, Say, keys_of
+from lbengine.leases import Leases
 from lbengine.pause import PauseError
 from slackwater.bus import BusError
 from slackwater.config import PoolSettings
@@ -30,18 +31,29 @@ class Store(Bucket, Protocol):
 
 
 class Ownership:
-    """`in_thread` runs a function in the engine's thread, so that nothing of it happens within a turn."""
+    """`in_thread` runs a function in the engine's thread, so that nothing of it happens within a turn.
+
+    `taken_over` is called after the engine has taken over from another one, with when that was last heard of
+    (monotonic).
+    """
 
     def __init__(
-        self, engine: Engine, pool: PoolSettings, bucket: Store, in_thread: Callable[..., Awaitable[Any]]
+        self,
+        engine: Engine,
+        pool: PoolSettings,
+        bucket: Store,
+        in_thread: Callable[..., Awaitable[Any]],
+        taken_over: Callable[[float], None],
     ) -> None:
         self.engine = engine
         self.pool = pool
-        self.lease = Lease(bucket, key_of(pool), str(engine.state_dir), time.monotonic)
+        self.lease = Leases(bucket, keys_of(pool), str(engine.state_dir), time.monotonic)
         self._bucket = bucket
         self._spread_s = 0.0
         self._in_thread = in_thread
-        self._said: Say = "alone"
+        self._taken_over = taken_over
+        self._said: tuple[Say, bool] = ("alone", False)
+        """And whether what we stored is of the past."""
         self._one_at_a_time = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -58,8 +70,7 @@ class Ownership:
                 keeping.cancel()
                 log.warning("pool %s: the baseline is on disk, but not with the lease: %s", self.pool.name, error)
 
-        self.lease.baseline = self.engine.stored_baseline()
-        self.lease.paused = self.engine.paused
+        self.lease.hold(self.engine.stored_baseline(), self.engine.paused)
         await self.step()
         self.engine.mirror_baseline(mirror)
         self._renewing = asyncio.create_task(self._renew())
@@ -75,27 +86,29 @@ class Ownership:
     async def step(self) -> None:
         """Renews or looks, and has the engine follow."""
         async with self._one_at_a_time:
-            self.lease.paused = self.engine.paused if self._said == "ours" else self.lease.paused
+            if self._said[0] == "ours":
+                self.lease.paused = self.engine.paused
             say = await self.lease.step()
-            if say == self._said:
-                return
-            before, self._said = self._said, say
-            await self._follow(before, say)
+            said = say, say == "theirs" and self.lease.are_elsewhere
+            if said != self._said:
+                self._said = said
+                await self._follow(*said)
 
-    async def _follow(self, before: Say, say: Say) -> None:
+    async def _follow(self, say: Say, elsewhere: bool) -> None:
         lease = self.lease
-        if say == "theirs" and lease.found is not None:
-            told = f"lbengine of {lease.found.host} (pid {lease.found.pid}) drives it"
-            log.warning("pool %s: standing by: %s", self.pool.name, told)
-            await self._in_thread(self.engine.stand_by, told, not lease.is_neighbour)
+        if say == "theirs":
+            log.warning("pool %s: standing by: %s", self.pool.name, lease.told)
+            await self._in_thread(self.engine.stand_by, lease.told, elsewhere)
         elif say == "ours":
-            if before == "theirs":
+            stood_by = bool(self.engine.standby)
+            if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
-            baseline = lease.baseline if lease.inherited else None
             try:
-                await self._in_thread(self.engine.take_over, baseline, lease.paused, time.monotonic())
+                await self._in_thread(self.engine.take_over, lease.inherited, lease.paused, time.monotonic())
             except (BaselineError, PauseError) as error:
                 log.error("pool %s: %s", self.pool.name, error)
+            if stood_by:
+                self._taken_over(lease.heard_s)
         else:
             log.warning("pool %s: the lease cannot be renewed; the way is to the baseline only", self.pool.name)
 
@@ -106,7 +119,7 @@ class Ownership:
         while True:
             await asyncio.sleep(RENEW_S)
             await self.step()
-            if self._said == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
+            if self._said[0] == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
                 self._spread_s = time.monotonic()
                 with contextlib.suppress(BusError):
                     await self._bucket.spread()

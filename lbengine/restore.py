@@ -11,11 +11,20 @@ from lbengine.balancer import set_limits
 from lbengine.baseline import BaselineStore, away, merge
 from lbengine.changes import change
 from lbengine.doors import balancer_of
+from lbengine.snapshot import BalancerUnreachable, left_out
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
 
 log = logging.getLogger("lbengine")
+
+
+class LeftOutError(BalancerUnreachable):
+    """Part of the balancer did not answer; `changes` were made on the others. It is worth trying again."""
+
+    def __init__(self, text: str, changes: list[Change]) -> None:
+        super().__init__(text)
+        self.changes = changes
 
 
 def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str) -> list[Change]:
@@ -24,7 +33,8 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
     removed. Where HAProxy asks the nodes for its weights, their leases end by themselves: that is waited for. The
     Changes go to the journal; when that cannot be written the weights are set all the same. Raises BaselineError (the
-    file cannot be read) or BalancerError (the balancer cannot be reached or refuses).
+    file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError (one of several
+    HAProxies does not answer: the others are set, and the stored baseline stays for the next time).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -47,6 +57,9 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
         balancer.set_weights({name: after for name, (_, after) in weights.items()})
     if limits:
         set_limits(balancer, {name: after for name, (_, after) in limits.items()})
+    if snapshot.absent:
+        again = f"`slackwater restore --pool {pool.name}`"
+        raise LeftOutError(f"{left_out(snapshot)}; when it answers, run {again} again", changes)
     store.remove()
     return changes
 

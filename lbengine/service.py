@@ -51,7 +51,8 @@ async def run(settings: ControllerSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     # Short: lowering a weight may not wait long for another writer of the journal.
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
-        hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s)
+        episodes = Path(settings.state_dir) / "hooks.json"
+        hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s, episodes)
         drivers = _drivers(settings, journal, hooks)
         connecting = asyncio.create_task(_connect(settings.bus, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
@@ -163,9 +164,12 @@ class Driver:
         except NoStoreError as error:
             log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
             return None
-        ownership = Ownership(self.engine, self.pool, bucket, self._in_thread)
+        ownership = Ownership(self.engine, self.pool, bucket, self._in_thread, self._taken_over)
         await ownership.begin()
         return ownership
+
+    def _taken_over(self, since_s: float) -> None:
+        self._hooks.take_over(self.pool.name, since_s)
 
     async def _own_later(self, bus: Bus) -> None:
         """The store of a cluster that has no leader yet answers in some seconds."""
@@ -186,8 +190,7 @@ class Driver:
     def _take(self, verdict: Verdict) -> None:
         if self.engine.inbox.put(verdict, time.monotonic()):
             self._wake.set()
-            if not self.engine.standby:
-                self._hooks.verdict(verdict)
+            self._hooks.verdict(verdict, ours=not self.engine.standby)
 
     async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

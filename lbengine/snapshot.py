@@ -82,15 +82,34 @@ class Snapshot:
     nothing of the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
     generation: int = 0
     """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
+    absent: tuple[str, ...] = ()
+    """In words, each part of the balancer that could not be asked: what it shows when it is back may be our doing."""
+    returned: bool = False
+    """A part that could not be asked answers again, with what it had then."""
     trouble: tuple[str, ...] = ()
-    """In words, which part of the balancer could not be asked."""
+    """In words, what else is wrong with the balancer."""
+
+
+def left_out(snapshot: Snapshot) -> str:
+    """What a way back has not reached, in words."""
+    why = "; ".join(snapshot.absent)
+    return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
+
+
+def facts_of(info: str, where: str) -> dict[str, str]:
+    """What `show info` says. Raises BalancerUnreachable for a process that is ending: its socket may still be connected
+    to, but it refuses changes, shows no servers, and another one takes over. Raises BalancerError."""
+    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
+    if "Pid" not in facts or "Uptime_sec" not in facts:
+        raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
+    if facts.get("Stopping") == "1":
+        raise BalancerUnreachable(f"{where}: this HAProxy (pid {facts['Pid']}) is stopping; is it restarting?")
+    return facts
 
 
 def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     """Puts the three answers together; `where` (socket and backend) stands in the errors. Raises BalancerError."""
-    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
-    if "Pid" not in facts or "Uptime_sec" not in facts:
-        raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
+    facts = facts_of(info, where)
     if not stat.startswith("# ") or "Can't find backend" in state:
         raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
     rows = _rows(stat[2:])

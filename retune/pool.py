@@ -192,8 +192,12 @@ class Pool:
     # --- Orders without a reload
 
     async def _renew(self, node: Node, now_s: float) -> None:
+        # A renewal of the old value would overtake the Order for the new one, which would be refused for it.
+        changing = self._due(node, now_s).keys() if self._is_turning(node) else ()
         for knob, held in list(node.held.items()):
             if now_s - held.sent_s < self.settings.lease_s * RENEW_AT or knob not in self._wish(node, now_s):
+                continue
+            if knob in changing:
                 continue
             held.sent_s = now_s
             if (order := await self._order(node, knob, held.value, f"renewed: {self._why(node)}")) is not None:
@@ -254,8 +258,10 @@ class Pool:
 
     def _is_busy(self, node: Node, now_s: float) -> bool:
         """It is being turned, or is to be."""
-        turning = self._turning is not None and self._turning.get_name() == node.name
-        return turning or bool(self._due(node, now_s))
+        return self._is_turning(node) or bool(self._due(node, now_s))
+
+    def _is_turning(self, node: Node) -> bool:
+        return self._turning is not None and self._turning.get_name() == node.name
 
     def _begin_next(self, now_s: float) -> None:
         """One node of the pool at a time; the one that has waited longest goes first."""

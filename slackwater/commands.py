@@ -142,18 +142,22 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:
     """Sets and prints; returns why it could not, or an empty text."""
     from lbengine.baseline import BaselineError
+    from lbengine.restore import LeftOutError
     from lbengine.restore import restore as set_baseline
     from lbengine.snapshot import BalancerError
 
+    failed = ""
     try:
         changes = set_baseline(settings, pool, login_name(), why)
+    except LeftOutError as error:
+        changes, failed = error.changes, str(error)
     except (BalancerError, BaselineError) as error:
         return str(error)
     for change in changes:
         click.echo(f"{pool.name}: {change.target} {change.before} -> {change.after}")
-    if not changes:
+    if not changes and not failed:
         click.echo(f"{pool.name}: nothing to put back")
-    return ""
+    return failed
 
 
 # --- configuration

@@ -182,16 +182,21 @@ class Supervisor:
         return all(confirmed)
 
     def _restore_pool(self, pool: PoolSettings, why: str) -> bool:
-        from lbengine.restore import restore
+        from lbengine.restore import LeftOutError, restore
 
+        left_out = ""
         try:
             changes = restore(self._settings, pool, "serve", why)
+        except LeftOutError as error:
+            changes, left_out = error.changes, str(error)
         except Exception as error:  # whatever it is, the other pools must have their turn
             log.error("pool %s: the baseline weights could not be set: %s", pool.name, error)
             return False
         for change in changes:
             log.warning("pool %s: %s %s -> %s (%s)", pool.name, change.target, change.before, change.after, why)
-        return True
+        if left_out:
+            log.error("pool %s: %s", pool.name, left_out)
+        return not left_out
 
     def _dashboard(self) -> str:
         return f"http://{self._settings.web.listen}" if self._settings.web.listen else ""

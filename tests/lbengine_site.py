@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -52,6 +53,20 @@ class Site:
         self.process: subprocess.Popen[bytes] | None = None
         self.second: subprocess.Popen[bytes] | None = None
         self.monitors: dict[str, subprocess.Popen[bytes]] = {}
+
+    def with_hook(self) -> Callable[[], list[str]]:
+        """Has every lbengine that starts from now on call a hook; gives the episodes' events that it has heard."""
+        heard, hook = self.folder / "heard", self.folder / "hook"
+        hook.write_text(f"#!/bin/sh\ncat >> {heard}\n")
+        hook.chmod(0o755)
+        text = self.config.read_text().replace("[lbengine]\n", f'[lbengine]\nhooks = ["{hook}"]\n')
+        self.config.write_text(text, encoding="utf-8")
+
+        def events() -> list[str]:
+            lines = heard.read_text().splitlines() if heard.exists() else []
+            return [event for line in lines if (event := json.loads(line)["event"]) != "change"]
+
+        return events
 
     def start_bus(self) -> None:
         self.bus_process = subprocess.Popen(nats_server.command(self.folder, self.listen))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic_cluster import CAPACITY_RPS, Cluster, swing
 
-from detector.estimator import TERMS, Estimates, Estimator
+from detector.estimator import TERMS, WIDEN, Estimates, Estimator
 from detector.features import Frame
 from detector.judge import Judge
 from detector.signals import INDEX, SIGNALS
@@ -201,3 +201,63 @@ def test_an_unsteady_neighbour_makes_the_capacity_that_is_left_less_sure() -> No
 
 def test_a_capacity_borrowed_from_peers_has_no_standard_error() -> None:
     assert np.isnan(calm(fresh(2), [90.0, 0.0], [0.3, 0.01]).capacity_stderr).tolist() == [False, True]
+
+
+def taught(random: np.random.Generator, signal: str = "cpi", by_cpi: float = 0.0) -> tuple[Estimator, float]:
+    """An estimator that learnt cpu = 0.4 old + 0.55 requests + `by_cpi` CPI + 0.02 below 80% load; and the last CPU."""
+    estimator = fresh(1)
+    calm(estimator, [90.0], [0.3], ticks=200)
+    no, old = np.zeros(1, dtype=bool), 0.3
+    for _ in range(1500):
+        rps, cpi = random.uniform(20, 240), random.uniform(1.0, 1.5)
+        cpu = 0.4 * old + 0.55 * rps / 300.0 + by_cpi * (cpi - 1.0) + 0.02
+        estimator.update(frame([rps], [cpu], **{signal: cpi}), no, no)
+        old = cpu
+    return estimator, old
+
+
+def test_ten_times_the_requests_ever_seen_are_not_extrapolated_and_do_not_bend_the_law(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One odd Sample: 10 x the rate, at a CPU as ever. Without the guard both would go astray."""
+    no = np.zeros(1, dtype=bool)
+
+    def after_an_odd_sample() -> tuple[float, float, float]:
+        estimator, old = taught(np.random.default_rng(3))
+        before = estimator.coefficients[0].copy()
+        highest = 0.4 * old + 0.55 * (1.0 + WIDEN) + 0.02
+        told = float(estimator.update(frame([3000.0], [0.5], cpi=1.2), no, no).predicted[0])
+        bent = float(np.abs(estimator.coefficients[0] - before).max())
+        return told, highest, bent
+
+    told, highest, bent = after_an_odd_sample()
+    assert told == pytest.approx(highest, abs=0.02), "as if it were just beyond what was seen"
+    monkeypatch.setattr("detector.estimator.WIDEN", np.inf)
+    told_unguarded, _, bent_unguarded = after_an_odd_sample()
+    assert told_unguarded == 2.0
+    assert bent < 0.5 * bent_unguarded
+
+
+@pytest.mark.parametrize("signal", ["cpi", "probe_cycles"])
+def test_the_law_learns_what_a_higher_cpi_costs_and_takes_it_off_the_capacity_in_an_episode(signal: str) -> None:
+    """Of hardware, and of the probe where there is none."""
+    estimator, _ = taught(np.random.default_rng(4), signal, by_cpi=0.2)
+    a, b, c, d = estimator.coefficients[0]
+    assert (a, b, c, d) == pytest.approx((0.4, 0.55, 0.2, 0.02), abs=0.02)
+    no, yes = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
+    for _ in range(10):
+        estimates = estimator.update(frame([30.0], [0.12], **{signal: 1.5}), no, yes)
+    # The CPU is full where a + b x + c cpi + d = 1: at (1 - a - d - 0.5 c) / (1 - a - d) of the calm rate.
+    assert estimates.capacity[0] / 300.0 == pytest.approx(1.0 - 0.5 * 0.2 / 0.58, abs=0.03)
+
+
+def test_a_new_node_starts_with_the_models_law_and_not_with_what_its_peers_have_learnt() -> None:
+    start = (0.5, 0.4, 0.1, 0.0)
+    estimator = Estimator(start)
+    estimator.resize(1)
+    calm(estimator, [90.0], [0.3], ticks=300)
+    assert not np.allclose(estimator.coefficients[0], start)
+    estimator.resize(2)
+    assert tuple(estimator.coefficients[1]) == start
+    estimator.forget(0)
+    assert tuple(estimator.coefficients[0]) == start

@@ -73,6 +73,7 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
     assert (found["by_kind"]["dcopy"]["missed"], found["by_kind"]["dcopy"]["felt"]["noises"]) == (1, 0)
     assert found["by_kind"]["cpu"]["harm_median"] == pytest.approx(1.8)
     assert found["false_during"] == {"nothing": 1}
+    assert found["disturbances"] == {"nothing": {"node_s": 180.0, "false_episodes": 1}}
     hours = (200 - 20) / 3600
     assert found["calm_node_hours"] == pytest.approx(hours, abs=1e-4)
     assert found["false_episodes_per_node_day"] == pytest.approx(24 / hours, rel=0.01)
@@ -92,6 +93,19 @@ def test_all_five_states_are_told_apart() -> None:
     assert (found["noises"], found["false_episodes"]) == (0, 0)
 
 
+def test_how_long_each_disturbance_was_done_to_nodes_stands_beside_its_false_episodes() -> None:
+    labels = [label("*", 10, 20, "deploy"), label("n2", 60, 90, "reload")]
+    ticks = [
+        verdict(at, "interference" if node == "n2" and 70 <= at < 75 else "calm", node)
+        for node in ("n1", "n2")
+        for at in range(101)
+    ]
+    found = score(recording(*labels), ticks).as_dict()["disturbances"]
+    assert found["deploy"] == {"node_s": 20.0, "false_episodes": 0}
+    assert found["reload"] == {"node_s": 30.0, "false_episodes": 1}
+    assert found["nothing"] == {"node_s": 150.0, "false_episodes": 0}
+
+
 def test_a_noise_within_a_label_of_the_pool_is_still_a_noise() -> None:
     one = recording(label("*", 0, 90, "flash_crowd"), label("n1", 10, 20))
     assert (one.truth("n1", FIRE_S + 15), one.kind("n1", FIRE_S + 15)) == ("interference", "cpu")
@@ -104,6 +118,7 @@ def test_the_command_prints_scores_and_json(recordings: Path, trained: tuple[Pat
     found = json.loads(run.output)
     assert (found["model"], found["noises"], found["false_episodes"]) == ("m", 6, 0)
     assert set(found["by_noise"]) == {"cpu", "dcopy", "llcprobe", "disk"}
+    assert found["trained_on"] == ["cpu", "dcopy", "disk", "llcprobe"]
     assert set(found["confusion"]) == {"calm", "interference", "overload", "all_slow"}
     assert found["law"]["r2"] > 0.5
     assert set(found["law"]["quadratic"]) == {"r2", "mean_absolute_error"}

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from comparison_files import LEVEL_MS, comparison, recorded
 
-from evaluation import compare, plan, recording, results, runner
+from evaluation import compare, latency, plan, recording, results, runner
 from evaluation.account import Account
 from evaluation.actors import look_of
 from evaluation.cast import ACTORS
@@ -86,13 +86,14 @@ def test_a_neighbour_s_weight_leaves_the_server_its_share() -> None:
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     run = Run(7, 2, "one", "static")
-    before = recorded(run, answers_s=0.4)
+    before = recorded(run, answers_s=0.5, detected_s=0.4)
     recording.write(tmp_path, before)
     after = recording.read(tmp_path, run)
-    assert (after.marks, after.lost, after.weights, after.facts) == (
+    assert (after.marks, after.lost, after.weights, after.verdicts, after.facts) == (
         before.marks,
         before.lost,
         before.weights,
+        before.verdicts,
         before.facts,
     )
     assert np.array_equal(after.seconds, before.seconds)
@@ -230,8 +231,8 @@ def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None
         for at, weight in ((1.0, 50), (2.0, 100), (3.0, 100), (3.4, 2))
         for name, weight in (("host1", weight), ("host2", 100))
     ]
-    assert runner.answer_s(looks, {"host1"}, 2.5) == pytest.approx(0.9)
-    assert runner.answer_s(looks, {"host2"}, 2.5) is None
+    assert latency.answer_s(looks, {"host1"}, 1.5, 2.5) == pytest.approx(0.9)
+    assert latency.answer_s(looks, {"host2"}, 1.5, 2.5) is None
 
 
 def test_a_look_is_what_one_interval_s_samples_say() -> None:
@@ -274,15 +275,15 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None
     pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise_in=noise_in)
     used = iter(range(1000))
     account = Account(lambda _: float(next(used)), hosts(2))
-    actor: Any = SimpleNamespace(noisy=lambda hosts: events.append(f"noisy: {sorted(hosts)}"))
+    actor: Any = SimpleNamespace(noisy=lambda lost: events.append(f"noisy: {lost}"))
     stage = runner.Stage(pretended, scenario, actor, time.monotonic(), account)
     deadline = time.monotonic() + 30.0
     while not stage.over and time.monotonic() < deadline:
         stage.tend()
         time.sleep(0.01)
     assert events == [
-        *("cpu 1 in host1", "noisy: [0]", "dcopy 0.5 in host2", "noisy: [0, 1]"),
-        *("cpu ends", "noisy: [1]", "dcopy ends", "noisy: []"),
+        *("cpu 1 in host1", "noisy: {0: 0.5}", "dcopy 0.5 in host2", "noisy: {0: 0.5, 1: 0.25}"),
+        *("cpu ends", "noisy: {1: 0.25}", "dcopy ends", "noisy: {}"),
     ]
     assert [loud.kind for loud, _ in stage.past] == ["cpu", "dcopy"]
     # Four reads at each of four turns, from the first neighbour to the end of the last: three times four between.

@@ -103,7 +103,7 @@ def test_the_page_has_the_figure_its_command_and_whether_it_is_whole(tmp_path: P
     out = tmp_path / "page"
     CliRunner().invoke(lab, ["report", "--grid", str(tmp_path / "grid"), "--out", str(out)], catch_exceptions=False)
     page = (out / report.PAGE).read_text()
-    assert f"slackwater lab grid --out {tmp_path / 'grid'} --replay" in page
+    assert f"slackwater lab report --grid {tmp_path / 'grid'} --out {out}" in page
     assert "CUT SHORT: 5 of 8 cells" in page
     pixels = matplotlib.image.imread(out / "grid.png")
     assert pixels.std() > 0.01

@@ -9,7 +9,7 @@ import pytest
 from real_lab import needs_lab, run_lab
 
 from detector import recording as samples
-from evaluation import plan, recording
+from evaluation import plan, recording, results
 from evaluation.cast import ACTORS
 from evaluation.policies import KNOBS
 
@@ -33,17 +33,21 @@ def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:
     assert found["capacity_rps"]["events"] > 0
     cells = {cell["policy"]: cell for cell in found["cells"]}
     assert cells.keys() == set(POLICIES)
-    for name in ("slackwater", "slackwater-lc", "ice", "oracle"):
+    for name in ("slackwater", "slackwater-lc", "ice", "oracle", "oracle-lc"):
         assert cells[name]["answered"] == 1, name
     for name in ("static", "leastconn", "random2"):
         assert cells[name]["answered"] == 0, name
     for run in plan.load(out).runs:
-        path = recording.path_of(out, run.number)
-        path = path.with_name(f"{path.stem}-samples.parquet")
-        assert path.exists() == (run.policy not in ("static", "leastconn", "random2", "oracle"))
+        path = recording.path_of(out, run.number, "samples")
+        assert path.exists() == (run.policy not in ("static", "leastconn", "random2", "oracle", "oracle-lc"))
         if path.exists():
             assert {label.node for label in samples.read(path).labels} == {"host1"}
         recorded = recording.read(out, run)
+        judging = run.policy in ("slackwater", "slackwater-lc", "ice", "wsengine-only")
+        assert (recorded.verdicts is not None) == judging
+        if judging:
+            assert results.figures(recorded)["loud"]["detections_s"] == [pytest.approx(2.0, abs=2.0)], run.policy
+        assert [one["host"] for one in recorded.facts["neighbours"]] == ["host1"]
         if run.policy == "wsengine-only":
             turned = {(one["node"], one["what"]) for one in recorded.facts["turned"]}
             assert {("host1", name) for name in KNOBS} <= turned

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from evaluation.policies import KNOBS, POLICIES, Answer, Look, Outlier, Seen
+from lbengine.law import optimal
 
 BASE = {"host1": 100, "host2": 100, "host3": 100}
 RECORDED = Path(__file__).parent / "traces/looks.json"
@@ -113,8 +114,38 @@ def test_half_of_the_hosts_at_most_are_ejected_and_one_always() -> None:
 
 
 def test_the_oracle_drains_at_the_onset_and_returns_at_the_end_if_the_others_can_carry_it() -> None:
-    assert host1("oracle") == [0 if noisy else 100 for noisy in NOISY]
+    assert host1("oracle") == host1("oracle-lc") == [0 if noisy else 100 for noisy in NOISY]
     assert host1("oracle", load=0.8) == [100] * len(NOISY)
+
+
+def test_an_oracle_that_cannot_drain_splits_by_what_each_server_can_do() -> None:
+    """70% of a pool of three, with one server at 30%: the two others alone cannot carry it."""
+    servers = [Seen("a", noisy=True, capacity=30.0), *(Seen(x, capacity=100.0) for x in "bc")]
+
+    def weights(name: str, load: float) -> dict[str, int]:
+        return POLICIES[name].make()(Look(0.0, servers, load)).weights
+
+    wanted = optimal([30.0, 100.0, 100.0], 0.7 * 300.0)
+    assert weights("oracle", 0.7) == {"a": round(100 * wanted[0] / wanted[1]), "b": 100, "c": 100}
+    held = [rate / (mu - rate) for rate, mu in zip(wanted, (30.0, 100.0, 100.0), strict=True)]
+    assert weights("oracle-lc", 0.7) == {"a": round(100 * held[0] / held[1]), "b": 100, "c": 100}
+    assert 0 < weights("oracle", 0.7)["a"] < 30 < weights("oracle-lc", 0.7)["a"]
+    for name in ("oracle", "oracle-lc"):
+        assert weights(name, 0.6) == {"a": 0, "b": 100, "c": 100}, "the others can carry it"
+    assert POLICIES["oracle-lc"].balance == "leastconn"
+
+
+def test_oracles_know_that_hosts_differ_and_that_all_may_be_noisy() -> None:
+    oracle = POLICIES["oracle"].make()
+    uneven = [Seen("a", capacity=75.0), Seen("b", noisy=True, capacity=50.0), Seen("c", capacity=125.0)]
+    wanted = optimal([75.0, 0.0, 125.0], 150.0)
+    assert oracle(Look(0.0, uneven, 0.5)).weights == {"a": round(100 * wanted[0] / wanted[2]), "b": 0, "c": 100}
+    alike = [Seen(name, noisy=True, capacity=50.0) for name in "abc"]
+    assert oracle(Look(0.0, alike, 0.5)).weights == {"a": 100, "b": 100, "c": 100}
+    nothing = [Seen(name, noisy=True, capacity=0.0) for name in "abc"]
+    assert oracle(Look(0.0, nothing, 0.5)).weights == {"a": 100, "b": 100, "c": 100}
+    calm = [Seen("a", capacity=75.0), Seen("b", capacity=125.0)]
+    assert oracle(Look(0.0, calm, 0.5)).weights == {"a": 100, "b": 100}
 
 
 def test_web_server_only_turns_knobs_and_no_weights() -> None:

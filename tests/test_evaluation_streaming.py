@@ -1,6 +1,7 @@
 """A streaming service behind IPVS, one of three servers stalling: frame delay with static weights and with lbengine's.
 
-`pytest -s tests/test_evaluation_streaming.py` prints the table.
+`pytest -s tests/test_evaluation_streaming.py` prints the table; with `STREAMING_JSON=FILE` it is written there too, for
+`slackwater lab report --streaming FILE`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ipvs_site import SERVERS, IpvsSite
 from played_verdict import verdict
 from real_lab import eventually
 
-from evaluation import frames
+from evaluation import frames, report
 from lab.balancer import free_port
 from lbengine.engine import Engine
 from lbengine.lvs import Lvs
@@ -153,7 +154,12 @@ def test_frames_come_late_from_a_stalling_server_and_lbengine_sends_fewer_viewer
             engine.stop(time.monotonic(), "the test ends")
     finally:
         streaming.clean()
-    for policy, row in (("static wrr", static), ("slackwater", ours)):
+    found = {"static, wrr": static, "lbengine's": ours}
+    if file := os.environ.get("STREAMING_JSON"):
+        command = f"STREAMING_JSON={file} pytest tests/test_evaluation_streaming.py"
+        Path(file).write_text(json.dumps({"command": command, "policies": found}, indent=1) + "\n")
+        assert report.read_streaming(Path(file))["policies"] == found
+    for policy, row in found.items():
         words = ", ".join(f"{key} {value:.3g}" for key, value in row.items())
         print(f"\n{policy}: {words}", end="")
     assert static["noisy_share"] > 0.2

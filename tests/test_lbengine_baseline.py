@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Literal
 
@@ -122,6 +123,12 @@ def test_servers_come_and_go() -> None:
     merged, news = merge(stored, snapshot(host1=(0, 100), host3=(50, 50)))
     assert merged == {"host1": Baseline(100, 100), "host3": Baseline(50, 50)}
     assert news == ["host3 is new with weight 50", "host2 is gone"]
+
+
+def test_while_part_of_the_balancer_cannot_be_asked_nobody_is_gone() -> None:
+    stored = {"host1": Baseline(100, 100), "host2": Baseline(40, 50)}
+    part = dataclasses.replace(snapshot(host1=(0, 100)), absent=("/b: nobody listens there",))
+    assert merge(stored, part) == (stored, [])
 
 
 def test_a_new_configured_weight_is_the_new_baseline() -> None:

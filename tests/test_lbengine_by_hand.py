@@ -24,6 +24,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
         running.journal.close()
 
 
+class Wall:
+    """The wall clock, which only the test moves."""
+
+    def __init__(self) -> None:
+        self.now_unix_s = 1e9
+
+    def __call__(self) -> float:
+        return self.now_unix_s
+
+
 def weights(site: Site) -> list[int]:
     return [site.balancer.weight(host) for host in HOSTS]
 
@@ -59,6 +69,39 @@ def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: Site) -> None:
         site.cycle()
     assert weights(site) == [100, 100, 100]
     assert told(site, "unpin")[0].by == "bert"
+
+
+@pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
+def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: Site, step_s: float) -> None:
+    wall = Wall()
+    site.start()
+    site.engine._wall = wall
+    site.cycle()
+    site.engine.pin("host1", 20, 60.0, "anna", "", site.now_s)
+    wall.now_unix_s += step_s
+    site.cycle(30.0)
+    site.cycle(29.0)
+    assert weights(site) == [20, 100, 100]
+    site.cycle(2.0)
+    for _ in range(40):
+        site.cycle()
+    assert weights(site) == [100, 100, 100]
+
+
+def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_than_asked(site: Site) -> None:
+    wall = Wall()
+    site.engine._wall = wall
+    site.engine.pin("host1", 20, 60.0, "anna", "", site.now_s)
+    wall.now_unix_s -= 86_400.0
+    site.start()
+    site.engine._wall = wall
+    site.cycle()
+    site.cycle(59.0)
+    assert weights(site) == [20, 100, 100]
+    site.cycle(2.0)
+    for _ in range(40):
+        site.cycle()
+    assert weights(site) == [100, 100, 100]
 
 
 def test_the_guard_bounds_pins_too(site: Site) -> None:

@@ -17,6 +17,7 @@ from real_haproxy import (
     needs_haproxy,
     oldest_and_newest_too,
     stopped,
+    until,
     web_servers,
 )
 
@@ -311,6 +312,27 @@ def test_servers_in_maintenance_or_drained_are_left_alone(site: Site) -> None:
     assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
     assert site.weights() == [100, 100, 100]
     assert site.changes() == []
+
+
+def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone(tmp_path: Path) -> None:
+    options = "weight 100 check inter 50ms fall 1 rise 1"
+    with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options=options)) as balancer:
+        site = Site(balancer, ports, tmp_path)
+        client = HAProxy(balancer.socket, "web", 5.0)
+        until(lambda: client.read().servers[2].status.startswith("DOWN"), "the check finds host3 down")
+        site.cycle()
+        assert "host3 is left alone (DOWN" in site.cycle(host3="interference")
+        site.balancer.say("set server web/host2 state drain")
+        assert "host2 is left alone (DRAIN" in site.cycle(host2="interference")
+        assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
+        assert site.weights() == [100, 100, 100]
+        assert site.changes() == []
+        site.balancer.say("set server web/host2 state ready")
+        until(lambda: client.read().servers[1].available, "host2 is back")
+        site.cycle()
+        site.cycle(host2="interference")
+        assert site.weights() == [100, 0, 100], "back, it is driven again"
+        site.journal.close()
 
 
 def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: Site) -> None:

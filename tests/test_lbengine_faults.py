@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from played_verdict import verdict
+from power_cut import Cutter, Disk, PowerCut
 from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, oldest_and_newest_too, until, web_servers
 
 from lbengine.baseline import Baseline, BaselineStore
@@ -26,33 +28,6 @@ from slackwater.messages import State
 
 HOSTS = ("host1", "host2", "host3")
 SETTINGS = LbengineSettings(socket_timeout_s=5.0)
-
-
-class PowerCut(BaseException):
-    """Nothing after it runs, no `except Exception` sees it."""
-
-
-class Cutter:
-    """Ends everything at the n-th step."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise PowerCut
-
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A step before and a step after a call."""
-
-        def cut(*arguments: Any, **named: Any) -> Any:
-            self.step()
-            result = call(*arguments, **named)
-            self.step()
-            return result
-
-        return cut
 
 
 class CutBalancer:
@@ -109,35 +84,52 @@ def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG00
 # --- power cuts
 
 
-def test_a_power_cut_at_any_step_of_writing_leaves_the_old_baseline_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = PoolSettings(name="web", backend="web", socket="/s")
-    old, new = {"host1": Baseline(100, 100)}, {"host1": Baseline(70, 70, 50), "host2": Baseline(1, 1)}
-    found: list[dict[str, Baseline] | None] = []
-    for number in range(100):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        BaselineStore(folder, pool).save(old)
-        cutter = Cutter(number)
-        with monkeypatch.context() as patched:
-            for name in ("fsync", "open", "close"):
-                patched.setattr(os, name, cutter.around(getattr(os, name)))
-            for name in ("open", "replace"):
-                patched.setattr(Path, name, cutter.around(getattr(Path, name)))
-            try:
-                BaselineStore(folder, pool).save(new)
-                done = True
-            except PowerCut:
-                done = False
-        found.append(BaselineStore(folder, pool).load())
-        assert found[-1] in (old, new)
-        if done:
+def cut_everywhere(
+    folder: Path, before: Callable[[BaselineStore], None], work: Callable[[BaselineStore], None]
+) -> list[tuple[bool, dict[str, Baseline] | None]]:
+    """What is found after a cut at each step of `work`, and whether that had returned; on the worst of disks."""
+    found = []
+    for number, names_first in itertools.product(range(100), (False, True)):
+        place = folder / f"{number}-{names_first}"
+        (place / "state").mkdir(parents=True)
+        disk, store = Disk(place / "state"), BaselineStore(place / "state", POOL)
+        with disk.in_force(Cutter(1000)):
+            before(store)
+        returned = False
+        with contextlib.suppress(PowerCut), disk.in_force(Cutter(number)):
+            work(store)
+            returned = True
+        found.append((returned, BaselineStore(disk.after_a_cut(place / "after", names_first), POOL).load()))
+        if returned and names_first:
             break
-    assert done
-    assert found[0] == old
-    assert found[-1] == new
     assert len(found) > 8, "the steps were seen"
+    return found
+
+
+OLD, NEW = {"host1": Baseline(100, 100)}, {"host1": Baseline(70, 70, 50), "host2": Baseline(1, 1)}
+POOL = PoolSettings(name="web", backend="web", socket="/s")
+
+
+@pytest.mark.parametrize(
+    ("before", "work", "one", "other"),
+    [
+        (lambda store: store.save(OLD), lambda store: store.save(NEW), OLD, NEW),
+        (lambda _: None, lambda store: store.save(NEW), None, NEW),
+        (lambda store: store.save(OLD), lambda store: store.remove(), OLD, None),
+    ],
+    ids=["replaced", "first", "removed"],
+)
+def test_a_power_cut_at_any_step_leaves_what_was_or_what_shall_be_and_the_latter_once_it_is_done(
+    tmp_path: Path,
+    before: Callable[[BaselineStore], None],
+    work: Callable[[BaselineStore], None],
+    one: dict[str, Baseline] | None,
+    other: dict[str, Baseline] | None,
+) -> None:
+    found = cut_everywhere(tmp_path, before, work)
+    assert [stored for returned, stored in found if returned] == [other, other]
+    assert all(stored in (one, other) for _, stored in found)
+    assert found[0] == (False, one)
 
 
 @needs_haproxy

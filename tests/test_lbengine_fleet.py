@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from played_verdict import verdict
 from real_haproxy import (
     RealHAProxy,
@@ -23,11 +24,14 @@ from lbengine.engine import Engine
 from lbengine.fleet import ASK_AGAIN_S, Fleet, haproxy_of
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy
 from lbengine.lock import LockError, PoolLock
+from slackwater.cli import cli
 from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import State
 
 HOSTS = ("host1", "host2", "host3")
+CALM = [100, 100, 100]
+LOWERED = [0, 100, 100]
 
 
 class Clock:
@@ -45,7 +49,16 @@ class Two:
         self.members = members
         self.ports = ports
         self.clock = Clock()
-        self.fleet = Fleet([HAProxy(member.socket, "web", 0.5) for member in members], self.clock)
+        self.fleet = self.again()
+
+    def again(self) -> Fleet:
+        """As a process that is started anew sees them."""
+        return Fleet([HAProxy(member.socket, "web", 0.5) for member in self.members], self.clock)
+
+    @property
+    def pool(self) -> PoolSettings:
+        first, second = (member.socket for member in self.members)
+        return PoolSettings(name="web", backend="web", socket=first, sockets=[second], mode="act")
 
     def weights(self) -> list[list[int]]:
         return [[member.weight(host) for host in HOSTS] for member in self.members]
@@ -81,14 +94,16 @@ def test_one_that_is_stuck_is_left_out_asked_seldom_and_taken_back_as_started_an
     before = two.fleet.read()
     with stopped(two.members[1].pid()):
         seen = two.fleet.read()
-        (trouble,) = seen.trouble
-        assert two.members[1].socket in trouble
+        (absent,) = seen.absent
+        assert two.members[1].socket in absent
         two.fleet.set_weights({"host1": 0})
         two.clock.now_s += ASK_AGAIN_S / 2
     assert two.fleet.read().generation == before.generation, "it is not asked yet"
     two.clock.now_s += ASK_AGAIN_S
     back = two.fleet.read()
-    assert not back.trouble
+    assert not back.absent
+    assert back.returned
+    assert not two.fleet.read().returned
     assert back.generation > before.generation
     assert back.servers[0].weight == 100
     two.fleet.set_weights({"host1": 0})
@@ -127,11 +142,8 @@ def test_maxconns_go_to_all_and_refusals_are_told(two: Two) -> None:
 @needs_haproxy
 @oldest_and_newest_too
 def test_the_engine_drives_both_and_a_reload_of_one_is_repaired_in_the_same_cycle(two: Two, tmp_path: Path) -> None:
-    pool = PoolSettings(
-        name="web", backend="web", socket=two.members[0].socket, sockets=[two.members[1].socket], mode="act"
-    )
     with Journal.open(journal_path(tmp_path)) as journal:
-        engine = Engine(pool, LbengineSettings(socket_timeout_s=5.0), tmp_path, journal)
+        engine = Engine(two.pool, LbengineSettings(socket_timeout_s=5.0), tmp_path, journal)
 
         def cycle(now_s: float, host1: State) -> str:
             for host in HOSTS:
@@ -148,6 +160,148 @@ def test_the_engine_drives_both_and_a_reload_of_one_is_repaired_in_the_same_cycl
         assert {change.by for change in journal.changes("web")} == {"lbengine"}
         engine.stop(1.6, "the end")
         assert two.weights() == [[100, 100, 100], [100, 100, 100]]
+
+
+class Driven:
+    """An engine on both; the fleet's clock and the engine's are one."""
+
+    def __init__(self, two: Two, folder: Path, journal: Journal) -> None:
+        self.two = two
+        self.folder = folder
+        self.journal = journal
+        self.start()
+
+    def start(self) -> None:
+        """A new engine, as after a restart of the process."""
+        settings = LbengineSettings(socket_timeout_s=0.5)
+        self.engine = Engine(self.two.pool, settings, self.folder, self.journal, balancer=self.two.again())
+
+    @property
+    def now_s(self) -> float:
+        return self.two.clock.now_s
+
+    def cycle(self, host1: State = "calm", after_s: float = 0.2) -> str:
+        self.two.clock.now_s += after_s
+        for host in HOSTS:
+            self.engine.inbox.put(verdict(host, host1 if host == "host1" else "calm"), self.now_s)
+        return self.engine.cycle(self.now_s)
+
+    def baseline(self) -> str:
+        return (self.folder / "baseline" / "web.json").read_text()
+
+    def restore(self) -> tuple[int, str]:
+        """By the command."""
+        config = self.folder / "controller.toml"
+        first, second = (member.socket for member in self.two.members)
+        config.write_text(
+            f'state_dir = "{self.folder}"\n[lbengine]\nsocket_timeout_s = 0.5\n[[pool]]\nname = "web"\n'
+            f'backend = "web"\nsocket = "{first}"\nsockets = ["{second}"]\nmode = "act"\n'
+        )
+        done = CliRunner().invoke(cli, ["restore", "--config", str(config)])
+        return done.exit_code, done.output
+
+
+@pytest.fixture
+def driven(two: Two, tmp_path: Path) -> Iterator[Driven]:
+    """Both have host1 lowered."""
+    with Journal.open(journal_path(tmp_path)) as journal:
+        site = Driven(two, tmp_path, journal)
+        site.cycle()
+        site.cycle("interference")
+        assert two.weights() == [LOWERED, LOWERED]
+        yield site
+
+
+@needs_haproxy
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_one_that_is_stuck_at_the_end_is_put_back_by_the_next_restore(driven: Driven, stuck: int) -> None:
+    members = driven.two.members
+    with stopped(members[stuck].pid()):
+        with pytest.raises(BalancerUnreachable, match=rf"left out: {members[stuck].socket}.*the others have their"):
+            driven.engine.stop(driven.now_s, "the end")
+        assert [members[1 - stuck].weight(host) for host in HOSTS] == CALM
+        assert '"weight": 100' in driven.baseline()
+        status, told = driven.restore()
+        assert status == 1
+        assert f"left out: {members[stuck].socket}" in told
+        assert "run `slackwater restore --pool web` again" in told
+        assert "nothing to put back" not in told
+    assert [members[stuck].weight(host) for host in HOSTS] == LOWERED
+    assert driven.restore() == (0, "web: host1 0 -> 100\n")
+    assert driven.two.weights() == [CALM, CALM]
+    assert driven.restore() == (0, "web: nothing to put back\n")
+
+
+@needs_haproxy
+def test_what_restore_does_set_beside_one_whose_socket_is_gone_is_told_too(driven: Driven) -> None:
+    gone = Path(driven.two.members[0].socket)
+    gone.rename(f"{gone}.away")
+    status, told = driven.restore()
+    assert status == 1
+    assert told.startswith("web: host1 0 -> 100\n")
+    assert f"left out: {gone}: no such socket" in told
+    Path(f"{gone}.away").rename(gone)
+    assert driven.restore() == (0, "web: host1 0 -> 100\n")
+    assert driven.two.weights() == [CALM, CALM]
+
+
+@needs_haproxy
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers(driven: Driven, stuck: int) -> None:
+    with stopped(driven.two.members[stuck].pid()):
+        with pytest.raises(BalancerUnreachable):
+            driven.engine.stop(driven.now_s, "the end")
+        driven.start()
+        told = driven.cycle()
+        assert "left out" in told
+        assert "started anew" not in told
+    assert "one that was left out answers again; host1 0 -> 100" in driven.cycle(after_s=ASK_AGAIN_S)
+    for _ in range(25):
+        driven.cycle()
+    assert driven.two.weights() == [CALM, CALM]
+    assert {change.by for change in driven.journal.changes("web")} == {"lbengine"}
+    driven.engine.stop(driven.now_s, "the end")
+    assert not (driven.folder / "baseline" / "web.json").exists()
+
+
+@needs_haproxy
+def test_a_pause_while_one_is_stuck_reaches_it_later_and_leaves_the_operators_weights_alone(driven: Driven) -> None:
+    first, second = driven.two.members
+    with stopped(second.pid()):
+        told = driven.engine.pause("alice", "deploy", driven.now_s)
+        assert "host1 0 -> 100 put back" in told
+        assert f"left out: {second.socket}" in told
+        assert [first.weight(host) for host in HOSTS] == CALM
+        first.say("set server web/host2 weight 50")
+        driven.cycle("interference")
+        driven.cycle("interference")
+        assert [first.weight(host) for host in HOSTS] == [100, 50, 100]
+    assert "host1 0 -> 100 put back" in driven.cycle("interference", ASK_AGAIN_S)
+    assert driven.two.weights() == [[100, 50, 100], CALM]
+    assert not (driven.folder / "baseline" / "web.json").exists()
+
+
+@needs_haproxy
+def test_one_that_was_stuck_when_a_limit_ended_has_its_own_maxconn_back(tmp_path: Path) -> None:
+    def limits(two: Two) -> list[list[int | None]]:
+        return [[server.maxconn for server in member.read().servers] for member in two.fleet.members]
+
+    with web_servers(3) as ports, ExitStack() as stack, Journal.open(journal_path(tmp_path)) as journal:
+        section = backend(ports, options="weight 100 maxconn 50")
+        two = Two([stack.enter_context(haproxy(section)) for _ in range(2)], ports)
+        site = Driven(two, tmp_path, journal)
+        site.cycle()
+        question = {"action": "limit", "node": "host1", "for_s": 1.0, "by": "retune", "why": "it", "maxconn": 8}
+        site.engine.wish(question, site.now_s)
+        site.cycle()
+        assert limits(two) == [[8, 50, 50], [8, 50, 50]]
+        with stopped(two.members[1].pid()):
+            site.cycle(after_s=1.5)
+            assert '"maxconn": 50' in site.baseline()
+        site.cycle(after_s=ASK_AGAIN_S)
+        assert limits(two) == [[50, 50, 50], [50, 50, 50]]
+        assert site.baseline().count('"maxconn": 50') == 3
+        site.engine.stop(site.now_s, "the end")
 
 
 @needs_haproxy

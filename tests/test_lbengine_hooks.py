@@ -48,7 +48,7 @@ def test_episodes_and_changes_are_told_as_json(tmp_path: Path) -> None:
     told = tmp_path / "told"
 
     async def story() -> None:
-        hooks = Hooks([program(tmp_path, f"cat >> {told}")], 10.0)
+        hooks = Hooks([program(tmp_path, f"cat >> {told}")], 10.0, tmp_path / "hooks.json")
         hooks.verdict(verdict("interference"))
         await until(lambda: len(lines(told)) == 1)
         hooks.change(change())
@@ -76,11 +76,80 @@ def test_episodes_and_changes_are_told_as_json(tmp_path: Path) -> None:
     }
 
 
+class Called(Hooks):
+    """Notes the calls of episodes instead of making them; time is the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 100.0
+        self.calls: list[tuple[str, str]] = []
+        super().__init__(["/hook"], 1.0, folder / "hooks.json", lambda: self.now_s)
+
+    def call(self, about: dict[str, object]) -> None:
+        said = about["verdict"]
+        assert isinstance(said, dict)
+        self.calls.append((str(about["event"]), said["node"]))
+
+
+def test_an_episode_that_goes_on_over_a_takeover_ends_once(tmp_path: Path) -> None:
+    hooks = Called(tmp_path)
+    hooks.verdict(verdict("calm"), ours=False)
+    hooks.verdict(verdict("interference"), ours=False)
+    hooks.now_s += 10.0
+    hooks.take_over("web", hooks.now_s - 2.0)
+    assert hooks.calls == [], "the one before has called it"
+    hooks.verdict(verdict("calm"))
+    hooks.verdict(verdict("calm"))
+    assert hooks.calls == [("episode-end", "web1")]
+
+
+def test_what_happened_since_the_other_one_was_last_heard_of_is_called_by_the_one_that_takes_over(
+    tmp_path: Path,
+) -> None:
+    hooks = Called(tmp_path)
+    hooks.verdict(verdict("interference"), ours=False)
+    hooks.verdict(verdict("calm", "web2"), ours=False)
+    hooks.now_s += 10.0
+    died_s = hooks.now_s
+    hooks.now_s += 1.0
+    hooks.verdict(verdict("calm"), ours=False)
+    hooks.verdict(verdict("interference", "web2"), ours=False)
+    hooks.take_over("api", died_s)
+    assert hooks.calls == []
+    hooks.take_over("web", died_s)
+    hooks.take_over("web", died_s)
+    assert hooks.calls == [("episode-end", "web1"), ("episode-start", "web2")]
+
+
+def test_a_restart_within_an_episode_does_not_begin_it_again(tmp_path: Path) -> None:
+    first = Called(tmp_path)
+    first.verdict(verdict("interference"))
+    second = Called(tmp_path)
+    second.verdict(verdict("interference"))
+    assert second.calls == []
+    third = Called(tmp_path)
+    third.verdict(verdict("calm"))
+    assert third.calls == [("episode-end", "web1")]
+    fourth = Called(tmp_path)
+    fourth.verdict(verdict("calm"))
+    fourth.verdict(verdict("overload"))
+    assert fourth.calls == [("episode-start", "web1")]
+
+
+def test_without_what_was_kept_hooks_hear_again_of_what_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "hooks.json").write_text("{")
+    hooks = Called(tmp_path)
+    assert "hooks.json: cannot be read" in caplog.text
+    hooks.verdict(verdict("interference"))
+    assert hooks.calls == [("episode-start", "web1")]
+
+
 def test_one_that_hangs_is_killed_with_its_children(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pids = tmp_path / "pids"
 
     async def story() -> None:
-        hooks = Hooks([program(tmp_path, f"sleep 600 & echo $! > {pids}; wait")], 0.5)
+        hooks = Hooks([program(tmp_path, f"sleep 600 & echo $! > {pids}; wait")], 0.5, tmp_path / "hooks.json")
         hooks.change(change())
         await until(lambda: "killed after 0.5 s" in caplog.text)
         await until(lambda: not is_alive(int(pids.read_text())))
@@ -96,7 +165,8 @@ def test_no_more_run_at_a_time_than_may_and_the_oldest_that_wait_are_dropped(
     (tmp_path / "runs").mkdir()
 
     async def story() -> None:
-        hooks = Hooks([program(tmp_path, f"touch {tmp_path}/runs/$$; cat > /dev/null; sleep 600")], 600.0)
+        hung = program(tmp_path, f"touch {tmp_path}/runs/$$; cat > /dev/null; sleep 600")
+        hooks = Hooks([hung], 600.0, tmp_path / "hooks.json")
         began_s = time.monotonic()
         for number in range(AT_ONCE + WAITING + 3):
             hooks.change(change(number))
@@ -113,7 +183,7 @@ def test_no_more_run_at_a_time_than_may_and_the_oldest_that_wait_are_dropped(
 
 def test_one_that_is_not_there_or_fails_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        hooks = Hooks([str(tmp_path / "none"), program(tmp_path, "exit 3")], 10.0)
+        hooks = Hooks([str(tmp_path / "none"), program(tmp_path, "exit 3")], 10.0, tmp_path / "hooks.json")
         hooks.change(change())
         await until(lambda: "none: cannot be called: No such file" in caplog.text)
         await until(lambda: "ended with status 3" in caplog.text)

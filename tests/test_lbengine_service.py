@@ -90,16 +90,23 @@ def test_a_signal_puts_the_weights_back(site: Site, number: signal.Signals) -> N
 
 
 def test_a_killed_process_is_followed_by_one_that_takes_over(site: Site) -> None:
+    events = site.with_hook()
+
     async def tell(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
+        await until(lambda: events() == ["episode-start"], site, "the hook is called")
         process.kill()
         process.wait()
         assert site.weights()[0] == 0
+        before = len(site.log.read_text())
         site.start()
+        await until(lambda: "(interference)" in site.log.read_text()[before:], site, "the next one hears of it")
         detector.states["host1"] = "calm"
         await until(lambda: site.weights() == [100, 100, 100], site, "the baseline")
+        await until(lambda: "episode-end" in events(), site, "its end is told")
+        assert events() == ["episode-start", "episode-end"]
 
     story(site, tell)
 
@@ -180,6 +187,7 @@ def test_a_corrupt_baseline_ends_it_with_the_files_name(site: Site) -> None:
 
 def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_jump(site: Site) -> None:
     seen: list[list[int]] = []
+    events = site.with_hook()
 
     async def tell(_bus: Bus, detector: Detector) -> None:
         first = site.start()
@@ -187,6 +195,7 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
         site.start_second()
         await until(lambda: "standing by" in site.second_says(), site, "the second one stands by")
+        await until(lambda: events() == ["episode-start"], site, "the first one's hook is called")
         first.kill()
         first.wait()
         died_s = time.monotonic()
@@ -204,9 +213,11 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
             await asyncio.sleep(0.02)
         detector.states["host1"] = "calm"
         await until(lambda: site.weights() == [100, 100, 100], site, "the baseline that the first one knew")
+        await until(lambda: "episode-end" in events(), site, "the second one's hook is called")
 
     story(site, tell)
     assert {tuple(weights) for weights in seen} == {(0, 100, 100)}
+    assert events() == ["episode-start", "episode-end"]
 
 
 def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: Site) -> None:

@@ -48,6 +48,17 @@ def test_a_drain_ends_by_itself(site: Site) -> None:
     assert site.weights()[1] > 0
 
 
+@pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
+def test_a_step_of_the_wall_clock_changes_nothing_about_a_drain(site: Site, step_s: float) -> None:
+    wish(site, "host2", for_s=2.0)
+    site.engine._wall = lambda: 1e9 + step_s
+    site.cycle()
+    site.cycle(after_s=1.7)
+    assert site.weights() == [100, 0, 100]
+    site.cycle(after_s=0.2)
+    assert site.weights()[1] > 0
+
+
 def test_no_more_than_the_guard_allows_are_drained_and_never_all(site: Site) -> None:
     for host in HOSTS:
         wish(site, host)

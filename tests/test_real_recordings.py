@@ -1,26 +1,59 @@
-"""Two recordings of the lab that no limit was set on and no model trained on: calm with disturbances, and noises."""
+"""Two recordings of the lab that no model was trained on: calm with disturbances, and noises.
+
+They are no measure of how well the detector does elsewhere: both are among the seven that the limits of decision 11
+were chosen on. They show that the whole detector, with the shipped model, does what docs/detector-scores.md says.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from detector.recording import read
-from detector.scores import Scores
-from detector.training import Options, replay
+from detector.judge import Judge
+from detector.recording import Recording, read
+from detector.replay import play
+from detector.scores import Scores, score
+from detector.training import Options
 from detector.tree import SHIPPED, load
+from slackwater.messages import Verdict
 
 RECORDINGS = Path(__file__).parent / "recordings"
+FIRST = 900
+"""Samples of a recording that are played twice: a minute of three nodes."""
+
+
+@cache
+def recorded(name: str) -> Recording:
+    return read(RECORDINGS / f"{name}.parquet")
+
+
+def judged(recording: Recording) -> list[Verdict]:
+    options = Options()
+    return play(
+        recording,
+        Judge(
+            recording.samples[0].pool,
+            stale_after_s=options.stale_after_s,
+            calm_dwell_s=options.calm_dwell_s,
+            model=load(SHIPPED),
+        ),
+    )
+
+
+@cache
+def verdicts(name: str) -> list[Verdict]:
+    return judged(recorded(name))
 
 
 def scores(name: str) -> Scores:
-    return replay(read(RECORDINGS / f"{name}.parquet"), Options(), load(SHIPPED))
+    return score(recorded(name), verdicts(name))
 
 
 @pytest.mark.parametrize("name", ["dokuwiki-calm", "events-other-load"])
 def test_a_recording_of_the_lab_is_read_in_the_order_in_which_it_was_heard(name: str) -> None:
-    recording = read(RECORDINGS / f"{name}.parquet")
+    recording = recorded(name)
     assert recording.nodes == ["host1", "host2", "host3"]
     assert recording.received_unix_s == sorted(recording.received_unix_s)
     steps_s = {0.0} | {label.intensity for label in recording.labels if label.kind == "clock_step"}
@@ -42,8 +75,19 @@ def test_strong_noises_are_found_quickly_and_nothing_else() -> None:
     assert found.false_episodes == 0
 
 
-def test_disturbances_beside_dokuwiki_give_no_more_false_episodes_than_the_document_tells() -> None:
+def test_disturbances_beside_dokuwiki_give_no_false_episode() -> None:
     found = scores("dokuwiki-calm")
     assert found.noises == []
-    assert dict(found.false_during).keys() <= {"reload", "slow_database"}
-    assert found.false_episodes <= 2
+    assert found.disturbed_node_s.keys() >= {"deploy", "reload", "start", "slow_database", "clock_step", "flash_crowd"}
+    assert found.false_episodes == 0
+
+
+def test_the_shipped_model_says_the_same_of_a_recording_each_time_and_does_not_look_ahead() -> None:
+    """The verdicts on a recording's beginning are those on the whole recording, words and figures too."""
+    whole = recorded("events-other-load")
+    part = Recording(whole.samples[:FIRST], whole.labels, "", whole.path, whole.nodes, whole.received_unix_s[:FIRST])
+    once = judged(part)
+    assert "interference" in {verdict.state for verdict in once}
+    # The part may end within a tick: its last Verdicts then come at another time.
+    agreed = len(once) - 3
+    assert once[:agreed] == verdicts("events-other-load")[:agreed]

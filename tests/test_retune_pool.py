@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,31 @@ def test_leases_are_renewed_well_before_their_end(folder: Path) -> None:
         renewals = [line for line in log if "renewed" in line]
         assert renewals.count(f"order web1 {CHILDREN} 16 renewed") == 3
         assert of(log) == []
+
+    play(tell())
+
+
+def test_a_knob_that_is_being_turned_is_not_renewed_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell() -> None:
+        story = Story(folder, lease_s=6.0)
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(40.0)
+        idle, wait = asyncio.Event(), story.site.wait
+
+        async def wait_until_idle(ready: Callable[[], bool], within_s: float) -> bool:
+            await idle.wait()
+            return await wait(ready, within_s)
+
+        monkeypatch.setattr(story.site, "wait", wait_until_idle)
+        story.states["web1"] = ("interference", 0.7)
+        log = await story.run(20.0)
+        assert "drain web1" in log
+        assert f"order web1 {FREQUENCY} performance renewed" in log
+        assert not [line for line in log if CHILDREN in line and log.index(line) > log.index("drain web1")]
+        idle.set()
+        log = await story.run(5.0)
+        assert f"order web1 {CHILDREN} 32" in log
+        assert f"order web1 {CHILDREN} 32 renewed" in log
 
     play(tell())
 

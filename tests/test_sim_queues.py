@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evaluation.sim import balance, cycles
-from evaluation.sim.requests import Simulation, simulate
+from evaluation.sim.requests import Dice, Simulation, simulate
 from evaluation.sim.server import HOST_CORES, PERIOD_S, Server
 from evaluation.sim.setup import WARM_UP_S, Setup
 from evaluation.sim.tally import Mixture
@@ -35,6 +35,14 @@ def test_mm1_ps_has_the_mean_and_the_variance_of_theory() -> None:
 @pytest.mark.parametrize("cv2", [0.0, 0.25, 4.0])
 def test_mg1_ps_has_the_same_mean_whatever_the_distribution_of_the_work(cv2: float) -> None:
     assert mean_ms(replace(ONE, cost_cv2=cv2, load=0.6, seconds=1000.0)) == pytest.approx(1e3 / 40.0, rel=0.05)
+
+
+def test_mg1_ps_has_the_same_mean_also_for_heavy_tails() -> None:
+    """Pareto with the exponent 2.3: a request in a thousand takes eleven times the mean."""
+    run = Simulation(replace(ONE, load=0.6, seconds=1000.0), "static", None)
+    dice, exponent = np.random.default_rng(12), 2.3
+    run._cost = Dice(lambda count: (1.0 + dice.pareto(exponent, count)) * (exponent - 1.0) / exponent)
+    assert run.run().felt["mean_ms"] == pytest.approx(1e3 / 40.0, rel=0.05)
 
 
 def test_a_request_takes_its_work_over_the_idle_share(monkeypatch: pytest.MonkeyPatch) -> None:

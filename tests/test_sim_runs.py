@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from detector.judge import Judge
 from evaluation.sim import control, cycles, requests
 from evaluation.sim.episodes import Episode, Timeline, coming_and_going
-from evaluation.sim.outcome import Outcome, Score
+from evaluation.sim.outcome import Outcome, Score, pace
 from evaluation.sim.setup import WARM_UP_S, Setup, SimulationError
 from lab.commands import lab
 from lbengine import decide
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("model", [requests, cycles])
 
 
 def without_costs(outcome: Outcome) -> Outcome:
-    return replace(outcome, cost_ms={}, cpu_s=0.0)
+    return replace(outcome, cost_ms={}, cpu_s=0.0, cycle_s=[])
 
 
 def p99(outcome: Outcome) -> float:
@@ -68,6 +68,43 @@ def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None: 
     long = model.simulate(replace(SMALL, seconds=90.0), "slackwater", None)
     # A drained server is asked again now and then, by a trickle and down again: two turns a probe, ever more seldom.
     assert long.turns <= 8
+
+
+def test_both_models_tell_the_same_of_slackwater() -> None:
+    """20 servers, two of them noisy all the time; what stays of the noise is the first half second."""
+    setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=60.0, load=0.4, seconds=60.0)
+    exact, fluid = (model.simulate(setup, "slackwater", None) for model in (requests, cycles))
+    static = cycles.simulate(setup, "static", None)
+    assert fluid.felt["p95_ms"] == pytest.approx(exact.felt["p95_ms"], rel=0.15)
+    assert fluid.felt["mean_ms"] == pytest.approx(exact.felt["mean_ms"], rel=0.15)
+    assert (exact.missed, fluid.missed) == (0, 0)
+    assert fluid.detection_s == pytest.approx(exact.detection_s, abs=1.0)
+    assert static.felt["p95_ms"] is not None
+    assert fluid.felt["p95_ms"] is not None
+    assert fluid.felt["p95_ms"] < static.felt["p95_ms"] / 3, "the comparison is of something that matters"
+
+
+def test_late_cycles_are_counted_and_so_is_how_far_behind_they_put_the_next() -> None:
+    assert pace([0.5, 0.9, 1.0], 1.0) == {
+        "cycles": 3, "late": 0, "slowest_s": 1.0, "behind_max_s": 0.0, "behind_end_s": 0.0
+    }  # fmt: skip
+    found = pace([0.5, 1.5, 1.2, 0.6, 0.6], 1.0)
+    assert found is not None
+    assert (found["late"], found["behind_end_s"]) == (2, 0.0)
+    assert found["behind_max_s"] == pytest.approx(0.7)
+    found = pace([0.5, 1.5, 0.8], 1.0)
+    assert found is not None
+    assert found["behind_end_s"] == pytest.approx(0.3)
+    assert pace([], 1.0) is None
+
+
+def test_only_cycles_after_learning_are_counted_and_requests_have_none() -> None:
+    run = cycles.simulate(replace(SMALL, period_s=1.0), "slackwater", None)
+    assert len(run.cycle_s) == SMALL.seconds
+    told = run.as_json()
+    assert told["pace"]["cycles"] == SMALL.seconds
+    assert "cycle_s" not in told
+    assert requests.simulate(replace(SMALL, seconds=1.0), "static", None).as_json()["pace"] is None
 
 
 def test_lost_samples_delay_the_answer_but_do_not_prevent_it() -> None:
@@ -142,7 +179,9 @@ def test_the_score_tells_answers_misses_false_alarms_and_turns_apart() -> None:
 def test_the_command_prints_json_and_refuses_what_is_not_of_the_model() -> None:
     arguments = ["simulate", "--servers", "3", "--servers", "60", "--policy", "static", "--seconds", "5", "--json", "-"]
     done = CliRunner().invoke(lab, arguments, catch_exceptions=False)
-    runs = json.loads(done.stdout)["runs"]
+    found = json.loads(done.stdout)
+    runs = found["runs"]
+    assert found["command"] == f"slackwater lab {' '.join(arguments)}"
     assert [(run["setup"]["servers"], run["model"]) for run in runs] == [(3, "requests"), (60, "cycles")]
     assert runs[0]["felt"]["requests"] == pytest.approx(5 * 3 * 250 * 0.5, rel=0.2)
     refused = CliRunner().invoke(lab, ["simulate", "--servers", "60", "--clients", "5"])

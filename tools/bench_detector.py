@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "schema/examples/sample-full.json"
 VARIANTS = 32
 LOUD_SHARE = 0.01
-"""Of the nodes get a neighbour in the second half of the measured time."""
+"""So many of the nodes get a neighbour in the middle of the last round."""
 PER_NODE = ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
 START_UNIX_S = 1_795_000_000.0
 LEVELS, LEVEL_S = 8, 60.0
@@ -66,6 +66,11 @@ def bodies(seed: int, loud: bool, busy: float | None = None) -> list[bytes]:
     return made
 
 
+def loud_nodes(nodes: int) -> int:
+    """How many of so many nodes get a neighbour."""
+    return max(1, round(LOUD_SHARE * nodes))
+
+
 def _moved(value: Any, random: np.random.Generator) -> Any:
     return round(value * random.normal(1.0, 0.03), 6) if isinstance(value, float) and value not in (0.0, 1.0) else value
 
@@ -85,13 +90,13 @@ class Load:
         calm = [bodies(1, False, (level + 0.5) / self.levels if self.levels > 1 else None) for level in levels]
         loud = bodies(2, True)
         names = [f"node{number}" for number in range(self.nodes)]
-        loud_nodes = max(1, round(LOUD_SHARE * self.nodes))
+        loud_until = loud_nodes(self.nodes)
         seq = 0
         while True:
             level = calm[int(seq * self.period_s / LEVEL_S) % self.levels]
             for number, name in enumerate(names):
                 at_s = (seq + number / self.nodes) * self.period_s
-                some = loud if number < loud_nodes and at_s >= self.loud_from_s else level
+                some = loud if number < loud_until and at_s >= self.loud_from_s else level
                 head = (
                     f'{{"v":1,"node":"{name}","pool":"web","time_unix_s":{START_UNIX_S + at_s:.4f},'
                     f'"boot_id":"b","seq":{seq},"period_s":{self.period_s},'
@@ -105,11 +110,15 @@ class Result:
     """What a round showed."""
 
     latency_s: np.ndarray[Any, np.dtype[np.float64]]
+    busy_s: float
+    """Time on the core."""
     busy: float
     """Share of the core's time."""
     decode_share: float
     loud_found: int
     samples: int
+    behind_s: float
+    """At its end: how long ago the next Sample came."""
     memory_mib: float
     """Resident at its end."""
 
@@ -117,19 +126,27 @@ class Result:
         """A quantile of the latency."""
         return float(np.quantile(self.latency_s, quantile)) * 1e3
 
+    @property
+    def sample_us(self) -> float:
+        """Time on the core for each Sample."""
+        return self.busy_s / max(self.samples, 1) * 1e6
+
 
 def run(
     load: Load, warm_s: float, seconds: float, rounds: int, tick_s: float, model: tree.Model | None, clock: Clock
 ) -> Iterator[Result]:
-    """Feeds a Judge for `warm_s`, then for `rounds` times `seconds` that count. `clock` times what is done."""
+    """Feeds a Judge `warm_s` of Samples, then for `rounds` times `seconds` that count. `clock` times what is done.
+
+    What is done before is not timed, so that the rounds begin with nothing left to do, and with baselines of that age.
+    """
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=model)
     keeper = Keeper({"web": judge}, 0.0)
     arrivals = iter(load)
     at_s, raw = next(arrivals)
     now_s = 0.0
     spare_the_collector()
-    for begin_s in [0.0, *(warm_s + number * seconds for number in range(rounds))]:
-        end_s = warm_s if begin_s == 0.0 else begin_s + seconds
+    for number in range(-1, rounds):
+        end_s, timed = (warm_s, lambda: 0.0) if number < 0 else (warm_s + (number + 1) * seconds, clock)
         busy_s, decode_s, counted, began_s = 0.0, 0.0, 0, now_s
         latency: list[float] = []
         found: set[str] = set()
@@ -138,22 +155,30 @@ def run(
             while at_s <= now_s:
                 batch.append((at_s, raw))
                 at_s, raw = next(arrivals)
-            began = clock()
+            began = timed()
             rows = [row_of(reading.decode(raw)) for _, raw in batch]
-            decoded = clock()
+            decoded = timed()
             verdicts = judge.take(now_s, rows)
             for verdict in verdicts:
                 messages.encode(verdict)
             keeper.step(now_s, START_UNIX_S + now_s)
-            done = clock()
+            done = timed()
             started_s, now_s = now_s, now_s + done - began
             busy_s, decode_s, counted = busy_s + done - began, decode_s + decoded - began, counted + len(batch)
             latency += [now_s - arrived_s for arrived_s, _ in batch]
             found |= {verdict.node for verdict in verdicts if verdict.state == "interference"}
             now_s = max(now_s, started_s + tick_s)
-        if begin_s > 0.0:
-            busy, memory = busy_s / max(now_s - began_s, 1e-9), memory_mib()
-            yield Result(np.array(latency), busy, decode_s / max(busy_s, 1e-9), len(found), counted, memory)
+        if number >= 0:
+            yield Result(
+                latency_s=np.array(latency),
+                busy_s=busy_s,
+                busy=busy_s / max(now_s - began_s, 1e-9),
+                decode_share=decode_s / max(busy_s, 1e-9),
+                loud_found=len(found),
+                samples=counted,
+                behind_s=max(0.0, now_s - at_s),
+                memory_mib=memory_mib(),
+            )
 
 
 def memory_mib() -> float:
@@ -177,36 +202,49 @@ def machine() -> str:
     )
 
 
-def quick(options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[str]:
-    """The rounds' times."""
-    before_mib = memory_mib()
-    load = Load(options.nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
-    results = list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
-    return [
-        f"{options.nodes} nodes, {1 / options.period:g} Samples/s each ({TEMPLATE.name} with moving numbers, "
+def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[Result]:
+    """The rounds with so many nodes."""
+    load = Load(nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
+    return list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
+
+
+def tables(by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None) -> list[str]:
+    """What was measured: medians by nodes, and each round."""
+    lines = [
+        f"{1 / options.period:g} Samples/s of each node ({TEMPLATE.name} with moving numbers, "
         f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
-        f"{model.name if model else 'the thresholds'}; {options.warm:g} s before, then {options.rounds} rounds of "
-        f"{options.seconds:g} s.",
+        f"{model.name if model else 'the thresholds'}; {options.warm:g} s of Samples before, not timed, then "
+        f"{options.rounds} rounds of {options.seconds:g} s. {LOUD_SHARE:.0%} of the nodes get a neighbour in the "
+        "middle of the last round.",
         "",
-        "| round | Samples | p50 ms | p99 ms | longest ms | core busy | of that decoding | memory MiB | loud found |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(
-            f"| {number} | {one.samples} | {one.ms(0.5):.1f} | {one.ms(0.99):.1f} | {one.ms(1.0):.1f} | {one.busy:.0%} "
-            f"| {one.decode_share:.0%} | {one.memory_mib:.0f} | {one.loud_found} |"
-            for number, one in enumerate(results, 1)
-        ),
+        "Medians of the rounds (least to most):",
         "",
-        "Medians (least to most): "
-        + "; ".join(
-            f"{name} {np.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
-            for name, unit, values in (
-                ("p50", "ms", [one.ms(0.5) for one in results]),
-                ("p99", "ms", [one.ms(0.99) for one in results]),
-                ("a Sample", "us of the core", [one.busy * options.seconds / one.samples * 1e6 for one in results]),
-            )
-        )
-        + f". Memory before: {before_mib:.0f} MiB.",
+        "| nodes | core busy | p50 ms | p99 ms | a Sample us | neighbours found |",
+        "|---|---|---|---|---|---|",
     ]
+    for nodes, results in by_nodes.items():
+        cells = [
+            f"{np.median(values):.{digits}f}{unit} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+            for digits, unit, values in (
+                (0, "%", [100 * one.busy for one in results]),
+                (1, "", [one.ms(0.5) for one in results]),
+                (1, "", [one.ms(0.99) for one in results]),
+                (1, "", [one.sample_us for one in results]),
+            )
+        ]
+        lines.append(f"| {nodes} | {' | '.join(cells)} | {results[-1].loud_found} of {loud_nodes(nodes)} |")
+    lines += [
+        "",
+        "| nodes | round | Samples | p50 ms | p99 ms | longest ms | core busy | decoding | behind s | memory MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for nodes, results in by_nodes.items():
+        lines += [
+            f"| {nodes} | {number} | {one.samples} | {one.ms(0.5):.1f} | {one.ms(0.99):.1f} | {one.ms(1.0):.1f} "
+            f"| {one.busy:.0%} | {one.decode_share:.0%} | {one.behind_s:.2f} | {one.memory_mib:.0f} |"
+            for number, one in enumerate(results, 1)
+        ]
+    return lines
 
 
 def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
@@ -226,10 +264,16 @@ def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        nargs="+",
+        default=[2500, 5000, 7500, 10_000],
+        help="one or more numbers of nodes (default 2500 5000 7500 10000)",
+    )
     parser.add_argument("--period", type=float, default=0.2, help="seconds between a node's Samples (default 0.2)")
-    parser.add_argument("--warm", type=float, default=30.0, help="seconds before the measured ones (default 30)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of a measured round (default 15)")
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds before the measured ones (default 60)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a measured round (default 10)")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--tick", type=float, default=0.05, help="detector.tick_s (default 0.05)")
     parser.add_argument("--hour", type=int, default=0, metavar="NODES", help="also an hour of so many nodes, quickly")
@@ -243,7 +287,7 @@ def main() -> None:
     model = None if options.thresholds else tree.load(tree.SHIPPED)
     clock = time.perf_counter if options.wall else time.process_time
     load_before = os.getloadavg()[0]
-    lines = quick(options, model, clock)
+    lines = tables({nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
     if options.hour:
         lines += hour(options, model)
     lines += [

@@ -43,7 +43,7 @@ from sniffer_bench.stage import (
 PERIOD_S = 0.2
 WARM_UP_S = 3.0
 AT_REST_S = 62.0
-"""After a minute without requests the monitor's canary runs in each second period."""
+"""After a minute without requests the monitor's canary runs once a second."""
 STARTED = "has started"
 """The monitor says so when it has given back what only its start needed."""
 START_WITHIN_S = 30.0
@@ -270,7 +270,7 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     if rate:
         report.say(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
     else:
-        report.say("The monitor after a minute of that: its canary then runs in each second period.\n")
+        report.say("The monitor after a minute of that: its canary then runs once a second.\n")
     costs: dict[str, list[Cost]] = {name: [] for name in PROGRAMS}
     rates: list[float] = []
     for _ in range(rounds):

@@ -18,12 +18,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 OVERHEAD_S = 35.0
 """What each recording takes beside its own length: laying out the lab, measuring its capacity, taking it down."""
 TRAINED_KINDS = ("llcprobe", "dcopy", "cpu", "disk", "forks")
 OTHER_KINDS = ("pagecache", "flood")
 """Only in the second set."""
+APPS = ("events", "dokuwiki")
 
 
 def _noises(kinds: tuple[str, ...], *intensities: float) -> str:
@@ -43,8 +45,14 @@ class Scene:
     options: str
 
 
-JUDGES = {"{model}": "new", "": "shipped", "thresholds": "thresholds"}
-"""What `slackwater detector evaluate --model` gets, and the name in the files of scores."""
+JUDGED = {
+    "shipped": ("fresh", ""),
+    "new": ("fresh", "{model}"),
+    "thresholds": ("fresh", "thresholds"),
+    "shipped-on-first": ("train", ""),
+    "thresholds-on-first": ("train", "thresholds"),
+}
+"""Name in the files of scores -> the set, and what `slackwater detector evaluate --model` gets."""
 SCENES = (  # in this order: who breaks off has a part of both sets
     Scene("train/events-steady", f"--load 0.3 --seed 101 {TRAIN_NOISES}"),
     Scene("train/events-swing", f"--swing --seed 102 {TRAIN_NOISES}"),
@@ -100,12 +108,15 @@ def record(folder: Path, seconds: float, only_next: bool) -> None:
 
 
 def train_and_score(folder: Path) -> None:
-    """Trains, and scores the new model, the one that comes with the program, and the thresholds on the second set."""
-    train, fresh, model = folder / "train", folder / "fresh", folder / "model.skops"
-    call(["slackwater", "train", str(train), "--out", str(model), "--report", str(folder / "report.html")])
-    for judge, name in JUDGES.items():
-        scores = folder / f"scores-{name}.json"
-        call(["slackwater", "detector", "evaluate", str(fresh), "--model", judge.format(model=model), "--json"], scores)
+    """Trains on the first set, scores all judges, and compares the estimators of p95 on each application."""
+    model = folder / "model.skops"
+    call(["slackwater", "train", str(folder / "train"), "--out", str(model), "--report", str(folder / "report.html")])
+    for name, (part, judge) in JUDGED.items():
+        judged = [str(folder / part), "--model", judge.format(model=model), "--json"]
+        call(["slackwater", "detector", "evaluate", *judged], folder / f"scores-{name}.json")
+    for app in APPS:
+        recordings = sorted(str(path) for path in folder.glob(f"*/{app}-*.parquet"))
+        call(["slackwater", "detector", "tail", *recordings, "--json"], folder / f"tail-{app}.json")
 
 
 def shown(value: float | None) -> str:
@@ -121,27 +132,69 @@ def per_day_at_most(episodes: int, hours: float) -> float:
 
 def page(folder: Path) -> str:
     """The scores as Markdown tables. Raises OSError when there are none yet."""
-    found = {name: json.loads((folder / f"scores-{name}.json").read_text()) for name in JUDGES.values()}
+    found = {name: json.loads((folder / f"scores-{name}.json").read_text()) for name in JUDGED}
+    tails = {app: json.loads((folder / f"tail-{app}.json").read_text()) for app in APPS}
+    parts = [judges(found), *(kinds(name, found[name]) for name in ("shipped", "new")), disturbances(found)]
+    return "\n\n".join("\n".join(part) for part in [*parts, estimators(tails)]) + "\n"
+
+
+def judges(found: dict[str, Any]) -> list[str]:
+    """Each judge in a line."""
     lines = [
-        "| noise | trained | noises | p95 over calm, median | felt | found of those | delay median s | delay p95 s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for kind, one in found["new"]["by_kind"].items():
-        felt = one["felt"]
-        counts = f"{one['noises']} | {shown(one['harm_median'])} | {felt['noises']} | {shown(felt['recall'])}"
-        delays = f"{shown(felt['detection_delay_median_s'])} | {shown(felt['detection_delay_p95_s'])}"
-        lines.append(f"| {kind} | {'no' if kind in OTHER_KINDS else 'yes'} | {counts} | {delays} |")
-    lines += [
-        "",
         "| judge | felt | missed | delay median s | delay p95 s | false episodes | calm node-hours | a day at most |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, one in found.items():
         felt, hours, false = one["felt"], one["calm_node_hours"], one["false_episodes"]
-        delays = f"{shown(felt['detection_delay_median_s'])} | {shown(felt['detection_delay_p95_s'])}"
         rate = f"{false} | {hours:.2f} | {per_day_at_most(false, hours):.0f}"
-        lines.append(f"| {name} | {felt['noises']} | {felt['missed']} | {delays} | {rate} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {name} | {felt['noises']} | {felt['missed']} | {delays(felt)} | {rate} |")
+    return lines
+
+
+def kinds(name: str, one: dict[str, Any]) -> list[str]:
+    """How a judge fares with each kind of noise, and with all that it was trained on, and all others."""
+    lines = [
+        f"| noise ({name}) | trained on | noises | p95 over calm, median | felt | found of those | median s | p95 s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, its in one["by_kind"].items():
+        felt, trained = its["felt"], "yes" if kind in one["trained_on"] else "no"
+        counts = f"{its['noises']} | {shown(its['harm_median'])} | {felt['noises']} | {felt['noises'] - felt['missed']}"
+        lines.append(f"| {kind} | {trained} | {counts} | {delays(felt)} |")
+    return lines
+
+
+def delays(noises: dict[str, Any]) -> str:
+    return f"{shown(noises['detection_delay_median_s'])} | {shown(noises['detection_delay_p95_s'])}"
+
+
+def disturbances(found: dict[str, Any]) -> list[str]:
+    """False episodes beside what is no neighbour, of each judge, and how long each lasted."""
+    lines = [
+        f"| no neighbour | {' | '.join(f'{name}: node-seconds, false episodes' for name in found)} |",
+        f"|---|{'---|' * len(found)}",
+    ]
+    for kind in sorted({kind for one in found.values() for kind in one["disturbances"]}):
+        cells = []
+        for one in found.values():
+            its = one["disturbances"].get(kind)
+            cells.append(f"{its['node_s']:.0f}, {its['false_episodes']}" if its else "-")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return lines
+
+
+def estimators(tails: dict[str, Any]) -> list[str]:
+    """The estimators of p95 by application; the learning curve is PAAE by the share that was trained on."""
+    shares = [share for share, _, _ in tails[APPS[0]]["random forest"]["learning_curve"]]
+    lines = [
+        f"| application, estimator | rows | PAAE | R2 | {' | '.join(f'{share:.0%}' for share in shares)} |",
+        f"|---|---|---|---|{'---|' * len(shares)}",
+    ]
+    for app, by_name in tails.items():
+        for name, one in by_name.items():
+            curve = " | ".join(f"{error:.2f}" for _, error, _ in one["learning_curve"])
+            lines.append(f"| {app}, {name} | {one['rows']} | {one['paae']:.2f} | {one['r2']:.2f} | {curve} |")
+    return lines
 
 
 def main() -> None:

@@ -197,7 +197,8 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
     driver = Driver(setup, policy, score, model)
     asked = np.zeros((setup.balancers, setup.servers), dtype=np.int64)
     cycles = round(setup.end_s / setup.period_s)
-    model_ms = []
+    model_ms: list[float] = []
+    cycle_s: list[float] = []
     began_s = time.thread_time()
     said = time.monotonic()
     for number in range(cycles):
@@ -216,7 +217,10 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
         deciding_s = driver.cycle(
             decided_s, monitors.arrived(decided_s), asked.tolist(), state.held.astype(int).tolist()
         )
-        model_ms.append(1e3 * (time.thread_time() - began - deciding_s))
+        took_s = time.thread_time() - began
+        model_ms.append(1e3 * (took_s - deciding_s))
+        if now_s >= WARM_UP_S:
+            cycle_s.append(took_s)
         if time.monotonic() - said >= SAY_EVERY_S:
             said = time.monotonic()
             say(f"{policy}, {setup.servers} servers: {end_s:.0f} of {setup.end_s:.0f} s")
@@ -225,4 +229,4 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
         "detector": [1e3 * one for one in driver.costs.detector_s],
         "lbengine": [1e3 * one for one in driver.costs.lbengine_s],
     }
-    return score.outcome(setup, policy, "cycles", mixture.felt(), costs, time.thread_time() - began_s)
+    return score.outcome(setup, policy, "cycles", mixture.felt(), costs, time.thread_time() - began_s, cycle_s)

@@ -42,12 +42,15 @@ class Outcome:
     """CPU time of this machine for each cycle, by part: `detector`, `lbengine`, `model`."""
     cpu_s: float
     """CPU time of the whole run, warm-up and learning included."""
+    cycle_s: list[float]
+    """CPU time of each cycle after the warm-up, model and decisions together; empty where the model has no cycles."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: times as percentiles, everything else as it is."""
         found = asdict(self)
         found["detection_s"] = _spread(self.detection_s)
         found["cost_ms"] = {part: _spread(times) for part, times in self.cost_ms.items()}
+        found["pace"] = pace(found.pop("cycle_s"), self.setup.period_s)
         found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
         # Below 1 the run would keep up with real time on one core.
         found["core_share"] = self.cpu_s / self.setup.end_s
@@ -59,6 +62,25 @@ def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
         return {"count": 0, "p50": None, "p95": None, "max": None}
     p50, p95 = np.percentile(values, [50, 95]).tolist()
     return {"count": len(values), "p50": p50, "p95": p95, "max": float(max(values))}
+
+
+def pace(cycle_s: Sequence[float], period_s: float) -> dict[str, float | int] | None:
+    """Whether these cycles would keep up with real time on one core: how many took longer than their period, and how
+    far behind that put the ones after, at most and at the end. None without cycles."""
+    if not cycle_s:
+        return None
+    behind_s = most_s = 0.0
+    for took_s in cycle_s:
+        behind_s = max(0.0, behind_s + took_s - period_s)
+        most_s = max(most_s, behind_s)
+    late = sum(took_s > period_s for took_s in cycle_s)
+    return {
+        "cycles": len(cycle_s),
+        "late": late,
+        "slowest_s": max(cycle_s),
+        "behind_max_s": most_s,
+        "behind_end_s": behind_s,
+    }
 
 
 class Score:
@@ -115,7 +137,14 @@ class Score:
             self.false_reductions += 1
 
     def outcome(
-        self, setup: Setup, policy: str, model: str, felt: Felt, cost_ms: dict[str, list[float]], cpu_s: float
+        self,
+        setup: Setup,
+        policy: str,
+        model: str,
+        felt: Felt,
+        cost_ms: dict[str, list[float]],
+        cpu_s: float,
+        cycle_s: Sequence[float] = (),
     ) -> Outcome:
         """At the end; episodes that are still open without an answer count as missed."""
         return Outcome(
@@ -131,4 +160,5 @@ class Score:
             turns=sum(turns.counted for turns in self._turns),
             cost_ms=cost_ms,
             cpu_s=cpu_s,
+            cycle_s=list(cycle_s),
         )

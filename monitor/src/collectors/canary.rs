@@ -22,9 +22,10 @@ const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
 const BUSY: f64 = 0.9;
 /// From this ratio of wall to CPU time on the probe counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
-/// When nobody has asked the web server anything for so long, each second period is left out. Long enough that a server
+/// When nobody has asked the web server anything for so long, the probe runs each `SELDOM_S`. Long enough that a server
 /// that was drained because of a neighbour, and waits for its end, is looked at in every period.
 const SELDOM_AFTER_S: f64 = 60.0;
+const SELDOM_S: f64 = 1.0;
 
 /// Calibrates the probe, unless it is switched off.
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
@@ -37,7 +38,11 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         Moments::new(probe, budget_ns)
     });
     let why_no_slow_share = moments.as_ref().and_then(Moments::why_no_slow_share);
-    Box::new(Canary { moments, why_no_slow_share, sampling: None, quiet_s: 0.0 })
+    Box::new(Canary { moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between: between(settings.period_s) })
+}
+
+fn between(period_s: f64) -> u32 {
+    (SELDOM_S / period_s).round().max(1.0) as u32 - 1
 }
 
 /// Twice the L2 cache: more than it has places for, and little of a last-level cache.
@@ -71,6 +76,8 @@ struct Canary {
     /// Since the Sample's first reading.
     sampling: Option<Stopwatch>,
     quiet_s: f64,
+    /// Periods between two runs that are `SELDOM_S` apart.
+    between: u32,
 }
 
 impl Collector for Canary {
@@ -96,17 +103,17 @@ impl Collector for Canary {
         let sampling = self.sampling.take().map(Stopwatch::spent).unwrap_or_default();
         let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
         self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
-        let is_seldom = self.quiet_s >= SELDOM_AFTER_S;
+        let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
         // Of this period: a run of the one before has said its part.
         let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
         let (run, when) = moments.take(|run, when| Wish {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
-            is_seldom,
+            left_out,
         });
         let late_ms = match when {
             When::Late(late_ns) => Ok(late_ns as f64 / 1e6),
             When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
-            When::Before => Err("without requests the probe runs in each second period"),
+            When::Before => Err("without requests the probe runs once a second"),
         };
         if let Some(reason) = &self.why_no_slow_share {
             absent(sample, "canary.slow_share", reason);
@@ -162,7 +169,7 @@ mod tests {
 
     fn canary() -> Canary {
         let moments = Some(Moments::new(Probe::new(1024), 1 << 40));
-        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9 }
+        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9, between: 2 }
     }
 
     #[test]
@@ -224,13 +231,15 @@ mod tests {
     }
 
     #[test]
-    fn without_requests_each_second_period_has_the_figures_of_the_one_before_until_one_comes() {
+    fn without_requests_periods_that_are_left_out_have_the_figures_of_the_last_run_until_one_comes() {
         let mut canary = canary();
-        let (mut leaves_out, mut left_out) = (false, Vec::new());
+        let (mut to_leave_out, mut left_out) = (0, Vec::new());
         for rps in [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0] {
-            let is_left_out = std::mem::take(&mut leaves_out);
-            if !is_left_out {
-                leaves_out = canary.moments.as_ref().expect("switched on").run_at(Instant::now());
+            let is_left_out = to_leave_out > 0;
+            if is_left_out {
+                to_leave_out -= 1;
+            } else {
+                to_leave_out = canary.moments.as_ref().expect("switched on").run_at(Instant::now());
             }
             let (in_flight, unmatched) = (Some(0), Some(0));
             let traffic = Traffic { rps: Some(rps), in_flight, unmatched, ..Traffic::default() };
@@ -242,7 +251,12 @@ mod tests {
             assert!(section.llc_cycles_per_load.is_some() && section.wall_cpu_ratio.is_some());
             left_out.push(u8::from(is_left_out));
         }
-        assert_eq!(left_out, [0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0]);
+        assert_eq!(left_out, [0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn seldom_is_once_a_second_and_never_more_often_than_the_periods() {
+        assert_eq!([0.1, 0.2, 0.5, 1.0, 5.0].map(between), [9, 4, 1, 0, 0]);
     }
 
     #[test]
@@ -263,7 +277,7 @@ mod tests {
         let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() });
-        let whole = |_: &Run, _| Wish { length: Length::Whole, is_seldom: false };
+        let whole = |_: &Run, _| Wish { length: Length::Whole, left_out: 0 };
         let (run, _) = canary.moments.as_ref().expect("switched on").take(whole);
         assert_eq!(run.loads, 256, "it ran all the same");
     }

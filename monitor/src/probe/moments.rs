@@ -22,10 +22,10 @@ struct Shared {
     wish: Wish,
     /// This period's run, and how late it was.
     last: Option<(Run, u64)>,
-    /// The thread leaves the next period out, as it was wished.
-    leaves_out: bool,
-    /// What the Sample of a period that is left out gets.
-    repeated: Option<Run>,
+    /// So many periods the thread leaves out after this run, as it was wished.
+    left_out: u32,
+    /// What the Samples of the periods that are left out get, and how many such periods are still to come.
+    repeated: Option<(Run, u32)>,
     /// When the last Sample was taken.
     taken: Option<Instant>,
 }
@@ -35,8 +35,8 @@ struct Shared {
 pub struct Wish {
     /// How much a run does.
     pub length: Length,
-    /// One period between two runs is left out.
-    pub is_seldom: bool,
+    /// So many periods between two runs are left out.
+    pub left_out: u32,
 }
 
 /// When the run of a Sample was made.
@@ -46,15 +46,15 @@ pub enum When {
     Late(u64),
     /// With the Sample: there was none of this period.
     Now,
-    /// In the period before: this one was left out.
+    /// In a period before: this one was left out.
     Before,
 }
 
 impl Moments {
     /// Runs of at most about `budget_ns`; so far they have no moments of their own.
     pub fn new(probe: Probe, budget_ns: u64) -> Moments {
-        let wish = Wish { length: Length::Whole, is_seldom: false };
-        let shared = Shared { probe, budget_ns, wish, last: None, leaves_out: false, repeated: None, taken: None };
+        let wish = Wish { length: Length::Whole, left_out: 0 };
+        let shared = Shared { probe, budget_ns, wish, last: None, left_out: 0, repeated: None, taken: None };
         Moments(Arc::new(Mutex::new(shared)))
     }
 
@@ -69,24 +69,24 @@ impl Moments {
         spawned.map(drop).map_err(|error| format!("no thread for the canary: {error}"))
     }
 
-    /// The run of this period; where it was left out, that of the one before; without such a run one is made now. `next`
-    /// is what is wished for the next ones.
+    /// The run of this period; where it was left out, the last one; without such a run one is made now. `next` is what is
+    /// wished for the next ones.
     pub fn take(&self, next: impl FnOnce(&Run, When) -> Wish) -> (Run, When) {
         let mut shared = lock(&self.0);
         let repeated = shared.repeated.take();
-        let (run, when) = match (shared.last.take(), repeated) {
-            (Some((run, late_ns)), _) => (run, When::Late(late_ns)),
-            (None, Some(run)) => (run, When::Before),
-            (None, None) => (shared.run(), When::Now),
+        let (run, when, left_out) = match (shared.last.take(), repeated) {
+            (Some((run, late_ns)), _) => (run, When::Late(late_ns), shared.left_out),
+            (None, Some((run, left_out))) => (run, When::Before, left_out - 1),
+            (None, None) => (shared.run(), When::Now, 0),
         };
-        shared.repeated = std::mem::take(&mut shared.leaves_out).then_some(run);
+        shared.repeated = (left_out > 0).then_some((run, left_out));
         shared.wish = next(&run, when);
         shared.taken = Some(Instant::now());
         (run, when)
     }
 
-    /// Runs it as if `moment` had been drawn and its thread woken now. True when the next period is left out.
-    pub fn run_at(&self, moment: Instant) -> bool {
+    /// Runs it as if `moment` had been drawn and its thread woken now; how many periods are left out after it.
+    pub fn run_at(&self, moment: Instant) -> u32 {
         lock(&self.0).run_at(moment)
     }
 
@@ -101,16 +101,16 @@ impl Shared {
         self.probe.run(self.budget_ns, self.wish.length)
     }
 
-    /// The moment has come, or has passed: a Sample that was taken since then made its own run. True when the next period
-    /// is left out.
-    fn run_at(&mut self, moment: Instant) -> bool {
+    /// The moment has come, or has passed: a Sample that was taken since then made its own run. How many periods are left
+    /// out after it.
+    fn run_at(&mut self, moment: Instant) -> u32 {
         if self.taken.is_some_and(|taken| taken >= moment) {
-            return false;
+            return 0;
         }
         let late_ns = u64::try_from(moment.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.last = Some((self.run(), late_ns));
-        self.leaves_out = self.wish.is_seldom;
-        self.leaves_out
+        self.left_out = self.wish.left_out;
+        self.left_out
     }
 }
 
@@ -125,9 +125,9 @@ fn run_each_period(shared: &Weak<Mutex<Shared>>, start: Instant, period: Duratio
         let moment = schedule.begin() + jitter.draw();
         thread::sleep(moment.saturating_duration_since(Instant::now()));
         let Some(shared) = shared.upgrade() else { return };
-        let leaves_out = lock(&shared).run_at(moment);
+        let left_out = lock(&shared).run_at(moment);
         schedule.next(Instant::now());
-        if leaves_out {
+        for _ in 0..left_out {
             schedule.next(schedule.begin());
         }
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     fn whole(_: &Run, _: When) -> Wish {
-        Wish { length: Length::Whole, is_seldom: false }
+        Wish { length: Length::Whole, left_out: 0 }
     }
 
     #[test]
@@ -178,14 +178,16 @@ mod tests {
     }
 
     #[test]
-    fn where_runs_are_wished_seldom_each_is_told_twice_and_the_wish_holds_from_the_next_run_on() {
+    fn where_runs_are_wished_seldom_each_is_told_again_and_the_wish_holds_from_the_next_run_on() {
         let moments = moments();
-        let seldom = |_: &Run, _: When| Wish { length: Length::Whole, is_seldom: true };
+        let seldom = |_: &Run, _: When| Wish { length: Length::Whole, left_out: 2 };
         assert_eq!(moments.take(seldom).1, When::Now);
-        assert!(moments.run_at(Instant::now()), "the period after it is left out");
-        let ((first, _), (again, when)) = (moments.take(seldom), moments.take(whole));
-        assert_eq!((again, when), (first, When::Before));
-        assert!(!moments.run_at(Instant::now()), "no longer");
+        assert_eq!(moments.run_at(Instant::now()), 2, "the periods after it are left out");
+        let (first, _) = moments.take(seldom);
+        for next in [seldom, whole] {
+            assert_eq!(moments.take(next), (first, When::Before));
+        }
+        assert_eq!(moments.run_at(Instant::now()), 0, "no longer");
         assert!(matches!(moments.take(whole).1, When::Late(_)));
         assert_eq!(moments.take(whole).1, When::Now, "nothing is repeated that was not left out");
     }
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn the_next_run_is_as_long_as_the_last_sample_wanted() {
         let moments = moments();
-        let (first, _) = moments.take(|_, _| Wish { length: Length::Short, is_seldom: false });
+        let (first, _) = moments.take(|_, _| Wish { length: Length::Short, left_out: 0 });
         let (second, _) = moments.take(whole);
         assert_eq!((first.loads, second.loads), (512, 256));
     }

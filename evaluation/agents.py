@@ -1,0 +1,64 @@
+"""Feedback agents for HAProxy's own `agent-check`: a TCP port for each server, on which whoever asks gets `75%`."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+ADDRESS = "127.0.0.1"
+LOOK_S = 0.1
+WAIT_S = 5.0
+
+
+class Agents:
+    """One agent for each server, from `with` on; all of them answer `100%` until they are told otherwise."""
+
+    def __init__(self, servers: Sequence[str], inter_ms: int) -> None:
+        self.asked = dict.fromkeys(servers, 0)
+        """How often HAProxy has asked, by server."""
+        self._inter_ms = inter_ms
+        self._said = dict.fromkeys(servers, 100)
+        self._listeners = {server: socket.create_server((ADDRESS, 0)) for server in servers}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """What HAProxy's line of each server needs (Configuration Manual 2.6, 5.2: `agent-check`, `agent-inter`)."""
+        return {
+            server: f"agent-check agent-addr {ADDRESS} agent-port {listener.getsockname()[1]}"
+            f" agent-inter {self._inter_ms}ms"
+            for server, listener in self._listeners.items()
+        }
+
+    def say(self, percents: Mapping[str, int]) -> None:
+        """What they answer from now on, in percent of each server's configured weight."""
+        self._said.update(percents)
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as ready:
+            for server, listener in self._listeners.items():
+                ready.register(listener, selectors.EVENT_READ, server)
+            while not self._over.is_set():
+                for key, _ in ready.select(LOOK_S):
+                    with contextlib.suppress(OSError):  # who asked has hung up
+                        connection, _ = self._listeners[key.data].accept()
+                        with connection:
+                            connection.sendall(f"{self._said[key.data]}%\n".encode())
+                        self.asked[key.data] += 1
+
+    def __enter__(self) -> Agents:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(WAIT_S)
+        for listener in self._listeners.values():
+            listener.close()

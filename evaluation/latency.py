@@ -1,0 +1,48 @@
+"""How soon a policy answered: from a neighbour's onset to the first weight, and to the first Verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+INTERFERENCE = "interference"
+
+
+def answer_s(
+    weights: Sequence[tuple[float, str, int, int]], servers: Collection[str], calm_s: float, on_s: float
+) -> float | None:
+    """Seconds from the first neighbour until a weight of one of the servers fell; None: it never did.
+
+    Some policies move weights in calm too (agents do so every second). So a fall counts only below everything that the
+    server had in calm, by as much as its weight went up and down there. `weights` are (at_s, server, weight, requests)
+    in order of time, `calm_s` and `on_s` are on the same clock.
+    """
+    calm: dict[str, tuple[int, int]] = {}
+    for at_s, server, weight, _ in weights:
+        if server not in servers:
+            continue
+        low, high = calm.get(server, (weight, weight))
+        if calm_s <= at_s <= on_s:
+            calm[server] = min(low, weight), max(high, weight)
+        elif at_s > on_s and server in calm and weight < low and weight <= max(0, low - (high - low)):
+            return at_s - on_s
+    return None
+
+
+def detections(
+    verdicts: Sequence[tuple[float, str, str]], neighbours: Sequence[Mapping[str, Any]]
+) -> list[float | None]:
+    """For each neighbour, in the given order: seconds from its onset until its server was first judged `interference`;
+    None: not as long as it was loud. Left out are neighbours whose server was judged so already when they began.
+
+    `verdicts` are (at_s, server, state) in order of time; `neighbours` have `host`, `on_s` and `off_s` on that clock.
+    """
+    found: list[float | None] = []
+    for one in neighbours:
+        mine = [(at_s, state) for at_s, server, state in verdicts if server == one["host"]]
+        before = [state for at_s, state in mine if at_s <= one["on_s"]]
+        if before and before[-1] == INTERFERENCE:
+            continue
+        at = [at_s for at_s, state in mine if one["on_s"] < at_s <= one["off_s"] and state == INTERFERENCE]
+        found.append(at[0] - one["on_s"] if at else None)
+    return found
