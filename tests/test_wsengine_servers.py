@@ -62,7 +62,14 @@ def test_workers_become_what_apache_really_takes_and_go_back(
     wait_for(lambda: server.number("ParentServerMPMGeneration") == 2, "Apache has restarted")
 
 
-@pytest.mark.parametrize(("mpm", "own"), [("event", EVENT), ("worker", EVENT), ("prefork", PREFORK)])
+@pytest.mark.parametrize(
+    ("mpm", "own"),
+    [
+        pytest.param("event", EVENT, id="event"),
+        pytest.param("worker", EVENT, id="worker", marks=pytest.mark.slow),
+        pytest.param("prefork", PREFORK, id="prefork"),
+    ],
+)
 def test_keepalive_of_a_running_apache_changes_and_goes_back(
     control: Control, apache: Callable[[str, str], Apache], mpm: str, own: str
 ) -> None:
@@ -83,8 +90,9 @@ def test_keepalive_of_a_running_apache_changes_and_goes_back(
     ("mpm", "own"),
     [
         ("event", EVENT.replace("ServerLimit 6", "ServerLimit 20").replace("Workers 20", "Workers 60")),
-        ("prefork", "MaxRequestWorkers 60\nServerLimit 60\n"),
+        pytest.param("prefork", "MaxRequestWorkers 60\nServerLimit 60\n", marks=pytest.mark.slow),
     ],
+    ids=["event", "prefork"],
 )
 def test_an_apache_that_runs_with_other_limits_than_its_files_say_is_not_turned(
     control: Control, apache: Callable[[str, str], Apache], mpm: str, own: str

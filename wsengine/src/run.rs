@@ -241,7 +241,7 @@ async fn hear(
             }
             // The sender lives in the engine: when it is gone, the engine has ended.
             change = published.recv() => match change {
-                Some(_) => deliver(&client, settings, &outbox).await,
+                Some(change) => deliver(&client, settings, &outbox, Some(&change)).await,
                 None => break,
             },
             Ok(()) = reported.changed() => {
@@ -251,23 +251,25 @@ async fn hear(
                     let _ = client.publish(knobs.clone(), report.into()).await;
                 }
             }
-            _ = offer.tick() => deliver(&client, settings, &outbox).await,
+            _ = offer.tick() => deliver(&client, settings, &outbox, None).await,
             what = signals.next() => { let _ = tell.send(what); }
         }
     }
-    deliver(&client, settings, &outbox).await;
+    deliver(&client, settings, &outbox, None).await;
     eprintln!("{PROGRAM}: ended by a signal");
     Ok(())
 }
 
-/// Sends the Changes that wait; those that the server has taken wait no longer.
-async fn deliver(client: &Client, settings: &Settings, outbox: &Store) {
+/// Sends the Changes that wait, and a fresh one that could not be kept; what the server has taken waits no longer.
+async fn deliver(client: &Client, settings: &Settings, outbox: &Store, fresh: Option<&Change>) {
     if client.connection_state() != State::Connected {
         return;
     }
     let waiting = outbox.waiting();
     let subject = format!("slackwater.change.{}", settings.pool);
-    for (_, change) in &waiting {
+    // On a full disk a Change is told once, or never: better than not at all.
+    let unkept = fresh.filter(|fresh| waiting.iter().all(|(_, kept)| kept.id != fresh.id));
+    for change in waiting.iter().map(|(_, kept)| kept).chain(unkept) {
         if client.publish(subject.clone(), encode(change).into()).await.is_err() {
             return;
         }
