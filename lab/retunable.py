@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lab.hosts import Host
-from lab.paths import BIN, DEBIAN, LAB_DIR, LabError, program
+from lab.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
 from lab.spawn import Program
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def wsengine_toml(host: Host, pool: str, bus: str, knobs: dict[str, dict[str, st
     return text
 
 
-def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]]) -> list[Program]:
-    """One in each guest, beside the monitor."""
+def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Program]:
+    """One in each guest, beside the monitor; `nice` below 0: before the web server's processes."""
     engine = shutil.which("slackwater-wsengine", path=f"{os.environ.get('PATH', '')}:{BIN}")
     if engine is None:
         raise LabError(f"{BIN}/slackwater-wsengine is missing: run `make setup`")
@@ -83,7 +83,8 @@ def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, st
     for host in lab.hosts:
         config = host.folder / "wsengine.toml"
         config.write_text(wsengine_toml(host, pool, bus, knobs))
-        argv = host.inside([engine, "run", "--config", str(config)], lab.cgroups)
+        command = [system_program("nice"), "-n", str(nice), engine, "run", "--config", str(config)]
+        argv = host.inside(command, lab.cgroups)
         name = f"slackwater-wsengine of {host.name}"
         started.append(lab.add(Program.start(name, argv, host.folder / "wsengine.log")))
     return started

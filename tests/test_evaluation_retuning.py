@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,8 @@ EVENT = (
 """As the lab's hosts have it."""
 
 
-def look(state: State) -> Look:
-    return Look(time.monotonic(), [Seen("web1", verdict=verdict("web1", state)), Seen("web2")])
+def look(now_s: float, state: State) -> Look:
+    return Look(now_s, [Seen("web1", verdict=verdict("web1", state)), Seen("web2")])
 
 
 def test_orders_are_given_once_renewed_within_their_lease_and_taken_back() -> None:
@@ -57,7 +56,7 @@ def test_it_turns_all_three_knobs_of_real_servers_and_turns_them_back(
         sections = {"apache": apache.sections, "php_fpm": fpm.sections}
         control.engine("".join(sections[name](**BOUNDS[name]) for name in sections))
         decide, orders = POLICIES["wsengine-only"].make(), Orders("wsengine-only")
-        for one in orders.due(decide(look("interference")).knobs, 100.0):
+        for one in orders.due(decide(look(100.0, "interference")).knobs, 100.0):
             control.controller.send(one)
         wait_for(lambda: len(control.controller.changes) == len(KNOBS), "a Change of each knob")
         changed = {one.what: (one.before, one.after, one.applied) for one in control.controller.changes}
@@ -65,7 +64,8 @@ def test_it_turns_all_three_knobs_of_real_servers_and_turns_them_back(
         wait_for(lambda: fpm.children() == KNOBS["php_fpm.max_children"][1], "as many children")
         assert apache.number("ParentServerMPMGeneration") == 1, "one graceful restart for both of Apache's"
         assert "timeout=120" in apache.keepalive_header()
-        for one in orders.due(decide(look("calm")).knobs, 101.0):
+        assert orders.due(decide(look(101.0, "all_slow")).knobs, 101.0) == [], "one other Verdict turns nothing back"
+        for one in orders.due(decide(look(106.0, "calm")).knobs, 106.0):
             control.controller.send(one)
         for name in KNOBS:
             control.back(name)
