@@ -247,13 +247,14 @@ class WebServerOnly:
 
 
 KNOBS: dict[str, tuple[int, int]] = {
+    "php_fpm.max_children": (4, 16),
     "apache.max_request_workers": (512, 256),
     "apache.keepalive_timeout": (60, 120),
-    "php_fpm.max_children": (4, 16),
 }
 """Name as wsengine has it -> the lab's value in calm, value beside a neighbour. Directions as IC² and ICE have them
 (ICE's slide 13: least latency at MaxClients 8 with 2 children in calm, at 4 with 4 beside LLCProbe: workers halved);
-children as many as serve best beside LLCProbe in this lab (docs/second-stage.md), which is to their favour."""
+children as many as serve best beside LLCProbe in this lab (docs/second-stage.md), which is to their favour, and first
+asked for: what became of a full Apache is only known when the requests before that question are answered."""
 
 
 def _slow(look: Look, after_s: float) -> list[str]:

@@ -31,8 +31,8 @@ BOUNDS = {
     "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},
 }
 FIRST = -10
-"""Niceness of wsengine and of the tests of configurations that it runs: in a host that has lost 85% of its CPU an Order
-took 20 s otherwise, until after the neighbour was gone."""
+"""Niceness of wsengine and of the tests of configurations that it runs: they must not wait for the web server in a host
+that has lost most of its CPU."""
 LEASE_S = 30.0
 LONG_AFTER_S = 10.0
 """`ice` enters its second stage after so long, so that it also shows in scenarios of 20 s."""
