@@ -222,7 +222,7 @@ class Ours:
         for name, decision in decide(view, pool, LbengineSettings()).servers.items():
             self.positions[name] = decision.position
         weights = {one.server: self.positions[one.server].weight for one in look.servers}
-        return Answer(weights, _knobs(look, self.LONG_S) if self.knobs else {})
+        return Answer(weights, _knobs(_slow(look, self.LONG_S), len(look.servers)) if self.knobs else {})
 
 
 class WebServerOnly:
@@ -230,34 +230,47 @@ class WebServerOnly:
     Verma: "Mitigating Interference in Cloud Services by Middleware Reconfiguration", Middleware 2014, as ICE's slides
     compare themselves with it): during interference MaxClients falls, KeepAliveTimeout and php-fpm's children rise.
 
-    Tuned: it has our detector instead of its own, which takes 15 to 20 s.
+    Tuned: it has our detector instead of its own, which takes 15 to 20 s; and what was turned stays so until there was
+    no sign of interference for `LEAVE_AFTER_S`, since a reload to and fro costs more than a wrong value.
     """
 
+    LEAVE_AFTER_S = 5.0
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+
     def __call__(self, look: Look) -> Answer:
-        return Answer({one.server: one.baseline for one in look.servers}, _knobs(look, 0.0))
+        for one in _slow(look, 0.0):
+            self._until_s[one] = look.now_s + self.LEAVE_AFTER_S
+        slow = [one.server for one in look.servers if look.now_s < self._until_s.get(one.server, -math.inf)]
+        return Answer({one.server: one.baseline for one in look.servers}, _knobs(slow, len(look.servers)))
 
 
 KNOBS: dict[str, tuple[int, int]] = {
+    "php_fpm.max_children": (4, 16),
     "apache.max_request_workers": (512, 256),
     "apache.keepalive_timeout": (60, 120),
-    "php_fpm.max_children": (4, 16),
 }
 """Name as wsengine has it -> the lab's value in calm, value beside a neighbour. Directions as IC² and ICE have them
 (ICE's slide 13: least latency at MaxClients 8 with 2 children in calm, at 4 with 4 beside LLCProbe: workers halved);
-children as many as serve best beside LLCProbe in this lab (docs/second-stage.md), which is to their favour."""
+children as many as serve best beside LLCProbe in this lab (docs/second-stage.md), which is to their favour, and first
+asked for: what became of a full Apache is only known when the requests before that question are answered."""
 
 
-def _knobs(look: Look, after_s: float) -> dict[str, dict[str, int]]:
-    """Knobs of servers whose interference is `after_s` old; at most half of them, as with weights."""
-    slow = [
+def _slow(look: Look, after_s: float) -> list[str]:
+    """Servers whose interference is `after_s` old."""
+    return [
         one.server
         for one in look.servers
         if one.verdict is not None
         and one.verdict.state == "interference"
         and one.verdict.time_unix_s - one.verdict.since_unix_s >= after_s
     ]
-    slow = slow[: limit(len(look.servers), 0.5)]
-    return {server: {name: values[1] for name, values in KNOBS.items()} for server in slow}
+
+
+def _knobs(slow: Sequence[str], servers: int) -> dict[str, dict[str, int]]:
+    """Knobs of slow servers; of at most half of all, as with weights."""
+    return {server: {name: values[1] for name, values in KNOBS.items()} for server in slow[: limit(servers, 0.5)]}
 
 
 def _server(one: Seen) -> Server:

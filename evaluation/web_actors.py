@@ -30,6 +30,9 @@ BOUNDS = {
     "php_fpm": {"max_children": "[1, 64]"},
     "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},
 }
+FIRST = -10
+"""Niceness of wsengine and of the tests of configurations that it runs: they must not wait for the web server in a host
+that has lost most of its CPU."""
 LEASE_S = 30.0
 LONG_AFTER_S = 10.0
 """`ice` enters its second stage after so long, so that it also shows in scenarios of 20 s."""
@@ -46,7 +49,7 @@ class TwoStages(Passive):
         self.stack.callback(controller.stop)
         controller.start()
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
-        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS)
+        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
         self.listen()
         self.changes = self.stack.enter_context(Listener(BUS, "change"))
 
@@ -88,7 +91,7 @@ class Retuning(Passive):
         self.changes = self.stack.enter_context(Listener(BUS, "change"))
         knobs = self.stack.enter_context(Listener(BUS, "knobs"))
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
-        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS)
+        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)
         self._over = threading.Event()

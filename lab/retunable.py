@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lab.hosts import Host
-from lab.paths import BIN, DEBIAN, LAB_DIR, LabError, program
+from lab.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
 from lab.spawn import Program
 
 if TYPE_CHECKING:
@@ -75,17 +75,18 @@ def wsengine_toml(host: Host, pool: str, bus: str, knobs: dict[str, dict[str, st
     return text
 
 
-def start_wsengine(lab: Lab, host: Host) -> Program:
-    """The one of this guest, with the settings that are there."""
+def start_wsengine(lab: Lab, host: Host, nice: int = 0) -> Program:
+    """The one of this guest, with the settings that are there; `nice` below 0: before the web server's processes."""
     engine = shutil.which(WSENGINE, path=f"{os.environ.get('PATH', '')}:{BIN}")
     if engine is None:
         raise LabError(f"{BIN}/{WSENGINE} is missing: run `make setup`")
-    argv = host.inside([engine, "run", "--config", str(host.folder / "wsengine.toml")], lab.cgroups)
+    command = [system_program("nice"), "-n", str(nice), engine, "run", "--config", str(host.folder / "wsengine.toml")]
+    argv = host.inside(command, lab.cgroups)
     return lab.add(Program.start(f"{WSENGINE} of {host.name}", argv, host.folder / "wsengine.log"))
 
 
-def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]]) -> list[Program]:
+def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Program]:
     """One in each guest, beside the monitor."""
     for host in lab.hosts:
         (host.folder / "wsengine.toml").write_text(wsengine_toml(host, pool, bus, knobs))
-    return [start_wsengine(lab, host) for host in lab.hosts]
+    return [start_wsengine(lab, host, nice) for host in lab.hosts]

@@ -151,11 +151,21 @@ def test_oracles_know_that_hosts_differ_and_that_all_may_be_noisy() -> None:
 def test_web_server_only_turns_knobs_and_no_weights() -> None:
     found = answers("wsengine-only")
     assert all(answer.weights == BASE for answer in found)
-    assert [bool(answer.knobs) for answer in found] == JUDGED
+    # Kept for five looks after the last sign, whatever the Verdicts say between.
+    kept = [any(JUDGED[max(0, at - 4) : at + 1]) for at in range(len(JUDGED))]
+    assert [bool(answer.knobs) for answer in found] == kept
     assert found[10].knobs == {"host1": {name: values[1] for name, values in KNOBS.items()}}
     assert KNOBS["apache.max_request_workers"][1] < KNOBS["apache.max_request_workers"][0]
     assert KNOBS["php_fpm.max_children"][1] > KNOBS["php_fpm.max_children"][0]
     assert KNOBS["apache.keepalive_timeout"][1] > KNOBS["apache.keepalive_timeout"][0]
+
+
+def test_knobs_are_not_turned_to_and_fro_by_a_verdict_between_two_others() -> None:
+    decide = POLICIES["wsengine-only"].make()
+    sign = next(look for look, judged in zip(looks(), JUDGED, strict=True) if judged)
+    none = replace(sign, servers=[replace(one, verdict=None) for one in sign.servers])
+    turned = [bool(decide(replace(look, now_s=at)).knobs) for at, look in enumerate([sign, none, sign, *[none] * 6])]
+    assert turned == [True] * 7 + [False] * 2
 
 
 def test_slackwater_lowers_the_slow_server_s_weight_at_the_first_verdict() -> None:
