@@ -38,7 +38,7 @@ test-full: lint  ## also the slow stories
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
 	python tools/bench_sniffer.py --write docs/bench-sniffer.md
 
-bench-detector: setup  ## from a Sample's arrival to its Verdict, 10,000 nodes on one core (10 minutes, on a quiet machine)
+bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python tools/bench_detector.py --hour 400 --write docs/bench-detector.md
 
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)

@@ -1,12 +1,14 @@
 """Samples as columns: each field of a tick's Samples as one array, NaN where it is absent.
 
-A Sample becomes a row of plain numbers as soon as it is read, by one call in C while it is still in the processor's
+A Sample becomes a row of packed numbers as soon as it is read, by two calls in C while it is still in the processor's
 cache; all rows of a tick become arrays at once. At thousands of Samples a tick, coming back to each Sample for each
 field would cost more than all the rest of the detector.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -59,13 +61,14 @@ _WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absen
 _PLAIN = ("time_unix_s", "period_s", "seq", "samples_dropped")
 _NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
 _words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
+_pack = struct.Struct(f"{len(_NUMBERS)}d").pack
 
 Columns = dict[str, Floats]
 """Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
 
 `balancer.rt_mean_ms` is no Sample's: see `detector.vantage`."""
-Row = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""A Sample as `Table` takes it: its words and its numbers."""
+Row = tuple[tuple[Any, ...], bytes]
+"""A Sample as `Table` takes it: its words and its numbers, packed as doubles."""
 
 
 def fields_read() -> dict[str, set[str]]:
@@ -79,11 +82,15 @@ def fields_read() -> dict[str, set[str]]:
 def row_of(sample: Sample) -> Row:
     """A Sample as a row."""
     try:
-        return _words(sample), _numbers(sample)
+        words, numbers = _words(sample), _numbers(sample)
     except AttributeError:  # a section is absent
         absent = {name: part for name, (part, _) in SECTIONS.items() if getattr(sample, name) is None}
         whole = msgspec.structs.replace(sample, **absent)
-        return _words(whole), _numbers(whole)
+        words, numbers = _words(whole), _numbers(whole)
+    try:
+        return words, _pack(*numbers)
+    except struct.error:  # a value is absent
+        return words, _pack(*(math.nan if value is None else value for value in numbers))
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,8 @@ def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> 
     if pools.count(pool) != len(pools):
         other = next(one for one in pools if one != pool)
         raise ValueError(f"a Sample of pool {other} was handed to the detector of pool {pool}")
-    numbers = np.array([numbers for _, numbers in rows], dtype=np.float64).T.copy()
+    packed = np.frombuffer(b"".join([numbers for _, numbers in rows]))
+    numbers = packed.reshape(len(rows), len(_NUMBERS)).T.copy()
     numbers[np.isinf(numbers)] = np.nan
     columns: Columns = dict(zip(_NUMBERS, numbers, strict=True))
     columns["balancer.rt_mean_ms"] = np.full(len(rows), np.nan)

@@ -113,8 +113,11 @@ class Inbox:
         A duplicate, an older and a late one are left out. After a restart and after a hole of `WINDOW` Samples nothing
         of before counts in the windows.
         """
-        welcome = self._find_slots(table)
-        slots: Ints = np.fromiter(map(self._slot.__getitem__, table.nodes), dtype=np.int64, count=len(table))
+        known = list(map(self._slot.get, table.nodes))
+        welcome = self._find_slots(table) if None in known else []
+        if welcome:
+            known = list(map(self._slot.get, table.nodes))
+        slots: Ints = np.array(known, dtype=np.int64)
         arrivals: Ints = np.zeros(len(table), dtype=np.int64)
         fresh = np.zeros(len(table), dtype=bool)
         fresh[[row for _, row in welcome]] = True
@@ -163,8 +166,6 @@ class Inbox:
     def _find_slots(self, table: Table) -> list[tuple[int, int]]:
         """Gives a slot to each node that has none; (slot, row of its first Sample)."""
         found = []
-        if self._slot.keys() >= set(table.nodes):
-            return []
         for row, node in enumerate(table.nodes):
             if node in self._slot:
                 continue

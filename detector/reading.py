@@ -8,9 +8,9 @@ of absent values, which are seldom asked for, stay JSON until they are.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -25,13 +25,13 @@ NAMES_KNOWN = 65536
 
 
 def _part(struct: type[msgspec.Struct], names: set[str]) -> type[msgspec.Struct]:
-    """The struct with these fields only, and those that must be there."""
+    """The struct with these fields only, and those that must be there; an absent number is NaN, as columns have it."""
     fields: list[Any] = []
     for info in msgspec.structs.fields(struct):
         if info.name not in names and not info.required:
             continue
         kind: Any = list[_part(RouteTraffic, _ROUTE_FIELDS)] if info.name == "routes" else info.type  # type: ignore[misc]
-        fields.append((info.name, kind, *_default(info)))
+        fields.append((info.name, kind, math.nan) if info.default is None else (info.name, kind, *_default(info)))
     return msgspec.defstruct(struct.__name__, fields, gc=False, frozen=True)
 
 
@@ -72,9 +72,17 @@ _decode_whole = msgspec.json.Decoder(Sample).decode
 _pattern = re.compile(NAME_PATTERN)
 
 
-@lru_cache(NAMES_KNOWN)
+_known: set[str] = set()
+"""Names that match their pattern; emptied when there are too many."""
+
+
 def _is_name(text: str) -> bool:
-    return len(text) <= MAX_NAME and _pattern.search(text) is not None
+    if len(text) > MAX_NAME or _pattern.search(text) is None:
+        return False
+    if len(_known) >= NAMES_KNOWN:
+        _known.clear()
+    _known.add(text)
+    return True
 
 
 def decode(data: bytes | str) -> Sample:
@@ -85,6 +93,8 @@ def decode(data: bytes | str) -> Sample:
     """
     try:
         sample = _decode(data)
+        if sample.node in _known and sample.pool in _known:
+            return sample
         if not (_is_name(sample.node) and _is_name(sample.pool)):
             _decode_whole(data)  # which refuses it
         return sample

@@ -112,10 +112,11 @@ class Together:
 
     def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:
         """For each of `slots` how many of the others that count lose alike, and how many others count."""
-        lost = self._lost.max(axis=1)
-        ordered = np.sort(lost[counts])
-        mine, among = lost[slots], counts[slots]
-        others: Ints = len(ordered) - among.astype(np.int64)
+        mine, among = self._lost[slots].max(axis=1), counts[slots]
+        others: Ints = counts.sum() - among.astype(np.int64)
+        if not (mine >= MUCH).any():
+            return np.zeros(len(slots), dtype=np.int64), others
+        ordered = np.sort(self._lost[counts].max(axis=1))
         least, most = np.maximum(ALIKE * mine, MUCH), mine / ALIKE
         within = np.searchsorted(ordered, most, side="right") - np.searchsorted(ordered, least)
         # Who counts is one of those that lose as much as itself.

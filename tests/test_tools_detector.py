@@ -102,8 +102,8 @@ def test_the_page_tells_each_kind_and_each_disturbance_with_counts(tmp_path: Pat
     said = plan.page(tmp_path)
     for line in (
         "| shipped | 3 | 1 | 0.5 | 0.59 | 1 | 1.00 | 114 |",
-        "| disk | no | 2 | 2 | 2 | 1 | 0.6 | 0.6 |",
-        "| cpu | yes | 1 | 9 | 1 | 1 | 0.4 | 0.4 |",
+        "| disk | no | 2 | 2.0 | 2 | 1 | 0.6 | 0.6 |",
+        "| cpu | yes | 1 | 9.0 | 1 | 1 | 0.4 | 0.4 |",
         "| reload | 600, 1 | 600, 1 |",
         "| nothing | 3000, 0 | 3000, 0 |",
         "| application, estimator | rows | PAAE | R2 | 10% | 100% |",

@@ -146,7 +146,8 @@ def run(
     now_s = 0.0
     spare_the_collector()
     for number in range(-1, rounds):
-        end_s, timed = (warm_s, lambda: 0.0) if number < 0 else (warm_s + (number + 1) * seconds, clock)
+        end_s = warm_s + (number + 1) * seconds
+        timed = stopped if number < 0 else clock
         busy_s, decode_s, counted, began_s = 0.0, 0.0, 0, now_s
         latency: list[float] = []
         found: set[str] = set()
@@ -179,6 +180,11 @@ def run(
                 behind_s=max(0.0, now_s - at_s),
                 memory_mib=memory_mib(),
             )
+
+
+def stopped() -> float:
+    """The clock of what is not timed."""
+    return 0.0
 
 
 def memory_mib() -> float:
@@ -251,7 +257,7 @@ def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
     """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
     load = Load(options.hour, options.period, float("inf"), LEVELS)
     said = []
-    for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, lambda: 0.0), 1):
+    for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
         said.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
     return [
         "",

@@ -159,7 +159,8 @@ def kinds(name: str, one: dict[str, Any]) -> list[str]:
     ]
     for kind, its in one["by_kind"].items():
         felt, trained = its["felt"], "yes" if kind in one["trained_on"] else "no"
-        counts = f"{its['noises']} | {shown(its['harm_median'])} | {felt['noises']} | {felt['noises'] - felt['missed']}"
+        harm = "-" if its["harm_median"] is None else f"{its['harm_median']:.1f}"
+        counts = f"{its['noises']} | {harm} | {felt['noises']} | {felt['noises'] - felt['missed']}"
         lines.append(f"| {kind} | {trained} | {counts} | {delays(felt)} |")
     return lines
 
