@@ -267,7 +267,7 @@ async fn deliver(client: &Client, settings: &Settings, outbox: &Store, fresh: Op
     }
     let waiting = outbox.waiting();
     let subject = format!("slackwater.change.{}", settings.pool);
-    // On a full disk a Change is told once, or never: better than not at all.
+    // On a full disk it is told now or never. One that was just taken from the disk comes twice: its id tells.
     let unkept = fresh.filter(|fresh| waiting.iter().all(|(_, kept)| kept.id != fresh.id));
     for change in waiting.iter().map(|(_, kept)| kept).chain(unkept) {
         if client.publish(subject.clone(), encode(change).into()).await.is_err() {
