@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,13 @@ INTERFERENCE = "interference"
 
 
 def answer_s(
-    weights: Sequence[tuple[float, str, int, int]], servers: Collection[str], calm_s: float, on_s: float
+    weights: Sequence[tuple[float, str, int, int]],
+    servers: Collection[str],
+    calm_s: float,
+    on_s: float,
+    off_s: float = math.inf,
 ) -> float | None:
-    """Seconds from the first neighbour until a weight of one of the servers fell; None: it never did.
+    """Seconds from the first neighbour until a weight of one of the servers fell; None: not before the last one ended.
 
     Some policies move weights in calm too (agents do so every second). So a fall counts only below everything that the
     server had in calm, by as much as its weight went up and down there. `weights` are (at_s, server, weight, requests)
@@ -24,7 +29,7 @@ def answer_s(
         low, high = calm.get(server, (weight, weight))
         if calm_s <= at_s <= on_s:
             calm[server] = min(low, weight), max(high, weight)
-        elif at_s > on_s and server in calm and weight < low and weight <= max(0, low - (high - low)):
+        elif on_s < at_s <= off_s and server in calm and weight < low and weight <= max(0, low - (high - low)):
             return at_s - on_s
     return None
 

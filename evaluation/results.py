@@ -74,7 +74,7 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     members = hosts(max(SCENARIOS[recorded.run.scenario].hosts) + 1)
     noisy = {members[number].name for number in SCENARIOS[recorded.run.scenario].hosts}
     found: dict[str, Any] = {
-        "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s),
+        "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s, marks.off_s),
         "detected_s": None,
         "detections_s": None,
     }

@@ -35,6 +35,11 @@ def test_what_is_of_before_the_calm_or_of_other_servers_does_not_count() -> None
     assert answer_s(looks(100, 100, 100, 60), {"host2"}, 0.5, 2.5) is None
 
 
+def test_a_fall_after_the_neighbours_have_gone_is_no_answer() -> None:
+    assert answer_s(looks(100, 100, 100, 60), {"host1"}, 0.0, 1.5, 2.5) is None
+    assert answer_s(looks(100, 100, 60, 60), {"host1"}, 0.0, 1.5, 2.5) == pytest.approx(0.5)
+
+
 def test_each_neighbour_has_its_own_detection() -> None:
     bursts = [{"host": "host1", "on_s": at, "off_s": at + 2.0} for at in (10.0, 17.0, 24.0)]
     other = {"host": "host2", "on_s": 10.0, "off_s": 20.0}
