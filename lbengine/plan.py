@@ -190,7 +190,7 @@ def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_t
     ]
     affected_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if load.reduce)
     fine_rps = math.fsum(capacity) - affected_rps
-    left_rps = min(max(total_rps - u_threshold * fine_rps, 0.0), total_rps * affected_rps / (affected_rps + fine_rps))
+    left_rps = residual.left_rps(fine_rps, affected_rps, total_rps, u_threshold)
     rates = [
         max(rate, left_rps * mu / affected_rps) if load.reduce else 0.0
         for load, mu, rate in zip(loads, capacity, rates, strict=True)

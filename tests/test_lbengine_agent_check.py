@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from real_agent import Agent
 from real_haproxy import RealHAProxy, agent_inter_ms, backend, haproxy, needs_haproxy, servers_of, until, web_servers
 
 from lbengine.agent_check import PATIENCE_S, TELL_AGAIN_S, AgentCheck, in_force, percent_of
@@ -167,39 +165,6 @@ def test_leases_that_end_by_themselves_are_waited_for_but_not_for_ever() -> None
 
 
 # --- a real HAProxy
-
-
-class Agent:
-    """Answers each connection with a line; what HAProxy sent is in `heard`."""
-
-    def __init__(self) -> None:
-        self.line = "100%\n"
-        self.asked = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):  # a HAProxy that is reloaded hangs up
-                connection.sendall(self.line.encode())
-                self.asked += 1
-
-    def close(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._thread.join(5.0)
-
-    def twice_more(self) -> None:
-        """Returns when an answer of now has surely been taken in."""
-        before = self.asked
-        until(lambda: self.asked >= before + 3, "HAProxy asks its agent")
 
 
 @contextmanager

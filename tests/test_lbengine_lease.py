@@ -12,6 +12,7 @@ import pytest
 
 from lbengine.baseline import Baseline
 from lbengine.lease import LEASE_S, RENEW_S, Lease, Record, keys_of
+from lbengine.leases import Leases
 from lbengine.pause import Pause
 from slackwater.bus import BusError
 from slackwater.config import PoolSettings
@@ -69,7 +70,7 @@ def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -
     return made
 
 
-def say(*steps: Lease) -> list[str]:
+def say(*steps: Lease | Leases) -> list[str]:
     return [asyncio.run(step.step()) for step in steps]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from played_verdict import verdict
 from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
-from test_lbengine_lease import Clock, Store
+from test_lbengine_lease import Clock, Store, say
 
 from lbengine.baseline import Baseline
 from lbengine.engine import Engine
@@ -46,10 +46,6 @@ def leases(store: Store, clock: Clock, names: str, host: str) -> Leases:
     for lease in made._leases:
         lease._me = msgspec.structs.replace(lease._me, host=host, pid=1)
     return made
-
-
-def say(*steps: Leases) -> list[str]:
-    return [asyncio.run(step.step()) for step in steps]
 
 
 def holders(store: Store) -> dict[str, str]:

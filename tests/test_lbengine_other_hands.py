@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from played_verdict import verdict
+from real_agent import Agent
 from real_haproxy import RealHAProxy, agent_inter_ms, haproxy, needs_haproxy, servers_of, until, web_servers
 from srv_dns import SrvDns
 
@@ -89,31 +88,6 @@ def test_a_server_in_slowstart_is_told_of_and_its_weight_stays_as_it_is(tmp_path
             assert site.running.shares(10) == [0.0, 1.0]
 
 
-class Agent:
-    """A server's own agent, which tells HAProxy its share: what an agent-check asks."""
-
-    def __init__(self) -> None:
-        self.answer = "100%"
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.sendall(f"{self.answer}\n".encode())
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5.0)
-
-
 def test_a_live_agent_check_beside_us_is_warned_of_and_what_it_sets_is_left_alone(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         ports = stack.enter_context(web_servers(3))
@@ -125,13 +99,13 @@ def test_a_live_agent_check_beside_us_is_warned_of_and_what_it_sets_is_left_alon
         told = "\n".join(check(site.pool, LbengineSettings()))
         assert "the agent-check of host2 sets weights too; two writers would fight" in told
         site.cycle()
-        agent.answer = "30%"
+        agent.line = "30%\n"
         until(lambda: site.weights()["host2"] == 30, "HAProxy has asked the agent")
         assert "host2 100 -> 30 by someone else" in site.cycle("host2")
         assert "host2 is held at 30 by someone else" in site.cycle("host2")
         site.cycle("host1")
         assert site.weights() == {"host1": 0, "host2": 30, "host3": 100}
-        agent.answer = "100%"
+        agent.line = "100%\n"
         until(lambda: site.weights()["host2"] == 100, "HAProxy has asked the agent again")
         assert "someone else" not in site.cycle()
         assert {change.by for change in site.journal.changes("web") if change.target == "host2"} == {"someone else"}
