@@ -17,12 +17,11 @@ from lbengine.decide import View, decide
 from lbengine.guard import limit
 from lbengine.law import optimal
 from lbengine.ramp import Position
+from lbengine.residual import in_flight
 from lbengine.snapshot import Server, Snapshot
 from slackwater.config import Law, LbengineSettings, PoolSettings
 from slackwater.messages import Verdict
 
-FULLEST = 0.98
-"""Utilisation at which a full server's requests are counted."""
 INTERVAL_S = 1.0
 """Peers look once a second; Envoy's `interval` is 10 s and the usual agent-inter 2 s, which would be to our favour."""
 
@@ -184,8 +183,7 @@ class Oracle:
             return Answer(base)
         wanted = optimal(able, total)
         if self.balance == "leastconn":
-            filled = [min(rate / mu, FULLEST) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
-            wanted = [u / (1.0 - u) for u in filled]
+            wanted = [in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
         most = max(wanted)
         return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})
 

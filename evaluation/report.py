@@ -93,9 +93,13 @@ def _short(parts: Parts, summary: dict[str, Any] | None, gridded: dict[str, Any]
     lacks = [] if summary is None else [results.cut_short(summary)]
     if summary is None:
         lacks.append("NO COMPARISON: nothing was measured in the lab for this report")
-    if gridded and not gridded["complete"]:
-        lacks.append(f"CUT SHORT: {gridded['cells_done']} of {gridded['cells_planned']} cells of the grid")
+    if gridded and (short := _grid_short(gridded)):
+        lacks.append(f"{short} of the grid")
     return "; ".join(filter(None, lacks))
+
+
+def _grid_short(found: dict[str, Any]) -> str:
+    return "" if found["complete"] else f"CUT SHORT: {found['cells_done']} of {found['cells_planned']} cells"
 
 
 def read_simulated(path: Path) -> dict[str, Any]:
@@ -274,14 +278,9 @@ def _gridded(drawing: Drawing, found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return page.missing(title, "no grid was given (`slackwater lab grid`)")
     body = [f"<h2>{title}</h2>"]
-    if not found["complete"]:
-        body.append(page.warning(f"CUT SHORT: {found['cells_done']} of {found['cells_planned']} cells"))
-    asked = found["question"]
-    body.append(
-        f"<p>One host, closed loop of {asked['clients']} clients, noise {escape(asked['noise'])},"
-        f" {asked['rounds']} rounds. The fastest cell is framed.</p>"
-    )
-    short = "" if found["complete"] else f"CUT SHORT: {found['cells_done']} of {found['cells_planned']} cells"
+    short = _grid_short(found)
+    if short:
+        body.append(page.warning(short))
     drawn = figures.workers_by_children(found, drawing.out / "grid.png", short)
     return body + page.figure(drawn, "Mean response time by cell", drawing.command)
 
