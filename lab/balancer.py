@@ -19,6 +19,8 @@ BACKEND = "web"
 BASE_WEIGHT = 100
 BALANCES = ("roundrobin", "leastconn", "random(2)")
 RELOAD_WAIT_S = 10.0
+ACCEPTS = 0x10000
+"""The flag of a socket that listens in /proc/net/unix (__SO_ACCEPTCON)."""
 
 
 def configuration(
@@ -124,6 +126,16 @@ def master_hears(pid: int, info: str) -> bool:
     return bool(hears) and (waits or not (2, 5) <= version < (3, 1))
 
 
+def listens(pid: int, path: str | Path) -> bool:
+    """Whether a process listens on a Unix socket. After a reload both workers do for a moment: either may answer."""
+    rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    accepting = {row[6] for row in rows if int(row[3], 16) & ACCEPTS and row[-1].startswith(str(path))}
+    try:
+        return any(str(fd.readlink())[8:-1] in accepting for fd in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:  # the process ended, or closed a file meanwhile
+        return Path(f"/proc/{pid}").exists()
+
+
 class Balancer:
     """HAProxy as a running program."""
 
@@ -180,6 +192,12 @@ class Balancer:
         wait_until(
             lambda: self.answers() and self.worker_pid() != before,
             "HAProxy's new worker",
+            RELOAD_WAIT_S,
+            watch=[self.program],
+        )
+        wait_until(
+            lambda: not listens(before, self.admin_socket),
+            "HAProxy's old worker to close its sockets",
             RELOAD_WAIT_S,
             watch=[self.program],
         )

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from lab.balancer import master_hears
+from lab.balancer import listens, master_hears
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -191,7 +191,10 @@ class RealHAProxy:
             write_configuration(self.folder, self.port, backends)
         self.process.send_signal(signal.SIGUSR2)
         until(lambda: self._answers() and self.pid() != before, "the reloaded HAProxy answers")
-        until(lambda: not self._listens(before), "the HAProxy of before has closed the sockets that both listened on")
+        until(
+            lambda: not listens(before, self.socket),
+            "the HAProxy of before has closed the sockets that both listened on",
+        )
 
     def stop(self) -> None:
         self.process.terminate()
@@ -200,15 +203,6 @@ class RealHAProxy:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-    def _listens(self, pid: int) -> bool:
-        """Does this process listen on the admin socket? For a moment after a reload both workers do."""
-        rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
-        accepting = {row[6] for row in rows if int(row[3], 16) & 0x10000 and row[-1].startswith(self.socket)}
-        try:
-            return any(str(fd.readlink())[8:-1] in accepting for fd in Path(f"/proc/{pid}/fd").iterdir())
-        except FileNotFoundError:  # it ended, or closed one meanwhile: asked again by `until` if it still runs
-            return Path(f"/proc/{pid}").exists()
 
     def _answers(self) -> bool:
         try:
