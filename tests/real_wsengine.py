@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,7 +69,7 @@ class Nats:
 
     def start(self) -> None:
         self._process = subprocess.Popen(nats_server.command(self._folder, self.listen))
-        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log")
+        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log", IN_TIME_S)
 
     def stop(self) -> None:
         if self._process:
@@ -129,6 +129,18 @@ class Controller:
         headers = (signer or self.signer).headers(payload) if signed else None
         self._do(self._client.publish("slackwater.order.web.web1", payload, headers=headers))
         self._do(self._client.flush())
+
+    def send_together(self, orders: Iterable[Order]) -> None:
+        """Publishes Orders in one go: between two of them nobody can be kept waiting."""
+
+        async def publish() -> None:
+            for order in orders:
+                payload = messages.encode(order)
+                headers = self.signer.headers(payload)
+                await self._client.publish("slackwater.order.web.web1", payload, headers=headers)
+            await self._client.flush()
+
+        self._do(publish())
 
     def order(self, knob: str, value: int | float | str, lease_s: float = 60.0) -> Change:
         """Gives an Order and returns the next Change of its knob."""
