@@ -161,8 +161,8 @@ def test_a_broken_site_configuration_is_never_reloaded_and_the_files_stay_as_the
     assert "Invalid command 'Nonsense'" in change.why
     assert not server.drop_in.exists()
     assert server.number("ParentServerMPMGeneration") == 0
-    # Broken while a lease is in force: when that ends, the baseline is back on disk at once, and the restart comes when the
-    # site is mended.
+    # Broken while a lease is in force: when that ends, the baseline is back on disk at once, and the restart comes when
+    # the site is mended.
     says(server, EVENT)
     control.controller.order(WORKERS, 10)
     says(server, EVENT + "Nonsense on\n")
