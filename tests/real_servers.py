@@ -108,25 +108,35 @@ class Apache:
     def status(self) -> dict[str, str] | None:
         """server-status?auto, while Apache answers."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}/server-status?auto", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://{self.address}/server-status?auto", timeout=10) as answer:
                 lines = answer.read().decode().splitlines()
-        except OSError:
+        except (OSError, http.client.HTTPException):  # a connection of before a restart may be closed at any point
             return None
         return dict(line.split(": ", 1) for line in lines if ": " in line)
 
+    def told(self, name: str) -> str:
+        """A line of server-status?auto, as soon as Apache answers."""
+        return (wait_for(self.status, "Apache answers") or {})[name]
+
     def number(self, name: str) -> int:
-        return int((self.status() or {})[name])
+        return int(self.told(name))
 
     def keepalive_header(self) -> str:
-        """What a response says of its connection."""
-        connection = http.client.HTTPConnection(self.address, timeout=5)
-        try:
-            connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
-            answer = connection.getresponse()
-            answer.read()
-            return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
-        finally:
-            connection.close()
+        """What a response says of its connection, as soon as Apache answers."""
+
+        def header() -> str:
+            connection = http.client.HTTPConnection(self.address, timeout=10)
+            try:
+                connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
+                answer = connection.getresponse()
+                answer.read()
+                return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
+            except (OSError, http.client.HTTPException):
+                return ""
+            finally:
+                connection.close()
+
+        return wait_for(header, "Apache answers")
 
     def sections(self, **others: object) -> str:
         settings = {
@@ -166,8 +176,9 @@ class Fpm:
         self.process = subprocess.Popen(
             [*self.command, "-y", str(self.conf), "--nodaemonize"], start_new_session=True, stderr=subprocess.DEVNULL
         )
+        pid = folder / "php-fpm.pid"
         wait_for((folder / "php.sock").exists, "php-fpm listens")
-        wait_for(lambda: (folder / "php-fpm.pid").exists(), "php-fpm says its process")
+        wait_for(lambda: pid.exists() and pid.read_text().strip(), "php-fpm says its process")
 
     def children(self) -> int:
         """Processes of the pool."""
