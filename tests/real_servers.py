@@ -28,6 +28,7 @@ needs_servers = [
 ]
 WORKERS, TIMEOUT, KEEPALIVE = "apache.max_request_workers", "apache.keepalive_timeout", "apache.keepalive"
 CHILDREN = "php_fpm.max_children"
+ANSWERS_WITHIN_S = 30.0
 TROUBLES = {"full": "the disk is full", "read-only": "its file system is read-only"}
 """What may become of a folder, and what it is called."""
 
@@ -42,7 +43,8 @@ def small_disk(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        # Lazily: whoever still has a file of it open keeps only that.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def spoil(place: Path, trouble: str) -> None:
@@ -108,24 +110,21 @@ class Apache:
     def status(self) -> dict[str, str] | None:
         """server-status?auto, while Apache answers."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}/server-status?auto", timeout=10) as answer:
+            page = f"http://{self.address}/server-status?auto"
+            with urllib.request.urlopen(page, timeout=ANSWERS_WITHIN_S) as answer:
                 lines = answer.read().decode().splitlines()
-        except (OSError, http.client.HTTPException):  # a connection of before a restart may be closed at any point
+        except (OSError, http.client.HTTPException):
             return None
         return dict(line.split(": ", 1) for line in lines if ": " in line)
 
-    def told(self, name: str) -> str:
-        """A line of server-status?auto, as soon as Apache answers."""
-        return (wait_for(self.status, "Apache answers") or {})[name]
-
     def number(self, name: str) -> int:
-        return int(self.told(name))
+        return int((wait_for(self.status, "Apache answers") or {})[name])
 
     def keepalive_header(self) -> str:
-        """What a response says of its connection, as soon as Apache answers."""
+        """What a response says of its connection; a connection of before a restart may be closed at any point."""
 
         def header() -> str:
-            connection = http.client.HTTPConnection(self.address, timeout=10)
+            connection = http.client.HTTPConnection(self.address, timeout=ANSWERS_WITHIN_S)
             try:
                 connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
                 answer = connection.getresponse()
@@ -176,9 +175,9 @@ class Fpm:
         self.process = subprocess.Popen(
             [*self.command, "-y", str(self.conf), "--nodaemonize"], start_new_session=True, stderr=subprocess.DEVNULL
         )
-        pid = folder / "php-fpm.pid"
         wait_for((folder / "php.sock").exists, "php-fpm listens")
-        wait_for(lambda: pid.exists() and pid.read_text().strip(), "php-fpm says its process")
+        pid = folder / "php-fpm.pid"
+        wait_for(lambda: pid.exists() and pid.read_text(), "php-fpm says its process")
 
     def children(self) -> int:
         """Processes of the pool."""

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,7 +72,7 @@ class Nats:
 
     def start(self) -> None:
         self._process = subprocess.Popen(nats_server.command(self._folder, self.listen))
-        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log")
+        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log", IN_TIME_S)
 
     def stop(self) -> None:
         if self._process:
@@ -126,14 +126,18 @@ class Controller:
         )
         return msgspec.structs.replace(order, **others)
 
-    def send(self, *orders: Order, signer: Signer | None = None, signed: bool = True) -> None:
-        """Publishes Orders on web1's subject, whatever is in them, in one go; returns when somebody has heard each.
+    def send(self, order: Order, *, signer: Signer | None = None, signed: bool = True) -> None:
+        """Publishes an Order on web1's subject, whatever is in it."""
+        payload = messages.encode(order)
+        self._send([(payload, (signer or self.signer).headers(payload) if signed else None)])
 
-        A subscription may reach the server a moment after its engine said that it is connected.
-        """
+    def send_together(self, orders: Iterable[Order]) -> None:
+        """Publishes Orders in one go: between two of them nobody can be kept waiting."""
         payloads = [messages.encode(order) for order in orders]
-        keys = signer or self.signer
-        left: list[Signed] = [(payload, keys.headers(payload) if signed else None) for payload in payloads]
+        self._send([(payload, self.signer.headers(payload)) for payload in payloads])
+
+    def _send(self, left: list[Signed]) -> None:
+        """Once more what nobody heard: a subscription may arrive after its engine has said that it is connected."""
 
         def are_heard() -> bool:
             left[:] = self._do(self._publish(left))

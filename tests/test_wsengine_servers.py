@@ -104,7 +104,7 @@ def test_an_apache_that_runs_with_other_limits_than_its_files_say_is_not_turned(
     wait_for(lambda: server.number("ParentServerMPMGeneration") == 1, "Apache has restarted")
     engine = control.engine(server.sections())
     runs = {"event": 30, "prefork": 40}[mpm]
-    wait_for(lambda: len(server.told("Scoreboard")) == runs, "the new children answer")
+    wait_for(lambda: len((server.status() or {})["Scoreboard"]) == runs, "the new children answer")
     change = control.controller.order(WORKERS, 10)
     assert change.why == (
         f"refused: the running Apache has {runs} places for requests (server-status), its configuration comes to 60: "
@@ -137,7 +137,7 @@ def test_orders_that_come_together_are_one_graceful_restart(
     server = apache("event", EVENT)
     control.engine(server.sections(reload_min_interval_s=3.0))
     values = ((WORKERS, 10), (TIMEOUT, 20), (KEEPALIVE, "off"))
-    control.controller.send(*(control.controller.make(knob, value) for knob, value in values))
+    control.controller.send_together([control.controller.make(knob, value) for knob, value in values])
     wait_for(lambda: len(control.controller.changes) == 3, "three Changes")
     assert all(change.applied for change in control.controller.changes)
     assert server.number("ParentServerMPMGeneration") == 1
