@@ -48,7 +48,7 @@ def serving(port: int) -> Iterator[int]:
     argv = [sys.executable, "-ISE", str(REPOSITORY / "evaluation/frames.py"), "serve", str(port), "here"]
     server = subprocess.Popen(argv)
     try:
-        eventually("it serves", lambda: bool(frames.watch("127.0.0.1", port, 1, 0.2)["frames"]), 20.0)
+        eventually("it serves", lambda: bool(frames.watch("127.0.0.1", port, 1, 0.2)["frames"]), 60.0)
         yield server.pid
     finally:
         server.send_signal(signal.SIGCONT)
