@@ -8,8 +8,8 @@ import socket
 from pathlib import Path
 
 LOWEST, COUNT = 20_000, 10_000
-"""Ports for tests. Those that the kernel hands out by itself (ip_local_port_range) begin at 32768: a port of theirs that
-is free now may be a connection's, or another listener's, before a server has started on it."""
+"""Ports for tests. Those that the kernel hands out by itself (ip_local_port_range) begin at 32768: one of them that is
+free now may be a connection's, or another listener's, before a server has started on it."""
 _next = itertools.count(os.getpid() * 97)
 
 
