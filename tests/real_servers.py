@@ -121,15 +121,21 @@ class Apache:
         return int((wait_for(self.status, "Apache answers") or {})[name])
 
     def keepalive_header(self) -> str:
-        """What a response says of its connection."""
-        connection = http.client.HTTPConnection(self.address, timeout=ANSWERS_WITHIN_S)
-        try:
-            connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
-            answer = connection.getresponse()
-            answer.read()
-            return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
-        finally:
-            connection.close()
+        """What a response says of its connection; a connection of before a restart may be closed at any point."""
+
+        def header() -> str:
+            connection = http.client.HTTPConnection(self.address, timeout=ANSWERS_WITHIN_S)
+            try:
+                connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
+                answer = connection.getresponse()
+                answer.read()
+                return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
+            except (OSError, http.client.HTTPException):
+                return ""
+            finally:
+                connection.close()
+
+        return wait_for(header, "Apache answers")
 
     def sections(self, **others: object) -> str:
         settings = {

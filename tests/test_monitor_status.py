@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sniffer_traffic import MODULES, free_port, program, running, wait_for
+from real_processes import free_port
+from sniffer_traffic import MODULES, program, running, wait_for
 
 THREADS = 8
 CHILDREN = 2

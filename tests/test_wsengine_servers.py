@@ -143,8 +143,8 @@ def test_orders_that_come_together_are_one_graceful_restart(
 ) -> None:
     server = apache("event", EVENT)
     control.engine(server.sections(reload_min_interval_s=3.0))
-    for knob, value in ((WORKERS, 10), (TIMEOUT, 20), (KEEPALIVE, "off")):
-        control.controller.send(control.controller.make(knob, value))
+    values = ((WORKERS, 10), (TIMEOUT, 20), (KEEPALIVE, "off"))
+    control.controller.send_together([control.controller.make(knob, value) for knob, value in values])
     wait_for(lambda: len(control.controller.changes) == 3, "three Changes")
     assert all(change.applied for change in control.controller.changes)
     assert server.number("ParentServerMPMGeneration") == 1
