@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from test_bus import Server, until
 
-from slackwater.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter
+from slackwater.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Line
 
 SENDERS = 200
 AGAIN_S = 0.5
@@ -37,6 +37,12 @@ def test_a_long_message_counts_as_several() -> None:
     assert not meter.counts("a", PER_S * BYTES_A_MESSAGE, 0.0)
     assert meter.counts("b", BYTES_A_MESSAGE - 1, 0.0)
     assert meter.floods(0.0) == ["a"]
+
+
+def test_after_this_process_stood_still_the_first_look_decides_nothing() -> None:
+    line = _Line(0.0, credit=10, limit=11)
+    assert [line.is_silent(60.0), line.is_silent(61.0)] == [False, True]
+    assert [line.lasts(60.0, 5.0), line.lasts(61.0, 5.0)] == [False, True]
 
 
 @pytest.fixture
