@@ -68,7 +68,7 @@ def test_every_goal_says_reached_not_reached_or_not_decided_in_one_table(compare
     worse = next(goal for goal in found if "each scenario" in goal.what)
     assert worse.reached is None, "two of the scenarios say nothing of the others"
     assert "one -50% of 5" in worse.found
-    assert "in fewer than 5 rounds: one-70, " in worse.found
+    assert "in fewer than 3 rounds: one-70, " in worse.found
     assert "one-closed -5" in worse.found
     assert all(goal.word == "not decided" for goal in goals.of_comparison(None))
 
