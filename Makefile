@@ -65,7 +65,7 @@ screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshot
 EVALUATION := evaluation-run
 MINUTES :=
 
-evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 6 hours; MINUTES=40: a piece, goes on)
+evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 hours; MINUTES=40: a piece, goes on)
 	mkdir -p $(EVALUATION)
 	test -e $(EVALUATION)/size.json || slackwater lab simulate --servers 10 --servers 100 --servers 1000 \
 	  --servers 10000 --model cycles --period 1 --seconds 30 --policy slackwater --json $(EVALUATION)/size.json
