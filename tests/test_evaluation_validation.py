@@ -14,17 +14,21 @@ from evaluation import goals, plan, recording, validation
 from evaluation.plan import CompareError
 from evaluation.recording import Marks, Recorded
 from evaluation.sim.requests import Simulation
-from evaluation.sim.setup import WARM_UP_S, Setup
+from evaluation.sim.setup import Setup
 
 TRUTH = Setup(
     servers=3,
     capacity_rps=50.0,
     load=0.5,
     quota_cores=0.4,
+    machine_cores=2.0,
+    arrivals_cv2=0.1,
     cost_cv2=0.5,
     overhead_ms=0.7,
     neighbour_cores=1.0,
+    crowding=0.4,
     episode_s=0.0,
+    warm_up_s=5.0,
 )
 CALM_S, LOUD_S = 6.0, 20.0
 
@@ -38,9 +42,9 @@ def simulated_run(run: plan.Run) -> Recorded:
         setup = replace(TRUTH, balance=balance, noisy=noisy, taken=1.0 - 1e-9, seconds=lasts_s, seed=100 + run.number)
         made = Simulation(setup, policy, None)
         made.run()
-        done = [one for one in made._ended if made._began[one] >= WARM_UP_S]
-        due += [begin_s + made._began[one] - WARM_UP_S for one in done]
-        seconds += [made._ended[one] - made._began[one] + TRUTH.overhead_ms / 1e3 for one in done]
+        ended_s, took_s, _ = made.answered()
+        due += (begin_s + ended_s - took_s - TRUTH.warm_up_s).tolist()
+        seconds += took_s.tolist()
     marks = Marks(0.0, CALM_S, CALM_S + LOUD_S, CALM_S + LOUD_S)
     return Recorded(run, marks, 0, np.array(due), np.array(seconds), np.full(len(due), 200))
 
@@ -60,11 +64,15 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validation, "SEEDS", (1, 2))
-    monkeypatch.setattr(validation, "CORES", (0.4, 1.0, 2.0))
+    monkeypatch.setattr(validation, "CORES", (0.5, 1.0, 2.0))
+    monkeypatch.setattr(validation, "CROWDING", (0.0, 0.4, 1.5))
     monkeypatch.setattr(validation, "VARIATIONS", (0.0, 0.5, 4.0))
     found = validation.validate([folder], None)
     assert found["calibration"]["cost_cv2"] == 0.5
     assert found["calibration"]["neighbour_cores"] == 1.0
+    assert found["calibration"]["crowding"] == 0.4
+    assert found["calibration"]["arrivals_cv2"] == pytest.approx(0.1, abs=0.05)
+    assert found["calibration"]["after_share"] == 0.0
     assert found["calibration"]["overhead_ms"] == pytest.approx(0.7, abs=0.3)
     by_policy = {one["policy"]: one for one in found["compared"]}
     assert by_policy.keys() == {"static", "leastconn"}
