@@ -1,10 +1,10 @@
 """The simulator against the lab: calibrated on what a comparison shows under static weights, compared with what it shows
 under the other policies, which are predictions.
 
-Known, not fitted: hosts, quotas, the machine's cores, capacity, load, and how even the generator's beat is (recorded).
-Fitted on calm: what a response takes besides CPU, or which share of its CPU time comes after it, from the median; how
-much the requests' costs differ, from p95. Fitted on noise, on quantiles of all responses: how many cores the neighbour
-runs on while there is quota, and how much it slows everything beside it down.
+Known, not fitted: hosts, quotas, the machine's cores, rate and evenness of the load, and the CPU time that a request took
+beside the neighbour. Fitted on calm: what a response takes besides CPU, from the median, and how much the requests' costs
+differ, from p95. Fitted on noise, on quantiles of all responses: on how many cores the neighbour runs while there is quota,
+and how long who comes to a core waits for it there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from detector.tree import Model
 from evaluation import recording
-from evaluation.plan import CompareError, Run, load
+from evaluation.plan import CompareError, Plan, load
 from evaluation.recording import Recorded
 from evaluation.scenarios import SCENARIOS
 from evaluation.sim.requests import Simulation, simulate
@@ -27,11 +27,11 @@ from evaluation.sim.server import HOST_CORES
 from evaluation.sim.setup import LAWS, WARM_UP_S, Setup
 
 SCENARIO = "one"
-VARIATIONS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+VARIATIONS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Squared coefficients of variation that are tried."""
-CORES = (0.5, 0.7, 1.0, 1.4, 2.0)
-CROWDING = (0.0, 0.2, 0.4, 0.7, 1.0, 1.5)
-FITTED_AT = (25, 50, 75, 90, 95)
+CORES = (0.7, 1.0, 1.4, 2.0)
+SLICES_MS = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0)
+FITTED_AT = (25, 50, 60, 65, 70, 80, 90, 95)
 """Percentiles of the responses beside the neighbour that are fitted, under static weights."""
 CALM_S = 20.0
 SHORT_WARM_UP_S = 3.0
@@ -54,73 +54,99 @@ that are retuned (of `ice` only the first stage is simulated)."""
 def validate(
     folders: Sequence[Path], model: Model | None, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """`calibration` and, for each policy that is simulated and was measured, the lab's and the simulator's p95, the
-    relative error, and of how many rounds the lab's is.
+    """`calibrations` and `compared`: for each comparison, and each policy that is simulated and was measured in it, the
+    lab's and the simulator's p95, the relative error, and of how many rounds the lab's is.
 
-    The comparisons' rounds count together. Raises CompareError when they lack calm requests under `static`.
+    Each comparison has its own load, and is calibrated by itself. Raises CompareError when none has runs under `static`.
     """
-    runs: list[tuple[Path, Run]] = []
-    capacities: list[float] = []
-    app = SCENARIOS[SCENARIO].app
+    calibrations, compared = [], []
     for folder in folders:
         made = load(folder)
-        mine = [(folder, run) for run in made.runs if run.scenario == SCENARIO and recording.done(folder, run)]
-        if mine and app in made.capacity_rps:
-            runs += mine
-            capacities.append(made.capacity_rps[app])
-            pool = made
-    still = [recording.read(folder, run) for folder, run in runs if run.policy == "static"]
-    if not still:
-        told = ", ".join(map(str, folders))
-        raise CompareError(f"{told}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
+        runs = [run for run in made.runs if run.scenario == SCENARIO and recording.done(folder, run)]
+        by_policy = {
+            name: [recording.read(folder, run) for run in runs if run.policy == name] for name in SIMULATED
+        }
+        if by_policy["static"] and SCENARIOS[SCENARIO].app in made.capacity_rps:
+            setup, told = _calibrated(made, by_policy["static"], say)
+            calibrations.append({"comparison": folder.name} | told)
+            for name, measured in by_policy.items():
+                if measured:
+                    compared.append({"comparison": folder.name} | _predicted(setup, name, measured, model, say))
+    if not calibrations:
+        told_folders = ", ".join(map(str, folders))
+        raise CompareError(f"{told_folders}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
+    return {"calibrations": calibrations, "compared": compared}
+
+
+def _calibrated(
+    made: Plan, still: Sequence[Recorded], say: Callable[[str], None]
+) -> tuple[Setup, dict[str, Any]]:
+    """The setup that is nearest to these runs under static weights, and what was found."""
+
+    def typical(name: str, percentile: float) -> float:
+        return float(np.median([times_at(one, name, percentile) for one in still]))
+
+    rate_rps = float(np.median([one.facts["rate_rps"] for one in still]))
+    capacity_rps = made.quota_cores / float(np.median([cpu_s(one) for one in still]))
     setup = Setup(
-        servers=pool.hosts,
-        capacity_rps=float(np.median(capacities)) / pool.hosts,
-        load=SCENARIOS[SCENARIO].load,
-        quota_cores=pool.quota_cores,
-        machine_cores=float(pool.machine.get("cores") or HOST_CORES),
+        servers=made.hosts,
+        capacity_rps=capacity_rps,
+        load=rate_rps / (made.hosts * capacity_rps),
+        quota_cores=made.quota_cores,
+        machine_cores=float(made.machine.get("cores") or HOST_CORES),
         arrivals_cv2=float(np.median([evenness(one) for one in still])),
         noisy=0.0,
         episode_s=0.0,
         seconds=CALM_S,
         warm_up_s=SHORT_WARM_UP_S,
     )
-    p50, p95 = (float(np.median([times_at(one, "calm", at) for one in still])) for at in (50, 95))
+    p50, p95 = typical("calm", 50), typical("calm", 95)
     setup = calibrate(setup, p50, p95)
-    say(
-        f"calibrated on calm: {setup.overhead_ms:.2f} ms besides CPU, {setup.after_share:.0%} of the CPU time after the"
-        f" answer, cost's squared variation {setup.cost_cv2:g}"
-    )
     fitted = simulate(setup, "static", None).felt
-    noisy = replace(setup, noisy=1.0 / pool.hosts, taken=1.0 - 1e-9, seconds=SCENARIOS[SCENARIO].seconds)
-    wanted = [float(np.median([times_at(one, "loud", at) for one in still])) for at in FITTED_AT]
+    wanted = [typical("loud", at) for at in FITTED_AT]
+    noisy = replace(setup, noisy=1.0 / made.hosts, taken=1.0 - 1e-9, seconds=SCENARIOS[SCENARIO].seconds)
     noisy, found = calibrate_noise(noisy, wanted)
-    say(f"calibrated on noise: a neighbour of {noisy.neighbour_cores:g} cores, crowding {noisy.crowding:g}")
-    compared = []
-    for name, (policy, balance) in SIMULATED.items():
-        measured = [times_at(recording.read(folder, run), "loud", 95) for folder, run in runs if run.policy == name]
-        if not measured:
-            continue
-        lab = float(np.median(measured))
-        ours = p95_ms(replace(noisy, balance=balance), policy, model)
-        one = {"policy": name, "rounds": len(measured), "lab_p95_ms": lab, "simulated_p95_ms": ours}
-        compared.append(one | {"error": ours / lab - 1.0, "fitted": name == "static"})
-        say(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({ours / lab - 1.0:+.0%})")
-    calibration = {
+    say(
+        f"calibrated on calm: {noisy.overhead_ms:.2f} ms besides CPU, cost's squared variation {noisy.cost_cv2:g}; on"
+        f" noise: a neighbour on {noisy.neighbour_cores:g} cores, who comes to one waits up to {noisy.slice_ms:g} ms"
+    )
+    by_percentile = zip(FITTED_AT, wanted, found, strict=True)
+    return noisy, {
+        "rate_rps": rate_rps,
+        "load": setup.load,
         "arrivals_cv2": setup.arrivals_cv2,
         "overhead_ms": setup.overhead_ms,
-        "after_share": setup.after_share,
         "cost_cv2": setup.cost_cv2,
         "neighbour_cores": noisy.neighbour_cores,
-        "crowding": noisy.crowding,
+        "slice_ms": noisy.slice_ms,
         "calm_p50_ms": {"lab": p50, "simulated": fitted["p50_ms"]},
         "calm_p95_ms": {"lab": p95, "simulated": fitted["p95_ms"]},
-        "loud_ms": {
-            f"p{at}": {"lab": theirs, "simulated": ours}
-            for at, theirs, ours in zip(FITTED_AT, wanted, found, strict=True)
-        },
+        "loud_ms": {f"p{at}": {"lab": theirs, "simulated": ours} for at, theirs, ours in by_percentile},
     }
-    return {"calibration": calibration, "compared": compared}
+
+
+def _predicted(
+    setup: Setup, name: str, measured: Sequence[Recorded], model: Model | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    policy, balance = SIMULATED[name]
+    lab = float(np.median([times_at(one, "loud", 95) for one in measured]))
+    ours = p95_ms(replace(setup, balance=balance), policy, model)
+    error = ours / lab - 1.0
+    say(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({error:+.0%})")
+    return {
+        "policy": name,
+        "rounds": len(measured),
+        "lab_p95_ms": lab,
+        "simulated_p95_ms": ours,
+        "error": error,
+        "fitted": name == "static",
+    }
+
+
+def cpu_s(recorded: Recorded) -> float:
+    """CPU seconds that the web servers spent on each request while the neighbour was loud."""
+    used = recorded.facts["cpu"].values()
+    return float(sum(one["vm_s"] / one["loud_s"] for one in used) / recorded.facts["rate_rps"])
 
 
 def evenness(recorded: Recorded) -> float:
@@ -140,34 +166,23 @@ def times_at(recorded: Recorded, name: str, percentile: float) -> float:
 
 
 def calibrate(setup: Setup, p50_ms: float, p95_ms: float) -> Setup:
-    """The setup whose calm p50 is this one, and whose calm p95 is nearest.
-
-    Where the median is above that of the CPU time, the rest is overhead; where it is below, it is answered so much
-    before its CPU time is over.
-    """
+    """The setup whose calm p50 is this one, and whose calm p95 is nearest."""
     best: tuple[float, Setup] | None = None
     for cv2 in VARIATIONS:
-        one = replace(setup, cost_cv2=cv2, overhead_ms=0.0, after_share=0.0)
-        felt = simulate(one, "static", None).felt
-        assert felt["p50_ms"] is not None
-        if felt["p50_ms"] > p50_ms:
-            one = replace(one, after_share=1.0 - p50_ms / felt["p50_ms"])
-            felt = simulate(one, "static", None).felt
+        felt = simulate(replace(setup, cost_cv2=cv2, overhead_ms=0.0), "static", None).felt
         assert felt["p50_ms"] is not None
         assert felt["p95_ms"] is not None
-        one = replace(one, overhead_ms=max(0.0, p50_ms - felt["p50_ms"]))
-        off = abs(felt["p95_ms"] + one.overhead_ms - p95_ms)
+        overhead_ms = max(0.0, p50_ms - felt["p50_ms"])
+        off = abs(felt["p95_ms"] + overhead_ms - p95_ms)
         if best is None or off < best[0]:
-            best = off, one
+            best = off, replace(setup, cost_cv2=cv2, overhead_ms=overhead_ms)
     assert best is not None
     return best[1]
 
 
 def calibrate_noise(setup: Setup, wanted_ms: Sequence[float]) -> tuple[Setup, list[float]]:
     """The setup whose response times beside the neighbour, at `FITTED_AT`, are nearest these as ratios; and they."""
-    tried = [
-        replace(setup, neighbour_cores=cores, crowding=crowding) for cores in CORES for crowding in CROWDING
-    ]
+    tried = [replace(setup, neighbour_cores=cores, slice_ms=ms) for cores in CORES for ms in SLICES_MS]
     found = [(one, percentiles_ms(one)) for one in tried]
     return min(found, key=lambda pair: sum(math.log(a / b) ** 2 for a, b in zip(pair[1], wanted_ms, strict=True)))
 

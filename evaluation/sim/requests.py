@@ -27,7 +27,7 @@ DECIDE_S = 0.1
 """The detector looks for Samples, and lbengine decides, every so often."""
 SAY_EVERY_S = 5.0
 CHUNK = 4096
-ARRIVAL, SERVER, LOOK, DECIDE = range(4)
+ARRIVAL, SERVER, LOOK, DECIDE, BEGIN = range(5)
 
 
 class Dice:
@@ -57,11 +57,8 @@ class Simulation:
         self.score = Score(setup, plan)
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
-        self.servers = [
-            Server(setup.children, setup.quota_cores, setup.neighbour_cores, setup.after_share)
-            for _ in range(setup.servers)
-        ]
-        self._machine = Machine(setup.machine_cores, setup.crowding) if setup.machine_cores else None
+        self.servers = [Server(setup.children, setup.quota_cores, setup.neighbour_cores) for _ in range(setup.servers)]
+        self._machine = Machine(setup.machine_cores) if setup.machine_cores else None
         if self._machine:
             self._machine.share(self.servers)
         capacities = setup.capacities()
@@ -78,6 +75,11 @@ class Simulation:
             Picker(setup.balance, setup.servers, weights, np.random.default_rng([setup.seed, 9, number]))
             for number, weights in enumerate(self.driver.weights)
         ]
+        self._slices = Dice(np.random.default_rng([setup.seed, 10]).random)
+        self._sleeping: dict[int, float] = {}
+        """Work of the requests that wait for a core."""
+        self._held = [0] * setup.servers
+        """Requests at each server that are not answered."""
         self._stamp = [0] * setup.servers
         self._events: list[tuple[float, int, int, int]] = []
         self._began: list[float] = []
@@ -107,6 +109,9 @@ class Simulation:
             if kind == SERVER:
                 if stamp == self._stamp[number]:
                     self._serve(number, now_s)
+            elif kind == BEGIN:
+                self._bring(number, now_s)
+                self._begin(number, stamp, self._sleeping.pop(stamp))
             elif kind == ARRIVAL:
                 self._arrive(now_s)
                 if not setup.clients:
@@ -146,7 +151,17 @@ class Simulation:
         request = len(self._began)
         self._began.append(now_s)
         self._where.append((balancer, server))
-        self.servers[server].add(request, self._cost() * self._work[server])
+        self._held[server] += 1
+        work = self._cost() * self._work[server]
+        if self._machine and self._slices() < self._machine.loud_share:
+            self._sleeping[request] = work
+            begins_s = now_s + self._slices() * self.setup.slice_ms / 1e3
+            heapq.heappush(self._events, (begins_s, BEGIN, server, request))
+        else:
+            self._begin(server, request, work)
+
+    def _begin(self, server: int, request: int, work: float) -> None:
+        self.servers[server].add(request, work)
         self._schedule(server)
 
     def _serve(self, number: int, now_s: float) -> None:
@@ -166,6 +181,7 @@ class Simulation:
             self._answers[number].append(now_s - self._began[request])
             balancer, _ = self._where[request]
             self.pickers[balancer].in_flight[number] -= 1
+            self._held[number] -= 1
             if self.setup.clients:
                 heapq.heappush(self._events, (now_s, ARRIVAL, 0, 0))
 
@@ -201,7 +217,7 @@ class Simulation:
             requests=len(answers),
             rt_mean_ms=1e3 * float(np.mean(answers)) if answers else None,
             rt_p95_ms=1e3 * float(np.percentile(answers, 95)) if answers else None,
-            in_flight=server.held,
+            in_flight=self._held[number],
             probe_ratio=float(signals.probe_ratios(self._probe, np.array([server.taken > 0.0]))[0]),
         )
         heapq.heappush(self._under_way, (now_s + setup.delay_s, number, sample))
@@ -211,7 +227,7 @@ class Simulation:
         while self._under_way and self._under_way[0][0] <= now_s:
             arrived.append(heapq.heappop(self._under_way)[2])
         requests = [picker.requests for picker in self.pickers]
-        self.driver.cycle(now_s, arrived, requests, [server.held for server in self.servers])
+        self.driver.cycle(now_s, arrived, requests, self._held)
         self._apply()
 
     def _apply(self) -> None:

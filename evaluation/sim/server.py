@@ -23,8 +23,6 @@ HOST_CORES = 2.0
 """Cores that a cgroup with a quota can run on at a time where it shares none with other servers."""
 NEVER = math.inf
 DUST = 1e-12
-NOBODY = -1
-"""Whose work it is that is still to be done after an answer."""
 
 
 def fair(wanted: Sequence[float], cores: float) -> list[float]:
@@ -39,45 +37,38 @@ def fair(wanted: Sequence[float], cores: float) -> list[float]:
 
 
 class Machine:
-    """Cores that servers with quotas share, all with equal weights, and their neighbours with them.
+    """Cores that servers with quotas share, all with equal weights, and their neighbours with them."""
 
-    `crowding`: by how much more CPU time everything needs for each core on which neighbours run (of the shared caches,
-    and of sibling threads).
-    """
-
-    def __init__(self, cores: float, crowding: float) -> None:
-        self.cores, self.crowding = cores, crowding
+    def __init__(self, cores: float) -> None:
+        self.cores = cores
+        self.loud_share = 0.0
+        """Of the cores: those on which neighbours run now."""
 
     def share(self, servers: Sequence[Server]) -> None:
         """Who gets what until something changes; all servers must have come to the present."""
         wanted = [server.wants() for server in servers]
         given = fair([web + loud for web, loud in wanted], self.cores)
         split = [fair(both, cores) for both, cores in zip(wanted, given, strict=True)]
-        pace = 1.0 / (1.0 + self.crowding * sum(loud for _, loud in split))
+        self.loud_share = sum(loud for _, loud in split) / self.cores
         for server, (web, loud) in zip(servers, split, strict=True):
-            server.runs_on = web, loud, pace
+            server.runs_on = web, loud
 
 
 class Server:
     """Work is in seconds of the whole server when calm (without a quota), or in CPU seconds (with one)."""
 
-    def __init__(
-        self, children: int, quota_cores: float = 0.0, neighbour_cores: float = 2.0, after_share: float = 0.0
-    ) -> None:
+    def __init__(self, children: int, quota_cores: float = 0.0, neighbour_cores: float = 2.0) -> None:
         self.taken = 0.0
         """Without a quota: share of the speed that is gone; with one: share of the time in which the neighbour runs."""
         self.cpu_s = 0.0
         self.runnable_s = 0.0
         """Time that requests wanted to run, all together."""
         self.at_s = 0.0
-        self.held = 0
-        """Requests in it that are not answered."""
-        self.runs_on: tuple[float, float, float] | None = None
-        """Cores of the web server and of its neighbour, and work done in a CPU second; None: it shares no machine."""
+        self.runs_on: tuple[float, float] | None = None
+        """Cores of the web server and of its neighbour; None: it shares no machine."""
         self._children, self._quota, self._loud_cores = children, quota_cores, neighbour_cores
-        self._after_share = after_share
-        self._active: list[tuple[float, int, float]] = []
-        """Heap of (value of `_done` at which it is finished, request, work after its answer)."""
+        self._active: list[tuple[float, int]] = []
+        """Heap of (value of `_done` at which it is finished, request)."""
         self._waiting: deque[tuple[float, int]] = deque()
         self._done = 0.0
         self._left = quota_cores * PERIOD_S
@@ -96,8 +87,8 @@ class Server:
         if not self._quota:
             speed = 1.0 - self.taken
             return (speed / count, speed, 0.0) if count else (0.0, 0.0, 0.0)
-        web, loud, pace = self.runs_on or (*fair(self.wants(), HOST_CORES), 1.0)
-        return (web * pace / count if count else 0.0), web, loud
+        web, loud = self.runs_on or fair(self.wants(), HOST_CORES)
+        return (web / count if count else 0.0), web, loud
 
     def advance(self, now_s: float) -> None:
         """Goes on to `now_s`, which is not later than `next_s`."""
@@ -113,31 +104,26 @@ class Server:
             self._refill_s += PERIOD_S * (math.floor((now_s - self._refill_s) / PERIOD_S + 1e-9) + 1)
             self._left = self._quota * PERIOD_S
 
+    @property
+    def held(self) -> int:
+        """Requests in it."""
+        return len(self._active) + len(self._waiting)
+
     def add(self, request: int, work: float) -> None:
         """Takes a request in, now."""
-        self.held += 1
         if len(self._active) < self._children:
-            self._begin(request, work)
+            heapq.heappush(self._active, (self._done + work, request))
         else:
             self._waiting.append((work, request))
 
-    def _begin(self, request: int, work: float) -> None:
-        after = work * self._after_share
-        heapq.heappush(self._active, (self._done + work - after, request, after))
-
     def finished(self) -> list[int]:
-        """Requests that are answered by now; others that waited begin in the place of those that are over."""
+        """Requests that are done by now; others that waited begin in their place."""
         found = []
         while self._active and self._active[0][0] <= self._done + DUST:
-            _, request, after = heapq.heappop(self._active)
-            if request != NOBODY:
-                found.append(request)
-            if after > 0.0:
-                heapq.heappush(self._active, (self._done + after, NOBODY, 0.0))
-            elif self._waiting:
-                work, next_one = self._waiting.popleft()
-                self._begin(next_one, work)
-        self.held -= len(found)
+            found.append(heapq.heappop(self._active)[1])
+            if self._waiting:
+                work, request = self._waiting.popleft()
+                heapq.heappush(self._active, (self._done + work, request))
         return found
 
     def next_s(self) -> float:

@@ -54,10 +54,8 @@ class Setup:
     threads. With a quota only."""
     machine_cores: float = 0.0
     """All servers and neighbours share one machine of so many cores; 0: each host has its own. With a quota only."""
-    crowding: float = 0.0
-    """By how much more CPU time all on that machine need for each core on which neighbours run."""
-    after_share: float = 0.0
-    """Share of a request's CPU time that is spent after its answer: logs, and what is put away. Request-level only."""
+    slice_ms: float = 0.0
+    """Who comes to that machine's cores while a neighbour has one waits up to so long: until the scheduler takes it away."""
     overhead_ms: float = 0.0
     """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
     noisy: float = 0.1
@@ -91,8 +89,7 @@ class Setup:
             ("arrivals_cv2", self.arrivals_cv2 >= 0, "0 or more"),
             ("clients", self.clients >= 0, "0 or more"),
             ("machine_cores", self.machine_cores == 0 or self.quota_cores > 0, "0 for servers without a quota"),
-            ("crowding", self.crowding >= 0, "0 or more"),
-            ("after_share", 0 <= self.after_share < 1, "0 or more and less than 1"),
+            ("slice_ms", self.slice_ms >= 0, "0 or more"),
             ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
             ("neighbour_cores", self.neighbour_cores > 0, "more than 0"),
             ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
