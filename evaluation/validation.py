@@ -1,14 +1,16 @@
-"""The simulator against the lab: calibrated on what a comparison shows under static weights, compared with what it shows
-under the other policies, which are predictions.
+"""The simulator against the lab: calibrated on what a comparison shows under static weights, compared with what it
+shows under the other policies, which are predictions.
 
-Known, not fitted: hosts, quotas, the machine's cores, rate and evenness of the load, and the CPU time that a request took
-beside the neighbour. Fitted on calm: what a response takes besides CPU, from the median, and how much the requests' costs
-differ, from p95. Fitted on noise, on quantiles of all responses: on how many cores the neighbour runs while there is quota,
-and how long who comes to a core waits for it there.
+Known, not fitted: hosts, quotas, the machine's cores, rate and evenness of the load, the CPU time that a request took
+beside the neighbour, and what Slackwater itself took of the cores. Fitted on calm: what a response takes besides CPU,
+from the median, and how much the requests' costs differ, from p95. Fitted on noise, on quantiles of all responses: on
+how many cores the neighbour runs while there is quota, how many of those who come to a core that it has wait for it,
+and how long.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,8 +31,9 @@ from evaluation.sim.setup import LAWS, WARM_UP_S, Setup
 SCENARIO = "one"
 VARIATIONS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Squared coefficients of variation that are tried."""
-CORES = (0.7, 1.0, 1.4, 2.0)
-SLICES_MS = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0)
+CORES = (1.0, 1.4, 2.0)
+SLICES_MS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+BEHIND = (0.25, 0.5, 0.75, 1.0)
 FITTED_AT = (25, 50, 60, 65, 70, 80, 90, 95)
 """Percentiles of the responses beside the neighbour that are fitted, under static weights."""
 CALM_S = 20.0
@@ -54,8 +57,8 @@ that are retuned (of `ice` only the first stage is simulated)."""
 def validate(
     folders: Sequence[Path], model: Model | None, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """`calibrations` and `compared`: for each comparison, and each policy that is simulated and was measured in it, the
-    lab's and the simulator's p95, the relative error, and of how many rounds the lab's is.
+    """`calibrations` and `compared`: for each comparison, and each policy that is simulated and was measured in it,
+    the lab's and the simulator's p95, the relative error, and of how many rounds the lab's is.
 
     Each comparison has its own load, and is calibrated by itself. Raises CompareError when none has runs under `static`.
     """
@@ -63,9 +66,7 @@ def validate(
     for folder in folders:
         made = load(folder)
         runs = [run for run in made.runs if run.scenario == SCENARIO and recording.done(folder, run)]
-        by_policy = {
-            name: [recording.read(folder, run) for run in runs if run.policy == name] for name in SIMULATED
-        }
+        by_policy = {name: [recording.read(folder, run) for run in runs if run.policy == name] for name in SIMULATED}
         if by_policy["static"] and SCENARIOS[SCENARIO].app in made.capacity_rps:
             setup, told = _calibrated(made, by_policy["static"], say)
             calibrations.append({"comparison": folder.name} | told)
@@ -78,9 +79,7 @@ def validate(
     return {"calibrations": calibrations, "compared": compared}
 
 
-def _calibrated(
-    made: Plan, still: Sequence[Recorded], say: Callable[[str], None]
-) -> tuple[Setup, dict[str, Any]]:
+def _calibrated(made: Plan, still: Sequence[Recorded], say: Callable[[str], None]) -> tuple[Setup, dict[str, Any]]:
     """The setup that is nearest to these runs under static weights, and what was found."""
 
     def typical(name: str, percentile: float) -> float:
@@ -108,7 +107,8 @@ def _calibrated(
     noisy, found = calibrate_noise(noisy, wanted)
     say(
         f"calibrated on calm: {noisy.overhead_ms:.2f} ms besides CPU, cost's squared variation {noisy.cost_cv2:g}; on"
-        f" noise: a neighbour on {noisy.neighbour_cores:g} cores, who comes to one waits up to {noisy.slice_ms:g} ms"
+        f" noise: a neighbour on {noisy.neighbour_cores:g} cores, {noisy.behind_share:.0%} of who comes"
+        f" to one wait up to {noisy.slice_ms:g} ms"
     )
     by_percentile = zip(FITTED_AT, wanted, found, strict=True)
     return noisy, {
@@ -119,6 +119,7 @@ def _calibrated(
         "cost_cv2": setup.cost_cv2,
         "neighbour_cores": noisy.neighbour_cores,
         "slice_ms": noisy.slice_ms,
+        "behind_share": noisy.behind_share,
         "calm_p50_ms": {"lab": p50, "simulated": fitted["p50_ms"]},
         "calm_p95_ms": {"lab": p95, "simulated": fitted["p95_ms"]},
         "loud_ms": {f"p{at}": {"lab": theirs, "simulated": ours} for at, theirs, ours in by_percentile},
@@ -130,11 +131,13 @@ def _predicted(
 ) -> dict[str, Any]:
     policy, balance = SIMULATED[name]
     lab = float(np.median([times_at(one, "loud", 95) for one in measured]))
-    ours = p95_ms(replace(setup, balance=balance), policy, model)
+    own = float(np.median([own_cores(one) for one in measured]))
+    ours = p95_ms(replace(setup, balance=balance, busy_share=own / setup.machine_cores), policy, model)
     error = ours / lab - 1.0
     say(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({error:+.0%})")
     return {
         "policy": name,
+        "own_cores": own,
         "rounds": len(measured),
         "lab_p95_ms": lab,
         "simulated_p95_ms": ours,
@@ -147,6 +150,11 @@ def cpu_s(recorded: Recorded) -> float:
     """CPU seconds that the web servers spent on each request while the neighbour was loud."""
     used = recorded.facts["cpu"].values()
     return float(sum(one["vm_s"] / one["loud_s"] for one in used) / recorded.facts["rate_rps"])
+
+
+def own_cores(recorded: Recorded) -> float:
+    """Cores that Slackwater's own processes took during a run; 0 where none ran."""
+    return float(sum(one["count"] * one["core_share"] for one in recorded.facts.get("cost", {}).values()))
 
 
 def evenness(recorded: Recorded) -> float:
@@ -182,7 +190,10 @@ def calibrate(setup: Setup, p50_ms: float, p95_ms: float) -> Setup:
 
 def calibrate_noise(setup: Setup, wanted_ms: Sequence[float]) -> tuple[Setup, list[float]]:
     """The setup whose response times beside the neighbour, at `FITTED_AT`, are nearest these as ratios; and they."""
-    tried = [replace(setup, neighbour_cores=cores, slice_ms=ms) for cores in CORES for ms in SLICES_MS]
+    tried = [
+        replace(setup, neighbour_cores=cores, slice_ms=slice_ms, behind_share=share)
+        for cores, slice_ms, share in itertools.product(CORES, SLICES_MS, BEHIND)
+    ]
     found = [(one, percentiles_ms(one)) for one in tried]
     return min(found, key=lambda pair: sum(math.log(a / b) ** 2 for a, b in zip(pair[1], wanted_ms, strict=True)))
 

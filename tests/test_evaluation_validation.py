@@ -26,7 +26,8 @@ TRUTH = Setup(
     cost_cv2=0.5,
     overhead_ms=0.7,
     neighbour_cores=1.0,
-    crowding=0.4,
+    slice_ms=6.0,
+    behind_share=0.5,
     episode_s=0.0,
     warm_up_s=5.0,
 )
@@ -46,7 +47,11 @@ def simulated_run(run: plan.Run) -> Recorded:
         due += (begin_s + ended_s - took_s - TRUTH.warm_up_s).tolist()
         seconds += took_s.tolist()
     marks = Marks(0.0, CALM_S, CALM_S + LOUD_S, CALM_S + LOUD_S)
-    return Recorded(run, marks, 0, np.array(due), np.array(seconds), np.full(len(due), 200))
+    rate_rps = TRUTH.load * TRUTH.servers * TRUTH.capacity_rps
+    used_s = TRUTH.load * TRUTH.quota_cores * LOUD_S
+    cpu = {f"host{n}": {"vm_s": used_s, "neighbour_s": 0.0, "loud_s": LOUD_S} for n in range(TRUTH.servers)}
+    facts = {"rate_rps": rate_rps, "cpu": cpu}
+    return Recorded(run, marks, 0, np.array(due), np.array(seconds), np.full(len(due), 200), facts=facts)
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +70,19 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
 ) -> None:
     monkeypatch.setattr(validation, "SEEDS", (1, 2))
     monkeypatch.setattr(validation, "CORES", (0.5, 1.0, 2.0))
-    monkeypatch.setattr(validation, "CROWDING", (0.0, 0.4, 1.5))
+    monkeypatch.setattr(validation, "SLICES_MS", (2.0, 6.0, 18.0))
+    monkeypatch.setattr(validation, "BEHIND", (0.2, 0.5, 1.0))
     monkeypatch.setattr(validation, "VARIATIONS", (0.0, 0.5, 4.0))
     found = validation.validate([folder], None)
-    assert found["calibration"]["cost_cv2"] == 0.5
-    assert found["calibration"]["neighbour_cores"] == 1.0
-    assert found["calibration"]["crowding"] == 0.4
-    assert found["calibration"]["arrivals_cv2"] == pytest.approx(0.1, abs=0.05)
-    assert found["calibration"]["after_share"] == 0.0
-    assert found["calibration"]["overhead_ms"] == pytest.approx(0.7, abs=0.3)
+    (calibration,) = found["calibrations"]
+    assert calibration["comparison"] == folder.name
+    assert calibration["cost_cv2"] == 0.5
+    assert calibration["neighbour_cores"] == 1.0
+    assert calibration["slice_ms"] == 6.0
+    assert calibration["behind_share"] == 0.5
+    assert calibration["load"] == pytest.approx(TRUTH.load, rel=0.1)
+    assert calibration["arrivals_cv2"] == pytest.approx(TRUTH.arrivals_cv2, abs=0.05)
+    assert calibration["overhead_ms"] == pytest.approx(TRUTH.overhead_ms, abs=0.3)
     by_policy = {one["policy"]: one for one in found["compared"]}
     assert by_policy.keys() == {"static", "leastconn"}
     assert {one["rounds"] for one in found["compared"]} == {2}

@@ -58,7 +58,7 @@ class Simulation:
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
         self.servers = [Server(setup.children, setup.quota_cores, setup.neighbour_cores) for _ in range(setup.servers)]
-        self._machine = Machine(setup.machine_cores) if setup.machine_cores else None
+        self._machine = Machine(setup.machine_cores, setup.busy_share) if setup.machine_cores else None
         if self._machine:
             self._machine.share(self.servers)
         capacities = setup.capacities()
@@ -153,7 +153,7 @@ class Simulation:
         self._where.append((balancer, server))
         self._held[server] += 1
         work = self._cost() * self._work[server]
-        if self._machine and self._slices() < self._machine.loud_share:
+        if self._machine and self._slices() < self.setup.behind_share * self._machine.taken_share:
             self._sleeping[request] = work
             begins_s = now_s + self._slices() * self.setup.slice_ms / 1e3
             heapq.heappush(self._events, (begins_s, BEGIN, server, request))

@@ -26,7 +26,7 @@ DUST = 1e-12
 
 
 def fair(wanted: Sequence[float], cores: float) -> list[float]:
-    """Cores for each of some groups of equal weight: none gets more than it wants, and what it leaves is the others'."""
+    """Cores for each of some groups of equal weight: none gets more than it wants; what it leaves is the others'."""
     found = [0.0] * len(wanted)
     left = cores
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
@@ -39,17 +39,18 @@ def fair(wanted: Sequence[float], cores: float) -> list[float]:
 class Machine:
     """Cores that servers with quotas share, all with equal weights, and their neighbours with them."""
 
-    def __init__(self, cores: float) -> None:
+    def __init__(self, cores: float, busy_share: float = 0.0) -> None:
         self.cores = cores
-        self.loud_share = 0.0
-        """Of the cores: those on which neighbours run now."""
+        self._busy_share = busy_share
+        self.taken_share = busy_share
+        """Of the cores: those that neighbours or other programs have now."""
 
     def share(self, servers: Sequence[Server]) -> None:
         """Who gets what until something changes; all servers must have come to the present."""
         wanted = [server.wants() for server in servers]
         given = fair([web + loud for web, loud in wanted], self.cores)
         split = [fair(both, cores) for both, cores in zip(wanted, given, strict=True)]
-        self.loud_share = sum(loud for _, loud in split) / self.cores
+        self.taken_share = min(1.0, self._busy_share + sum(loud for _, loud in split) / self.cores)
         for server, (web, loud) in zip(servers, split, strict=True):
             server.runs_on = web, loud
 

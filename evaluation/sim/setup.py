@@ -55,7 +55,13 @@ class Setup:
     machine_cores: float = 0.0
     """All servers and neighbours share one machine of so many cores; 0: each host has its own. With a quota only."""
     slice_ms: float = 0.0
-    """Who comes to that machine's cores while a neighbour has one waits up to so long: until the scheduler takes it away."""
+    """Who comes to that machine's cores and has to wait there waits up to so long: until the scheduler takes the core from
+    who has it."""
+    behind_share: float = 1.0
+    """Of those who come to a core that a neighbour or another program has: how many wait. The others find an idle one,
+    or go first."""
+    busy_share: float = 0.0
+    """Of that machine's cores: what other programs have all the time."""
     overhead_ms: float = 0.0
     """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
     noisy: float = 0.1
@@ -90,6 +96,8 @@ class Setup:
             ("clients", self.clients >= 0, "0 or more"),
             ("machine_cores", self.machine_cores == 0 or self.quota_cores > 0, "0 for servers without a quota"),
             ("slice_ms", self.slice_ms >= 0, "0 or more"),
+            ("behind_share", 0 <= self.behind_share <= 1, "from 0 to 1"),
+            ("busy_share", 0 <= self.busy_share <= 1, "from 0 to 1"),
             ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
             ("neighbour_cores", self.neighbour_cores > 0, "more than 0"),
             ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
