@@ -32,7 +32,7 @@ test: lint  ## everything that must hold on each change
 
 test-full: lint  ## also the slow stories
 	cargo test --workspace --locked
-	pytest
+	pytest --hypothesis-profile=others
 	python tools/fuzz.py --minutes 10
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)

@@ -18,9 +18,17 @@ SAY_EVERY_S = 10.0
 
 
 async def collect(
-    where: BusSettings, pool: str, seconds: float | None, stop: asyncio.Event, say: Callable[[str], None]
+    where: BusSettings,
+    pool: str,
+    seconds: float | None,
+    stop: asyncio.Event,
+    say: Callable[[str], None],
+    begun: str,
 ) -> list[Sample]:
-    """The Samples of a pool until `stop` is set, the seconds are over, or there are `MAX_SAMPLES`. Raises BusError."""
+    """The Samples of a pool until `stop` is set, the seconds are over, or there are `MAX_SAMPLES`. Raises BusError.
+
+    `begun` is said when it listens: what is sent from then on until `stop` is recorded.
+    """
     heard: list[Sample] = []
 
     def take(sample: Sample) -> None:
@@ -33,13 +41,15 @@ async def collect(
     end_s = None if seconds is None else loop.time() + seconds
     try:
         await bus.subscribe("sample", take, pool=pool)
+        await bus.flush()
+        say(begun)
         while not stop.is_set() and (left := SAY_EVERY_S if end_s is None else end_s - loop.time()) > 0:
             try:
                 await asyncio.wait_for(stop.wait(), min(left, SAY_EVERY_S))
             except TimeoutError:
                 say(f"{len(heard)} Samples of {len({sample.node for sample in heard[-100_000:]})} nodes")
     finally:
-        await bus.close()
+        await bus.drain()
     return heard
 
 

@@ -45,9 +45,9 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        return await live.collect(settings.bus, pool, seconds, stop, lambda text: click.echo(text, err=True))
+        begun = f"recording pool {pool}; Ctrl-C ends it and writes {out}"
+        return await live.collect(settings.bus, pool, seconds, stop, lambda text: click.echo(text, err=True), begun)
 
-    click.echo(f"recording pool {pool}; Ctrl-C ends it and writes {out}", err=True)
     heard = asyncio.run(main())
     made = live.save(out, heard, pool, Path(settings.state_dir), about or f"pool {pool}, live")
     click.echo(f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels")

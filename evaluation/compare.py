@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from lab.lab import Lab, LabSettings
 from lab.scenario import capacity_rps
 
 Say = Callable[[str], None]
+CAPACITIES = 3
+"""The capacity is the median of so many measurements."""
 
 
 def begin(folder: Path, asked: Plan) -> Plan:
@@ -68,7 +71,7 @@ def _measure_capacity(folder: Path, made: Plan, lab: Lab, app: str, say: Say) ->
     """The plan with the application's capacity: all runs ask for shares of one and the same number."""
     if app in made.capacity_rps:
         return made
-    found = round(capacity_rps(lab), 1)
+    found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
     say(f"{app}: capacity {found:g} requests/s in calm")
     made = msgspec.structs.replace(
         made, capacity_rps={**made.capacity_rps, app: found}, machine=made.machine or machine.describe(lab)

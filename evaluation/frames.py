@@ -89,15 +89,15 @@ class Viewer:
         return over, [(due_s - begin_s, 1e3 * (now_s - due_s), name) for due_s in dues]
 
 
-def watch(address: str, port: int, viewers: int, seconds: float) -> dict[str, object]:
-    """All frames that came within `seconds`."""
+def watch(address: str, port: int, viewers: int, seconds: float, least: int = 0) -> dict[str, object]:
+    """All frames that came within `seconds`, and those after it until there are `least`."""
     begin_s = time.monotonic()
     waiting = selectors.DefaultSelector()
     all_viewers = [Viewer(address, port) for _ in range(viewers)]
     for viewer in all_viewers:
         waiting.register(viewer.socket, selectors.EVENT_READ, viewer)
     frames: list[tuple[float, float, str]] = []
-    while time.monotonic() < begin_s + seconds:
+    while time.monotonic() < begin_s + seconds or len(frames) < least:
         for key, _ in waiting.select(0.1):
             viewer = key.data
             over, found = viewer.take(begin_s)

@@ -69,7 +69,9 @@ def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], Non
         "complete": not short,
         "cut_short": short,
         "planned": [{"part": p.part, "done": p.done, "planned": p.planned, "unit": p.unit} for p in parts.planned],
-        "goals": [{"what": g.what, "goal": g.goal, "found": g.found, "state": g.word} for g in lines],
+        "goals": [
+            {"what": g.what, "goal": g.goal, "found": g.found, "state": g.word, "oracle": g.oracle} for g in lines
+        ],
         "validation": checked,
         "estimator": fit,
         "grid": gridded,
@@ -139,8 +141,8 @@ def _page(
     if drawing.short:
         body.append(page.warning(drawing.short))
     body.append(f"<p>Written by <code>{escape(drawing.command)}</code></p>")
-    rows = [(one["what"], one["goal"], one["found"], one["state"]) for one in found["goals"]]
-    body += ["<h2>Goals</h2>", page.table(("what", "goal", "found", ""), rows, drawing.command)]
+    rows = [(one["what"], one["goal"], one["found"], one["state"], one["oracle"]) for one in found["goals"]]
+    body += ["<h2>Goals</h2>", page.table(("what", "goal", "found", "", "the oracle"), rows, drawing.command)]
     if found["planned"]:
         parts = [(p["part"], f"{p['done']} of {p['planned']} {p['unit']}") for p in found["planned"]]
         body.append(page.table(("part", "measured"), parts, drawing.command))

@@ -60,7 +60,7 @@ def show(found: dict[str, Any]) -> None:
     """The goals on the terminal, and first of all what is missing."""
     if found["cut_short"]:
         click.echo(found["cut_short"])
-    table = Table("what", "goal", "found", "", box=None, title=found["cut_short"].split(";")[0] or None)
+    table = Table("what", "goal", "found", "", "the oracle", box=None, title=found["cut_short"].split(";")[0] or None)
     for goal in found["goals"]:
-        table.add_row(*(goal[key] for key in ("what", "goal", "found", "state")))
+        table.add_row(*(goal[key] for key in ("what", "goal", "found", "state", "oracle")))
     console().print(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +34,25 @@ POLL_S = 0.02
 
 
 class Stage:
-    """Begins and ends the scenario's neighbours when it is time, and tells the policy."""
+    """Begins and ends the scenario's neighbours when it is time by `clock`, and tells the policy."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, actor: Actor, at_mono_s: float, account: Account) -> None:
-        self._lab, self._actor, self._at_s, self._account = lab, actor, at_mono_s, account
+    def __init__(
+        self,
+        lab: Lab,
+        scenario: Scenario,
+        actor: Actor,
+        at_mono_s: float,
+        account: Account,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lab, self._actor, self._at_s, self._account, self._clock = lab, actor, at_mono_s, account, clock
         self._left = sorted(scenario.loud, key=lambda one: one.begin_s, reverse=True)
         self._now: list[tuple[Loud, Noise]] = []
         self.past: list[tuple[Loud, Noise]] = []
 
     def tend(self) -> None:
         """Call it often. Raises LabError when a neighbour ended by itself."""
-        at = time.monotonic() - self._at_s
+        at = self._clock() - self._at_s
         before = self._lost()
         for pair in [pair for pair in self._now if at >= pair[0].end_s]:
             self._stop(pair)

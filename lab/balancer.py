@@ -18,7 +18,7 @@ from lab.spawn import Program, call, wait_until
 BACKEND = "web"
 BASE_WEIGHT = 100
 BALANCES = ("roundrobin", "leastconn", "random(2)")
-RELOAD_WAIT_S = 10.0
+RELOAD_WAIT_S = 30.0
 ACCEPTS = 0x10000
 """The flag of a socket that listens in /proc/net/unix (__SO_ACCEPTCON)."""
 
@@ -84,7 +84,7 @@ def parse_stat(text: str, mono_s: float) -> Snapshot:
     )
 
 
-def ask(admin_socket: Path, command: str, wait_s: float = 5.0) -> str:
+def ask(admin_socket: Path, command: str, wait_s: float = 15.0) -> str:
     """One command on HAProxy's admin socket; raises LabError when it cannot be had."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
@@ -118,11 +118,12 @@ def master_hears(pid: int, info: str) -> bool:
     From 2.5 to 3.0 a SIGUSR2 is lost until the master has executed itself anew to wait for its worker.
     """
     process = Path(f"/proc/{pid}")
+    # First this: what a process caught before it executed itself anew says nothing of it afterwards.
+    waits = b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
     caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
     hears = int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
     text = next(line for line in info.splitlines() if line.startswith("Version: ")).split()[1]
     version = tuple(map(int, text.split(".")[:2]))
-    waits = b"HAPROXY_MWORKER_WAIT_ONLY=1" in (process / "environ").read_bytes()
     return bool(hears) and (waits or not (2, 5) <= version < (3, 1))
 
 
@@ -132,7 +133,7 @@ def listens(pid: int, path: str | Path) -> bool:
     accepting = {row[6] for row in rows if int(row[3], 16) & ACCEPTS and row[-1].startswith(str(path))}
     try:
         return any(str(fd.readlink())[8:-1] in accepting for fd in Path(f"/proc/{pid}/fd").iterdir())
-    except FileNotFoundError:  # the process ended, or closed a file meanwhile
+    except OSError:  # the process ended, or closed a file meanwhile
         return Path(f"/proc/{pid}").exists()
 
 
@@ -163,18 +164,24 @@ class Balancer:
         self.program = Program.start("haproxy", argv, self._folder / "haproxy.log")
         wait_until(self.answers, "HAProxy's admin socket", RELOAD_WAIT_S, watch=[self.program])
 
-    def answers(self) -> bool:
+    def info(self) -> str:
+        """What it answers to `show info`; empty while nobody answers."""
         try:
-            return "Pid:" in self.ask("show info")
+            said = self.ask("show info")
         except LabError:
-            return False
+            return ""
+        return said if "Pid:" in said else ""
+
+    def answers(self) -> bool:
+        return bool(self.info())
 
     def ask(self, command: str) -> str:
         return ask(self.admin_socket, command)
 
-    def worker_pid(self) -> int:
-        lines = self.ask("show info").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+    def worker_pid(self) -> int | None:
+        """None while no worker answers."""
+        lines = self.info().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), None)
 
     def reload(self) -> None:
         """A seamless reload, as `systemctl reload haproxy` does; runtime weights are lost by it, as they always are."""
@@ -182,15 +189,16 @@ class Balancer:
             raise LabError("HAProxy is not running")
         master = self.program.process.pid
         wait_until(
-            lambda: self.answers() and master_hears(master, self.ask("show info")),
+            lambda: bool(said := self.info()) and master_hears(master, said),
             "HAProxy's master to be ready",
             RELOAD_WAIT_S,
             watch=[self.program],
         )
-        before = self.worker_pid()
+        if (before := self.worker_pid()) is None:
+            raise LabError("HAProxy does not answer")
         self.program.process.send_signal(signal.SIGUSR2)
         wait_until(
-            lambda: self.answers() and self.worker_pid() != before,
+            lambda: self.worker_pid() not in (None, before),
             "HAProxy's new worker",
             RELOAD_WAIT_S,
             watch=[self.program],

@@ -191,7 +191,9 @@ def _start(site: Site, host: Host | None, _size: float) -> Iterator[None]:
     thread = threading.Thread(target=restart, name="restart", daemon=True)
     thread.start()
     yield
-    thread.join(READY_S)
+    thread.join(3 * READY_S)
+    if thread.is_alive():
+        raise LabError(f"restarting {host.name}: not within {3 * READY_S:g} s")
     if failed:
         raise LabError(f"restarting {host.name}: {failed[0]}")
 

@@ -53,7 +53,7 @@ from lab.paths import (
 from lab.spawn import Program, placed, wait_until
 from lab.webserver import MPMS, apache_command, fpm_command, write_configuration
 
-READY_S = 20.0
+READY_S = 60.0
 STATE_FILE = LAB_DIR / "state.json"
 
 

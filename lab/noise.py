@@ -22,6 +22,8 @@ from lab.spawn import call
 
 SOURCE = Path(__file__).resolve().parent / "native/noise.c"
 READY_S = 30.0
+LEFT_WITHIN_S = 2.0
+"""A zombie that nobody fetches never leaves."""
 
 NOISES: dict[str, str] = {
     "llcprobe": "random walk over twice the last-level cache",
@@ -78,12 +80,22 @@ class Noise:
             if self.process.stdout is not None:
                 self.process.stdout.close()
             if self.files is not None:
+                _wait_for_end(self.process.pid)
                 self.files.cleanup()
 
     def check(self) -> None:
         """Raises LabError when it ended although nobody stopped it."""
         if self.off_mono_s is None and self.process.poll() is not None:
             raise LabError(f"the noise {self.kind} in {self.host} ended with status {self.process.returncode}")
+
+
+def _wait_for_end(group: int) -> None:
+    """Until nothing is left of a process group that was killed: its processes may still be writing files."""
+    end_s = time.monotonic() + LEFT_WITHIN_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < end_s:
+            os.killpg(group, 0)
+            time.sleep(0.005)
 
 
 @dataclass(frozen=True)

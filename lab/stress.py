@@ -88,14 +88,14 @@ def _wait(noise: Noise, workers: int) -> None:
 
 
 def members(group: int) -> list[int]:
-    """Processes of a process group (proc(5), field 5 of stat)."""
+    """Processes of a process group that have not ended (proc(5), fields 5 and 3 of stat)."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if int(fields[2]) == group:
+        if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return found
 

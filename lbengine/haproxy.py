@@ -46,22 +46,27 @@ class HAProxy:
         self.timeout_s = timeout_s
         self._show_state = f"show servers state {backend}"
         self._show = ("show info", f"show stat {backend} 6 -1", self._show_state)
+        self._read_pid: int | None = None
+        """The process that answered `read` last."""
 
     def read(self) -> Snapshot:
         """The process, the algorithm and all servers, of one moment. Raises BalancerError."""
         info, stat, state = self.ask(*self._show)
-        return parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
+        snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
+        self._read_pid = snapshot.pid
+        return snapshot
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Sets absolute weights (0..256) and reads them back.
 
         Raises BalancerError before anything is sent when a name or a weight is not safe; afterwards when HAProxy
-        refused one (the others are set then) or shows another weight than the one set.
+        refused one (the others are set then), shows another weight than the one set, or another process than was read
+        answered.
         """
         self._check(weights, 0, 256, "weight")
         commands = [f"set server {self.backend}/{server} weight {weight}" for server, weight in weights.items()]
         *answers, info, state = self.ask(*commands, "show info", self._show_state)
-        facts_of(info, self.path)
+        self._check_process(info)
         self._raise_refused(weights, answers)
         shown = {row["srv_name"]: int(row["srv_uweight"]) for row in states(state, self.path)}
         self._raise_different(weights, shown)
@@ -71,7 +76,7 @@ class HAProxy:
         self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
         commands = [f"set maxconn server {self.backend}/{server} {most}" for server, most in maxconns.items()]
         *answers, info, stat, state = self.ask(*commands, *self._show)
-        facts_of(info, self.path)
+        self._check_process(info)
         self._raise_refused(maxconns, answers)
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})
@@ -84,6 +89,17 @@ class HAProxy:
                 )
             if not least <= value <= most:
                 raise BalancerError(f"{self.path}: {what} {value} for {server}: expected {least}..{most}; not sent")
+
+    def _check_process(self, info: str) -> None:
+        """Raises BalancerUnreachable when another process answers than the one that was read: during a reload both do
+        for a moment, and what the one took the other knows nothing of."""
+        pid, read_pid = int(facts_of(info, self.path)["Pid"]), self._read_pid
+        if read_pid not in (None, pid):
+            self._read_pid = None
+            raise BalancerUnreachable(
+                f"{self.path}: process {pid} answered, what was read before was of process {read_pid}; is HAProxy"
+                " restarting?"
+            )
 
     def _raise_refused(self, values: Mapping[str, int], answers: Sequence[str]) -> None:
         refused = [

@@ -17,6 +17,7 @@ from slackwater.messages import Mode, Name
 
 MOST_PIN_S = 86400.0
 WAIT_S = 2.0
+ANSWERS_WITHIN_S = 3.0
 Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge"]
 ACTIONS: dict[Action, str] = {
     "pause": "Set the baseline weights and keep hands off until `resume`",
@@ -75,7 +76,8 @@ def request_of(question: Any) -> Request:
 
 async def ask(bus: Bus, pool: str, request: Request) -> str:
     """Has lbengine do it; returns what it did in a sentence. Raises Refused, BusError."""
-    answer = await bus.ask(f"slackwater.control.{pool}", msgspec.to_builtins(request))
+    subject, question = f"slackwater.control.{pool}", msgspec.to_builtins(request)
+    answer = await bus.ask(subject, question, timeout_s=ANSWERS_WITHIN_S)
     if "error" in answer:
         raise Refused(f"lbengine refused: {answer['error']}")
     return str(answer.get("sentence", f"{pool}: {request.action} done"))

@@ -90,6 +90,10 @@ class _Line:
     """What long messages took besides."""
     heard: int = 0
     heard_s: float = 0.0
+    looks: int = 0
+    quiet_looks: int = 0
+    """How often `Intake` looked since it was opened, and since something came. After a time in which this process stood
+    still the clock alone says nothing: what came meanwhile is read after the first look only."""
     subscription: Subscription | None = field(default=None, repr=False)
 
     @property
@@ -101,8 +105,16 @@ class _Line:
         """Nothing came for a while. What was raised too late has ended without a word, and looks like this."""
         delivered = self.subscription.delivered if self.subscription is not None else 0
         if delivered != self.heard:
-            self.heard, self.heard_s = delivered, now_s
-        return self.limit > self.credit and now_s - max(self.heard_s, self.opened_s) >= SILENT_S
+            self.heard, self.heard_s, self.quiet_looks = delivered, now_s, 0
+        else:
+            self.quiet_looks += 1
+        silent = self.quiet_looks > 1 and now_s - max(self.heard_s, self.opened_s) >= SILENT_S
+        return self.limit > self.credit and silent
+
+    def lasts(self, now_s: float, for_s: float) -> bool:
+        """It has been open for so long and nobody has used its credit up."""
+        self.looks += 1
+        return self.looks > 1 and now_s - self.opened_s >= for_s
 
 
 class Intake:
@@ -195,7 +207,7 @@ class Intake:
         elif self._all.is_silent(now_s):
             await self._close(self._all)
             self._all = await self._open(self._subject)
-        elif self._own and now_s - self._all.opened_s >= self._retry_s:
+        elif self._own and self._all.lasts(now_s, self._retry_s):
             log.warning("bus: %s is heard as before", self._subject)
             for subject in list(self._own):
                 await self._close(self._own.pop(subject))

@@ -20,7 +20,7 @@ MAX_PAYLOAD_BYTES = 256 * 1024
 LOG_BYTES = 4 * 1024 * 1024
 STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
-START_WITHIN_S = 10.0
+START_WITHIN_S = 30.0
 
 
 def command(state_dir: Path, listen: str) -> list[str]:

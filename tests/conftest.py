@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import real_haproxy
+from hypothesis import settings
 from ipvs_guest import IpvsGuest, booted
 from ipvs_site import IpvsSite
 from real_lab import run_lab
@@ -18,6 +19,11 @@ from lab.lab import traces
 
 # A shell that runs tests in the background has them ignore SIGINT; commands that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hypothesis tries the same examples each time, however long one takes on a busy machine. `make test-full` has it look
+# for others (pytest --hypothesis-profile=others).
+settings.register_profile("others", settings.get_profile("ci"), derandomize=False)
+settings.load_profile("ci")
 
 
 def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:

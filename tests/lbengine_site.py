@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
 asyncio.run(run(load(sys.argv[1])))
 """
 IN_TIME_S = 60.0
+LEASE_S = 45.0
+"""Longer than a busy machine holds anybody up: between two words of the detector, say."""
+PATIENCE_S = 20.0
+"""For HAProxy's answer, likewise."""
 
 
 class Site:
@@ -43,7 +48,7 @@ class Site:
         self.config = folder / "controller.toml"
         self.config.write_text(
             f'state_dir = "{folder}"\n[bus]\nlisten = "{self.listen}"\n'
-            "[lbengine]\nlease_s = 1.5\nramp_s = 0.5\nsocket_timeout_s = 0.5\n"
+            f"[lbengine]\nlease_s = {LEASE_S:g}\nramp_s = 0.5\nsocket_timeout_s = {PATIENCE_S:g}\n"
             f'[[pool]]\nname = "web"\nbackend = "web"\nmode = "act"\n' + (pool or f'socket = "{balancer.socket}"\n'),
             encoding="utf-8",
         )
@@ -53,6 +58,14 @@ class Site:
         self.process: subprocess.Popen[bytes] | None = None
         self.second: subprocess.Popen[bytes] | None = None
         self.monitors: dict[str, subprocess.Popen[bytes]] = {}
+
+    def with_settings(self, **settings: float) -> None:
+        """Has every lbengine that starts from now on have these settings, of the section `lbengine`."""
+        text = self.config.read_text()
+        for name, value in settings.items():
+            text, count = re.subn(rf"^{name} = .*$", f"{name} = {value:g}", text, flags=re.MULTILINE)
+            assert count == 1, name
+        self.config.write_text(text, encoding="utf-8")
 
     def with_hook(self) -> Callable[[], list[str]]:
         """Has every lbengine that starts from now on call a hook; gives the episodes' events that it has heard."""
@@ -151,7 +164,7 @@ async def ask(bus: Bus, question: dict[str, Any]) -> dict[str, Any]:
     deadline_s = time.monotonic() + IN_TIME_S
     while True:
         try:
-            return await bus.ask("slackwater.control.web", question)
+            return await bus.ask("slackwater.control.web", question, timeout_s=PATIENCE_S)
         except BusError:
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.05)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import tempfile
 import threading
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_processes import free_address
 
 from lab.balancer import listens, master_hears
 
@@ -28,6 +31,8 @@ HAPROXIES = ("haproxy-2.2", "haproxy", "haproxy-3", "haproxy-3.2")
 """From Debian 11 to 14; `haproxy` is Debian 12's."""
 PROGRAM = "haproxy"
 """The command that the tests run now: one of them (fixtures `haproxy_version` and `haproxy_in_full`)."""
+PATIENCE_S = 30.0
+"""For an answer: a busy machine may keep anybody waiting for some seconds."""
 
 
 def quick_with(*names: str) -> list[Any]:
@@ -55,7 +60,7 @@ def haproxy_program(name: str | None = None) -> str | None:
 needs_haproxy = pytest.mark.skipif(haproxy_program() is None, reason="haproxy is neither in .build/bin nor in PATH")
 
 
-def until(condition: Callable[[], object], what: str, within_s: float = 15.0) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = 60.0) -> None:
     """Waits for a condition; fails the test with `what` when it doesn't come."""
     deadline_s = time.monotonic() + within_s
     while not condition():
@@ -80,6 +85,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # a connection that does not fit comes again after a second only
 
     def handle_error(self, *_: object) -> None:
         """A connection that HAProxy dropped is no news."""
@@ -102,9 +108,12 @@ def web_servers(count: int) -> Iterator[list[int]]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return int(free_address().rpartition(":")[2])
+
+
+def pid_in(info: str) -> int:
+    """The worker's pid in an answer to `show info`."""
+    return int(next(line for line in info.splitlines() if line.startswith("Pid: ")).split()[1])
 
 
 @dataclass
@@ -130,7 +139,7 @@ class RealHAProxy:
     def say(self, command: str) -> str:
         """One line to the admin socket, past the code under test."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(5.0)
+            connection.settimeout(PATIENCE_S)
             connection.connect(self.socket)
             connection.sendall(command.encode() + b"\n")
             answer = b""
@@ -143,11 +152,15 @@ class RealHAProxy:
 
     def pid(self) -> int:
         """The worker's pid."""
-        return int(next(line for line in self.say("show info").splitlines() if line.startswith("Pid: ")).split()[1])
+        return pid_in(self.say("show info"))
+
+    def connection(self, source: tuple[str, int] | None = None) -> http.client.HTTPConnection:
+        """To the frontend."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S, source_address=source)
 
     def request(self, count: int = 1, cookie: str = "") -> None:
         """Requests through the frontend, on one kept connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        connection = self.connection()
         for _ in range(count):
             connection.request("GET", "/", headers={"Cookie": cookie} if cookie else {})
             answer = connection.getresponse()
@@ -158,12 +171,12 @@ class RealHAProxy:
     def shares(self, count: int, distinct_sources: bool = False) -> list[float]:
         """Share of each server of so many requests, each with its own path, header, parameter and, if asked, source."""
         before = self.counts()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        connection = self.connection()
         for number in range(count):
             if distinct_sources:
                 connection.close()
                 source = (f"127.0.{1 + number // 250}.{1 + number % 250}", 0)
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0, source_address=source)
+                connection = self.connection(source)
             connection.request("GET", f"/{number}?id={number}", headers={"X-Key": str(number)})
             connection.getresponse().read()
         connection.close()
@@ -176,7 +189,7 @@ class RealHAProxy:
 
     def request_any(self) -> int:
         """One request on a connection of its own, read to its end; the status of the answer, whatever it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
+        connection = self.connection()
         connection.request("GET", "/")
         answer = connection.getresponse()
         answer.read()
@@ -185,12 +198,12 @@ class RealHAProxy:
 
     def reload(self, backends: str | None = None) -> None:
         """SIGUSR2 to the master, with a new configuration if given; returns when only the new worker answers."""
-        until(lambda: master_hears(self.process.pid, self.say("show info")), "HAProxy's master is ready")
+        until(self._master_hears, "HAProxy's master is ready")
         before = self.pid()
         if backends is not None:
             write_configuration(self.folder, self.port, backends)
         self.process.send_signal(signal.SIGUSR2)
-        until(lambda: self._answers() and self.pid() != before, "the reloaded HAProxy answers")
+        until(lambda: (said := self._info()) and pid_in(said) != before, "the reloaded HAProxy answers")
         until(
             lambda: not listens(before, self.socket),
             "the HAProxy of before has closed the sockets that both listened on",
@@ -199,16 +212,22 @@ class RealHAProxy:
     def stop(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(10.0)
+            self.process.wait(20.0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
-    def _answers(self) -> bool:
+    def _info(self) -> str:
+        """Its answer to `show info`; empty while nobody gives one."""
         try:
-            return "Pid: " in self.say("show info")
+            said = self.say("show info")
         except OSError:
-            return False
+            return ""
+        return said if "Pid: " in said else ""
+
+    def _master_hears(self) -> bool:
+        said = self._info()
+        return bool(said) and master_hears(self.process.pid, said)
 
 
 @contextmanager
@@ -224,26 +243,27 @@ def stopped(pid: int) -> Iterator[None]:
 
 @contextmanager
 def tcp_to(path: str) -> Iterator[str]:
-    """HOST:PORT that leads to a Unix socket, a connection at a time."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    """HOST:PORT that leads to a Unix socket: one question and its answer a connection."""
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection, socket.socket(socket.AF_UNIX) as inner:
-                    inner.connect(path)
-                    inner.sendall(connection.recv(65536))
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            # Who asks may have given up meanwhile, and HAProxy may just be reloading: the next one asks anew.
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as inner:
+                inner.connect(path)
+                if question := self.request.recv(65536):
+                    inner.sendall(question)
                     while chunk := inner.recv(65536):
-                        connection.sendall(chunk)
+                        self.request.sendall(chunk)
 
-        thread = threading.Thread(target=serve, daemon=True)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join(5.0)
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def servers_of(ports: Sequence[int], options: str = "weight 100") -> str:
@@ -284,7 +304,7 @@ def haproxy(backends: str) -> Iterator[RealHAProxy]:
     program = haproxy_program()
     assert program is not None
     # A short path: the socket's may have 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+    with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), free_port()
         configuration = write_configuration(folder, port, backends)
         with (folder / "haproxy.log").open("wb") as log:
@@ -293,10 +313,7 @@ def haproxy(backends: str) -> Iterator[RealHAProxy]:
             )
         running = RealHAProxy(folder, process, port)
         try:
-            until(
-                lambda: running._answers() or process.poll() is not None,
-                f"HAProxy answers: {(folder / 'haproxy.log').read_text()}",
-            )
+            until(lambda: running._info() or process.poll() is not None, "HAProxy answers")
             assert process.poll() is None, (folder / "haproxy.log").read_text()
             yield running
         finally:

@@ -19,7 +19,7 @@ def lab_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "slackwater.cli", "lab", *arguments]
 
 
-def run_lab(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+def run_lab(*arguments: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
     """`slackwater lab ARGUMENTS` to its end."""
     return subprocess.run(
         lab_command(*arguments), capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL

@@ -28,6 +28,7 @@ needs_servers = [
 ]
 WORKERS, TIMEOUT, KEEPALIVE = "apache.max_request_workers", "apache.keepalive_timeout", "apache.keepalive"
 CHILDREN = "php_fpm.max_children"
+ANSWERS_WITHIN_S = 30.0
 TROUBLES = {"full": "the disk is full", "read-only": "its file system is read-only"}
 """What may become of a folder, and what it is called."""
 
@@ -42,7 +43,8 @@ def small_disk(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        # Lazily: whoever still has a file of it open keeps only that.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def spoil(place: Path, trouble: str) -> None:
@@ -108,25 +110,32 @@ class Apache:
     def status(self) -> dict[str, str] | None:
         """server-status?auto, while Apache answers."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}/server-status?auto", timeout=2) as answer:
+            page = f"http://{self.address}/server-status?auto"
+            with urllib.request.urlopen(page, timeout=ANSWERS_WITHIN_S) as answer:
                 lines = answer.read().decode().splitlines()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
         return dict(line.split(": ", 1) for line in lines if ": " in line)
 
     def number(self, name: str) -> int:
-        return int((self.status() or {})[name])
+        return int((wait_for(self.status, "Apache answers") or {})[name])
 
     def keepalive_header(self) -> str:
-        """What a response says of its connection."""
-        connection = http.client.HTTPConnection(self.address, timeout=5)
-        try:
-            connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
-            answer = connection.getresponse()
-            answer.read()
-            return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
-        finally:
-            connection.close()
+        """What a response says of its connection; a connection of before a restart may be closed at any point."""
+
+        def header() -> str:
+            connection = http.client.HTTPConnection(self.address, timeout=ANSWERS_WITHIN_S)
+            try:
+                connection.request("GET", "/server-status?auto", headers={"Connection": "keep-alive"})
+                answer = connection.getresponse()
+                answer.read()
+                return answer.getheader("Keep-Alive") or f"Connection: {answer.getheader('Connection')}"
+            except (OSError, http.client.HTTPException):
+                return ""
+            finally:
+                connection.close()
+
+        return wait_for(header, "Apache answers")
 
     def sections(self, **others: object) -> str:
         settings = {
@@ -167,7 +176,8 @@ class Fpm:
             [*self.command, "-y", str(self.conf), "--nodaemonize"], start_new_session=True, stderr=subprocess.DEVNULL
         )
         wait_for((folder / "php.sock").exists, "php-fpm listens")
-        wait_for(lambda: (folder / "php-fpm.pid").exists(), "php-fpm says its process")
+        pid = folder / "php-fpm.pid"
+        wait_for(lambda: pid.exists() and pid.read_text(), "php-fpm says its process")
 
     def children(self) -> int:
         """Processes of the pool."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ from slackwater.signing import Signer
 IN_TIME_S = 60.0
 PROGRAM = shutil.which("slackwater-wsengine")
 T = TypeVar("T")
+Signed = tuple[bytes, dict[str, str] | None]
+"""An Order in bytes, and the headers that go with it."""
 
 
 def wait_for(answer: Callable[[], T], what: str, within_s: float = IN_TIME_S) -> T:
@@ -69,7 +72,7 @@ class Nats:
 
     def start(self) -> None:
         self._process = subprocess.Popen(nats_server.command(self._folder, self.listen))
-        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log")
+        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log", IN_TIME_S)
 
     def stop(self) -> None:
         if self._process:
@@ -93,7 +96,7 @@ class Controller:
         self._orders = 0
         self._client = Client()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
         async def ignore(_: Exception) -> None:
@@ -126,9 +129,34 @@ class Controller:
     def send(self, order: Order, *, signer: Signer | None = None, signed: bool = True) -> None:
         """Publishes an Order on web1's subject, whatever is in it."""
         payload = messages.encode(order)
-        headers = (signer or self.signer).headers(payload) if signed else None
-        self._do(self._client.publish("slackwater.order.web.web1", payload, headers=headers))
-        self._do(self._client.flush())
+        self._send([(payload, (signer or self.signer).headers(payload) if signed else None)])
+
+    def send_together(self, orders: Iterable[Order]) -> None:
+        """Publishes Orders in one go: between two of them nobody can be kept waiting."""
+        payloads = [messages.encode(order) for order in orders]
+        self._send([(payload, self.signer.headers(payload)) for payload in payloads])
+
+    def _send(self, left: list[Signed]) -> None:
+        """Once more what nobody heard: a subscription may arrive after its engine has said that it is connected."""
+
+        def are_heard() -> bool:
+            left[:] = self._do(self._publish(left))
+            return not left
+
+        wait_for(are_heard, "somebody hears the Orders")
+
+    async def _publish(self, payloads: list[Signed]) -> list[Signed]:
+        """Publishes them; returns those of which the server says that nobody listens, which it does at once."""
+        inbox = self._client.new_inbox()
+        unheard = await self._client.subscribe(f"{inbox}.*")
+        for number, (payload, headers) in enumerate(payloads):
+            await self._client.publish("slackwater.order.web.web1", payload, f"{inbox}.{number}", headers)
+        while self._client.pending_data_size > 0:  # flush sends its question past what waits
+            await asyncio.sleep(0.001)
+        await self._client.flush()
+        answers = [await unheard.next_msg() for _ in range(unheard.pending_msgs)]
+        await unheard.unsubscribe()
+        return [payloads[int(answer.subject.rpartition(".")[2])] for answer in answers]
 
     def order(self, knob: str, value: int | float | str, lease_s: float = 60.0) -> Change:
         """Gives an Order and returns the next Change of its knob."""
@@ -205,8 +233,8 @@ class Engine:
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Ends a server that was started with `start_new_session`, with all its children."""
     process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    with contextlib.suppress(ProcessLookupError):  # children outlive one that was killed
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()

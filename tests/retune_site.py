@@ -48,7 +48,7 @@ class Nodes:
         self._url = url
         self._cluster = Cluster(NODES, seed=7)
         self._end = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
 
     async def _run(self) -> None:

@@ -24,7 +24,7 @@ from slackwater.config import BusSettings, ConfigError
 from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
 from slackwater.signing import Signer
 
-IN_TIME_S = 30.0
+IN_TIME_S = 60.0
 
 
 def certificates(folder: Path) -> None:
@@ -93,10 +93,10 @@ def test_a_node_publishes_under_its_own_name_only(site: Site, caplog: pytest.Log
         node = await Bus.connect(site.settings("web-2"), "node")
         seen: list[str] = []
         await controller.subscribe("sample", lambda message: seen.append(message.node))
-        await controller.flush()
+        await controller.flush(IN_TIME_S)
         for name in ("web-1.example", "web-2"):
             await node.publish(sample(name))
-        await node.flush()
+        await node.flush(IN_TIME_S)
         async with asyncio.timeout(IN_TIME_S):
             while "web-2" not in seen:
                 await asyncio.sleep(0.01)
@@ -120,12 +120,12 @@ def test_a_node_hears_its_own_weight_which_the_controller_alone_may_say(site: Si
         heard: list[int] = []
         for name in ("web-1.example", "web-2"):
             await node._client.subscribe(f"slackwater.weight.web.{name}", cb=_hearing(heard))
-        await node.flush()
+        await node.flush(IN_TIME_S)
         await node.publish(msgspec.structs.replace(weight("web-2"), percent=0))
-        await node.flush()
+        await node.flush(IN_TIME_S)
         for name in ("web-1.example", "web-2"):
             await controller.publish(msgspec.structs.replace(weight(name), percent=len(name)))
-        await controller.flush()
+        await controller.flush(IN_TIME_S)
         async with asyncio.timeout(IN_TIME_S):
             while not heard:
                 await asyncio.sleep(0.01)
@@ -177,7 +177,7 @@ def test_a_wsengine_hears_orders_of_the_controller_and_of_nobody_else(site: Site
         node = await Bus.connect(site.settings("web-2"), "node")
         await controller.subscribe("change", seen.append, pool="web")
         await controller.subscribe("knobs", told.append, pool="web")
-        await controller.flush()
+        await controller.flush(IN_TIME_S)
         async with asyncio.timeout(IN_TIME_S):
             # The engine may not listen yet when the first Orders come.
             number = 0
@@ -189,7 +189,7 @@ def test_a_wsengine_hears_orders_of_the_controller_and_of_nobody_else(site: Site
                     )
                     payload = encode(order)
                     await bus._client.publish(subject_of(order), payload, headers=signer.headers(payload))
-                    await bus.flush()
+                    await bus.flush(IN_TIME_S)
                 await asyncio.sleep(0.1)
         for bus in (node, controller):
             await bus.close()
@@ -230,7 +230,7 @@ def test_the_monitor_publishes_as_itself_over_tls_and_says_when_the_server_refus
         controller = await Bus.connect(site.settings(CONTROLLER), "controller")
         got: asyncio.Queue[Sample] = asyncio.Queue()
         await controller.subscribe("sample", got.put_nowait)
-        await controller.flush()
+        await controller.flush(IN_TIME_S)
         until = asyncio.to_thread(monitor_says, site, "web-2", "web-2", lambda _: not got.empty())
         monitor = asyncio.create_task(until)
         try:

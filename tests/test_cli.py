@@ -19,14 +19,14 @@ import pytest
 from click.testing import CliRunner, Result
 from real_processes import free_address
 
-from slackwater import nats_server
+from slackwater import control, nats_server
 from slackwater.bus import Bus
 from slackwater.cli import COMMANDS, HIDDEN, cli, is_expected
 from slackwater.config import ConfigError
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, ServerState, Verdict
 
-IN_TIME_S = 30.0
+IN_TIME_S = 60.0
 
 
 @pytest.fixture
@@ -41,6 +41,13 @@ def site(tmp_path: Path) -> Path:
         f'[[pool]]\nname = "api"\nbackend = "api"\nsocket = "{tmp_path}/haproxy.sock"\n'
     )
     return path
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock stands still: however long the test takes, what it wrote is as old as it says."""
+    now_unix_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_unix_s)
 
 
 def run(*arguments: str | Path, **options: Any) -> Result:
@@ -185,6 +192,7 @@ def test_status_without_a_journal_is_an_error(site: Path) -> None:
     assert not (site.parent / "state").exists()
 
 
+@pytest.mark.usefixtures("still")
 def test_status_shows_weights_states_and_reasons(site: Path) -> None:
     with open_journal(site) as journal:
         journal.record(cycle(0.1), verdict("host1", "interference", 75), verdict("host2", "calm", 5))
@@ -214,6 +222,7 @@ def test_status_says_loudly_that_data_is_old(site: Path) -> None:
     assert "STALE: there was no cycle yet" in result.output  # the pool `api`
 
 
+@pytest.mark.usefixtures("still")
 def test_status_as_json(site: Path) -> None:
     with open_journal(site) as journal:
         journal.record(cycle(0.1))
@@ -297,7 +306,9 @@ def test_pause_needs_the_pools_name_when_there_are_several(site: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, "error: there are several pools, name one of them: web, api\n")
 
 
-def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path) -> None:
+def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "WAIT_S", IN_TIME_S)
+    monkeypatch.setattr(control, "ANSWERS_WITHIN_S", IN_TIME_S)
     listen = site.read_text().partition('listen = "')[2].partition('"')[0]
     asked: list[dict[str, Any]] = []
     ready, done = threading.Event(), threading.Event()

@@ -44,7 +44,7 @@ def test_an_agent_answers_whoever_asks_with_what_it_was_told() -> None:
         assert agents.lines["host2"].endswith("agent-inter 50ms")
 
         def ask() -> bytes:
-            with socket.create_connection(("127.0.0.1", port), timeout=5.0) as asking:
+            with socket.create_connection(("127.0.0.1", port), timeout=60.0) as asking:
                 return asking.makefile("rb").read()
 
         assert ask() == b"100%\n"

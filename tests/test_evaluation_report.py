@@ -62,10 +62,13 @@ def test_every_goal_says_reached_not_reached_or_not_decided_in_one_table(compare
     assert state(found, "p95 against `leastconn` (DIAL: -48%): `slackwater`") == "reached"
     assert state(found, "p99 against `oracle`: `slackwater`") == "reached"
     assert state(found, "p99 against `oracle`: `slackwater-lc`") == "not decided"
+    beside = {goal.what: goal.oracle for goal in found}
+    assert beside["p95 against `leastconn` (DIAL: -48%): `slackwater`"].startswith("-5")
+    assert beside["p99 against `oracle`: `slackwater`"] == "", "against itself it says nothing"
     worse = next(goal for goal in found if "each scenario" in goal.what)
     assert worse.reached is None, "two of the scenarios say nothing of the others"
     assert "one -50% of 5" in worse.found
-    assert "in fewer than 5 rounds: one-70, " in worse.found
+    assert "in fewer than 3 rounds: one-70, " in worse.found
     assert "one-closed -5" in worse.found
     assert all(goal.word == "not decided" for goal in goals.of_comparison(None))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -27,6 +28,12 @@ def sample(node: str, at: float, rps: float, p95: float | None) -> Sample:
 def cycle(at: float, weight: int) -> Cycle:
     servers = [ServerState("s1", "UP", weight, 100, weight)]
     return Cycle(1, "web", T0 + at, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
+
+
+@pytest.fixture(autouse=True)
+def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However full this machine's own disk is."""
+    monkeypatch.setattr("slackwater.journal_keep.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12))
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from real_lab import eventually, needs_lab
+from real_processes import free_port
 
-from lab.balancer import free_port
 from lab.controller import start_bus
 from lab.database import set_delay
 from lab.disturb import CLOCK_SOURCE, DOERS, Clock, Site, prelude
@@ -42,23 +42,25 @@ def test_a_clock_step_moves_the_wall_clock_of_one_program_alone(tmp_path: Path) 
         assert program.stdin is not None
         assert program.stdout is not None
 
-        def ahead_s() -> tuple[float, float]:
+        def told() -> tuple[float, float]:
             program.stdin.write("now\n")  # type: ignore[union-attr]
             program.stdin.flush()  # type: ignore[union-attr]
-            wall, monotonic = map(float, program.stdout.readline().split())  # type: ignore[union-attr]
-            return wall - time.time(), monotonic - time.monotonic()
+            wall_s, monotonic_s = map(float, program.stdout.readline().split())  # type: ignore[union-attr]
+            return wall_s, monotonic_s
 
         for step_s in (0.0, 20.5, -2.25, 0.0):
             clock.step(step_s)
-            wall_s, monotonic_s = ahead_s()
-            assert wall_s == pytest.approx(step_s, abs=1.0)
-            assert monotonic_s == pytest.approx(0.0, abs=1.0)
+            before_s = time.time(), time.monotonic()
+            wall_s, monotonic_s = told()
+            after_s = time.time(), time.monotonic()
+            assert before_s[0] - 0.1 <= wall_s - step_s <= after_s[0] + 0.1
+            assert before_s[1] - 0.1 <= monotonic_s <= after_s[1] + 0.1
         program.stdin.write("\n")
 
 
 @pytest.fixture
 def service() -> Iterator[int]:
-    port = free_port(0)
+    port = free_port()
     process = subprocess.Popen([sys.executable, "-m", "lab.database", "127.0.0.1", str(port)])
 
     def answers() -> bool:
@@ -69,7 +71,7 @@ def service() -> Iterator[int]:
         return True
 
     try:
-        eventually("it listens", answers, 20.0)
+        eventually("it listens", answers, 60.0)
         yield port
     finally:
         process.kill()
@@ -88,7 +90,7 @@ def test_the_shared_service_takes_as_long_as_it_is_told_to(service: int) -> None
     set_delay("127.0.0.1", service, 0.3)
     assert asked_s(service) >= 0.3
     set_delay("127.0.0.1", service, 0.0)
-    eventually("it is quick again", lambda: asked_s(service) < 0.3, 20.0)
+    eventually("it is quick again", lambda: asked_s(service) < 0.3, 60.0)
 
 
 def test_a_deploy_adds_work_to_each_request() -> None:
@@ -111,7 +113,7 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
             before = site.monitors[host.name].process.pid
             with do(site, host, 2.0):
                 pass
-            eventually(f"all serve after {kind}", lambda: all(site.serves(one) for one in lab.hosts), 20.0)
+            eventually(f"all serve after {kind}", lambda: all(site.serves(one) for one in lab.hosts), 60.0)
             lab.check()
             assert (site.monitors[host.name].process.pid != before) == (kind == "start")
         assert lab.balancer.snapshot().weight == {"host1": 100, "host2": 100}

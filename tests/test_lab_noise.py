@@ -19,6 +19,7 @@ from lab.noise import NOISES, Noise, begin, build, cache_mib, last_level_cache_m
 from lab.paths import LabError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not on this machine")
+IN_TIME_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,11 @@ def start(*what: Any, **place: Any) -> Noise:
 
 @pytest.mark.parametrize("kind", NOISES)
 def test_each_kind_of_the_table_begins_works_and_ends_by_itself(maker: str, kind: str) -> None:
-    noise = start(maker, "here", kind, 0.3, 0.4, quota_cores=0.4, procs_files=[])
-    assert noise.process.wait(20) == 0
-    assert time.monotonic() - noise.on_mono_s >= 0.35
+    waiting = prepare(maker, "here", kind, 0.3, 0.4, quota_cores=0.4, procs_files=[])
+    told_mono_s = time.monotonic()
+    (noise,) = begin([waiting])
+    assert noise.process.wait(IN_TIME_S) == 0
+    assert time.monotonic() - told_mono_s >= 0.4
     noise.stop()
     assert noise.off_mono_s is not None
     assert noise.off_mono_s > noise.on_mono_s
@@ -76,8 +79,8 @@ def test_a_cgroup_that_cannot_be_joined_is_told(maker: str) -> None:
 def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
     script = (
         "import sys, time; from lab.noise import begin, prepare\n"
-        "(noise,) = begin([prepare(sys.argv[1], 'here', 'cpu', 0.1, 60.0, quota_cores=0.4, procs_files=[])])\n"
-        "print(noise.process.pid, flush=True); time.sleep(60)"
+        "(noise,) = begin([prepare(sys.argv[1], 'here', 'cpu', 0.1, 600.0, quota_cores=0.4, procs_files=[])])\n"
+        "print(noise.process.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, maker], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -86,7 +89,7 @@ def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    eventually("the noise is gone", lambda: not is_alive(pid), 10.0)
+    eventually("the noise is gone", lambda: not is_alive(pid), IN_TIME_S)
 
 
 def test_an_unknown_kind_and_an_intensity_out_of_range_are_refused(maker: str) -> None:
@@ -127,7 +130,7 @@ def test_one_that_is_not_told_to_begin_ends_with_whom_it_waits_for(maker: str) -
     filled = prepare(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])
     assert filled.process.stdin is not None
     filled.process.stdin.close()
-    assert filled.process.wait(20) == 1
+    assert filled.process.wait(IN_TIME_S) == 1
 
 
 def test_when_one_of_several_cannot_begin_none_goes_on(maker: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import urllib.request
@@ -32,7 +33,7 @@ def start_up(*arguments: str) -> subprocess.Popen[str]:
 
 
 def page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as reply:
+    with urllib.request.urlopen(url, timeout=60) as reply:
         return str(reply.read().decode())
 
 
@@ -47,19 +48,21 @@ def test_each_host_serves_the_application_and_the_balancer_shares_it_out(app: st
         assert found.lost == {}
         assert set(found.status.tolist()) == {200}
         counts = lab.balancer.snapshot().requests.values()
-        assert min(counts) >= 15, "roundrobin gives each host a third of 60"
+        assert min(counts) > sum(counts) / 4, "roundrobin gives each host a third"
         for host in lab.hosts:
-            names = {open_name(pid) for pid in lab.cgroups.pids(host.vm)}
-            assert names == {"apache2", "php-fpm8.2"}
-            assert all(in_namespace(pid, host.netns) for pid in lab.cgroups.pids(host.vm))
+            namespace = Path(f"/run/netns/{host.netns}").stat().st_ino
+            found_inside = programs(lab.cgroups.pids(host.vm))
+            assert found_inside == {("apache2", namespace), ("php-fpm8.2", namespace)}
 
 
-def open_name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
-def in_namespace(pid: int, name: str) -> bool:
-    return Path(f"/proc/{pid}/ns/net").stat().st_ino == Path(f"/run/netns/{name}").stat().st_ino
+def programs(pids: list[int]) -> set[tuple[str, int]]:
+    """Name and network namespace of those that are still there."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            process = Path(f"/proc/{pid}")
+            found.add(((process / "comm").read_text().strip(), (process / "ns/net").stat().st_ino))
+    return found
 
 
 def test_a_neighbour_is_in_the_hosts_quota_but_not_in_its_guest() -> None:
@@ -68,7 +71,7 @@ def test_a_neighbour_is_in_the_hosts_quota_but_not_in_its_guest() -> None:
         assert noise.process.pid in lab.cgroups.pids(lab.noisy.neighbour)
         assert noise.process.pid not in lab.cgroups.pids(lab.noisy.vm)
         begin = lab.cgroups.cpu_s(lab.noisy.neighbour)
-        eventually("it uses CPU", lambda: lab.cgroups.cpu_s(lab.noisy.neighbour) > begin + 0.1, 10.0)
+        eventually("it uses CPU", lambda: lab.cgroups.cpu_s(lab.noisy.neighbour) > begin + 0.1, 29.0)
 
 
 def test_an_error_inside_takes_all_of_it_down() -> None:
@@ -86,7 +89,7 @@ def test_an_error_inside_takes_all_of_it_down() -> None:
 def test_a_web_server_that_ends_is_told_by_name() -> None:
     with Lab(LabSettings(hosts=2)) as lab:
         lab.programs[1].process.kill()
-        eventually("it ended", lambda: not lab.programs[1].running, 10.0)
+        eventually("it ended", lambda: not lab.programs[1].running, 60.0)
         with pytest.raises(LabError, match="apache2 of host1 ended with status -9"):
             lab.check()
 
@@ -96,7 +99,7 @@ def test_a_signal_takes_all_of_it_down(how: signal.Signals) -> None:
     process = start_up("--hosts", "2")
     assert traces()
     process.send_signal(how)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert traces() == []
 
 
@@ -108,7 +111,7 @@ def test_a_second_lab_is_refused_and_down_ends_the_first() -> None:
     assert (state() or {})["owner"]["pid"] == process.pid
     done = run_lab("down")
     assert (done.returncode, done.stdout[:9]) == (0, "removed: ")
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert traces() == []
     again = run_lab("down")
     assert (again.returncode, again.stdout) == (0, "nothing to remove\n")
@@ -117,7 +120,7 @@ def test_a_second_lab_is_refused_and_down_ends_the_first() -> None:
 def test_after_a_crash_down_finds_and_removes_everything() -> None:
     process = start_up("--hosts", "2")
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert any("processes" in trace and "with 0" not in trace for trace in traces())
     second = run_lab("up")
     assert second.returncode == 1

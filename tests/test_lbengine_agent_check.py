@@ -18,6 +18,8 @@ from lbengine.preflight import check
 from lbengine.snapshot import BalancerError, Server, Snapshot
 from slackwater.config import LbengineSettings, PoolSettings
 
+PATIENT = LbengineSettings(socket_timeout_s=20.0)
+
 
 class Clock:
     def __init__(self) -> None:
@@ -210,11 +212,11 @@ class TestOnARealHAProxy:
     def test_a_percentage_leaves_alone_what_an_operator_has_set(self) -> None:
         with with_agents() as (running, (first, _)):
             running.say("set server web/host1 state maint")
-            assert HAProxy(running.socket, "web", 5.0).read().servers[0].status.startswith("MAINT")
+            assert HAProxy(running.socket, "web", 20.0).read().servers[0].status.startswith("MAINT")
             running.say("set server web/host1 state drain")
             first.line = "70%\n"
             until(lambda: running.weight("host1") == 70, "weight 70")
-            shown = HAProxy(running.socket, "web", 5.0).read().servers[0]
+            shown = HAProxy(running.socket, "web", 20.0).read().servers[0]
             assert (shown.status, shown.available) == ("DRAIN (agent)", False)
 
     def test_an_agent_that_is_gone_leaves_the_last_weight_and_the_server_up(self) -> None:
@@ -223,7 +225,7 @@ class TestOnARealHAProxy:
             until(lambda: running.weight("host1") == 10, "weight 10")
             first.close()
             second.twice_more()
-            shown = HAProxy(running.socket, "web", 5.0).read().servers[0]
+            shown = HAProxy(running.socket, "web", 20.0).read().servers[0]
             assert (shown.weight, shown.available, shown.agent_check) == (10, True, True)
 
     def test_a_reload_forgets_the_weight_until_the_agent_is_asked(self) -> None:
@@ -238,14 +240,14 @@ class TestOnARealHAProxy:
             pool = PoolSettings(
                 name="web", backend="web", socket=running.operator, way="agent-check", mode="act", law="optimal"
             )
-            assert check(pool, LbengineSettings()) == []
-            assert len(AgentCheck(HAProxy(running.operator, "web", 5.0)).read().servers) == 2
+            assert check(pool, PATIENT) == []
+            assert len(AgentCheck(HAProxy(running.operator, "web", 20.0)).read().servers) == 2
             by_socket = msgspec.structs.replace(pool, way="socket")
             with pytest.raises(BalancerError, match=r'no admin level; expected .* or `way = "agent-check"`'):
-                check(by_socket, LbengineSettings())
+                check(by_socket, PATIENT)
 
     def test_a_server_without_an_agent_is_refused_with_the_line_that_it_needs(self) -> None:
         with web_servers(2) as ports, haproxy(backend(ports)) as running:
             pool = PoolSettings(name="web", backend="web", socket=running.operator, way="agent-check", mode="act")
             with pytest.raises(BalancerError, match=r"no agent for the weight of host1, host2; expected `agent-check"):
-                check(pool, LbengineSettings())
+                check(pool, PATIENT)

@@ -83,6 +83,7 @@ def test_a_slow_node_answers_less_and_then_all_again(site: Site) -> None:
 
 
 def test_without_lbengine_the_lease_ends_and_each_node_answers_all(site: Site) -> None:
+    site.with_settings(lease_s=1.5)
     process = site.start()
 
     async def tell(_: Bus, detector: Detector) -> None:
@@ -109,7 +110,7 @@ def test_a_stop_tells_the_nodes_to_answer_all_at_once(site: Site) -> None:
         await until(lambda: site.weights() == [0, 100, 100], site, "host1 answers 0%")
         process.terminate()
         await until(lambda: process.poll() is not None, site, "lbengine ends")
-        await until(lambda: heard[-1] == ("host1", 100) or ("host1", 100) in heard[-3:], site, "the last word is 100%")
+        await until(lambda: ("host1", 100) in heard[-3:], site, "the last word is 100%")
         await until(lambda: site.weights() == [100, 100, 100], site, "all weights are back")
         assert not (site.folder / "baseline/web.json").exists()
 

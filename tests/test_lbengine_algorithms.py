@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_haproxy import backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers
+from real_haproxy import PATIENCE_S, backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers
 
 from lbengine.algorithms import ALGORITHMS, effect
 from lbengine.haproxy import BalancerError, HAProxy
@@ -19,7 +19,7 @@ CONSISTENT = "\n    hash-type consistent"
 def share(balance: str, weight: int) -> float:
     """Share of the first of three servers that it gets with this weight, the others with 100."""
     with web_servers(3) as ports, haproxy(backend(ports, balance)) as running:
-        client = HAProxy(running.socket, "web", 5.0)
+        client = HAProxy(running.socket, "web", PATIENCE_S)
         shown = client.read().balance
         client.set_weights({"host1": weight})
         found = running.shares(COUNT, distinct_sources=balance.startswith("source"))
@@ -71,7 +71,7 @@ def test_an_rdp_cookie_hash_takes_weights_if_it_is_consistent() -> None:
             + section.replace("backend web", "backend tcp")
             + "backend web\n    server a 127.0.0.1:9\n"
         ) as running:
-            client = HAProxy(running.socket, "tcp", 5.0)
+            client = HAProxy(running.socket, "tcp", PATIENCE_S)
             assert client.read().balance == "rdp-cookie"
             if consistent:
                 client.set_weights({"host1": 10})
@@ -85,7 +85,7 @@ def test_an_rdp_cookie_hash_takes_weights_if_it_is_consistent() -> None:
 @pytest.mark.parametrize("balance", ["static-rr", "source", "uri", "hdr(X-Key)", "url_param id"])
 def test_a_static_algorithm_takes_only_nothing_and_everything(balance: str) -> None:
     with web_servers(3) as ports, haproxy(backend(ports, balance)) as running:
-        client = HAProxy(running.socket, "web", 5.0)
+        client = HAProxy(running.socket, "web", PATIENCE_S)
         with pytest.raises(BalancerError, match=r"static LB algorithm.*\(use `balance roundrobin`"):
             client.set_weights({"host1": 10})
         client.set_weights({"host1": 0})

@@ -27,7 +27,7 @@ from slackwater.journal import Journal, journal_path
 from slackwater.messages import State
 
 HOSTS = ("host1", "host2", "host3")
-SETTINGS = LbengineSettings(socket_timeout_s=5.0)
+SETTINGS = LbengineSettings(socket_timeout_s=20.0)
 
 
 class CutBalancer:
@@ -135,10 +135,10 @@ def test_a_power_cut_at_any_step_leaves_what_was_or_what_shall_be_and_the_latter
 @needs_haproxy
 def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site: Site) -> None:
     """However far it came: what starts next, or `restore` by hand, ends at the baseline weights."""
-    cuts = 0
+    cuts, settings = 0, ControllerSettings(pool=[site.pool], state_dir=str(site.folder), lbengine=SETTINGS)
     for number in range(200):
         cutter = Cutter(number)
-        inner = HAProxy(site.balancer.socket, "web", 5.0)
+        inner = HAProxy(site.balancer.socket, "web", 20.0)
         engine = site.engine(journal=CutJournal(site.journal, cutter), balancer=CutBalancer(inner, cutter))
         engine._store.save = cutter.around(engine._store.save)  # type: ignore[method-assign]
         engine._store.remove = cutter.around(engine._store.remove)  # type: ignore[method-assign]
@@ -148,7 +148,7 @@ def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site:
         except PowerCut:
             cuts += 1
         if number % 2:
-            restore(ControllerSettings(pool=[site.pool], state_dir=str(site.folder)), site.pool, "alice", "by hand")
+            restore(settings, site.pool, "alice", "by hand")
         else:
             after = site.engine()
             after.cycle(site.now_s)
@@ -179,7 +179,8 @@ def test_a_socket_that_goes_and_comes_back_is_taken_up_again(site: Site) -> None
 
 @needs_haproxy
 def test_an_admin_socket_that_is_full_is_tried_again(site: Site) -> None:
-    engine = site.engine(balancer=HAProxy(site.balancer.socket, "web", 0.3))
+    balancer = HAProxy(site.balancer.socket, "web", 20.0)
+    engine = site.engine(balancer=balancer)
     site.cycle(engine)
     with contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -187,8 +188,10 @@ def test_an_admin_socket_that_is_full_is_tried_again(site: Site) -> None:
             other.connect(site.balancer.socket)
             other.sendall(b"prompt\n")
             other.recv(10)
+        balancer.timeout_s = 0.3  # it is waited for in vain
         with pytest.raises(BalancerUnreachable, match="are all connections of its admin socket taken"):
             site.cycle(engine, "interference")
+    balancer.timeout_s = 20.0
 
     def lowered() -> bool:
         with contextlib.suppress(BalancerUnreachable):
@@ -216,7 +219,7 @@ class CutOff:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection, socket.socket(socket.AF_UNIX) as inner:
+            with contextlib.suppress(OSError), connection, socket.socket(socket.AF_UNIX) as inner:
                 inner.connect(self._to)
                 inner.sendall(connection.recv(65536))
                 answer = b""
@@ -236,7 +239,7 @@ def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blame
     path = site.balancer.folder / "cut.sock"
     proxy = CutOff(path, site.balancer.socket)
     try:
-        engine = site.engine(balancer=HAProxy(str(path), "web", 5.0))
+        engine = site.engine(balancer=HAProxy(str(path), "web", 20.0))
         site.cycle(engine)
         for most in (0, 1, 2, 40, 200, 900):
             site.now_s += 60.0  # else the rate limit would hold the weight after six episodes in a minute
@@ -273,6 +276,7 @@ def test_a_reload_in_the_middle_of_large_batches_ends_with_the_wanted_weights(si
         return False
 
     until(settled, "the new process has the weights")
+    client.timeout_s = 20.0
     assert [server.weight for server in client.read().servers] == [3, 4, 5]
 
 

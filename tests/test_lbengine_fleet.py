@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,8 @@ from slackwater.messages import State
 HOSTS = ("host1", "host2", "host3")
 CALM = [100, 100, 100]
 LOWERED = [0, 100, 100]
+PATIENCE_S, SOON_S = 20.0, 0.5
+"""For an answer of one that answers, however busy the machine is; for that of one that is stopped."""
 
 
 class Clock:
@@ -49,11 +51,20 @@ class Two:
         self.members = members
         self.ports = ports
         self.clock = Clock()
+        self.doors = [HAProxy(member.socket, "web", PATIENCE_S) for member in members]
         self.fleet = self.again()
 
     def again(self) -> Fleet:
         """As a process that is started anew sees them."""
-        return Fleet([HAProxy(member.socket, "web", 0.5) for member in self.members], self.clock)
+        return Fleet(self.doors, self.clock)
+
+    @contextmanager
+    def stuck(self, number: int) -> Iterator[None]:
+        """One of them answers nothing meanwhile."""
+        with stopped(self.members[number].pid()):
+            self.doors[number].timeout_s = SOON_S
+            yield
+        self.doors[number].timeout_s = PATIENCE_S
 
     @property
     def pool(self) -> PoolSettings:
@@ -92,7 +103,7 @@ def test_a_weight_that_differs_on_one_of_them_is_the_one_that_is_told(two: Two) 
 @needs_haproxy
 def test_one_that_is_stuck_is_left_out_asked_seldom_and_taken_back_as_started_anew(two: Two) -> None:
     before = two.fleet.read()
-    with stopped(two.members[1].pid()):
+    with two.stuck(1):
         seen = two.fleet.read()
         (absent,) = seen.absent
         assert two.members[1].socket in absent
@@ -113,8 +124,8 @@ def test_one_that_is_stuck_is_left_out_asked_seldom_and_taken_back_as_started_an
 @needs_haproxy
 def test_when_nobody_answers_it_is_said_of_all(two: Two) -> None:
     with (
-        stopped(two.members[0].pid()),
-        stopped(two.members[1].pid()),
+        two.stuck(0),
+        two.stuck(1),
         pytest.raises(BalancerUnreachable, match=f"{two.members[0].socket}.*; {two.members[1].socket}"),
     ):
         two.fleet.read()
@@ -143,7 +154,7 @@ def test_maxconns_go_to_all_and_refusals_are_told(two: Two) -> None:
 @oldest_and_newest_too
 def test_the_engine_drives_both_and_a_reload_of_one_is_repaired_in_the_same_cycle(two: Two, tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path)) as journal:
-        engine = Engine(two.pool, LbengineSettings(socket_timeout_s=5.0), tmp_path, journal)
+        engine = Engine(two.pool, LbengineSettings(socket_timeout_s=PATIENCE_S), tmp_path, journal)
 
         def cycle(now_s: float, host1: State) -> str:
             for host in HOSTS:
@@ -173,8 +184,8 @@ class Driven:
 
     def start(self) -> None:
         """A new engine, as after a restart of the process."""
-        settings = LbengineSettings(socket_timeout_s=0.5)
-        self.engine = Engine(self.two.pool, settings, self.folder, self.journal, balancer=self.two.again())
+        balancer = self.two.again()
+        self.engine = Engine(self.two.pool, LbengineSettings(), self.folder, self.journal, balancer=balancer)
 
     @property
     def now_s(self) -> float:
@@ -189,12 +200,12 @@ class Driven:
     def baseline(self) -> str:
         return (self.folder / "baseline" / "web.json").read_text()
 
-    def restore(self) -> tuple[int, str]:
+    def restore(self, patience_s: float = PATIENCE_S) -> tuple[int, str]:
         """By the command."""
         config = self.folder / "controller.toml"
         first, second = (member.socket for member in self.two.members)
         config.write_text(
-            f'state_dir = "{self.folder}"\n[lbengine]\nsocket_timeout_s = 0.5\n[[pool]]\nname = "web"\n'
+            f'state_dir = "{self.folder}"\n[lbengine]\nsocket_timeout_s = {patience_s:g}\n[[pool]]\nname = "web"\n'
             f'backend = "web"\nsocket = "{first}"\nsockets = ["{second}"]\nmode = "act"\n'
         )
         done = CliRunner().invoke(cli, ["restore", "--config", str(config)])
@@ -216,12 +227,12 @@ def driven(two: Two, tmp_path: Path) -> Iterator[Driven]:
 @pytest.mark.parametrize("stuck", [0, 1])
 def test_one_that_is_stuck_at_the_end_is_put_back_by_the_next_restore(driven: Driven, stuck: int) -> None:
     members = driven.two.members
-    with stopped(members[stuck].pid()):
+    with driven.two.stuck(stuck):
         with pytest.raises(BalancerUnreachable, match=rf"left out: {members[stuck].socket}.*the others have their"):
             driven.engine.stop(driven.now_s, "the end")
         assert [members[1 - stuck].weight(host) for host in HOSTS] == CALM
         assert '"weight": 100' in driven.baseline()
-        status, told = driven.restore()
+        status, told = driven.restore(2 * SOON_S)
         assert status == 1
         assert f"left out: {members[stuck].socket}" in told
         assert "run `slackwater restore --pool web` again" in told
@@ -248,7 +259,7 @@ def test_what_restore_does_set_beside_one_whose_socket_is_gone_is_told_too(drive
 @needs_haproxy
 @pytest.mark.parametrize("stuck", [0, 1])
 def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers(driven: Driven, stuck: int) -> None:
-    with stopped(driven.two.members[stuck].pid()):
+    with driven.two.stuck(stuck):
         with pytest.raises(BalancerUnreachable):
             driven.engine.stop(driven.now_s, "the end")
         driven.start()
@@ -267,7 +278,7 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
 @needs_haproxy
 def test_a_pause_while_one_is_stuck_reaches_it_later_and_leaves_the_operators_weights_alone(driven: Driven) -> None:
     first, second = driven.two.members
-    with stopped(second.pid()):
+    with driven.two.stuck(1):
         told = driven.engine.pause("alice", "deploy", driven.now_s)
         assert "host1 0 -> 100 put back" in told
         assert f"left out: {second.socket}" in told
@@ -295,7 +306,7 @@ def test_one_that_was_stuck_when_a_limit_ended_has_its_own_maxconn_back(tmp_path
         site.engine.wish(question, site.now_s)
         site.cycle()
         assert limits(two) == [[8, 50, 50], [8, 50, 50]]
-        with stopped(two.members[1].pid()):
+        with two.stuck(1):
             site.cycle(after_s=1.5)
             assert '"maxconn": 50' in site.baseline()
         site.cycle(after_s=ASK_AGAIN_S)

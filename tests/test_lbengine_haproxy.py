@@ -14,7 +14,7 @@ from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy
 
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, split_answers
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 20.0
 pytestmark = pytest.mark.usefixtures("haproxy_version")
 
 

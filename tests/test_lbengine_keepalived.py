@@ -58,8 +58,11 @@ def test_a_reload_keeps_our_weight_and_shows_a_new_configured_one(keepalived: Ru
     keepalived.reload()
     assert weights(door) == {RS1: 5, RS2: 20}
     keepalived.reload(configuration(real_server(1, weight=30), real_server(2)))
-    seen = door.read()
-    assert [(server.weight, server.configured) for server in seen.servers] == [(15, 30), (20, 20)]
+
+    def seen() -> list[tuple[int, int]]:
+        return [(server.weight, server.configured) for server in door.read().servers]
+
+    until(lambda: seen() == [(15, 30), (20, 20)], "keepalived follows its file from the new configured weight")
     door.set_weights({RS1: 5})
     assert weights(door) == {RS1: 5, RS2: 20}
 

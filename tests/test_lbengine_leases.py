@@ -155,7 +155,7 @@ class Owner:
     def __init__(self, members: list[RealHAProxy], store: Spread, folder: Path, journal: Journal) -> None:
         first, *others = (member.socket for member in members)
         pool = PoolSettings(name="web", backend="web", socket=first, sockets=others, mode="act")
-        self.engine = Engine(pool, LbengineSettings(socket_timeout_s=5.0), folder, journal)
+        self.engine = Engine(pool, LbengineSettings(socket_timeout_s=60.0), folder, journal)
         self.thread = ThreadPoolExecutor(1)
         self.taken_over: list[float] = []
         self.ownership = Ownership(self.engine, pool, store, self.in_thread, self.taken_over.append)

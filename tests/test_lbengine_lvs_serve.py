@@ -12,11 +12,11 @@ from ipvs_guest import GUEST, REPOSITORY, IpvsGuest, needs_ipvs
 from ipvs_site import IpvsSite
 from real_keepalived import FOLDER, WEB, RunningKeepalived, configuration, real_server
 
-pytestmark = needs_ipvs
+pytestmark = [needs_ipvs, pytest.mark.timeout(600)]
 STATE = "/run/slackwater"
 SERVERS = ("10.9.1.2:80", "10.9.2.2:80", "10.9.3.2:80")
 NODES = ("web1", "web2", "web3")
-WITHIN_S = 50
+WITHIN_S = 120
 
 
 class Controller:
@@ -99,12 +99,12 @@ def story(controller: Controller) -> None:
     before = table(controller.guest)
     controller.serve()
     controller.noise()
-    lowered = controller.weight()
     status, told = controller.cli("status --json")
     (pool,) = json.loads(told)["pools"]
     assert [(row["server"], row["baseline"]) for row in pool["rows"]] == [(server, 20) for server in SERVERS]
     controller.kill_all()
-    assert controller.weight() == lowered
+    lowered = controller.weight()
+    assert lowered < 20, "nobody put it back"
     assert controller.cli("restore --why killed") == (0, f"web: {SERVERS[0]} {lowered} -> 20\n")
     assert table(controller.guest) == before
     status, told = controller.cli("why web1")

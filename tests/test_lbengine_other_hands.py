@@ -21,6 +21,7 @@ from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal import Journal, journal_path
 
 pytestmark = [needs_haproxy, pytest.mark.usefixtures("haproxy_version")]
+SETTINGS = LbengineSettings(socket_timeout_s=20.0)
 
 
 class Site:
@@ -28,10 +29,10 @@ class Site:
 
     def __init__(self, running: RealHAProxy, folder: Path) -> None:
         self.running = running
-        self.client = HAProxy(running.socket, "web", 5.0)
+        self.client = HAProxy(running.socket, "web", SETTINGS.socket_timeout_s)
         self.pool = PoolSettings(name="web", backend="web", socket=running.socket, mode="act")
         self.journal = Journal.open(journal_path(folder))
-        self.engine = Engine(self.pool, LbengineSettings(socket_timeout_s=5.0), folder, self.journal)
+        self.engine = Engine(self.pool, SETTINGS, folder, self.journal)
         self.now_s = 1000.0
 
     def cycle(self, *slow: str) -> str:
@@ -72,7 +73,7 @@ def test_a_backup_server_is_left_alone_and_counts_for_nothing(tmp_path: Path) ->
 
 def test_a_server_in_slowstart_is_told_of_and_its_weight_stays_as_it_is(tmp_path: Path) -> None:
     with web_servers(2) as ports:
-        lines = servers_of(ports, "weight 100 check inter 50ms fall 1 rise 1 slowstart 600s")
+        lines = servers_of(ports, "weight 100 check inter 200ms fall 1 rise 1 slowstart 600s")
         with site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path) as site:
             until(lambda: {one.status for one in site.servers().values()} == {"UP"}, "checks have passed")
             assert "slowstart" not in site.cycle()
@@ -82,7 +83,7 @@ def test_a_server_in_slowstart_is_told_of_and_its_weight_stays_as_it_is(tmp_path
             assert "host1 is in HAProxy's slowstart" in told
             assert site.weights() == {"host1": 100, "host2": 100}
             assert "someone else" not in told, "slowstart works beside the weight, not on it"
-            assert any("slowstart holds host1 down" in text for text in check(site.pool, LbengineSettings()))
+            assert any("slowstart holds host1 down" in text for text in check(site.pool, SETTINGS))
             site.cycle("host1")
             assert site.weights() == {"host1": 0, "host2": 100}
             assert site.running.shares(10) == [0.0, 1.0]
@@ -96,7 +97,7 @@ def test_a_live_agent_check_beside_us_is_warned_of_and_what_it_sets_is_left_alon
         asked = f"weight 100 agent-check agent-port {agent.port} agent-inter {agent_inter_ms()}ms"
         lines = servers_of(ports).replace(f"127.0.0.1:{ports[1]} weight 100", f"127.0.0.1:{ports[1]} {asked}")
         site = stack.enter_context(site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path))
-        told = "\n".join(check(site.pool, LbengineSettings()))
+        told = "\n".join(check(site.pool, SETTINGS))
         assert "the agent-check of host2 sets weights too; two writers would fight" in told
         site.cycle()
         agent.line = "30%\n"
@@ -139,7 +140,7 @@ def test_weights_of_srv_records_are_warned_of_and_a_change_there_is_someone_else
     with with_srv(tmp_path) as (site, dns):
         first = site.servers()["host1"]
         assert first.srv_record
-        told = "\n".join(check(site.pool, LbengineSettings()))
+        told = "\n".join(check(site.pool, SETTINGS))
         assert "the weights of host1, host2, host3 come from SRV records; set `resolve-opts ignore-weight`" in told
         site.cycle()
         dns.weights = dict.fromkeys(dns.weights, 65_535)

@@ -11,7 +11,7 @@ from lbengine.haproxy import BalancerError
 from lbengine.preflight import check
 from slackwater.config import LbengineSettings, PoolSettings
 
-SETTINGS = LbengineSettings(socket_timeout_s=5.0)
+SETTINGS = LbengineSettings(socket_timeout_s=20.0)
 pytestmark = pytest.mark.usefixtures("haproxy_version")
 
 

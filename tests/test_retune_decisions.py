@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
@@ -54,6 +54,7 @@ def test_values_stay_within_the_nodes_bounds_and_never_turn_the_other_way() -> N
     assert value_for(Rule([0.2], value=[8]), KnobState("k", 4, 4, 1, 6), 0.5) is None
 
 
+@settings(deadline=None)
 @given(st.floats(0.01, 100.0), st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000), st.floats(0.0, 1.0))
 def test_a_value_is_always_one_that_the_node_takes(factor: float, own: int, one: int, other: int, at: float) -> None:
     lowest, highest = sorted((one, other))
@@ -130,6 +131,7 @@ def test_one_odd_sample_squeezes_nobody_and_absence_changes_nothing() -> None:
     assert squeeze.used == before
 
 
+@settings(deadline=None)
 @given(st.floats(FULL + 0.001, 2.0), st.floats(0.0, 1000.0))
 def test_who_is_full_is_never_squeezed(used: float, waiting: float) -> None:
     assert not is_squeezed(used, waiting, FULL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from types import ModuleType
 import pytest
 import rollout_thief
 from nats_identities import USER, Identity
+from real_processes import free_address
 from test_ansible import module, rendered
 
 pytestmark = [
@@ -47,8 +47,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     folder = tmp_path_factory.mktemp("broker")
     certificate(module("slackwater_authority"), module("slackwater_identity"), folder)
     monitors, wsengines = ({name: Identity.new(USER) for name in WEBS} for _ in range(2))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    address = free_address()
     values = {
         "groups": {"nodes": WEBS, "brokers": ["lb1"]},
         "slackwater_nodes_group": "nodes",
@@ -61,12 +60,13 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
         "slackwater_pool": "web",
         "slackwater_vault": {"controller_password": "c" * 40, "cluster_password": "x"},
         "broker_listen": "127.0.0.1",
-        "broker_port": port,
+        "broker_port": int(address.rpartition(":")[2]),
         "broker_cluster_port": 0,
     }
     for name in ("users.conf", "nats.conf"):
         text = rendered("broker", f"{name}.j2", **values)
         text = text.replace("/etc/slackwater/broker", str(folder)).replace("/var/lib/slackwater-broker", str(folder))
+        text = text.replace("timeout: 5\n", "timeout: 60\n")  # a busy machine may need as long for a handshake
         (folder / name).write_text(text)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(["nats-server", "-c", str(folder / "nats.conf")], stdout=log, stderr=log)
@@ -77,10 +77,10 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
             assert time.monotonic() < deadline_s, (folder / "log").read_text()
             time.sleep(0.05)
         seeds = [{name: identity.seed for name, identity in some.items()} for some in (monitors, wsengines)]
-        yield Bus(f"127.0.0.1:{port}", folder / "authority.pem", *seeds)
+        yield Bus(address, folder / "authority.pem", *seeds)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.mark.parametrize("node", WEBS)

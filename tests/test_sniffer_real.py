@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sniffer_traffic import MODULES, captured, free_port, http_times, program, running, sniffed, tshark
+from real_processes import free_port
+from sniffer_traffic import MODULES, captured, http_times, program, running, sniffed, tshark
 
 pytestmark = pytest.mark.lab
 

@@ -62,7 +62,7 @@ def test_lock_is_held_until_the_children_of_a_killed_serve_are_gone(tmp_path: Pa
     finally:
         os.kill(child, 9)
     lock = ServeLock(tmp_path)
-    lock.acquire()  # waits until it is gone
+    lock.acquire(wait_s=60.0)  # until it is gone
     lock.release()
 
 

@@ -22,11 +22,11 @@ from lab.record import Listener
 from lab.scenario import at_baseline
 from slackwater.messages import Cycle
 
-pytestmark = [pytest.mark.lab, needs_lab]
+pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.timeout(900)]
 
 RATE_RPS = 200.0
-MITIGATED_WITHIN_S = 30.0
-BACK_WITHIN_S = 60.0
+MITIGATED_WITHIN_S = 60.0
+BACK_WITHIN_S = 120.0
 """Deadlines, not goals: the machine that runs the tests may be busy with other things."""
 
 REDUCED = BASE_WEIGHT // 2
@@ -89,7 +89,7 @@ class Stage:
     def neighbour(self) -> Iterator[Noise]:
         """A neighbour, and the weight down because of it."""
         self.back()
-        noise = self.lab.noise(self.lab.noisy, "llcprobe", 1.0, 120.0)
+        noise = self.lab.noise(self.lab.noisy, "llcprobe", 1.0, 600.0)
         try:
             self.mitigated()
             yield noise
@@ -118,11 +118,10 @@ def test_a_neighbour_takes_the_weight_and_its_end_gives_it_back(stage: Stage) ->
     stage.back()
     assert stage.controller.journal is not None
     made = stage.controller.journal.changes(POOL, 1000, begin_unix_s)
-    down = [one for one in made if one.target == stage.name and one.applied and int(one.after or 0) < REDUCED]
-    assert down, "the reduction is in the journal"
+    moves = [int(one.after or 0) for one in made if (one.what, one.target, one.applied) == ("weight", stage.name, True)]
+    assert min(moves) < REDUCED, "the reduction is in the journal"
     assert all(one.why and one.by for one in made)
-    up = [one.after for one in made if one.target == stage.name and one.applied]
-    assert up[0] == BASE_WEIGHT, "newest first: the way back ends at the baseline"
+    assert moves[0] == BASE_WEIGHT, "newest first: the way back ends at the baseline"
 
 
 def state_of(stage: Stage) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from real_processes import free_address
 
 from slackwater.config import ControllerSettings, parse
 from slackwater.journal import Journal, journal_path
@@ -29,7 +29,7 @@ from web.shown import NOTHING
 from web.story import tell
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_TIME_S = 20.0
+IN_TIME_S = 60.0
 T0 = 1_795_000_000.0
 MARKUP = "<script>alert(1)</script><b>&amp;"
 
@@ -389,12 +389,11 @@ class Served:
     """`web.service.run` in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        address = free_address()
+        self.port = int(address.rpartition(":")[2])
         config = (
             f'state_dir = "{folder}"\n[[pool]]\nname = "web"\nbackend = "b"\nsocket = "/s"\n'
-            f'[web]\nlisten = "127.0.0.1:{self.port}"\n'
+            f'[web]\nlisten = "{address}"\n'
         )
         code = (
             "import asyncio, sys; from slackwater.config import parse; from web import service\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def test_children_of_a_static_pool_are_more_and_then_as_many_as_before(
     change = control.controller.order(CHILDREN, 6)
     assert (change.before, change.after, change.applied) == (2, 6, True), change.why
     assert "pm = static; 6 processes now by the status page /fpm-status" in change.why
-    assert server.children() == 6
+    wait_for(lambda: server.children() == 6, "six children, each with its name")
     engine.end(signal.SIGKILL)
     assert server.drop_in.exists()
     engine.start()
@@ -84,10 +85,12 @@ def test_php_fpm_that_is_broken_during_a_lease_is_reloaded_when_it_is_mended(
     server = fpm("pm = static\npm.max_children = 2\n")
     engine = control.engine(server.sections())
     control.controller.order(CHILDREN, 6)
-    assert server.children() == 6
+    wait_for(lambda: server.children() == 6, "six children, each with its name")
     server.own.write_text(server.pool + "nonsense = 1\n")
-    # A renewal changes nothing, so the broken file does not stand against it. This one ends soon.
-    control.controller.send(control.controller.make(CHILDREN, 6, lease_s=1.0))
+    # A renewal changes nothing, so the broken file does not stand against it. This one ends soon, but has not expired
+    # should it come late: it is given by a clock that is ahead, as a clock may be.
+    soon = control.controller.make(CHILDREN, 6, lease_s=1.0, time_unix_s=time.time() + 4.0)
+    control.controller.send(soon)
     said = control.controller.next(lambda change: change.why.startswith("not put back yet"), 0)
     assert "put back on disk, but php-fpm is not reloaded" in said.why
     assert "unknown entry 'nonsense'" in said.why

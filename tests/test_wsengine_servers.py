@@ -31,6 +31,13 @@ EVENT = "ThreadsPerChild 5\nServerLimit 6\nMaxRequestWorkers 20\nMinSpareThreads
 PREFORK = "MaxRequestWorkers 20\nServerLimit 40\n"
 
 
+def says(server: Apache, own: str) -> None:
+    """What the site's own file is from now on: whole at any moment, since the engine looks at it again and again."""
+    draft = server.own.with_suffix(".new")
+    draft.write_text(own)
+    draft.replace(server.own)
+
+
 @pytest.mark.parametrize(
     ("mpm", "own", "asked", "effective", "why"),
     [
@@ -99,12 +106,12 @@ def test_an_apache_that_runs_with_other_limits_than_its_files_say_is_not_turned(
 ) -> None:
     """The site raised ServerLimit and only reloaded: Apache keeps the limit that it was started with."""
     server = apache(mpm, {"event": EVENT, "prefork": PREFORK}[mpm])
-    server.own.write_text(own)
+    says(server, own)
     server.process.send_signal(signal.SIGUSR1)
     wait_for(lambda: server.number("ParentServerMPMGeneration") == 1, "Apache has restarted")
     engine = control.engine(server.sections())
     runs = {"event": 30, "prefork": 40}[mpm]
-    wait_for(lambda: len((server.status() or {})["Scoreboard"]) == runs, "the new children answer")
+    wait_for(lambda: len((server.status() or {}).get("Scoreboard", "")) == runs, "the new children answer")
     change = control.controller.order(WORKERS, 10)
     assert change.why == (
         f"refused: the running Apache has {runs} places for requests (server-status), its configuration comes to 60: "
@@ -120,7 +127,7 @@ def test_a_number_that_the_running_limits_do_not_allow_is_put_back(
 ) -> None:
     """The files allow it and the running Apache does not, which nothing shows before it is tried."""
     server = apache("event", EVENT)
-    server.own.write_text(EVENT.replace("ServerLimit 6", "ServerLimit 20"))
+    says(server, EVENT.replace("ServerLimit 6", "ServerLimit 20"))
     engine = control.engine(server.sections())
     change = control.controller.order(WORKERS, 60)
     assert "refused: the running Apache has 30 places for requests" in change.why
@@ -136,8 +143,8 @@ def test_orders_that_come_together_are_one_graceful_restart(
 ) -> None:
     server = apache("event", EVENT)
     control.engine(server.sections(reload_min_interval_s=3.0))
-    for knob, value in ((WORKERS, 10), (TIMEOUT, 20), (KEEPALIVE, "off")):
-        control.controller.send(control.controller.make(knob, value))
+    values = ((WORKERS, 10), (TIMEOUT, 20), (KEEPALIVE, "off"))
+    control.controller.send_together([control.controller.make(knob, value) for knob, value in values])
     wait_for(lambda: len(control.controller.changes) == 3, "three Changes")
     assert all(change.applied for change in control.controller.changes)
     assert server.number("ParentServerMPMGeneration") == 1
@@ -148,22 +155,24 @@ def test_a_broken_site_configuration_is_never_reloaded_and_the_files_stay_as_the
 ) -> None:
     server = apache("event", EVENT)
     engine = control.engine(server.sections())
-    server.own.write_text(EVENT + "Nonsense on\n")
+    says(server, EVENT + "Nonsense on\n")
     change = control.controller.order(WORKERS, 10)
     assert change.why.startswith("refused: Apache's configuration does not pass its test")
     assert "Invalid command 'Nonsense'" in change.why
     assert not server.drop_in.exists()
     assert server.number("ParentServerMPMGeneration") == 0
-    # Broken while a lease is in force: on disk the baseline comes back at once, the restart when the site is mended.
-    server.own.write_text(EVENT)
-    control.controller.order(WORKERS, 10, lease_s=2.0)
-    server.own.write_text(EVENT + "Nonsense on\n")
+    # Broken while a lease is in force: when that ends, the baseline is back on disk at once, and the restart comes when
+    # the site is mended.
+    says(server, EVENT)
+    control.controller.order(WORKERS, 10)
+    says(server, EVENT + "Nonsense on\n")
+    control.controller.send(control.controller.make(WORKERS, "baseline"))
     said = control.controller.next(lambda change: change.why.startswith("not put back yet"), 0)
     assert "put back on disk, but Apache is not restarted" in said.why
     assert not server.drop_in.exists()
     assert server.number("ParentServerMPMGeneration") == 1
     assert WORKERS in engine.leases()
-    server.own.write_text(EVENT)
+    says(server, EVENT)
     control.back(WORKERS)
     assert server.number("ParentServerMPMGeneration") == 2
     assert server.process.poll() is None
@@ -173,7 +182,7 @@ def test_the_sites_own_new_value_wins(control: Control, apache: Callable[[str, s
     server = apache("event", EVENT)
     control.engine(server.sections())
     control.controller.order(WORKERS, 10)
-    server.own.write_text(EVENT.replace("MaxRequestWorkers 20", "MaxRequestWorkers 25"))
+    says(server, EVENT.replace("MaxRequestWorkers 20", "MaxRequestWorkers 25"))
     assert "the site's own MaxRequestWorkers is 25 now, it was 20: theirs holds" in control.back(WORKERS)
     assert not server.drop_in.exists()
     assert server.number("ParentServerMPMGeneration") == 2  # so theirs is in effect

@@ -127,6 +127,13 @@ static void count(struct state *s)
 static int unnamed_file(void)
 {
     int file = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (file < 0 && errno == EOPNOTSUPP) { /* such as an overlayfs before Linux 6.1 */
+        char name[4096];
+        snprintf(name, sizeof name, "%s/noise-XXXXXX", folder);
+        file = mkostemp(name, O_CLOEXEC);
+        if (file >= 0)
+            unlink(name);
+    }
     if (file < 0)
         fail(folder);
     return file;

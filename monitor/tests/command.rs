@@ -140,23 +140,27 @@ fn requests_on_the_wire_become_a_rate_and_response_times() {
          routes = [\"start=/\", \"search=/search*\"]\n",
         address.port()
     ));
-    let mut command = monitor();
-    command.args(["once", "--json", "--config"]).arg(folder.path().join("node.toml"));
-    let measured = std::thread::spawn(move || command.output().expect("run"));
     let mut client = BufReader::new(TcpStream::connect(address).expect("a connection"));
-    while !measured.is_finished() {
-        client.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
-        let mut answer = [0; 40];
-        client.read_exact(&mut answer).expect("an answer");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let sample = sample(&measured.join().expect("an output"));
+    let mut while_it_asks = || {
+        let mut command = monitor();
+        command.args(["once", "--json", "--config"]).arg(folder.path().join("node.toml"));
+        let measured = std::thread::spawn(move || command.output().expect("run"));
+        while !measured.is_finished() {
+            client.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+            let mut answer = [0; 40];
+            client.read_exact(&mut answer).expect("an answer");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        sample(&measured.join().expect("an output"))
+    };
+    let has_asked = |sample: &Sample| sample.traffic.as_ref().is_none_or(|traffic| traffic.rps > Some(1.0));
+    // A machine that is busy with something else may leave the client no time to ask in.
+    let sample = (0..10).map(|_| while_it_asks()).find(has_asked).expect("requests were seen");
     let Some(traffic) = sample.traffic else {
         assert!(sample.absent["traffic"].contains("CAP_NET_RAW"), "{:?}", sample.absent);
         println!("skipped: {}", sample.absent["traffic"]);
         return;
     };
-    assert!(traffic.rps.is_some_and(|rps| rps > 1.0), "{traffic:?}");
     assert!(traffic.errors_per_s == Some(0.0) && traffic.drops.is_some(), "{traffic:?}");
     assert!(traffic.unmatched.is_some() && traffic.holes.is_some(), "{traffic:?}");
     let routes: Vec<(&str, bool)> =

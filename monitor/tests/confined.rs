@@ -1,5 +1,7 @@
 //! What the real command may still do once it has started: user, capabilities, system calls. Root starts it.
 
+mod support;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,9 +16,10 @@ use std::time::Duration;
 
 use slackwater_messages::{Sample, decode};
 use slackwater_monitor::seccomp;
+use support::free_port;
 use tokio_stream::StreamExt as _;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 const NOBODY: &str = "65534";
 const CAP_NET_RAW: u64 = 1 << 13;
 const CAP_PERFMON: u64 = 1 << 38;
@@ -38,10 +41,6 @@ fn is_root() -> bool {
     is_root
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
-}
-
 fn nats_server() -> Option<(Running, u16)> {
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
     if !program.exists() {
@@ -56,9 +55,14 @@ fn nats_server() -> Option<(Running, u16)> {
 
 /// The fields of /proc/PID/status.
 fn status(pid: u32) -> HashMap<String, String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    status_while_there(pid).expect("status")
+}
+
+/// The same of a thread that may end at any moment.
+fn status_while_there(thread: u32) -> Option<HashMap<String, String>> {
+    let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
-    text.lines().filter_map(field).collect()
+    Some(text.lines().filter_map(field).collect())
 }
 
 fn config(folder: &Path, bus: u16, web: u16, more: &str) -> PathBuf {
@@ -215,7 +219,7 @@ fn started_as_root_it_goes_on_as_another_user_with_two_capabilities_and_still_pu
     let tasks = fs::read_dir(format!("/proc/{}/task", monitor.0.id())).expect("threads").flatten();
     let threads: Vec<u32> = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
     for thread in threads {
-        let status = status(thread);
+        let Some(status) = status_while_there(thread) else { continue };
         let number = |name: &str| u64::from_str_radix(&status[name], 16).expect("a number");
         let allowed = CAP_NET_RAW | CAP_PERFMON;
         assert_eq!((number("CapEff"), number("CapPrm"), number("CapInh")), (allowed, allowed, 0));

@@ -45,7 +45,7 @@ fn now_ns() -> u64 {
 
 /// Waits until something is so; what comes after says whether it was.
 fn until(mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -33,7 +33,7 @@ def connect(address: str, port: int, count: int, words: list[str], sources: list
     for number in range(count):
         source = (sources[number % len(sources)], 0) if sources else None
         try:
-            connection = socket.create_connection((address, port), 2.0, source)
+            connection = socket.create_connection((address, port), 20.0, source)
             answers.append(connection.recv(100).decode().strip() or None)
         except OSError:
             answers.append(None)

@@ -245,9 +245,14 @@ mod tests {
         open(events, HERE, options).map_err(|error| println!("skipped: perf_event_open: {error}")).ok()
     }
 
-    fn work(until_ns: u64) {
-        let start = std::time::Instant::now();
-        while start.elapsed().as_nanos() < u128::from(until_ns) {
+    /// Uses so much of a core's time, however long that takes.
+    fn work(for_ns: u64) {
+        let used_ns = || {
+            let time = rustix::time::clock_gettime(rustix::thread::ClockId::ThreadCPUTime);
+            time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+        };
+        let until_ns = used_ns() + for_ns;
+        while used_ns() < until_ns {
             std::hint::black_box(0);
         }
     }
