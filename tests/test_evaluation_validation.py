@@ -101,7 +101,7 @@ def test_without_calm_under_static_weights_there_is_nothing_to_fit_on(tmp_path: 
 
 
 def near(policy: str, error: float = 0.05, rounds: int = 5) -> dict[str, object]:
-    return {"policy": policy, "error": error, "rounds": rounds, "fitted": policy == "static"}
+    return {"comparison": "goals", "policy": policy, "error": error, "rounds": rounds, "fitted": policy == "static"}
 
 
 def test_only_all_policies_in_enough_rounds_validate_the_simulator() -> None:
@@ -117,4 +117,4 @@ def test_only_all_policies_in_enough_rounds_validate_the_simulator() -> None:
     assert word(near("static"), near("leastconn", error=0.2, rounds=1)) == "not decided"
     assert word() == "not decided"
     told = goals.of_simulator([], [near("static"), near("ice", rounds=1)])[1].found
-    assert told.startswith("static +5% of 5 (fitted); ice +5% of 1; in fewer than 5 rounds: leastconn, random2, ")
+    assert told.startswith("goals: static +5% of 5 (fitted); goals: ice +5% of 1; in fewer than 5 rounds: leastconn, ")
