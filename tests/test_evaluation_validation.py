@@ -18,15 +18,15 @@ from evaluation.sim.setup import Setup
 
 TRUTH = Setup(
     servers=3,
-    capacity_rps=50.0,
-    load=0.5,
+    capacity_rps=200.0,
+    load=0.35,
     quota_cores=0.4,
     machine_cores=2.0,
     arrivals_cv2=0.1,
     cost_cv2=0.5,
     overhead_ms=0.7,
     neighbour_cores=1.0,
-    slice_ms=6.0,
+    slice_ms=validation.TICK_MS,
     behind_share=0.5,
     episode_s=0.0,
     warm_up_s=5.0,
@@ -70,7 +70,6 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
 ) -> None:
     monkeypatch.setattr(validation, "SEEDS", (1, 2))
     monkeypatch.setattr(validation, "CORES", (0.5, 1.0, 2.0))
-    monkeypatch.setattr(validation, "SLICES_MS", (2.0, 6.0, 18.0))
     monkeypatch.setattr(validation, "BEHIND", (0.2, 0.5, 1.0))
     monkeypatch.setattr(validation, "VARIATIONS", (0.0, 0.5, 4.0))
     found = validation.validate([folder], None)
@@ -78,7 +77,6 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     assert calibration["comparison"] == folder.name
     assert calibration["cost_cv2"] == 0.5
     assert calibration["neighbour_cores"] == 1.0
-    assert calibration["slice_ms"] == 6.0
     assert calibration["behind_share"] == 0.5
     assert calibration["load"] == pytest.approx(TRUTH.load, rel=0.1)
     assert calibration["arrivals_cv2"] == pytest.approx(TRUTH.arrivals_cv2, abs=0.05)

@@ -41,8 +41,8 @@ class Setup:
     cost_cv2: float = 1.0
     """Of the requests' CPU time: variance over squared mean. 0: all alike, 1: exponential. Request-level only."""
     arrivals_cv2: float = 1.0
-    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random. Request-level
-    only."""
+    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random.
+    Request-level only."""
     clients: int = 0
     """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop.
     Request-level only."""
@@ -55,8 +55,8 @@ class Setup:
     machine_cores: float = 0.0
     """All servers and neighbours share one machine of so many cores; 0: each host has its own. With a quota only."""
     slice_ms: float = 0.0
-    """Who comes to that machine's cores and has to wait there waits up to so long: until the scheduler takes the core from
-    who has it."""
+    """Who comes to that machine's cores and has to wait there waits up to so long: until the scheduler takes the core
+    from who has it."""
     behind_share: float = 1.0
     """Of those who come to a core that a neighbour or another program has: how many wait. The others find an idle one,
     or go first."""
