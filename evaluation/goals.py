@@ -115,7 +115,8 @@ def _validated(validation: Sequence[dict[str, Any]]) -> Goal:
     if not validation:
         return Goal(goal, asked, "-", None)
     told = [
-        f"{one['policy']} {one['error']:+.0%} of {one['rounds']}{' (fitted)' * one['fitted']}" for one in validation
+        f"{one['comparison']}: {one['policy']} {one['error']:+.0%} of {one['rounds']}{' (fitted)' * one['fitted']}"
+        for one in validation
     ]
     enough = [one for one in validation if one["rounds"] >= ROUNDS]
     left = [name for name in SIMULATED if name not in {one["policy"] for one in enough}]

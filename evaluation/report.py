@@ -292,6 +292,7 @@ def _checked(drawing: Drawing, found: dict[str, Any]) -> list[str]:
     if found["validation"]["compared"]:
         rows = [
             (
+                one["comparison"],
                 one["policy"],
                 str(one["rounds"]),
                 f"{one['lab_p95_ms']:.1f}",
@@ -300,7 +301,7 @@ def _checked(drawing: Drawing, found: dict[str, Any]) -> list[str]:
             )
             for one in found["validation"]["compared"]
         ]
-        heads = ("policy", "rounds in the lab", "lab p95 ms", "simulated p95 ms", "error")
+        heads = ("comparison", "policy", "rounds in the lab", "lab p95 ms", "simulated p95 ms", "error")
         body = [f"<h2>{title}</h2>", "<p>Fitted under `static` weights; all others are predictions.</p>"]
         body.append(page.table(heads, rows, drawing.command))
     else:

@@ -42,7 +42,7 @@ def compared(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulating a lab that never was takes a minute and says nothing."""
-    compared = [{"policy": "static", "error": 0.2, "fitted": True, "rounds": 5} | P95S]
+    compared = [{"comparison": "some", "policy": "static", "error": 0.2, "fitted": True, "rounds": 5} | P95S]
     monkeypatch.setattr(validation, "validate", lambda *_: {"compared": compared})
 
 

@@ -14,17 +14,22 @@ from evaluation import goals, plan, recording, validation
 from evaluation.plan import CompareError
 from evaluation.recording import Marks, Recorded
 from evaluation.sim.requests import Simulation
-from evaluation.sim.setup import WARM_UP_S, Setup
+from evaluation.sim.setup import Setup
 
 TRUTH = Setup(
     servers=3,
-    capacity_rps=50.0,
-    load=0.5,
+    capacity_rps=200.0,
+    load=0.35,
     quota_cores=0.4,
+    machine_cores=2.0,
+    arrivals_cv2=0.1,
     cost_cv2=0.5,
     overhead_ms=0.7,
     neighbour_cores=1.0,
+    slice_ms=validation.TICK_MS,
+    behind_share=0.5,
     episode_s=0.0,
+    warm_up_s=5.0,
 )
 CALM_S, LOUD_S = 6.0, 20.0
 
@@ -38,11 +43,15 @@ def simulated_run(run: plan.Run) -> Recorded:
         setup = replace(TRUTH, balance=balance, noisy=noisy, taken=1.0 - 1e-9, seconds=lasts_s, seed=100 + run.number)
         made = Simulation(setup, policy, None)
         made.run()
-        done = [one for one in made._ended if made._began[one] >= WARM_UP_S]
-        due += [begin_s + made._began[one] - WARM_UP_S for one in done]
-        seconds += [made._ended[one] - made._began[one] + TRUTH.overhead_ms / 1e3 for one in done]
+        ended_s, took_s, _ = made.answered()
+        due += (begin_s + ended_s - took_s - TRUTH.warm_up_s).tolist()
+        seconds += took_s.tolist()
     marks = Marks(0.0, CALM_S, CALM_S + LOUD_S, CALM_S + LOUD_S)
-    return Recorded(run, marks, 0, np.array(due), np.array(seconds), np.full(len(due), 200))
+    rate_rps = TRUTH.load * TRUTH.servers * TRUTH.capacity_rps
+    used_s = TRUTH.load * TRUTH.quota_cores * LOUD_S
+    cpu = {f"host{n}": {"vm_s": used_s, "neighbour_s": 0.0, "loud_s": LOUD_S} for n in range(TRUTH.servers)}
+    facts = {"rate_rps": rate_rps, "cpu": cpu}
+    return Recorded(run, marks, 0, np.array(due), np.array(seconds), np.full(len(due), 200), facts=facts)
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +69,18 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validation, "SEEDS", (1, 2))
-    monkeypatch.setattr(validation, "CORES", (0.4, 1.0, 2.0))
+    monkeypatch.setattr(validation, "CORES", (0.5, 1.0, 2.0))
+    monkeypatch.setattr(validation, "BEHIND", (0.2, 0.5, 1.0))
     monkeypatch.setattr(validation, "VARIATIONS", (0.0, 0.5, 4.0))
     found = validation.validate([folder], None)
-    assert found["calibration"]["cost_cv2"] == 0.5
-    assert found["calibration"]["neighbour_cores"] == 1.0
-    assert found["calibration"]["overhead_ms"] == pytest.approx(0.7, abs=0.3)
+    (calibration,) = found["calibrations"]
+    assert calibration["comparison"] == folder.name
+    assert calibration["cost_cv2"] == 0.5
+    assert calibration["neighbour_cores"] == 1.0
+    assert calibration["behind_share"] == 0.5
+    assert calibration["load"] == pytest.approx(TRUTH.load, rel=0.1)
+    assert calibration["arrivals_cv2"] == pytest.approx(TRUTH.arrivals_cv2, abs=0.05)
+    assert calibration["overhead_ms"] == pytest.approx(TRUTH.overhead_ms, abs=0.3)
     by_policy = {one["policy"]: one for one in found["compared"]}
     assert by_policy.keys() == {"static", "leastconn"}
     assert {one["rounds"] for one in found["compared"]} == {2}
@@ -84,7 +99,7 @@ def test_without_calm_under_static_weights_there_is_nothing_to_fit_on(tmp_path: 
 
 
 def near(policy: str, error: float = 0.05, rounds: int = 5) -> dict[str, object]:
-    return {"policy": policy, "error": error, "rounds": rounds, "fitted": policy == "static"}
+    return {"comparison": "goals", "policy": policy, "error": error, "rounds": rounds, "fitted": policy == "static"}
 
 
 def test_only_all_policies_in_enough_rounds_validate_the_simulator() -> None:
@@ -100,4 +115,4 @@ def test_only_all_policies_in_enough_rounds_validate_the_simulator() -> None:
     assert word(near("static"), near("leastconn", error=0.2, rounds=1)) == "not decided"
     assert word() == "not decided"
     told = goals.of_simulator([], [near("static"), near("ice", rounds=1)])[1].found
-    assert told.startswith("static +5% of 5 (fitted); ice +5% of 1; in fewer than 5 rounds: leastconn, random2, ")
+    assert told.startswith("goals: static +5% of 5 (fitted); goals: ice +5% of 1; in fewer than 5 rounds: leastconn, ")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from evaluation.sim import balance, cycles
 from evaluation.sim.requests import Dice, Simulation, simulate
-from evaluation.sim.server import HOST_CORES, PERIOD_S, Server
+from evaluation.sim.server import HOST_CORES, PERIOD_S, Machine, Server, fair
 from evaluation.sim.setup import WARM_UP_S, Setup
 from evaluation.sim.tally import Mixture
 
@@ -114,6 +115,55 @@ def test_a_neighbour_spends_the_quota_too() -> None:
     # One core for each of the two, so each gets half of the period's quota, from its beginning on.
     each_s = 0.4 * PERIOD_S / HOST_CORES
     assert server.at_s == pytest.approx((round(0.1 / each_s) - 1) * PERIOD_S + each_s)
+
+
+def test_a_machine_is_shared_fairly() -> None:
+    assert fair([1.0, 1.0, 1.0], 2.0) == pytest.approx([2 / 3] * 3)
+    assert fair([0.5, 3.0, 1.0], 2.0) == pytest.approx([0.5, 0.75, 0.75])
+    assert fair([0.5, 1.0], 2.0) == [0.5, 1.0]
+    quiet, loud = (Server(children=4, quota_cores=0.4, neighbour_cores=2.0) for _ in range(2))
+    loud.taken = 1.0
+    for request in (1, 2):
+        quiet.add(request, 0.01)
+    machine = Machine(2.0)
+    machine.share([quiet, loud])
+    assert (quiet.runs_on, loud.runs_on) == ((1.0, 0.0), (0.0, 1.0))
+    assert machine.taken_share == 0.5
+    assert quiet.next_s() == pytest.approx(0.02)
+
+
+def test_who_comes_beside_a_neighbour_waits_for_a_slice_of_its_and_nobody_else_does() -> None:
+    setup = Setup(servers=3, capacity_rps=100.0, load=0.1, cost_cv2=0.0, quota_cores=0.4, machine_cores=2.0)
+    setup = replace(setup, noisy=1 / 3, taken=1.0 - 1e-9, episode_s=0.0, seconds=20.0, warm_up_s=2.0, slice_ms=20.0)
+    still = simulate(replace(setup, noisy=0.0), "static", None).felt
+    assert still["p95_ms"] == pytest.approx(4.0), "the work of one request"
+    # The neighbour has all it wants for 10 ms of 50: a fifth of the others' requests comes then, and waits 10 ms on
+    # average.
+    others = simulate(setup, "oracle", None).felt
+    assert others["p50_ms"] == pytest.approx(4.0)
+    assert others["mean_ms"] == pytest.approx(4.0 + 0.2 * 10.0, abs=0.5)
+    some = simulate(replace(setup, behind_share=0.25), "oracle", None).felt
+    assert some["mean_ms"] == pytest.approx(4.0 + 0.25 * 0.2 * 10.0, abs=0.2)
+    besides = simulate(replace(setup, noisy=0.0, busy_share=0.1), "static", None).felt
+    assert besides["mean_ms"] == pytest.approx(4.0 + 0.1 * 10.0, abs=0.3)
+
+
+def test_servers_on_a_machine_with_room_for_all_are_as_if_each_had_its_own() -> None:
+    setup = Setup(servers=3, capacity_rps=100.0, quota_cores=0.4, noisy=0.0, seconds=20.0, warm_up_s=2.0)
+    alone: Any = simulate(setup, "static", None).felt
+    together: Any = simulate(replace(setup, machine_cores=100.0), "static", None).felt
+    assert together["requests"] == alone["requests"]
+    assert together["p95_ms"] == pytest.approx(alone["p95_ms"], rel=0.25)
+    crowded: Any = simulate(replace(setup, machine_cores=0.8), "static", None).felt
+    assert crowded["p95_ms"] > 1.2 * together["p95_ms"]
+
+
+def test_a_steady_beat_makes_no_queue_and_chance_does() -> None:
+    setup = Setup(servers=2, capacity_rps=100.0, load=0.9, noisy=0.0, cost_cv2=0.0, seconds=20.0, warm_up_s=2.0)
+    even: Any = simulate(replace(setup, arrivals_cv2=0.0), "static", None).felt
+    random: Any = simulate(setup, "static", None).felt
+    assert even["p95_ms"] == pytest.approx(10.0)
+    assert random["p95_ms"] > 1.5 * even["p95_ms"]
 
 
 def test_the_limits_for_many_servers_are_near_what_fifty_do() -> None:

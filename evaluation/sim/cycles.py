@@ -24,7 +24,7 @@ from evaluation.sim.balance import SPLITS, alone
 from evaluation.sim.driver import Driver
 from evaluation.sim.episodes import Timeline
 from evaluation.sim.outcome import Outcome, Score
-from evaluation.sim.setup import WARM_UP_S, Setup, SimulationError
+from evaluation.sim.setup import Setup, SimulationError
 from evaluation.sim.tally import Mixture
 from slackwater.messages import Sample
 
@@ -210,7 +210,7 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
             driver.neighbours_changed(now_s, timeline.now)
         state = servers.step(driver.weights, timeline.now, setup.period_s)
         asked += state.asked
-        if now_s >= WARM_UP_S:
+        if now_s >= setup.warm_up_s:
             mixture.add(state.served, state.mean_s, state.failed)
         monitors.look(end_s, state, timeline.now)
         decided_s = end_s + setup.delay_s
@@ -219,7 +219,7 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
         )
         took_s = time.thread_time() - began
         model_ms.append(1e3 * (took_s - deciding_s))
-        if now_s >= WARM_UP_S:
+        if now_s >= setup.warm_up_s:
             cycle_s.append(took_s)
         if time.monotonic() - said >= SAY_EVERY_S:
             said = time.monotonic()

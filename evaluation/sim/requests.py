@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from detector.columns import Floats
 from detector.tree import Model
 from evaluation.sim import signals
 from evaluation.sim.driver import Driver
 from evaluation.sim.episodes import Timeline
 from evaluation.sim.outcome import Outcome, Score
 from evaluation.sim.pick import Picker
-from evaluation.sim.server import Server
-from evaluation.sim.setup import WARM_UP_S, Setup
+from evaluation.sim.server import Machine, Server
+from evaluation.sim.setup import Setup
 from evaluation.sim.tally import felt_of
 from slackwater.messages import Sample
 
@@ -26,7 +27,7 @@ DECIDE_S = 0.1
 """The detector looks for Samples, and lbengine decides, every so often."""
 SAY_EVERY_S = 5.0
 CHUNK = 4096
-ARRIVAL, SERVER, LOOK, DECIDE = range(4)
+ARRIVAL, SERVER, LOOK, DECIDE, BEGIN = range(5)
 
 
 class Dice:
@@ -42,6 +43,11 @@ class Dice:
         return self._left.pop()
 
 
+def drawn(dice: np.random.Generator, cv2: float, count: int) -> Floats:
+    """(count,) values of mean 1 with this variance: gamma, so exponential for 1, and all alike for 0."""
+    return dice.gamma(1.0 / cv2, cv2, count) if cv2 else np.ones(count)
+
+
 class Simulation:
     """One run; `run` gives its outcome."""
 
@@ -52,14 +58,16 @@ class Simulation:
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
         self.servers = [Server(setup.children, setup.quota_cores, setup.neighbour_cores) for _ in range(setup.servers)]
+        self._machine = Machine(setup.machine_cores, setup.busy_share) if setup.machine_cores else None
+        if self._machine:
+            self._machine.share(self.servers)
         capacities = setup.capacities()
         self._work = ((setup.quota_cores or 1.0) / capacities).tolist()
         rates = np.random.default_rng([setup.seed, 5])
         costs = np.random.default_rng([setup.seed, 6])
         rate = setup.load * float(capacities.sum())
-        shape = 1.0 / setup.cost_cv2 if setup.cost_cv2 else 0.0
-        self._gap = Dice(lambda count: rates.exponential(1.0 / rate, count))
-        self._cost = Dice(lambda count: costs.gamma(shape, 1.0 / shape, count) if shape else np.ones(count))
+        self._gap = Dice(lambda count: drawn(rates, setup.arrivals_cv2, count) / rate)
+        self._cost = Dice(lambda count: drawn(costs, setup.cost_cv2, count))
         self._which = Dice(rates.random)
         self._probe = np.random.default_rng([setup.seed, 7])
         self._lost = Dice(np.random.default_rng([setup.seed, 8]).random)
@@ -67,6 +75,11 @@ class Simulation:
             Picker(setup.balance, setup.servers, weights, np.random.default_rng([setup.seed, 9, number]))
             for number, weights in enumerate(self.driver.weights)
         ]
+        self._slices = Dice(np.random.default_rng([setup.seed, 10]).random)
+        self._sleeping: dict[int, float] = {}
+        """Work of the requests that wait for a core."""
+        self._held = [0] * setup.servers
+        """Requests at each server that are not answered."""
         self._stamp = [0] * setup.servers
         self._events: list[tuple[float, int, int, int]] = []
         self._began: list[float] = []
@@ -96,6 +109,9 @@ class Simulation:
             if kind == SERVER:
                 if stamp == self._stamp[number]:
                     self._serve(number, now_s)
+            elif kind == BEGIN:
+                self._bring(number, now_s)
+                self._begin(number, stamp, self._sleeping.pop(stamp))
             elif kind == ARRIVAL:
                 self._arrive(now_s)
                 if not setup.clients:
@@ -131,15 +147,33 @@ class Simulation:
     def _arrive(self, now_s: float) -> None:
         balancer = int(self._which() * self.setup.balancers)
         server = self.pickers[balancer].pick()
-        self._serve(server, now_s)
+        self._bring(server, now_s)
         request = len(self._began)
         self._began.append(now_s)
         self._where.append((balancer, server))
-        self.servers[server].add(request, self._cost() * self._work[server])
+        self._held[server] += 1
+        work = self._cost() * self._work[server]
+        if self._machine and self._slices() < self.setup.behind_share * self._machine.taken_share:
+            self._sleeping[request] = work
+            begins_s = now_s + self._slices() * self.setup.slice_ms / 1e3
+            heapq.heappush(self._events, (begins_s, BEGIN, server, request))
+        else:
+            self._begin(server, request, work)
+
+    def _begin(self, server: int, request: int, work: float) -> None:
+        self.servers[server].add(request, work)
         self._schedule(server)
 
     def _serve(self, number: int, now_s: float) -> None:
-        """Brings a server up to now and takes its answers."""
+        self._bring(number, now_s)
+        self._schedule(number)
+
+    def _bring(self, number: int, now_s: float) -> None:
+        """Brings a server up to now and takes its answers; all of them where they share a machine."""
+        for one in range(len(self.servers)) if self._machine else (number,):
+            self._answer(one, now_s)
+
+    def _answer(self, number: int, now_s: float) -> None:
         server = self.servers[number]
         server.advance(now_s)
         for request in server.finished():
@@ -147,15 +181,19 @@ class Simulation:
             self._answers[number].append(now_s - self._began[request])
             balancer, _ = self._where[request]
             self.pickers[balancer].in_flight[number] -= 1
+            self._held[number] -= 1
             if self.setup.clients:
                 heapq.heappush(self._events, (now_s, ARRIVAL, 0, 0))
-        self._schedule(number)
 
     def _schedule(self, number: int) -> None:
-        self._stamp[number] += 1
-        at_s = self.servers[number].next_s()
-        if at_s < self.setup.end_s:
-            heapq.heappush(self._events, (at_s, SERVER, number, self._stamp[number]))
+        """Something changed at this server, which is at the present: what comes next there, or anywhere beside it."""
+        if self._machine:
+            self._machine.share(self.servers)
+        for one in range(len(self.servers)) if self._machine else (number,):
+            self._stamp[one] += 1
+            at_s = self.servers[one].next_s()
+            if at_s < self.setup.end_s:
+                heapq.heappush(self._events, (at_s, SERVER, one, self._stamp[one]))
 
     def _look(self, number: int, now_s: float) -> None:
         """The monitor's Sample of the period that ends now."""
@@ -179,7 +217,7 @@ class Simulation:
             requests=len(answers),
             rt_mean_ms=1e3 * float(np.mean(answers)) if answers else None,
             rt_p95_ms=1e3 * float(np.percentile(answers, 95)) if answers else None,
-            in_flight=server.held,
+            in_flight=self._held[number],
             probe_ratio=float(signals.probe_ratios(self._probe, np.array([server.taken > 0.0]))[0]),
         )
         heapq.heappush(self._under_way, (now_s + setup.delay_s, number, sample))
@@ -189,7 +227,7 @@ class Simulation:
         while self._under_way and self._under_way[0][0] <= now_s:
             arrived.append(heapq.heappop(self._under_way)[2])
         requests = [picker.requests for picker in self.pickers]
-        self.driver.cycle(now_s, arrived, requests, [server.held for server in self.servers])
+        self.driver.cycle(now_s, arrived, requests, self._held)
         self._apply()
 
     def _apply(self) -> None:
@@ -197,19 +235,22 @@ class Simulation:
             if weights is not None:
                 picker.set_weights(weights)
 
-    def _outcome(self, model_ms: float, cpu_s: float) -> Outcome:
-        """Requests that began in the measured time; those without an answer at the end count as failed."""
-        asked = [number for number, began_s in enumerate(self._began) if began_s >= WARM_UP_S]
+    def answered(self) -> tuple[Floats, Floats, int]:
+        """Of the requests that began in the measured time: when each was answered and how long it took, in seconds, and
+        how many were not, by the end."""
+        asked = [number for number, began_s in enumerate(self._began) if began_s >= self.setup.warm_up_s]
         done = [number for number in asked if number in self._ended]
-        ended = np.array([self._ended[number] for number in done])
-        took = ended - np.array([self._began[number] for number in done])
+        ended_s = np.array([self._ended[number] for number in done])
+        took_s = ended_s - np.array([self._began[number] for number in done]) + self.setup.overhead_ms / 1e3
+        return ended_s, took_s, len(asked) - len(done)
+
+    def _outcome(self, model_ms: float, cpu_s: float) -> Outcome:
         costs = {
             "model": [model_ms],
             "detector": [1e3 * one for one in self.driver.costs.detector_s],
             "lbengine": [1e3 * one for one in self.driver.costs.lbengine_s],
         }
-        felt = felt_of(ended, took + self.setup.overhead_ms / 1e3, len(asked) - len(done))
-        return self.score.outcome(self.setup, self.policy, "requests", felt, costs, cpu_s)
+        return self.score.outcome(self.setup, self.policy, "requests", felt_of(*self.answered()), costs, cpu_s)
 
 
 def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None] = lambda _: None) -> Outcome:

@@ -15,7 +15,7 @@ POLICIES = ("static", "slackwater", "ice", "oracle")
 """`ice` is Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when."""
 LAWS = {"slackwater": "optimal", "ice": "ice"}
 WARM_UP_S = 30.0
-"""Calm time before the first episode: the detector learns what is normal. It is not measured."""
+"""Calm time before the first episode, by default: the detector learns what is normal."""
 
 
 class SimulationError(ValueError):
@@ -40,15 +40,28 @@ class Setup:
     """Requests that a server works on at a time; the others wait outside its CPU's queue."""
     cost_cv2: float = 1.0
     """Of the requests' CPU time: variance over squared mean. 0: all alike, 1: exponential. Request-level only."""
+    arrivals_cv2: float = 1.0
+    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random.
+    Request-level only."""
     clients: int = 0
-    """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop, at random
-    instants. Request-level only."""
+    """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop.
+    Request-level only."""
     quota_cores: float = 0.0
     """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, as the lab's hosts are, and the neighbour
     spends of the same quota; 0: a neighbour slows a server down evenly. Request-level only."""
     neighbour_cores: float = 2.0
     """Cores that the neighbour runs on as long as there is quota; other work of the machine leaves it less than it has
     threads. With a quota only."""
+    machine_cores: float = 0.0
+    """All servers and neighbours share one machine of so many cores; 0: each host has its own. With a quota only."""
+    slice_ms: float = 0.0
+    """Who comes to that machine's cores and has to wait there waits up to so long: until the scheduler takes the core
+    from who has it."""
+    behind_share: float = 1.0
+    """Of those who come to a core that a neighbour or another program has: how many wait. The others find an idle one,
+    or go first."""
+    busy_share: float = 0.0
+    """Of that machine's cores: what other programs have all the time."""
     overhead_ms: float = 0.0
     """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
     noisy: float = 0.1
@@ -59,6 +72,8 @@ class Setup:
     """Mean length of an episode; 0: the same servers are noisy all the time."""
     seconds: float = 120.0
     """After the warm-up."""
+    warm_up_s: float = WARM_UP_S
+    """It is not measured."""
     period_s: float = 0.2
     """A Sample from each server, and a decision, every so often."""
     delay_s: float = 0.02
@@ -77,7 +92,13 @@ class Setup:
             ("balancers", self.balancers >= 1, "1 or more"),
             ("children", self.children >= 1, "1 or more"),
             ("cost_cv2", self.cost_cv2 >= 0, "0 or more"),
+            ("arrivals_cv2", self.arrivals_cv2 >= 0, "0 or more"),
             ("clients", self.clients >= 0, "0 or more"),
+            ("machine_cores", self.machine_cores == 0 or self.quota_cores > 0, "0 for servers without a quota"),
+            ("slice_ms", self.slice_ms >= 0, "0 or more"),
+            ("behind_share", 0 <= self.behind_share <= 1, "from 0 to 1"),
+            ("busy_share", 0 <= self.busy_share <= 1, "from 0 to 1"),
+            ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
             ("neighbour_cores", self.neighbour_cores > 0, "more than 0"),
             ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
             ("quota_cores", self.quota_cores >= 0, "0 or more"),
@@ -99,7 +120,7 @@ class Setup:
 
     @property
     def end_s(self) -> float:
-        return WARM_UP_S + self.seconds
+        return self.warm_up_s + self.seconds
 
     def capacities(self) -> Floats:
         """(servers,) requests per second that each can serve in calm; the same for the same seed."""
@@ -115,7 +136,7 @@ class Setup:
         if self.episode_s == 0:
             count = max(1, round(self.noisy * self.servers))
             chosen = dice.choice(self.servers, count, replace=False).tolist()
-            return episodes.steady(chosen, WARM_UP_S, self.end_s, self.taken)
+            return episodes.steady(chosen, self.warm_up_s, self.end_s, self.taken)
         return episodes.coming_and_going(
-            dice, self.servers, WARM_UP_S, self.end_s, self.noisy, self.episode_s, self.taken
+            dice, self.servers, self.warm_up_s, self.end_s, self.noisy, self.episode_s, self.taken
         )
