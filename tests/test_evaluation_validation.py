@@ -87,7 +87,7 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
     assert by_policy["static"]["fitted"]
     assert not by_policy["leastconn"]["fitted"]
     assert abs(by_policy["leastconn"]["error"]) < 0.25, "a prediction: nothing was fitted under leastconn"
-    assert by_policy["leastconn"]["lab_p95_ms"] < 0.8 * by_policy["static"]["lab_p95_ms"], "the two differ"
+    assert by_policy["leastconn"]["lab_p95_ms"] < 0.9 * by_policy["static"]["lab_p95_ms"], "the two differ"
     decided = goals.of_simulator([], found["compared"])[1]
     assert decided.word == "not decided", "two rounds, and most policies are missing"
 
