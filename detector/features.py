@@ -71,6 +71,10 @@ class Frame:
         """(M, len(FEATURES)), in the order of `FEATURES`."""
         return np.concatenate([self.own[:, EVIDENCE], self.peers[:, EVIDENCE], self.demand[:, None]], axis=1)
 
+    def row(self, row: int) -> Floats:
+        """(len(FEATURES),) one row of `matrix`, without making the others."""
+        return np.concatenate([self.own[row, EVIDENCE], self.peers[row, EVIDENCE], self.demand[row : row + 1]])
+
 
 class Features:
     """Keeps every node's last values, since a node is compared with peers whose Samples come at other times."""
@@ -259,9 +263,9 @@ def times(value: float) -> str:
 
 def missing(frame: Frame, row: int, absent: Mapping[str, str]) -> dict[str, str]:
     """Every missing feature of a row with its reason; `absent` is its Sample's."""
-    matrix = frame.matrix()[row]
+    values = frame.row(row)
     return {
         feature: why_missing(feature, frame, row, absent)
-        for feature, value in zip(FEATURES, matrix, strict=True)
+        for feature, value in zip(FEATURES, values, strict=True)
         if math.isnan(value)
     }

@@ -129,7 +129,7 @@ class Tree:
 
     def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
         """What the first split that met a missing value asked for, and why it is not there (`absent`: its Sample's)."""
-        values = frame.matrix()[row]
+        values = frame.row(row)
         for level in levels:
             feature = int(self.feature[level[row]])
             if self.left[level[row]] >= 0 and math.isnan(values[feature]):

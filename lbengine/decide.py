@@ -146,7 +146,8 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         if bounded[name] != move.position.weight:
             move = _Move(baseline, Position(bounded[name]), few, few)
         position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
-        position = dataclasses.replace(position, doubted=_doubted(name, view, admission, reduce))
+        if position.doubted != (doubted := _doubted(name, view, admission, reduce)):
+            position = dataclasses.replace(position, doubted=doubted)
         decisions[name] = Decision(position, move.why, move.short, move.most)
     return Decisions(decisions, admission.panic)
 

@@ -84,6 +84,7 @@ def test_a_node_without_a_baseline_borrows_its_peers() -> None:
 def test_missing_values_are_nan_with_the_monitors_reason_and_never_zero() -> None:
     frame, sample = frame_after(Cluster(traffic=False, canary=False, sched=False), 4)
     matrix = frame.matrix()[0]
+    np.testing.assert_array_equal(frame.row(0), matrix)
     reasons = missing(frame, 0, sample.absent)
     for feature in ("cpu_per_request:own", "canary_ratio:peers", "run_delay_per_cpu:own", DEMAND):
         assert np.isnan(matrix[FEATURES.index(feature)])
