@@ -68,10 +68,11 @@ PARTS: dict[str, Part] = {
         ("static", "leastconn", "random2", "agent-check", "outlier", "ice", "slackwater-lc", "oracle-lc"),
         5,
     ),
+    "second-stage": Part(("long",), ("static", "ice", "slackwater"), 3),
     "others-again": Part(("one-70", *OTHERS), AGAINST_LEASTCONN, 2),
 }
 """In this order. A single round shows only what is far off: the last part makes three of it, which decides whether ours
-is ever worse than `leastconn`. `peers-again` has `static`, `leastconn` and `slackwater-lc` once more: changes are of
+is ever worse than `leastconn`. `second-stage` is an episode long enough for what `ice` does after 10 s. `peers-again` has `static`, `leastconn` and `slackwater-lc` once more: changes are of
 policies in the same round."""
 
 
