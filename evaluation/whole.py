@@ -72,8 +72,8 @@ PARTS: dict[str, Part] = {
     "others-again": Part(("one-70", *OTHERS), AGAINST_LEASTCONN, 2),
 }
 """In this order. A single round shows only what is far off: the last part makes three of it, which decides whether ours
-is ever worse than `leastconn`. `second-stage` is an episode long enough for what `ice` does after 10 s. `peers-again` has `static`, `leastconn` and `slackwater-lc` once more: changes are of
-policies in the same round."""
+is ever worse than `leastconn`. `peers-again` has `static`, `leastconn` and `slackwater-lc` once more: changes are of
+policies in the same round. `second-stage` is an episode long enough for what `ice` does after 10 s."""
 
 
 def order() -> list[str]:
