@@ -68,7 +68,7 @@ PARTS: dict[str, Part] = {
         ("static", "leastconn", "random2", "agent-check", "outlier", "ice", "slackwater-lc", "oracle-lc"),
         5,
     ),
-    "second-stage": Part(("long",), ("static", "ice", "slackwater"), 3),
+    "second-stage": Part(("long",), ("static", "ice", "slackwater"), 2),
     "others-again": Part(("one-70", *OTHERS), AGAINST_LEASTCONN, 2),
 }
 """In this order. A single round shows only what is far off: the last part makes three of it, which decides whether ours
