@@ -67,13 +67,13 @@ class Frame:
     utilisation: Floats
     cores: Floats
 
-    def matrix(self) -> Floats:
-        """(M, len(FEATURES)), in the order of `FEATURES`."""
-        return np.concatenate([self.own[:, EVIDENCE], self.peers[:, EVIDENCE], self.demand[:, None]], axis=1)
+    def matrix(self, rows: slice = slice(None)) -> Floats:
+        """(M, len(FEATURES)), in the order of `FEATURES`; or of some rows only."""
+        return np.concatenate([self.own[rows, EVIDENCE], self.peers[rows, EVIDENCE], self.demand[rows, None]], axis=1)
 
     def row(self, row: int) -> Floats:
         """(len(FEATURES),) one row of `matrix`, without making the others."""
-        return np.concatenate([self.own[row, EVIDENCE], self.peers[row, EVIDENCE], self.demand[row : row + 1]])
+        return np.asarray(self.matrix(slice(row, row + 1))[0])
 
 
 class Features:

@@ -41,6 +41,11 @@ class Goal:
 def of_comparison(summary: dict[str, Any] | None) -> list[Goal]:
     """The goals in the lab. The interval's worse end need not reach the goal, the median must."""
     cells = {(cell["scenario"], cell["policy"]): cell for cell in summary["cells"]} if summary else {}
+
+    def change(scenario: str, policy: str, other: str, measure: str) -> dict[str, Any] | None:
+        found: dict[str, Any] = (cells.get((scenario, policy)) or {}).get("change", {}).get(other, {})
+        return found.get(measure)
+
     found = []
     wanted = (
         ("one-closed", "static", ICE_MS, -0.94, "ICE's measure, closed loop, against `static`"),
@@ -50,13 +55,13 @@ def of_comparison(summary: dict[str, Any] | None) -> list[Goal]:
     )
     for scenario, other, measure, goal, what in wanted:
         for name in OURS:
-            estimate = (cells.get((scenario, name)) or {}).get("change", {}).get(other, {}).get(measure)
+            estimate = change(scenario, name, other, measure)
             reached = None if not _enough(estimate) else estimate["value"] <= goal
-            best = (cells.get((scenario, "oracle")) or {}).get("change", {}).get(other, {}).get(measure)
+            best = change(scenario, "oracle", other, measure)
             told = percent(estimate), reached, percent(best) if best else ""
             found.append(Goal(f"{what}: `{name}`", f"{goal:.0%} or better", *told))
     for other, name in (*(("oracle", name) for name in OURS), ("oracle-lc", "slackwater-lc")):
-        estimate = (cells.get(("one", name)) or {}).get("change", {}).get(other, {}).get("p99_ms")
+        estimate = change("one", name, other, "p99_ms")
         reached = None if not _enough(estimate) else estimate["value"] <= ORACLE - 1.0
         found.append(Goal(f"p99 against `{other}`: `{name}`", f"within {ORACLE:g} times", percent(estimate), reached))
     medians = ((ICE_MS, "median over seconds of means"), ("p50_ms", "median of requests"))

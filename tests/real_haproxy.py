@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_processes import free_address
+from real_processes import free_port
 
 from lab.balancer import listens, master_hears
 
@@ -105,10 +105,6 @@ def web_servers(count: int) -> Iterator[list[int]]:
             server.shutdown()
             server.server_close()
             thread.join()
-
-
-def free_port() -> int:
-    return int(free_address().rpartition(":")[2])
 
 
 def pid_in(info: str) -> int:

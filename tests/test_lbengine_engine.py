@@ -12,7 +12,6 @@ from played_verdict import verdict
 from real_haproxy import (
     RealHAProxy,
     backend,
-    free_port,
     haproxy,
     needs_haproxy,
     oldest_and_newest_too,
@@ -20,6 +19,7 @@ from real_haproxy import (
     until,
     web_servers,
 )
+from real_processes import free_port
 
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine

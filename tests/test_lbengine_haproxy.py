@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy, stopped, tcp_to, until, web_servers
+from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, tcp_to, until, web_servers
+from real_processes import free_port
 
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy, split_answers
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import real_haproxy
-from real_haproxy import RealHAProxy, backend, free_port, haproxy, needs_haproxy, until
+from real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, until
+from real_processes import free_port
 from steady_load import SteadyLoad
 
 from lab.load import Demand

@@ -207,9 +207,8 @@ fn turn(
             }
         }
         // Orders that came together are carried out together, however long the disk takes for each.
-        let mut heard = Some(told.recv_timeout(Duration::from_secs_f64(wait_s)));
-        let mut more = TOGETHER;
-        while let Some(what) = heard.take() {
+        let first = told.recv_timeout(Duration::from_secs_f64(wait_s));
+        for what in std::iter::once(first).chain(told.try_iter().map(Ok)).take(TOGETHER) {
             match what {
                 Ok(Told::Order { payload, signature }) if end_s.is_none() => {
                     engine.order(&payload, signature.as_deref());
@@ -221,10 +220,6 @@ fn turn(
                     engine.end_all("wsengine ends");
                     end_s.get_or_insert(now_s() + END_WITHIN_S);
                 }
-            }
-            more -= 1;
-            if more > 0 {
-                heard = told.try_recv().ok().map(Ok);
             }
         }
     }
