@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.signals import QUEUES, SIGNALS, Bools, Floats, Ints
+from detector.signals import RESPONDS, SIGNALS, WAITS, Bools, Floats, Ints
 
 EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])
 """Load ranges: below 3% (no traffic), 3..15%, ..., above 90%."""
@@ -37,8 +37,15 @@ MAD_TO_SIGMA = 1.4826
 _AWAY = np.arange(BINS)[None, :] - np.arange(BINS)[:, None]
 _DISTANCE: Floats = np.abs(_AWAY) - 0.1 * (_AWAY > 0)
 """From one bin to another; of two as near, the busier one."""
-_WAIT: Floats = CENTRES / (1.0 - CENTRES)
-_STRETCH: Floats = np.clip(_WAIT[:, None] / _WAIT[None, :], 1.0, MAX_STRETCH)
+
+
+def _stretch(growth: Floats) -> Floats:
+    """(bins, bins) what a value learnt in the second bin is times in the first, as far as that is a busier one."""
+    return np.clip(growth[:, None] / growth[None, :], 1.0, MAX_STRETCH)
+
+
+_WAIT_STRETCH = _stretch(CENTRES / (1.0 - CENTRES))
+_RESPONSE_STRETCH = _stretch(1.0 / (1.0 - CENTRES))
 
 
 def bins_of(load: Floats) -> Ints:
@@ -166,12 +173,13 @@ class Baselines:
     def reference(self, slots: Ints, bins: Ints) -> Reference:
         """What is normal for these slots at these loads; NaN where too little was learnt.
 
-        Where this load was not seen yet, the nearest load that was speaks for it; signals that queue are stretched as
-        load / (1 - load) when that was a lower one.
+        Where this load was not seen yet, the nearest load that was speaks for it; signals that the own load raises
+        are stretched (`signals.Growth`) when that was a lower one.
         """
         nearest = self._nearest[slots, bins].astype(np.int64)
         columns = np.arange(len(SIGNALS))[None, :]
-        stretch = np.where(QUEUES, _STRETCH[bins[:, None], nearest], 1.0)
+        at = bins[:, None], nearest
+        stretch = np.where(WAITS, _WAIT_STRETCH[at], np.where(RESPONDS, _RESPONSE_STRETCH[at], 1.0))
         stretch[~self._known[slots]] = np.nan
         cells = self._cell[slots[:, None], nearest]
         return Reference(*(self._summary[cells, number, columns] * stretch for number in range(3)))

@@ -13,13 +13,17 @@ import numpy as np
 
 from detector.baseline import MIN_SAMPLES, Baselines, Reference, bins_of
 from detector.history import Rows
-from detector.signals import FLOORS, INDEX, SIGNALS, Bools, Floats, Ints, reason
+from detector.signals import FLOORS, INDEX, RESPONDS, SIGNALS, Bools, Floats, Ints, reason
 
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
 LENDERS = 400
 """So many peers' baselines, evenly spread, are asked when one is lent; thousands would tell the same, slowly."""
 EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if signal.evidence])
+COST = INDEX["cpu_per_request"]
+DEARER = 1.5
+"""From so many times its calm cost on, and its peers', a request's CPU time is not its own: a deploy or another mix
+makes requests dearer on all servers, or by less."""
 DEMAND = "demand"
 PEER_TICKS = 3
 """A node counts, as a peer, with its highest values of so many ticks: one quiet tick of it makes nobody stand out."""
@@ -107,20 +111,22 @@ class Features:
         """
         comparable = fresh & ~in_episode
         bins = bins_of(rows.peak)
-        median, spread, high = self.baselines.reference(rows.slots, bins)
-        unknown = np.isnan(median) & ~np.isnan(rows.values)
-        borrowed: Bools = np.asarray(np.isnan(median).all(axis=1))
-        if unknown.any():
-            lent = self._lent(bins, comparable)
-            median = np.where(unknown, lent.median, median)
-            spread = np.where(unknown, lent.spread, spread)
-            high = np.where(unknown, lent.high, high)
+        reference, borrowed = self._reference(rows.slots, bins, rows.values, comparable)
+        dearer = rows.values[:, COST] / np.maximum(reference.median[:, COST], FLOORS[COST])
+        peers_dearer = _median_of_others(self._levels[:, [COST]], comparable, rows.slots)[:, 0]
+        explained = bins_of(explained_load(rows.peak, dearer / np.fmax(peers_dearer, 1.0)))
+        lower = np.flatnonzero(explained < bins)
+        if len(lower):
+            there, _ = self._reference(rows.slots[lower], explained[lower], rows.values[lower], comparable)
+            for values, part in zip(reference, there, strict=True):
+                values[np.ix_(lower, RESPONDS)] = part[:, RESPONDS]
+        median, spread, high = reference
         base = np.maximum(median, FLOORS)
         own = rows.values / base
         usual = rows.values / np.maximum(high, base)
         spreads = (rows.values - median) / np.maximum(spread, np.maximum(MIN_SPREAD * base, MIN_SPREAD * FLOORS))
 
-        cost_ms = median[:, INDEX["cpu_per_request"]]
+        cost_ms = median[:, COST]
         demand = rows.rps * cost_ms / 1e3 / rows.cores
         self._recent[rows.slots, self._at[rows.slots]] = np.concatenate([own, rows.values, demand[:, None]], axis=1)
         self._at[rows.slots] = (self._at[rows.slots] + 1) % PEER_TICKS
@@ -158,6 +164,17 @@ class Features:
             cores=rows.cores,
         )
 
+    def _reference(self, slots: Ints, bins: Ints, values: Floats, comparable: Bools) -> tuple[Reference, Bools]:
+        """What is normal for these slots at these loads, and which of them (M,) have no baseline of their own: where
+        one of their `values` (M, signals) has none, the peers' stands in."""
+        own = self.baselines.reference(slots, bins)
+        unknown = np.isnan(own.median) & ~np.isnan(values)
+        borrowed: Bools = np.asarray(np.isnan(own.median).all(axis=1))
+        if unknown.any():
+            lent = self._lent(bins, comparable)
+            own = Reference(*(np.where(unknown, theirs, mine) for mine, theirs in zip(own, lent, strict=True)))
+        return own, borrowed
+
     def _lent(self, bins: Ints, comparable: Bools) -> Reference:
         """Median over the peers' baselines at these loads; NaN where no peer has one."""
         lenders = np.flatnonzero(comparable)
@@ -170,6 +187,17 @@ class Features:
             for mine, values in zip(lent, theirs, strict=True):
                 mine[bins == number] = _lower_median(values)
         return lent
+
+
+def explained_load(load: Floats, dearer: Floats) -> Floats:
+    """(M,) the share of `load` that the requests account for; `dearer` is CPU time per request over calm and peers.
+
+    On a virtual machine the time that the hypervisor takes away is booked on whoever was running: CPU time per request
+    rises beside a neighbour, and the load with it. Response times are compared with those at the load that the requests
+    account for, or the neighbour would excuse itself. What waits in the guest's own run queue is compared at the load
+    that the guest measures. Requests a little dearer (`DEARER`) are the server's own, as are those of unknown cost.
+    """
+    return load / np.where(np.nan_to_num(dearer, nan=1.0) >= DEARER, dearer, 1.0)
 
 
 def _lower_median(values: Floats) -> Floats:

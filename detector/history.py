@@ -28,8 +28,8 @@ class Rows:
     values: Floats
     """(M, signals)."""
     load: Floats
-    """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. A
-    neighbour cannot raise it. Without those processes: the CPU's utilisation."""
+    """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. Without
+    those processes: the CPU's utilisation. A virtual machine's neighbour raises it: see `features.explained_load`."""
     peak: Floats
     """(M,) the highest such load of the last `PEAK_TICKS` ticks: a burst's queue outlives it."""
     replaced: Bools

@@ -52,6 +52,18 @@ class Tick:
     has_requests: bool
 
 
+@dataclass(frozen=True)
+class Suspects:
+    """Which rows look interfered by themselves, (M,) each."""
+
+    rows: Bools
+    strong: Bools
+    """Those that do so clearly."""
+    mild: Bools
+    """Those that do so too weakly to count unless it lasts."""
+    why: Why
+
+
 class Judge:
     """Judges one pool. `model` None: by the thresholds."""
 
@@ -190,12 +202,12 @@ class Judge:
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         crossed = thresholds.cross(frame, self._kept_waiting[slots])
         self._kept_waiting[slots] = crossed.kept_waiting
-        suspected, agreed, why = self._suspect(frame, crossed, table)
-        shown = self._lasting.step(slots, crossed.mild & agreed)
+        suspects = self._suspect(frame, crossed, table)
+        shown = self._lasting.step(slots, suspects.mild)
         lasting: Bools = np.asarray(shown >= NEEDED)
-        pool_says = self._together.judge(frame, crossed, suspected | lasting, self._fresh, self._in_episode)
+        pool_says = self._together.judge(frame, crossed, suspects.rows | lasting, self._fresh, self._in_episode)
         seen = pool_says.seen
-        strong = crossed.strong | (seen != INTERFERENCE)
+        strong = suspects.strong | (seen != INTERFERENCE)
         steps = self._machines.step(
             slots,
             now_s,
@@ -216,7 +228,7 @@ class Judge:
             matrix = frame.matrix()
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(pool_says.has_requests[row])))
-        paths = self._paths(frame, crossed, pool_says, steps, why, shown)
+        paths = self._paths(frame, crossed, pool_says, steps, suspects.why, shown)
         verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
         if self.tail is not None:
             self.tail.see(now_s, frame)
@@ -224,18 +236,23 @@ class Judge:
                 verdicts[row].p95_at_rps = curve
         return verdicts
 
-    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> tuple[Bools, Bools, Why]:
-        """Rows that look interfered by themselves, rows that may be so weakly, and a function for a row's reasons.
+    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> Suspects:
+        """What each row looks like by itself.
 
-        The tree and the stated thresholds must agree: a tree learns what tells its recordings apart, and one signal can
-        be enough for that; the thresholds leave a burst's own waiting out, and ask for a second witness.
+        The thresholds find a neighbour. The tree has a say on the signals that it asks for: where it says `calm`, these
+        do not count, and what the others show is weak (it takes more ticks) and must be felt by users. It cannot veto
+        what it never looked at: the signal that shows a neighbour on one kind of machine stays calm on another.
         """
         if self.model is None:
-            anyone = np.ones(len(table), dtype=bool)
-            return crossed.interfering, anyone, lambda rows: thresholds.explain_all(frame, crossed, rows)
+            mild = crossed.mild_without(np.zeros_like(crossed.lasting))
+            return Suspects(
+                crossed.interfering, crossed.strong, mild, lambda rows: thresholds.explain_all(frame, crossed, rows)
+            )
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
-        suspected: Bools = np.asarray(crossed.interfering & (lacking | tree.interfering(leaves)))
+        agreed = lacking | tree.interfering(leaves)
+        denied = tree.asked(leaves) & ~agreed[:, None]
+        suspected = np.where(agreed, crossed.interfering, crossed.felt_without(denied))
 
         def why(rows: Ints) -> list[list[str]]:
             paths = tree.explain_all(frame, rows, leaves)
@@ -243,9 +260,11 @@ class Judge:
                 row = int(rows[place])
                 lacks = tree.asked_in_vain(frame, row, levels, reasons(table.absent[row]))
                 paths[place] = [*thresholds.explain(frame, crossed, row), f"judged by the thresholds ({lacks})"]
+            for place in np.flatnonzero((suspected & ~agreed)[rows]).tolist():
+                paths[place] = [*thresholds.explain(frame, crossed, int(rows[place])), *paths[place]]
             return paths
 
-        return suspected, lacking | tree.rather_interfering(leaves), why
+        return Suspects(suspected, crossed.strong & agreed, crossed.mild_without(denied), why)
 
     def _learn(
         self,

@@ -13,7 +13,22 @@ import numpy as np
 
 from detector.columns import Bools, Columns, Floats, Ints
 
-__all__ = ["FLOORS", "INDEX", "QUEUES", "SIGNALS", "WINDOW", "Bools", "Floats", "Group", "Ints", "Signal", "reason"]
+__all__ = [
+    "FLOORS",
+    "INDEX",
+    "QUEUES",
+    "RESPONDS",
+    "SIGNALS",
+    "WAITS",
+    "WINDOW",
+    "Bools",
+    "Floats",
+    "Group",
+    "Growth",
+    "Ints",
+    "Signal",
+    "reason",
+]
 
 WINDOW = 5
 """Samples over which the windowed signals look back: about a second."""
@@ -21,6 +36,10 @@ WINDOW = 5
 Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
 """What a signal speaks of. Signals of one group move together, so they count once as evidence: who takes the probe's
 core away takes its cache away too."""
+Growth = Literal["", "wait", "response"]
+"""With the node's own load, as processor sharing has it (Kleinrock, "Queueing Systems" II, 1976): `wait`, the time that
+work waits for each second that it runs, and the work there is at a time, as load / (1 - load); `response`, that time
+and the run together, as 1 / (1 - load); empty: not at all."""
 Read = Callable[[Columns], Floats]
 
 
@@ -34,8 +53,8 @@ class Signal:
     floor: float
     """Baselines below this count as this: a ratio to next to nothing means nothing."""
     group: Group
-    queues: bool
-    """Grows with the node's own load as a queue does (load / (1 - load))."""
+    grows: Growth
+    """How it grows with the node's own load."""
     read: Read | None
     """From the tick's columns, (M,). None: computed from more than one Sample, see `detector.history`."""
     dotted: tuple[str, ...]
@@ -141,42 +160,45 @@ _BY_ROUTE = "response time by route over its calm one"
 # The throttled share is not offered to the tree. It tells the lab's hosts apart, where server and neighbour share a
 # quota; a VM has no such figure, and who has a quota of its own is never throttled by a neighbour.
 SIGNALS: tuple[Signal, ...] = (
-    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", True, *_RUN_DELAY_PER_CPU),
-    Signal("run_delay", "run delay per second", "", 0.02, "run queue", True, *_RUN_DELAY, evidence=False),
-    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", False, *_RATIO),
-    Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", False, *_RATIO_MAX),
-    Signal("period", "time since the sample before", " ms", 1.0, "core", False, *_PERIOD),
-    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", True, *_LATE),
-    Signal("late_max", _LONGEST, " ms", 1.0, "core", True, *_LATE_MAX),
-    Signal("steal", "steal", "", 0.02, "run queue", False, *_STEAL),
-    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", True, *_PRESSURE),
-    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", True, *_THROTTLED, evidence=False),
-    Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", False, *_SWITCHES),
-    Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", False, *_CPI),
-    Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", False, *_MISSES),
-    Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", False, *_PROBE),
-    Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", False, *_PROBE_MISSES),
-    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", False, *_PROBE_ALU),
-    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", False, *_COST),
-    Signal("io_pressure", "I/O pressure", "", 0.05, "disk", False, *_IO_PRESSURE),
-    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", False, *_DISK_WAIT),
-    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", False, *_DISK_BUSY, evidence=False),
-    Signal("memory_pressure", "memory pressure", "", 0.05, "memory", False, *_MEMORY_PRESSURE),
-    Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", False, *_MAJOR_FAULTS),
-    Signal("net_saturation", "network saturation", "", 0.1, "network", False, *_SATURATION),
-    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", False, *_RETRANSMITS),
-    Signal("net_drops", "packets dropped", "/s", 10.0, "network", False, *_NET_DROPS),
-    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", True, *_ROUTES, evidence=False),
-    Signal("rt_mean", "mean response time", " ms", 1.0, "users", True, *_RT_MEAN, evidence=False),
-    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", True, *_RT_P95, evidence=False),
-    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", True, *_RT_BALANCER, evidence=False),
-    Signal("in_flight", "requests in flight", "", 1.0, "users", True, *_IN_FLIGHT, evidence=False),
-    Signal("utilisation", "CPU utilisation", "", 0.05, "load", False, *_UTILISATION, evidence=False),
+    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),
+    Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY, evidence=False),
+    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
+    Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", "", *_RATIO_MAX),
+    Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
+    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_LATE),
+    Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),
+    Signal("steal", "steal", "", 0.02, "run queue", "", *_STEAL),
+    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE),
+    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_THROTTLED, evidence=False),
+    Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", "", *_SWITCHES),
+    Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI),
+    Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES),
+    Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", "", *_PROBE),
+    Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", "", *_PROBE_MISSES),
+    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_PROBE_ALU),
+    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST),
+    Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE),
+    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_DISK_WAIT),
+    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_DISK_BUSY, evidence=False),
+    Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE),
+    Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS),
+    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_SATURATION),
+    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_RETRANSMITS),
+    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_NET_DROPS),
+    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES, evidence=False),
+    Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN, evidence=False),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_RT_P95, evidence=False),
+    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER, evidence=False),
+    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_IN_FLIGHT, evidence=False),
+    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_UTILISATION, evidence=False),
 )
 # fmt: on
 INDEX: dict[str, int] = {signal.key: number for number, signal in enumerate(SIGNALS)}
 FLOORS: Floats = np.array([signal.floor for signal in SIGNALS])
-QUEUES: Bools = np.array([signal.queues for signal in SIGNALS])
+WAITS: Bools = np.array([signal.grows == "wait" for signal in SIGNALS])
+RESPONDS: Bools = np.array([signal.grows == "response" for signal in SIGNALS])
+QUEUES: Bools = WAITS | RESPONDS
+"""Signals that the node's own load raises."""
 
 
 def reason(signal: Signal, absent: Mapping[str, str]) -> str:

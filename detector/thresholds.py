@@ -12,7 +12,7 @@ import numpy as np
 
 from detector.columns import Bools, Floats, Ints
 from detector.features import Frame, describe, times
-from detector.signals import INDEX, SIGNALS
+from detector.signals import INDEX, QUEUES, SIGNALS
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "prob
 """What still lives on a server without requests; any of them keeps an episode open."""
 RESIDUAL_LIMITS: dict[str, Limit] = {**LIMITS, "run_delay": Limit(2.5, 2.0)}
 
-_WAITS: Bools = np.array([signal.queues for signal in SIGNALS])
 _LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
 _OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
 _PEERS: Floats = np.array([LIMITS[s.key].peers if s.key in LIMITS else np.inf for s in SIGNALS])
@@ -107,18 +106,35 @@ class Crossed:
 
     votes: Bools
     """(M, signals) beyond both limits."""
+    strong_votes: Bools
+    """(M, signals) beyond `STRONG` times both limits."""
+    unfelt: Bools
+    """(M,) no response time is known."""
     interfering: Bools
     """(M,) by the thresholds alone: a neighbour."""
     kept_waiting: Bools
     """(M,) the run queue and users deviate, at leisure: a neighbour when the tick before was so too."""
     strong: Bools
     """(M,) `STRONG_TOGETHER`."""
-    mild: Bools
-    """(M,) beyond the limits of `LASTING`, which says something only when it lasts."""
+    lasting: Bools
+    """(M, signals) beyond both limits of `LASTING`."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
     """(M, len(RESIDUAL)) signs of a neighbour that show without requests too."""
+
+    def felt_without(self, left_out: Bools) -> Bools:
+        """(M,) a neighbour that users feel by the thresholds alone, also without these signals; `left_out` is
+        (M, signals)."""
+        votes, strong = self.votes & ~left_out, self.strong_votes & ~left_out
+        felt = (votes & _GROUPS["users"]).any(axis=1) | self.unfelt
+        return np.asarray(_interfering(votes, strong, self.unfelt) & felt)
+
+    def mild_without(self, left_out: Bools) -> Bools:
+        """(M,) a cause and users beyond the limits of `LASTING`, which says something only when it lasts; `left_out`
+        is (M, signals)."""
+        kept = self.lasting & ~left_out
+        return np.asarray(kept[:, _CAUSES_LASTING].any(axis=1) & kept[:, _USERS_LASTING].any(axis=1))
 
 
 def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
@@ -127,7 +143,7 @@ def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
         far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
         # Who had nearly all of the CPU to itself a moment ago, or replaces its processes, waits for itself: what queues
         # says nothing then.
-        own_doing = ((frame.peak >= OWN_DOING) | frame.replaced)[:, None] & _WAITS
+        own_doing = ((frame.peak >= OWN_DOING) | frame.replaced)[:, None] & QUEUES
         far &= ~own_doing
         # Pressure says of the cgroup or the machine what the run delay says of the web server: it stands in for it.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
@@ -146,7 +162,6 @@ def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
         lasting = (frame.own >= _LASTING_OWN) & (frame.peers >= _LASTING_PEERS) & ~own_doing
         # As above: routes come before all requests, and what the balancer sees stands in for what nobody sees.
         lasting[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
-        mild: Bools = np.asarray(lasting[:, _CAUSES_LASTING].any(axis=1) & lasting[:, _USERS_LASTING].any(axis=1))
         residual = (
             (frame.own[:, _RESIDUAL] >= _RESIDUAL_OWN)
             & far[:, _RESIDUAL]
@@ -157,10 +172,12 @@ def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
     interfering = _interfering(votes, strong_votes, unfelt)
     return Crossed(
         votes=votes,
+        strong_votes=strong_votes,
+        unfelt=unfelt,
         interfering=interfering if waited is None else interfering | (kept_waiting & waited),
         kept_waiting=kept_waiting,
         strong=_strong_together(frame, votes),
-        mild=mild,
+        lasting=lasting,
         slow=_slow(beyond_own, strong),
         residual=residual,
     )

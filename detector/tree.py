@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from detector.estimator import TERMS
-from detector.features import FEATURES, Frame, describe, describe_all, why_missing, words
-from detector.signals import Bools, Floats, Ints
+from detector.features import DEMAND, FEATURES, Frame, describe, describe_all, why_missing, words
+from detector.signals import INDEX, SIGNALS, Bools, Floats, Ints
 
 FORMAT = 1
 MAX_DEPTH = 4
@@ -30,8 +30,6 @@ CLASSES = ("calm", "interference")
 SURE = 0.9
 """A leaf says `interference` from this share of its training ticks on. The classes are weighted alike although calm is
 far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
-RATHER = 0.5
-"""From this share on a leaf does not speak against a weak neighbour that lasts."""
 SHIPPED = Path(__file__).parent / "models" / "start.skops"
 REVIEWED = ["sklearn.tree._tree.Tree"]
 """The one type that skops does not trust by itself and a model needs: scikit-learn looks nodes up by the numbers in it
@@ -123,9 +121,19 @@ class Tree:
         """True for leaves that say `interference` (`SURE`)."""
         return np.asarray(self.interference[leaves] >= SURE)
 
-    def rather_interfering(self, leaves: Ints) -> Bools:
-        """True for leaves whose ticks were rather interfered than not: too little by itself (`SURE`)."""
-        return np.asarray(self.interference[leaves] >= RATHER)
+    @cached_property
+    def _asked(self) -> Bools:
+        """(nodes, signals) what is asked on the way to each leaf."""
+        found = np.zeros((len(self.left), len(SIGNALS)), dtype=bool)
+        for leaf, path in self._paths.items():
+            for feature, _ in path:
+                if feature != DEMAND:
+                    found[leaf, INDEX[feature.partition(":")[0]]] = True
+        return found
+
+    def asked(self, leaves: Ints) -> Bools:
+        """(M, signals) the signals that the tree looked at on the way to these leaves. Of others it says nothing."""
+        return np.asarray(self._asked[leaves])
 
     def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
         """What the first split that met a missing value asked for, and why it is not there (`absent`: its Sample's)."""

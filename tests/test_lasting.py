@@ -10,6 +10,9 @@ from detector.lasting import NEEDED, OF, Lasting
 from detector.signals import INDEX, MIN_CPU_S, SIGNALS, leave_out_idle
 from detector.thresholds import OWN_DOING, cross, explain_lasting
 
+NONE = np.zeros((1, len(SIGNALS)), dtype=bool)
+"""Leaves no signal out."""
+
 
 def test_a_sign_counts_when_it_shows_now_and_in_most_of_the_last_ticks() -> None:
     lasting = Lasting()
@@ -41,13 +44,30 @@ def test_a_sign_counts_when_it_shows_now_and_in_most_of_the_last_ticks() -> None
 def test_who_waits_a_little_and_makes_users_wait_shows_it_but_not_by_its_own_doing(
     peak: float, signals: dict[str, float], mild: bool
 ) -> None:
-    assert cross(frame(peak, **signals)).mild.tolist() == [mild]
+    assert cross(frame(peak, **signals)).mild_without(NONE).tolist() == [mild]
 
 
 def test_peers_that_wait_as_long_leave_nothing_to_show() -> None:
     alike = frame(0.5, run_delay_per_cpu=2.3, rt_mean=2.1)
     alike.peers[:] = np.where(np.isnan(alike.peers), np.nan, 1.0)
-    assert not cross(alike).mild.any()
+    assert not cross(alike).mild_without(NONE).any()
+
+
+def test_a_cause_that_is_left_out_is_no_cause() -> None:
+    left_out = NONE.copy()
+    left_out[0, INDEX["run_delay_per_cpu"]] = True
+    assert not cross(frame(0.5, run_delay_per_cpu=2.3, rt_mean=2.1)).mild_without(left_out).any()
+    assert cross(frame(0.5, run_delay_per_cpu=2.3, steal=2.3, rt_mean=2.1)).mild_without(left_out).all()
+
+
+def test_without_a_signal_the_others_count_where_users_feel_it() -> None:
+    left_out = NONE.copy()
+    left_out[0, INDEX["run_delay_per_cpu"]] = True
+    felt = cross(frame(0.5, run_delay_per_cpu=2.6, steal=9.0, late=4.0, rt_mean=4.0))
+    assert felt.felt_without(left_out).all()
+    unfelt = cross(frame(0.5, run_delay_per_cpu=2.6, steal=9.0, late=4.0, rt_mean=1.0))
+    assert unfelt.interfering.all()
+    assert not unfelt.felt_without(left_out).any()
 
 
 def test_it_is_told_with_its_limits() -> None:
