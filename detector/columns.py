@@ -49,7 +49,7 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
     "counters": (Counters(source="canary"), ("cpi", "cache_miss_rate", "wall_cpu_ratio")),
     "canary": (
         Canary(),
-        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms", "cpu_share"),
+        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms"),
     ),
     "traffic": (Traffic(), ("rps", "rt_mean_ms", "rt_p95_ms", "in_flight")),
     "memory": (Memory(), ("major_faults_per_s",)),

@@ -1,10 +1,17 @@
-"""From ticks to episodes: into a state with 2 of the last 3 Samples, out of it after a calm dwell. Pure.
+"""From ticks to episodes: into a state with 2 of the last 3 Samples, out of it when calm has lasted. Pure.
 
 Ticks that show a neighbour weakly are needed three times of four: on a busy machine one tick in 150 does so in calm,
 and two of three would meet by chance many times a day.
 
-The dwell grows when episodes follow each other closely. A drained server can look calm although its neighbour is not:
-each time that sending it requests again proves so, the next wait is twice as long, up to `MAX_DWELL_S`.
+The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
+16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
+takes `LOUD_WEIGHT` times that back, and the episode ends when the sum reaches the dwell. So a glitch in one tick of ten
+delays the end a little, and a neighbour that shows in a third of the ticks holds the episode.
+
+A server without requests is judged by the few signals that mean something then. Only requests are an honest test: it is
+held for at most `TRIAL_AFTER_S`, and once its episode has ended, no tick without an answered request begins another.
+
+The dwell doubles when episodes follow each other closely, up to `MAX_DWELL_S`.
 
 All nodes of a pool are stepped in one pass over arrays; `Steps.said` puts a single node's step in words.
 """
@@ -28,19 +35,22 @@ WEAK, STRONG, ENOUGH = range(3)
 """How clearly a tick says its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the dwell; a later one resets it."""
-MAX_DWELL_S = 30.0
-RESIDUAL_OF = 10
-RESIDUAL_NEEDED = 2
-"""So many of the last ticks must show something on a server without requests to hold its episode: measured, a neighbour
-shows in about a third of them; the machine's own little jobs show in one of twenty."""
-THIN_FACTOR = 2.0
-"""On a server without requests fewer signals live, so it must look calm for this many times the dwell."""
+MAX_DWELL_S = 8.0
+LOUD_WEIGHT = 4.0
+"""Log-likelihood of a loud tick over that of a quiet one where calm shows in 1 of 10 ticks and a neighbour in 1 of 3:
+ln(0.33 / 0.1) / ln(0.9 / 0.67)."""
+MOST_COVERED_S = 1.2
+"""No tick speaks for more time than this, however long none came before it."""
+ROUNDING_S = 1e-6
+"""Of sums of periods."""
+TRIAL_AFTER_S = 55.0
+"""So long without requests in an episode, and it ends: with the ramp's first step they are back within a minute."""
 
 STATES: tuple[State, ...] = get_args(State)
 CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
 _NONE = -1
-_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED = range(6)
+_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TRIAL = range(7)
 
 
 @dataclass(frozen=True)
@@ -54,10 +64,11 @@ class Steps:
     """Number of the node's episode, from 1; 0 before the first. In `calm` that of the last one."""
     began: Bools
     """True on the tick on which the state changed."""
+    shown: Bools
+    """In an episode: the last ticks would begin it, were it not open."""
     _what: Ints
     _seconds: Floats
     _of: Floats
-    _thin: Bools
 
     @property
     def silent(self) -> Bools:
@@ -74,8 +85,9 @@ class Steps:
         if what == _HELD:
             return f"held: {residual(row)}"
         if what == _WAITS:
-            why = ", longer since it has no requests" if self._thin[row] else ""
-            return f"held: looks calm for {seconds:.1f} of {of:.1f} s{why}"
+            return f"held: looks calm for {seconds:.1f} of {of:.1f} s"
+        if what == _TRIAL:
+            return f"episode {self.episode[row]} ended: {seconds:.0f} s without requests, and only requests can tell"
         return f"episode {self.episode[row]} ended: calm for {seconds:.1f} s" if what == _ENDED else ""
 
 
@@ -91,9 +103,15 @@ class StateMachines:
         self._dwell_s: Floats = np.zeros(0)
         self._last: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
         self._strength: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
-        self._residual: Bools = np.zeros((0, RESIDUAL_OF), dtype=bool)
         self._ended_s: Floats = np.zeros(0)
-        self._calm_from_s: Floats = np.zeros(0)
+        self._calm_s: Floats = np.zeros(0)
+        """The test's sum."""
+        self._heard_s: Floats = np.zeros(0)
+        """When its last tick came."""
+        self._requests_s: Floats = np.zeros(0)
+        """When a tick last had requests."""
+        self._on_trial: Bools = np.zeros(0, dtype=bool)
+        """Its last episode ended without requests, and none came since."""
 
     def resize(self, slots: int) -> None:
         more = slots - len(self.state)
@@ -107,17 +125,21 @@ class StateMachines:
             "_dwell_s",
             "_last",
             "_strength",
-            "_residual",
             "_ended_s",
+            "_calm_s",
+            "_heard_s",
+            "_requests_s",
+            "_on_trial",
         ):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
-        self._calm_from_s = np.concatenate([self._calm_from_s, np.full(more, np.nan)])
 
     def welcome(self, slot: int, now_s: float, label_unix_s: float) -> None:
         """A new node in a slot: calm, without history."""
         self.state[slot], self.episode[slot], self._dwell_s[slot] = CALM, 0, self.calm_dwell_s
         self._ended_s[slot] = np.nan
+        self._heard_s[slot] = self._requests_s[slot] = now_s
+        self._on_trial[slot] = False
         self._clear(np.array([slot]), now_s, np.array([label_unix_s]))
 
     def step(
@@ -131,20 +153,23 @@ class StateMachines:
         wary: Bools,
         thin: Bools,
         residual: Bools,
-        repeated: Bools | None = None,
+        answered: Bools | None = None,
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
         `seen` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`, `STRONG`,
-        `ENOUGH`; without it all are strong); `thin` says that only little can show, since
-        the server has no requests; `residual` that something shows of a neighbour even so. With requests they tell,
-        and it is not asked; nor where `repeated` says that the tick has the figures of one before (without requests for
-        a minute the canary runs once a second). `wary` asks for 3 of 3 ticks: a node without a baseline of
-        its own may just be starting.
+        `ENOUGH`; without it all are strong). `thin` says that the server has hardly any requests: `residual`, what
+        shows of a neighbour even so, then decides whether the tick is loud. `answered` says that a request was
+        answered in this tick all the same. `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just
+        be starting.
         """
         back = self.state[slots] == UNKNOWN
         self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
         state = self.state[slots]
+        self._requests_s[slots[~thin]] = now_s
+        self._on_trial[slots[~thin]] = False
+        untested = thin if answered is None else thin & ~answered
+        seen = np.where(self._on_trial[slots] & untested, CALM, seen)
         last = np.concatenate([self._last[slots][:, 1:], seen[:, None]], axis=1)
         self._last[slots] = last
         strength = np.full(len(slots), STRONG) if strength is None else strength
@@ -158,7 +183,8 @@ class StateMachines:
         alike = np.where(by_few | wary, soon, same.sum(axis=1))
         ticks = np.minimum((last != _NONE).sum(axis=1), np.where(by_few | wary, OF, WEAK_OF))
         enough = np.where(wary, soon >= OF, by_few | (alike >= WEAK_NEEDED) | (strength >= ENOUGH))
-        begins = (seen != CALM) & (seen != state) & enough
+        shown = (seen != CALM) & enough
+        begins = shown & (seen != state)
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
@@ -167,42 +193,36 @@ class StateMachines:
             what[begins], seconds[begins], of[begins] = _BEGAN, alike[begins], ticks[begins]
         going = ~begins & (state != CALM)
         began = begins.copy()
-        thin = thin & (state == INTERFERENCE)
         if going.any():
-            loud = going & (seen != CALM)
-            what[loud], seconds[loud] = _GOES_ON, now_s - self.since_s[slots[loud]]
-            self._calm_from_s[slots[loud]] = np.nan
-            quiet = going & ~loud
-            asked = quiet & thin if repeated is None else quiet & thin & ~repeated
-            self._residual[slots[asked]] = np.concatenate(
-                [self._residual[slots[asked]][:, 1:], residual[asked][:, None]], axis=1
-            )
-            held = asked & residual & (self._residual[slots].sum(axis=1) >= RESIDUAL_NEEDED)
-            what[held] = _HELD
-            self._calm_from_s[slots[held]] = np.nan
-            waits = quiet & ~held
-            calm_from_s = self._calm_from_s[slots]
-            calm_from_s = np.where(waits & np.isnan(calm_from_s), now_s, calm_from_s)
-            self._calm_from_s[slots[waits]] = calm_from_s[waits]
-            grown_s = np.minimum(MAX_DWELL_S, self._dwell_s[slots] * np.where(thin, THIN_FACTOR, 1.0))
             # Only an interfered server is drained: what the others look like, they are.
-            dwell_s = np.where(state == INTERFERENCE, grown_s, self.calm_dwell_s)
-            calm_s = now_s - calm_from_s
-            ends = waits & (calm_s >= dwell_s)
-            what[waits], seconds[waits], of[waits] = _WAITS, calm_s[waits], dwell_s[waits]
-            what[ends] = _ENDED
+            thin = thin & (state == INTERFERENCE)
+            loud = going & np.where(thin, residual, seen != CALM)
+            covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
+            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
+            self._calm_s[slots[going]] = np.maximum(sums, 0.0)[going]
+            calm_s, without_s = self._calm_s[slots], now_s - self._requests_s[slots]
+            dwell_s = np.where(state == INTERFERENCE, self._dwell_s[slots], self.calm_dwell_s)
+            trial = going & thin & (without_s >= TRIAL_AFTER_S)
+            ends = trial | (going & ~loud & (calm_s >= dwell_s - ROUNDING_S))
+            what[going], seconds[going], of[going] = _WAITS, calm_s[going], dwell_s[going]
+            what[loud] = np.where(thin, _HELD, _GOES_ON)[loud]
+            seconds[loud] = now_s - self.since_s[slots[loud]]
+            what[ends] = np.where(trial, _TRIAL, _ENDED)[ends]
+            seconds[trial] = without_s[trial]
             began |= ends
             self._ended_s[slots[ends]] = now_s
+            self._on_trial[slots[ends & thin]] = True
             self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])
+        self._heard_s[slots] = now_s
         return Steps(
             state=self.state[slots],
             since_unix_s=self.since_unix_s[slots],
             episode=self.episode[slots],
             began=began,
+            shown=shown,
             _what=what,
             _seconds=seconds,
             _of=of,
-            _thin=thin,
         )
 
     def lost(self, slot: int, now_s: float, label_unix_s: float) -> bool:
@@ -227,6 +247,5 @@ class StateMachines:
 
     def _clear(self, slots: Ints, now_s: float, label_unix_s: Floats) -> None:
         self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
-        self._calm_from_s[slots] = np.nan
+        self._calm_s[slots] = 0.0
         self._last[slots], self._strength[slots] = _NONE, WEAK
-        self._residual[slots] = False

@@ -84,7 +84,7 @@ class Judge:
         self._together = Together()
         self._machines = StateMachines(calm_dwell_s)
         self._lasting = Lasting()
-        self._began: dict[int, list[str]] = {}
+        self._last_shown: dict[int, list[str]] = {}
         """Slot of a node in an episode -> why, on the last tick that showed it."""
         self._restored: Nodes = {}
         self._kept_waiting: Bools = np.zeros(0, dtype=bool)
@@ -172,7 +172,7 @@ class Judge:
         for slot, row in welcome:
             node = table.nodes[row]
             if self._used[slot]:
-                self._began.pop(slot, None)
+                self._last_shown.pop(slot, None)
                 self.features.forget(slot)
                 self.history.forget(slot)
                 self.estimator.forget(slot)
@@ -197,7 +197,7 @@ class Judge:
         """One Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
         table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
-        leave_out_idle(table.columns, self._in_episode[slots])
+        leave_out_idle(table.columns)
         rows = self.history.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         crossed = thresholds.cross(frame, self._kept_waiting[slots])
@@ -217,7 +217,7 @@ class Judge:
             wary=frame.borrowed,
             thin=~pool_says.has_requests,
             residual=np.asarray(crossed.residual.any(axis=1)),
-            repeated=table.columns["canary.cpu_share"] == 0.0,
+            answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
         )
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
@@ -322,14 +322,17 @@ class Judge:
                 path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
             elif looks == "all_slow":
                 path = [*(thresholds.explain_slow(frame, row) or path), pool_says.why(row)]
+            said = steps.said(row, lambda row: ", ".join(thresholds.explain_residual(frame, crossed, row)))
             if looks != "calm" and looks == state:
-                self._began[slot] = path
-            elif state != "calm":
-                path = self._began.get(slot, path)
+                self._last_shown[slot] = path
+                path = [*path, said]
+            elif state != "calm":  # what holds it now comes first: the evidence is of before
+                path = [said, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
             elif looks != "calm":
                 path = [*path, f"looks like {looks}, but not in enough of the last ticks"]
-            said = steps.said(row, lambda row: ", ".join(thresholds.explain_residual(frame, crossed, row)))
-            paths[row] = [*path, said] if said else path
+            elif said:
+                path = [*path, said]
+            paths[row] = path
         return paths
 
     def _verdicts(
@@ -363,6 +366,7 @@ class Judge:
                 paths,
                 repeat(model),
                 resources,
+                (steps.shown | (steps.state == CALM)).tolist(),
                 table.seq.tolist(),
                 *map(_or_none, numbers),
             )

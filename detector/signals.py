@@ -88,10 +88,10 @@ def _period_ms(columns: Columns) -> Floats:
     return np.where(period_s > 0, period_s * 1e3, np.nan)
 
 
-def leave_out_idle(columns: Columns, in_episode: Bools) -> None:
+def leave_out_idle(columns: Columns) -> None:
     """Takes the run delay per CPU second out where it is known that there was hardly any CPU time: an idle server's is
-    a ratio of noise. In an episode it stays: a server that was drained shows its neighbour by little else."""
-    idle = (columns["sched.cpu_s_per_s"] < MIN_CPU_S) & ~in_episode
+    a ratio of noise."""
+    idle = columns["sched.cpu_s_per_s"] < MIN_CPU_S
     columns["sched.run_delay_per_cpu_s"] = np.where(idle, np.nan, columns["sched.run_delay_per_cpu_s"])
 
 

@@ -76,9 +76,9 @@ LASTING: dict[str, Limit] = {
 in most ticks for more than a second has one too (`detector.lasting`)."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
-RESIDUAL = ("run_delay", "canary_ratio", "period", "late", "steal", "cpi", "probe_cycles")
-"""What still lives on a server without requests; any of them keeps an episode open."""
-RESIDUAL_LIMITS: dict[str, Limit] = {**LIMITS, "run_delay": Limit(2.5, 2.0)}
+RESIDUAL = ("canary_ratio", "period", "late", "steal", "probe_cycles")
+"""What means something on a server without requests: the monitor's probe and wake-ups, and what the hypervisor says.
+What the web server's idle processes do is noise. Any of these makes a tick loud (`detector.episodes`)."""
 
 _LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
 _OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
@@ -88,8 +88,8 @@ _USERS_LASTING = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
 _LASTING_OWN: Floats = np.array([LASTING[s.key].own if s.key in LASTING else np.inf for s in SIGNALS])
 _LASTING_PEERS: Floats = np.array([LASTING[s.key].peers if s.key in LASTING else np.inf for s in SIGNALS])
 _RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
-_RESIDUAL_OWN: Floats = np.array([RESIDUAL_LIMITS[key].own for key in RESIDUAL])
-_RESIDUAL_PEERS: Floats = np.array([RESIDUAL_LIMITS[key].peers for key in RESIDUAL])
+_RESIDUAL_OWN: Floats = np.array([LIMITS[key].own for key in RESIDUAL])
+_RESIDUAL_PEERS: Floats = np.array([LIMITS[key].peers for key in RESIDUAL])
 _GROUPS = {
     group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
     for group in ("run queue", "core", "cost", "disk", "network", "memory", "users")

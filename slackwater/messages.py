@@ -294,6 +294,8 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     """Which model said so: its name and training date, or `thresholds`."""
     resource: Resource | None = None
     """What the neighbour takes away, where it can be told; only in `interference`."""
+    shown: bool = True
+    """The last Samples would begin this state's episode, were it not open; False where it only waits for its end."""
     sample_seq: Count | None = None
     cpu: NonNegative | None = None
     cpu_predicted: NonNegative | None = None

@@ -43,6 +43,7 @@ class OneMachine:
         wary: bool = False,
         thin: bool = False,
         residual: str = "",
+        answered: bool = False,
     ) -> Status:
         """Takes one tick in; `residual` is what shows, in words."""
         steps = self.machines.step(
@@ -54,6 +55,7 @@ class OneMachine:
             wary=np.array([wary]),
             thin=np.array([thin]),
             residual=np.array([bool(residual)]),
+            answered=np.array([answered]),
         )
         said = steps.said(0, lambda _: residual)
         state = STATES[int(steps.state[0])]

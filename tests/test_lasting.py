@@ -91,11 +91,11 @@ def test_a_tick_is_strong_when_two_groups_together_are_far_beyond_their_limits(
     assert cross(frame(0.3, **signals)).strong.tolist() == [strong]
 
 
-def test_run_delay_without_cpu_time_to_speak_of_is_absent_except_in_an_episode() -> None:
-    cpu_s = np.array([MIN_CPU_S / 2, MIN_CPU_S, np.nan, MIN_CPU_S / 2])
-    columns = {"sched.cpu_s_per_s": cpu_s, "sched.run_delay_per_cpu_s": np.full(4, 9.0)}
-    leave_out_idle(columns, np.array([False, False, False, True]))
-    np.testing.assert_array_equal(columns["sched.run_delay_per_cpu_s"], [np.nan, 9.0, 9.0, 9.0])
+def test_run_delay_without_cpu_time_to_speak_of_is_absent() -> None:
+    cpu_s = np.array([MIN_CPU_S / 2, MIN_CPU_S, np.nan])
+    columns = {"sched.cpu_s_per_s": cpu_s, "sched.run_delay_per_cpu_s": np.full(3, 9.0)}
+    leave_out_idle(columns)
+    np.testing.assert_array_equal(columns["sched.run_delay_per_cpu_s"], [np.nan, 9.0, 9.0])
 
 
 def test_the_throttled_share_of_a_quota_is_no_evidence() -> None:
