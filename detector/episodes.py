@@ -41,6 +41,11 @@ LOUD_WEIGHT = 4.0
 ln(0.33 / 0.1) / ln(0.9 / 0.67)."""
 MOST_COVERED_S = 1.2
 """No tick speaks for more time than this, however long none came before it."""
+THIN_FACTOR = 1.5
+"""Without requests fewer signals live, so it must look calm for this many times the dwell. With a dwell of 2 s, a
+neighbour that shows in a third of the ticks holds its episode for 46 s on average, glitches in a tenth of them 5 s."""
+WAITS_FROM_S = 0.6
+"""Three ticks: a neighbour that is there shows more often, so that what it shows does not come and go."""
 ROUNDING_S = 1e-6
 """Of sums of periods."""
 TRIAL_AFTER_S = 55.0
@@ -64,8 +69,8 @@ class Steps:
     """Number of the node's episode, from 1; 0 before the first. In `calm` that of the last one."""
     began: Bools
     """True on the tick on which the state changed."""
-    shown: Bools
-    """In an episode: the last ticks would begin it, were it not open."""
+    waits: Bools
+    """In an episode that only waits for its end: it has looked calm for `WAITS_FROM_S`."""
     _what: Ints
     _seconds: Floats
     _of: Floats
@@ -183,8 +188,7 @@ class StateMachines:
         alike = np.where(by_few | wary, soon, same.sum(axis=1))
         ticks = np.minimum((last != _NONE).sum(axis=1), np.where(by_few | wary, OF, WEAK_OF))
         enough = np.where(wary, soon >= OF, by_few | (alike >= WEAK_NEEDED) | (strength >= ENOUGH))
-        shown = (seen != CALM) & enough
-        begins = shown & (seen != state)
+        begins = (seen != CALM) & (seen != state) & enough
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
@@ -201,7 +205,8 @@ class StateMachines:
             sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
             self._calm_s[slots[going]] = np.maximum(sums, 0.0)[going]
             calm_s, without_s = self._calm_s[slots], now_s - self._requests_s[slots]
-            dwell_s = np.where(state == INTERFERENCE, self._dwell_s[slots], self.calm_dwell_s)
+            longer_s = np.minimum(self._dwell_s[slots] * np.where(thin, THIN_FACTOR, 1.0), MAX_DWELL_S)
+            dwell_s = np.where(state == INTERFERENCE, longer_s, self.calm_dwell_s)
             trial = going & thin & (without_s >= TRIAL_AFTER_S)
             ends = trial | (going & ~loud & (calm_s >= dwell_s - ROUNDING_S))
             what[going], seconds[going], of[going] = _WAITS, calm_s[going], dwell_s[going]
@@ -219,7 +224,7 @@ class StateMachines:
             since_unix_s=self.since_unix_s[slots],
             episode=self.episode[slots],
             began=began,
-            shown=shown,
+            waits=(self.state[slots] != CALM) & (self._calm_s[slots] >= WAITS_FROM_S),
             _what=what,
             _seconds=seconds,
             _of=of,

@@ -366,7 +366,7 @@ class Judge:
                 paths,
                 repeat(model),
                 resources,
-                (steps.shown | (steps.state == CALM)).tolist(),
+                (~steps.waits).tolist(),
                 table.seq.tolist(),
                 *map(_or_none, numbers),
             )

@@ -5,7 +5,6 @@ Law, then ramp and rate limit, then guard: the law says where to, the ramp how f
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -95,7 +94,7 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         [server.name for server in usable],
         pool.max_mitigated,
         {name for name, baseline in movable.items() if view.positions[name].weight < baseline},
-        {name for name in movable if view.positions[name].doubted},
+        {name for name, verdict in view.verdicts.items() if not verdict.shown},
     )
     reduce = (admission.reduce & movable.keys()) - pins.keys()
     asked = (view.drains.keys() & movable.keys()) - pins.keys()
@@ -146,8 +145,6 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         if bounded[name] != move.position.weight:
             move = _Move(baseline, Position(bounded[name]), few, few)
         position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
-        if position.doubted != (doubted := _doubted(name, view, admission, reduce)):
-            position = dataclasses.replace(position, doubted=doubted)
         decisions[name] = Decision(position, move.why, move.short, move.most)
     return Decisions(decisions, admission.panic)
 
@@ -180,7 +177,7 @@ def _move(
     if want is not None and verdict is not None:
         target = want.weight
         why = f"interference: {_first(verdict)}; {want.why}"
-        short = f"interference, {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
+        short = f"interference, at most {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
     elif (hold := view.holds.get(name)) is not None:
         target, why, short = baseline, hold.told, hold.told
     elif verdict is None and view.waiting:
@@ -265,14 +262,6 @@ def _pinned(
     return _Move(weight, Position(weight), why, why)
 
 
-def _doubted(name: str, view: View, admission: guard.Admission, reduce: Collection[str]) -> bool:
-    """Its present episode is not believed, or was not and has shown nothing since."""
-    verdict = view.verdicts.get(name)
-    if verdict is None or verdict.state != "interference":
-        return False
-    return bool(admission.panic) or (view.positions[name].doubted and name not in reduce)
-
-
 def _usable(server: Server, view: View) -> bool:
     """It takes requests, or would if we gave it weight; one that someone else holds at 0 does not."""
     if not server.available or server.backup:
@@ -331,8 +320,8 @@ def _why_baseline(
         return "interference, but enough of the pool is reduced already"
     if verdict.state == "calm":
         return "calm"
-    if verdict.state == "interference" and view.positions[name].doubted:
-        return "interference, but it has shown no loss since most servers looked slow"
+    if verdict.state == "interference" and not verdict.shown:
+        return f"interference, but nothing shows it now: {_first(verdict)}"
     return f"{verdict.state}: {_first(verdict)}"
 
 

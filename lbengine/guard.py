@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from slackwater.messages import State
 
 PANIC_SHARE = 0.5
-"""When more than this share (or more than `max_mitigated`) looks slow, it is no neighbour."""
+"""When more than this share (or more than `max_mitigated`) looks slow, no verdict is believed."""
 STICKINESS = 0.1
 """Severity that a reduced server is given on top when the most severe ones are chosen, so that two don't take turns."""
-SHOWN = 0.1
-"""Severity from which on a server that was not believed shows anew that a neighbour takes something from it."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +39,26 @@ def admit(
     usable: Collection[str],
     max_mitigated: float,
     reduced: Collection[str],
-    doubted: Collection[str] = (),
+    waiting: Collection[str] = (),
 ) -> Admission:
     """Chooses who may be reduced.
 
     `states`: state and severity of each server that has a fresh Verdict; `usable`: servers that can take requests;
-    `reduced`: those that are below their baseline now. `doubted`: those whose present episode was not believed once.
-    Such an episode may only be waiting for its end, so it counts again when it shows a loss (`SHOWN`): with requests,
-    as they all have had since then, the severity follows what is seen.
+    `reduced`: those that are below their baseline now; `waiting`: those whose episode only waits for its end. Such an
+    episode is no sign of a panic. It may keep a server reduced where no other one needs the place, but it lowers none
+    that stands at its baseline.
     """
     if any(state == "all_slow" for state, _ in states.values()):
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour", shared=True)
-    slow = [
-        server
-        for server in usable
-        if states.get(server, ("calm", 0.0))[0] == "interference"
-        and (server not in doubted or states[server][1] >= SHOWN)
-    ]
-    if len(slow) > len(usable) * max(max_mitigated, PANIC_SHARE) + 1e-9:
-        return Admission(frozenset(), f"{len(slow)} of {len(usable)} servers look slow, so it is no neighbour")
+    slow = [server for server in usable if states.get(server, ("calm", 0.0))[0] == "interference"]
+    believed, now = max(max_mitigated, PANIC_SHARE), [server for server in slow if server not in waiting]
+    if len(now) > len(usable) * believed + 1e-9:
+        return Admission(
+            frozenset(), f"{len(now)} of {len(usable)} servers look slow, and more than {believed:.0%} is not believed"
+        )
     most = limit(len(usable), max_mitigated)
-    slow.sort(key=lambda server: (-(states[server][1] + STICKINESS * (server in reduced)), server))
+    slow = [server for server in slow if server in reduced or server not in waiting]
+    slow.sort(key=lambda server: (server in waiting, -(states[server][1] + STICKINESS * (server in reduced)), server))
     return Admission(frozenset(slow[:most]), held_back=frozenset(slow[most:]))
 
 

@@ -8,6 +8,8 @@ from lbengine.changes import lowers
 from slackwater.messages import Change
 
 AFTER_S = 10.0
+LEAST_AFTER_S = 2.0
+"""A move that another one cuts short sooner than this has no outcome: the response times are still those of before."""
 
 
 @dataclass
@@ -28,13 +30,16 @@ class FollowUps:
     waiting: dict[str, Move]
 
     def add(self, change: Change, now_s: float, share: float | None) -> list[tuple[Move, float]]:
-        """Takes a change of a weight in; returns a move that it cuts short, with the seconds since its last change."""
+        """Takes a change of a weight in; returns a move that it cuts short, with the seconds since its last change,
+        if these were enough for an outcome."""
         before = self.waiting.get(change.target)
         if before is not None and lowers(before.last) == lowers(change):
             before.last, before.changed_s = change, now_s
             return []
         self.waiting[change.target] = Move(change, change, now_s, share)
-        return [] if before is None else [(before, now_s - before.changed_s)]
+        if before is None or now_s - before.changed_s < LEAST_AFTER_S:
+            return []
+        return [(before, now_s - before.changed_s)]
 
     def due(self, now_s: float) -> list[tuple[Move, float]]:
         """Moves whose last change is long enough ago."""

@@ -113,7 +113,8 @@ def wants(
     for load, mu, rate, weight in zip(loads, capacity, rates, given, strict=True):
         if load.reduce:
             share = (
-                f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s (capacity {mu:.0f}, the others' {fine_rps:.0f})"
+                f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s"
+                f" (capacity {mu:.0f} or more, the others' {fine_rps:.0f})"
             )
             if weight > weights[load.server]:
                 share += "; raised, or the others would be too full"

@@ -35,8 +35,6 @@ class Position:
     """Its last move was down."""
     falls_s: tuple[float, ...] = ()
     """When Verdicts turned it downwards in the last minute: `lbengine/budget.py`."""
-    doubted: bool = False
-    """Its episode was not believed (panic), and has not shown since then that it takes anything."""
 
 
 def settle(position: Position, target: int, baseline: int, now_s: float) -> tuple[int, Position]:

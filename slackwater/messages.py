@@ -295,7 +295,7 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     resource: Resource | None = None
     """What the neighbour takes away, where it can be told; only in `interference`."""
     shown: bool = True
-    """The last Samples would begin this state's episode, were it not open; False where it only waits for its end."""
+    """False in an episode that only waits for its end: its last Samples look calm."""
     sample_seq: Count | None = None
     cpu: NonNegative | None = None
     cpu_predicted: NonNegative | None = None

@@ -33,12 +33,21 @@ class Story(msgspec.Struct):
     """What the neighbour takes, where it can be told; None for other states."""
     changes: list[Change]
     """What was done about it, oldest first, and what came of that."""
+    now: str = ""
+    """What its last Verdict gives first, while it goes on."""
 
 
 def story(journal: Journal, pool: str, node: str, servers: Mapping[str, str], now_unix_s: float) -> Story | None:
     """The last episode of a node within a week; None if there was none. `servers` maps server to node names."""
     told = [one for one in episodes(journal, pool, now_unix_s - LOOK_BACK_S) if one.node == node]
-    return with_changes(journal, told[-1], servers) if told else None
+    return with_changes(journal, _with_now(journal, told[-1]), servers) if told else None
+
+
+def _with_now(journal: Journal, told: Story) -> Story:
+    verdict = journal.latest_verdicts(told.pool).get(told.node)
+    if told.until_unix_s is not None or verdict is None or not verdict.path:
+        return told
+    return msgspec.structs.replace(told, now=verdict.path[0])
 
 
 def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
@@ -84,6 +93,7 @@ def as_text(told: Story) -> str:
         f"{told.node} ({told.pool}): {told.state}{_of(told.resource)} since {_clock(told.since_unix_s, date=True)},"
         f" {lasted}, {told.severity:.0%} of its capacity lost at most",
         *(f"  because {reason}" for reason in told.path),
+        *([f"  now: {told.now}"] if told.now and told.now not in told.path else []),
     ]
     climbing: Change | None = None
     changes, renewals = _without_orders(told.changes)

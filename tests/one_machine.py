@@ -19,6 +19,7 @@ class Status:
     episode: int
     said: str
     began: bool
+    waits: bool
 
 
 class OneMachine:
@@ -59,4 +60,6 @@ class OneMachine:
         )
         said = steps.said(0, lambda _: residual)
         state = STATES[int(steps.state[0])]
-        return Status(state, float(steps.since_unix_s[0]), int(steps.episode[0]), said, bool(steps.began[0]))
+        return Status(
+            state, float(steps.since_unix_s[0]), int(steps.episode[0]), said, bool(steps.began[0]), bool(steps.waits[0])
+        )

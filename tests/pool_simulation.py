@@ -89,6 +89,7 @@ def simulate(
                 model="simulated",
                 capacity_rps=CALM_RPS * (1.0 - severity[name]) * wavers,
                 rps=rates[n],
+                shown=not status.waits,
             )
         shown = tuple(
             Server(name, "UP", up[n], False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")

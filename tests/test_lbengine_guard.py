@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -196,7 +197,7 @@ def test_more_slow_servers_than_believable_is_panic() -> None:
     }
     found = admit(states)
     assert not found.reduce
-    assert found.panic == "2 of 3 servers look slow, so it is no neighbour"
+    assert found.panic == "2 of 3 servers look slow, and more than 50% is not believed"
 
 
 def test_all_slow_in_any_verdict_is_panic() -> None:
@@ -259,11 +260,12 @@ def four(
     balance: str = "roundrobin",
     capacity_rps: float | None = 300.0,
     cpu: float | None = None,
+    unshown: Collection[str] = (),
     **of_view: Any,
 ) -> Decisions:
-    """Four servers of 300 requests/s; one in interference has 60 left."""
+    """Four servers of 300 requests/s; one in interference has 60 left, unless it only waits for its end (`unshown`)."""
     states = {name: (states or {}).get(name, "calm") for name in FOUR}
-    slow = {name for name, state in states.items() if state == "interference"}
+    slow = {name for name, state in states.items() if state == "interference" and name not in unshown}
     told = {
         name: msgspec.structs.replace(
             verdict(
@@ -273,6 +275,7 @@ def four(
                 capacity_rps and (60.0 if name in slow else capacity_rps),
             ),
             cpu=cpu,
+            shown=name not in unshown,
         )
         for name, state in states.items()
     }
@@ -391,23 +394,28 @@ def test_where_rates_are_unknown_and_the_others_cpu_is_high_nothing_is_taken_fro
     assert weights_of(unknown) == [50, 100, 100, 100]
 
 
-def test_an_episode_that_was_not_believed_counts_again_when_it_shows_a_loss() -> None:
+def test_an_episode_that_only_waits_for_its_end_lowers_no_server_that_stands_at_its_baseline() -> None:
     states: dict[str, State] = {"host0": "interference"}
-    doubted = {name: Position(100) for name in FOUR} | {"host0": Position(100, doubted=True)}
-    found = four(300.0, states=states, positions=doubted)
-    assert weights_of(found) == [0, 100, 100, 100]
-    assert not found.servers["host0"].position.doubted
-    quiet: dict[str, tuple[State, float]] = {"h1": ("interference", 0.05), "h2": ("interference", 0.9)}
-    quiet |= {"h3": ("calm", 0.0)}
-    assert guard.admit(quiet, list(quiet), 0.5, ()).panic
-    assert guard.admit(quiet, list(quiet), 0.5, (), {"h1"}).reduce == {"h2"}
+    assert weights_of(four(300.0, states=states, unshown={"host0"})) == [100, 100, 100, 100]
+    assert "nothing shows it now" in four(300.0, states=states, unshown={"host0"}).servers["host0"].why
+    assert weights_of(four(100.0, (0, 100, 100, 100), states, unshown={"host0"}))[0] < 100, "it is held"
+    assert weights_of(four(300.0, states=states)) == [0, 100, 100, 100]
 
 
-def test_a_panic_doubts_the_episodes_of_then_until_they_end() -> None:
+def test_when_a_panic_is_over_the_episodes_that_wait_for_their_end_lower_nothing() -> None:
     three: dict[str, State] = dict.fromkeys(FOUR[:3], "interference")
-    found = four(300.0, states=three)
+    found = four(100.0, states=three)
     assert found.panic
-    doubted = {name: decision.position.doubted for name, decision in found.servers.items()}
-    assert doubted == {"host0": True, "host1": True, "host2": True, "host3": False}
     positions = {name: decision.position for name, decision in found.servers.items()}
-    assert not four(300.0, positions=positions).servers["host0"].position.doubted
+    for waits in (FOUR[:1], FOUR[:2], FOUR[:3]):
+        after = four(100.0, states=three, positions=positions, unshown=set(waits))
+        assert not after.panic
+        still = [name for name in FOUR[:3] if name not in waits]
+        assert [name for name, weight in zip(FOUR, weights_of(after), strict=True) if weight < 100] == still
+
+
+def test_one_that_waits_for_its_end_makes_room_for_one_that_shows_its_neighbour() -> None:
+    states: dict[str, tuple[State, float]] = {"h1": ("interference", 0.9), "h2": ("interference", 0.5)}
+    states["h3"] = ("calm", 0.0)
+    assert guard.admit(states, list(states), 0.5, {"h1"}, {"h1"}).reduce == {"h2"}
+    assert guard.admit(states, list(states), 0.5, {"h1"}, {"h1", "h2"}).reduce == {"h1"}

@@ -55,7 +55,7 @@ def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: 
     with Journal.open(journal_path(site.folder), read_only=True) as journal:
         recorded = [change.id for change in reversed(journal.changes("web"))]
     assert recorded[: len(changes)] == [change.id for change in changes]
-    assert "INFO web: host1 100 -> 0 (interference, 80% of capacity lost, because); 2 others unchanged" in (
+    assert "INFO web: host1 100 -> 0 (interference, at most 80% of capacity lost, because); 2 others unchanged" in (
         site.log.read_text()
     )
 

@@ -52,7 +52,7 @@ pub struct Verdict {
     pub model: String,
     /// `cpu`, `cache`, `memory bandwidth`, `network`, `disk` or `unclear`: what the neighbour takes away.
     pub resource: Option<String>,
-    /// False where an episode only waits for its end; absent: the last Samples would begin it.
+    /// False in an episode that only waits for its end; absent: true.
     pub shown: Option<bool>,
     /// The Sample that it is about.
     pub sample_seq: Option<u64>,
