@@ -195,6 +195,21 @@ def test_a_drained_server_stays_in_its_episode_while_its_neighbour_is_loud_and_l
     assert took_s <= 6.0
 
 
+def test_what_holds_an_episode_now_stands_before_evidence_that_is_over() -> None:
+    judge, cluster = new_judge(), Cluster(seed=3)
+    play(judge, cluster, 6.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    seconds_until(judge, cluster, "host1", "interference")
+    loud = [verdict for verdict in play(judge, cluster, 2.0) if verdict.node == "host1"][-1]
+    assert loud.shown
+    cluster.hosts["host1"].neighbour = 0.0
+    after = [verdict for verdict in play(judge, cluster, 1.8) if verdict.node == "host1"]
+    held = [verdict for verdict in after if verdict.state == "interference" and not verdict.shown]
+    assert held
+    assert held[-1].path[0].startswith("held: looks calm for ")
+    assert all(line.startswith("before: ") for line in held[-1].path[1:])
+
+
 def test_a_silent_node_is_unknown_about_once_a_second_and_one_never_heard_of_is_absent() -> None:
     judge, cluster = new_judge(), Cluster(names=("host1", "host2"))
     play(judge, cluster, 4.0)

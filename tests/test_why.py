@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater.journal import Journal, journal_path
@@ -65,6 +66,19 @@ def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) ->
     assert found.severity == 0.82
     assert found.resource == "cpu", "unclear at first"
     assert [made.after for made in found.changes] == [0, 4.9, 2, 40, 100]
+
+
+def test_an_episode_that_goes_on_says_what_holds_it_now(journal: Journal) -> None:
+    began = verdict("interference", -3.0, -3.0, 0.9)
+    held = msgspec.structs.replace(
+        began, time_unix_s=NOW - 0.5, path=["held: looks calm for 1.2 of 3.0 s", "before: run delay 14.2x"], shown=False
+    )
+    journal.record(began, held)
+    found = told(journal)
+    assert found.path == began.path
+    assert found.now == "held: looks calm for 1.2 of 3.0 s"
+    lines = as_text(found).splitlines()
+    assert lines[1:4] == [*(f"  because {line}" for line in began.path), "  now: held: looks calm for 1.2 of 3.0 s"]
 
 
 def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
