@@ -10,7 +10,8 @@ import json
 import sqlite3
 import subprocess
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +114,39 @@ class Load:
         found = read_results(self._database, self._summary, self.begin_mono_s)
         self._clean()
         return found
+
+
+class Stream:
+    """Load until `finish`: runs of some seconds, each begun as the time of the one before is over."""
+
+    def __init__(self, start: Callable[[float], Load], piece_s: float) -> None:
+        """`start` begins a run of so many seconds."""
+        self._start, self._piece_s = start, piece_s
+        self._pieces = [start(piece_s)]
+
+    def check(self) -> None:
+        """To be called often: begins the next run in time; raises LabError when one ended early."""
+        last = self._pieces[-1]
+        last.check()
+        if time.monotonic() >= last.begin_mono_s + last.seconds:
+            self._pieces.append(self._start(self._piece_s))
+
+    def finish(self) -> Requests:
+        """Waits for the end of the run that is under way, and puts them all together."""
+        return joined([one.finish() for one in self._pieces])
+
+
+def joined(parts: Sequence[Requests]) -> Requests:
+    """The requests of runs that followed on each other."""
+    lost: Counter[str] = Counter()
+    for one in parts:
+        lost.update(one.lost)
+    return Requests(
+        np.concatenate([one.due_mono_s for one in parts]),
+        np.concatenate([one.seconds for one in parts]),
+        np.concatenate([one.status for one in parts]),
+        dict(lost),
+    )
 
 
 def read_results(database: Path, summary: Path, begin_mono_s: float) -> Requests:
