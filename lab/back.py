@@ -37,7 +37,7 @@ PIECE_S = 10.0
 LOOK_S = 0.05
 COLUMNS = (
     *("first change s", "drained", "trial s", "episode over s", "back s", "back in", "cut after"),
-    *("errors", "p95 noise ms", "p95 after ms"),
+    *("errors / requests", "p95 noise ms", "p95 after ms"),
 )
 COUNTS = ("requests", "errors")
 
@@ -260,7 +260,7 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
                 *(f"{sum(map(drained, own))} of {sum(len(one['noisy']) for one in own)}",),
                 *(middle([slowest(one, key) for one in own]) for key in ("trial_s", "episode_over_s")),
                 *(shown(told["median_s"]), f"{told['back']} of {told['of']}", str(told["cut_after"])),
-                f"{errors} of {requests}",
+                f"{errors}/{requests}",
                 *(middle([one["phases"][name]["p95_ms"] for one in own]) for name in ("noise", "after")),
             ]
         )

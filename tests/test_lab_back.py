@@ -162,8 +162,8 @@ def test_a_round_in_a_line() -> None:
 def test_the_table_has_a_row_a_kind() -> None:
     made = rows({"settings": {"kinds": ["cpu", "disk"]}, "rounds": ROUNDS})
     assert made == [
-        ["cpu", "0.40", "2 of 2", "2.0", "-", "6.0", "2 of 2", "1", "6 of 600", "5.0", "5.0"],
-        ["disk", "0.40", "1 of 1", "2.0", "-", "-", "0 of 1", "2", "3 of 300", "5.0", "5.0"],
+        ["cpu", "0.40", "2 of 2", "2.0", "-", "6.0", "2 of 2", "1", "6/600", "5.0", "5.0"],
+        ["disk", "0.40", "1 of 1", "2.0", "-", "-", "0 of 1", "2", "3/300", "5.0", "5.0"],
     ]
     assert len(made[0]) == 1 + len(COLUMNS)
 
