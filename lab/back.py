@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,24 +54,29 @@ class Plan:
     load: float | None = None
 
 
-def watched(history: Sequence[Snapshot], noisy: Sequence[str], on_s: float, off_s: float) -> dict[str, Any]:
-    """What the balancer showed of a round, whose noise was between two instants."""
+def watched(history: Sequence[Snapshot], noisy: Mapping[str, float], off_s: float) -> dict[str, Any]:
+    """What the balancer showed of a round; `noisy` has the instant at which each noisy server's noise began.
+
+    Those of stress-ng begin one after the other, all end by `off_s`.
+    """
     at_end = weights_at(history, off_s)
     back_s = back_for_good(history, BASE_WEIGHT, off_s, STAY_S)
     end_s = history[-1].mono_s if back_s is None else off_s + back_s
+    late = lowered(history, off_s, end_s)
     servers = {}
-    for name in noisy:
+    for name, on_s in noisy.items():
         first_s = first_reduction(history, name, on_s)
         servers[name] = {
             "detection_s": first_s if first_s is not None and first_s <= off_s - on_s else None,
             "drained": at_end[name] == 0,
+            "cut_after": name in late,
             "trial_s": first_rise(history, name, off_s),
         }
     return {
         "noisy": servers,
         "back_s": back_s,
-        "lowered": lowered(history, on_s, end_s),
-        "cut_after": [name for name in lowered(history, off_s, end_s) if name not in noisy],
+        "lowered": lowered(history, min(noisy.values()), end_s),
+        "cut_after": [name for name in late if name not in noisy],
         "weights": [{"after_s": one.mono_s - off_s, **one.weight} for one in steps(history)],
     }
 
@@ -120,10 +125,12 @@ class Bench:
 
     def one_round(self, kind: str) -> dict[str, Any]:
         """From calm to calm; gives the round of the JSON."""
+        with Stream(lambda seconds: self.lab.load(self.demand, seconds), PIECE_S) as load:
+            return {"kind": kind, **self._measured(kind, load)}
+
+    def _measured(self, kind: str, load: Stream) -> dict[str, Any]:
         plan, lab = self.plan, self.lab
         loud = lab.hosts[: plan.neighbours]
-        names = [host.name for host in loud]
-        load = Stream(lambda seconds: lab.load(self.demand, seconds), PIECE_S)
         self.stay(SETTLE_S, load)
         if not self.until(self.calm, CALM_WAIT_S, load):
             self.say(f"not calm within {CALM_WAIT_S:g} s: Slackwater is started anew")
@@ -134,7 +141,7 @@ class Bench:
             calm_s = time.monotonic()
             self.stay(CALM_S, load)
             noises = lab.noise_in(loud, kind, 1.0, plan.seconds + NOISE_MARGIN_S)
-            on_s, on_unix_s = noises[-1].on_mono_s, noises[-1].on_unix_s
+            on_s, on_unix_s = noises[0].on_mono_s, noises[0].on_unix_s
             self.stay(plan.seconds, load, noises)
             for noise in noises:
                 noise.stop()
@@ -147,10 +154,10 @@ class Bench:
                 load,
             )
             end_s = time.monotonic()
-        found = watched(watch.history, names, on_s, off_s)
+        found = watched(watch.history, {noise.host: noise.on_mono_s for noise in noises}, off_s)
         requests = load.finish()
         phases = {
-            name: figures(requests, begin, end, share(watch.history, names[0], begin, end), lost)
+            name: figures(requests, begin, end, share(watch.history, lab.noisy.name, begin, end), lost)
             for name, begin, end, lost in (
                 ("calm", calm_s, on_s, 0),
                 ("noise", on_s, off_s, 0),
@@ -160,7 +167,7 @@ class Bench:
         spans = self.controller.journal.states(POOL, on_unix_s) if self.controller.journal else []
         for name, one in found["noisy"].items():
             one.update(episode(spans, name, on_unix_s, off_unix_s))
-        return {"kind": kind, **found, "phases": phases}
+        return {**found, "phases": phases}
 
 
 def run(lab: Lab, plan: Plan, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -220,9 +227,8 @@ def summary_line(found: dict[str, Any]) -> str:
 
 
 def slowest(found: dict[str, Any], key: str) -> float | None:
-    """The longest time over the noisy servers; None where one of them has none."""
-    values = [one[key] for one in found["noisy"].values()]
-    return None if None in values else max(values)
+    """The longest time over the noisy servers that have one."""
+    return max((one[key] for one in found["noisy"].values() if one[key] is not None), default=None)
 
 
 def drained(found: dict[str, Any]) -> int:

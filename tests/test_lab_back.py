@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from real_lab import needs_lab, run_lab
 from lab.back import COLUMNS, episode, rows, sentence, summary, summary_line, watched
 from lab.balancer import Snapshot
 from lab.commands import lab as group
-from lab.load import Requests, Stream, joined
+from lab.load import Load, Requests, Stream, joined
+from lab.paths import LabError
 from lab.watch import back_for_good, first_rise, lowered, weights_at
 from slackwater.journal import StateSpan
 from slackwater.messages import State
@@ -76,12 +79,12 @@ def test_weights_that_never_left_are_back_at_once() -> None:
 
 
 def test_a_round_tells_the_change_the_drain_the_trial_the_return_and_who_was_cut_meanwhile() -> None:
-    found = watched(DRAINED_AND_BACK, ["host1"], 10.0, 26.0)
+    found = watched(DRAINED_AND_BACK, {"host1": 10.0}, 26.0)
     weights = found.pop("weights")
     assert [step["after_s"] for step in weights] == [-17.0, -15.5, -15.0, 1.0, 3.0, 4.0, 4.5, 6.0, 10.0]
     assert weights[4] == {"after_s": 3.0, "host1": 50, "host2": 80, "host3": 100}
     assert found == {
-        "noisy": {"host1": {"detection_s": 0.5, "drained": True, "trial_s": 1.0}},
+        "noisy": {"host1": {"detection_s": 0.5, "drained": True, "cut_after": True, "trial_s": 1.0}},
         "back_s": 6.0,
         "lowered": ["host1", "host2"],
         "cut_after": ["host2"],
@@ -90,15 +93,22 @@ def test_a_round_tells_the_change_the_drain_the_trial_the_return_and_who_was_cut
 
 def test_a_first_change_after_the_noise_is_no_detection() -> None:
     late = history((9.0, 100, 100, 100), (27.0, 50, 100, 100), (28.0, 100, 100, 100), (31.0, 100, 100, 100))
-    found = watched(late, ["host1"], 10.0, 26.0)
-    assert found["noisy"]["host1"] == {"detection_s": None, "drained": False, "trial_s": None}
+    found = watched(late, {"host1": 10.0}, 26.0)
+    assert found["noisy"]["host1"] == {"detection_s": None, "drained": False, "cut_after": True, "trial_s": None}
     assert (found["back_s"], found["lowered"], found["cut_after"]) == (2.0, ["host1"], [])
 
 
 def test_a_second_neighbours_server_is_not_counted_as_healthy() -> None:
-    found = watched(DRAINED_AND_BACK, ["host1", "host2"], 10.0, 26.0)
+    found = watched(DRAINED_AND_BACK, {"host1": 10.0, "host2": 10.0}, 26.0)
     assert found["cut_after"] == []
-    assert found["noisy"]["host2"] == {"detection_s": None, "drained": False, "trial_s": None}
+    assert found["noisy"]["host2"] == {"detection_s": None, "drained": False, "cut_after": True, "trial_s": None}
+
+
+def test_each_change_is_timed_from_its_own_neighbours_beginning() -> None:
+    seen = history((9.0, 100, 100, 100), (10.5, 0, 100, 100), (12.5, 0, 0, 100), (27.0, 100, 100, 100))
+    found = watched(seen, {"host1": 10.0, "host2": 12.0}, 26.0)
+    assert [server["detection_s"] for server in found["noisy"].values()] == [0.5, 0.5]
+    assert found["lowered"] == ["host1", "host2"]
 
 
 def span(state: State, since_unix_s: float, last_unix_s: float, node: str = "host1") -> StateSpan:
@@ -180,10 +190,10 @@ def test_requests_of_several_runs_are_put_together() -> None:
 
 
 class Piece:
-    """A run of the generator that began at an instant and was answered one request."""
+    """A run of the generator that was answered one request as it began."""
 
-    def __init__(self, begin_mono_s: float, seconds: float) -> None:
-        self.begin_mono_s, self.seconds = begin_mono_s, seconds
+    def __init__(self, seconds: float) -> None:
+        self.begin_mono_s, self.seconds = time.monotonic(), seconds
 
     def check(self) -> None:
         pass
@@ -192,14 +202,35 @@ class Piece:
         return requests(self.begin_mono_s)
 
 
-def test_a_stream_begins_its_next_run_as_the_last_ones_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("lab.load.time.monotonic", lambda: clock[-1])
-    stream = Stream(lambda seconds: Piece(clock[-1], seconds), 10.0)  # type: ignore[arg-type,return-value]
-    for now in (101.0, 109.9, 110.02, 115.0, 120.05):
-        clock.append(now)
+def test_a_stream_begins_its_next_run_when_the_last_ones_time_is_over() -> None:
+    begun: list[Piece] = []
+    third = threading.Event()
+
+    def start(seconds: float) -> Load:
+        begun.append(Piece(seconds))
+        if len(begun) == 3:
+            third.set()
+        return begun[-1]  # type: ignore[return-value]
+
+    with Stream(start, 0.02) as stream:
+        assert third.wait(60.0)
         stream.check()
-    assert stream.finish().due_mono_s.tolist() == [100.0, 110.02, 120.05]
+        found = stream.finish()
+    assert found.due_mono_s.tolist() == [one.begin_mono_s for one in begun]
+    assert all(step >= 0.02 for step in np.diff(found.due_mono_s))
+
+
+def test_a_stream_that_cannot_go_on_says_so() -> None:
+    failed = threading.Event()
+
+    def start(seconds: float) -> Load:
+        failed.set()
+        raise OSError(f"no memory for {seconds:g} s")
+
+    with Stream(start, 1.0) as stream:
+        assert failed.wait(60.0)
+    with pytest.raises(LabError, match="the load cannot go on: no memory for 1 s"):
+        stream.check()
 
 
 @pytest.mark.parametrize(
