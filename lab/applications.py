@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import random
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.hosts import Host
-from lab.paths import DEBIAN, LabError, debian_places
-from lab.webserver import unprivileged_user
+from lab.paths import DEBIAN, LabError, debian_places, program
+from lab.spawn import call
+from lab.webserver import php_ini, unprivileged_user
 
 HERE = Path(__file__).resolve().parent / "apps"
 EVENTS = 400
@@ -58,19 +60,48 @@ def lay_out_events(host: Host) -> Path:
     return root
 
 
-def wiki_page(number: int) -> str:
-    """A page with headings, lists, a table and links, in DokuWiki's markup."""
+@dataclass(frozen=True)
+class Markup:
+    """How a wiki writes headings, a list's item with a link, and a table with its rows."""
+
+    title: str
+    section: str
+    item: str
+    head: str
+    row: str
+    end: tuple[str, ...] = ()
+
+
+DOKUWIKI = Markup(
+    title="====== Page {} ======\n",
+    section="===== {} {} =====",
+    item="  * [[page{}]] **{}**",
+    head="^ when ^ what ^ who ^",
+    row="| {} | {} | //{}// |",
+)
+MEDIAWIKI = Markup(
+    title="= Page {} =",
+    section="== {} {} ==",
+    item="* [[Page{}]] '''{}'''",
+    head='{| class="wikitable"\n! when !! what !! who',
+    row="|-\n| {} || {} || ''{}''",
+    end=("|}",),
+)
+
+
+def wiki_page(number: int, markup: Markup = DOKUWIKI) -> str:
+    """A page with headings, lists, a table and links: the same words in every wiki."""
     dice = random.Random(number)
 
     def sentence() -> str:
         return " ".join(dice.choice(WORDS) for _ in range(12)).capitalize() + "."
 
-    parts = [f"====== Page {number} ======"]
+    parts = [markup.title.format(number)]
     for section in range(6):
-        parts += [f"===== {sentence()[:30]} {section} =====", " ".join(sentence() for _ in range(6))]
-        parts += [f"  * [[page{dice.randrange(WIKI_PAGES)}]] **{sentence()}**" for _ in range(5)]
-        parts += ["^ when ^ what ^ who ^", *(f"| {row} | {sentence()} | //{sentence()[:12]}// |" for row in range(4))]
-    return "\n\n".join(parts[:1]) + "\n\n" + "\n".join(parts[1:]) + "\n"
+        parts += [markup.section.format(sentence()[:30], section), " ".join(sentence() for _ in range(6))]
+        parts += [markup.item.format(dice.randrange(WIKI_PAGES), sentence()) for _ in range(5)]
+        parts += [markup.head, *(markup.row.format(row, sentence(), sentence()[:12]) for row in range(4)), *markup.end]
+    return "\n".join(parts) + "\n"
 
 
 def lay_out_dokuwiki(host: Host) -> Path:
@@ -107,9 +138,56 @@ def lay_out_dokuwiki(host: Host) -> Path:
     )
     for number in range(WIKI_PAGES):
         (data / f"pages/page{number}.txt").write_text(wiki_page(number))
+    give_away(data, conf)
+    return root
+
+
+def give_away(*folders: Path) -> None:
+    """To the user that serves the pages, with all that is in them."""
     owner = pwd.getpwnam(unprivileged_user()[0])
-    for place in [data, *data.rglob("*"), conf, *conf.rglob("*")]:
-        os.chown(place, owner.pw_uid, owner.pw_gid)
+    for folder in folders:
+        for place in [folder, *folder.rglob("*")]:
+            os.chown(place, owner.pw_uid, owner.pw_gid)
+
+
+def lay_out_mediawiki(host: Host) -> Path:
+    """Debian's package without extensions, in English, installed and filled by its own scripts."""
+    share = DEBIAN / "usr/share/mediawiki"
+    if not (share / "index.php").exists():
+        raise LabError(f"{share} is missing: run `make setup`")
+    root, data, texts = host.folder / "mediawiki", host.folder / "wiki-data", host.folder / "wiki-texts"
+
+    def not_needed(folder: str, names: list[str]) -> list[str]:
+        if Path(folder) == share:
+            return [name for name in names if (share / name).is_symlink() or name == "extensions-core"]
+        translations = "i18n" in Path(folder).relative_to(share).parts
+        return [name for name in names if translations and name.endswith(".json") and name != "en.json"]
+
+    shutil.copytree(share, root, ignore=not_needed)
+    for folder in (data, texts):
+        folder.mkdir()
+    places = root / "includes/PlatformSettings.php"
+    text = places.read_text()
+    for elsewhere in ("/var/cache/mediawiki", "/var/log/mediawiki"):
+        text = text.replace(elsewhere, str(data))
+    places.write_text(text)
+    for number in range(WIKI_PAGES):
+        (texts / f"Page{number}.txt").write_text(wiki_page(number, MEDIAWIKI))
+    ini = texts / "php.ini"
+    ini.write_text(php_ini(host))
+
+    def script(name: str, *arguments: str) -> None:
+        call([program("php8.2"), "-n", "-c", str(ini), str(root / "maintenance" / name), *arguments])
+
+    script(
+        *("install.php", "--dbtype", "sqlite", "--dbpath", str(data), "--dbname", "lab"),
+        *("--server", f"http://{host.address}", "--scriptpath", "", "--skins", "Vector"),
+        *("--pass", secrets.token_urlsafe(), "Lab", "Admin"),
+    )
+    with (root / "LocalSettings.php").open("a") as settings:
+        settings.write("\n$wgMainCacheType = CACHE_ACCEL;\n$wgJobRunRate = 0;\n$wgEnableEmail = false;\n")
+    script("importTextFiles.php", *map(str, sorted(texts.glob("*.txt"))))
+    give_away(data)
     return root
 
 
@@ -119,6 +197,12 @@ APPLICATIONS = {
         Application("events", lay_out_events, tuple(f"/index.php?month={month}" for month in range(1, 13)), 250.0),
         Application(
             "dokuwiki", lay_out_dokuwiki, tuple(f"/doku.php?id=page{number}" for number in range(WIKI_PAGES)), 30.0
+        ),
+        Application(
+            "mediawiki",
+            lay_out_mediawiki,
+            tuple(f"/index.php?title=Page{number}" for number in range(WIKI_PAGES)),
+            15.0,
         ),
     )
 }

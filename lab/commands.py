@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 
 from evaluation.compare_commands import compare
 from evaluation.grid_commands import grid
 from evaluation.report_commands import report
 from evaluation.simulate_commands import simulate
 from evaluation.whole_commands import evaluate
-from lab import all_noisy, search_noisy
+from lab import all_noisy, back, search_noisy
 from lab import scenario as scenarios
 from lab.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
 from lab.all_noisy import Plan as RetunePlan
@@ -324,6 +324,63 @@ def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed:
         )
     if result["episodes"]:
         sys.exit(1)
+
+
+@lab.command(
+    "back", epilog="Example: slackwater lab back --app mediawiki --balance leastconn --load 0.4 --json back.json"
+)
+@cluster_options
+@click.option(
+    "--noise", "kinds", multiple=True, type=click.Choice([*NOISES, *STRESSORS]), help="Again for more  [default: all]"
+)
+@click.option("--neighbours", type=click.IntRange(1), default=1, show_default=True, help="Noisy hosts.")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Rounds with each kind.")
+@click.option("--seconds", type=click.FloatRange(1), default=15.0, show_default=True, help="Length of each noise.")
+@click.option("--rate", type=click.FloatRange(1), help="Requests per second  [default: the application's]")
+@click.option("--load", "load_share", type=click.FloatRange(0.01, 2), help="Share of the measured capacity.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write JSON there, after each round; - : to stdout, at the end.",
+)
+def back_(
+    app: str,
+    balance: str,
+    hosts: int,
+    quota: float,
+    kinds: tuple[str, ...],
+    neighbours: int,
+    rounds: int,
+    seconds: float,
+    rate: float | None,
+    load_share: float | None,
+    json_file: str | None,
+) -> None:
+    """Measure how soon all weights are at the baseline again when a neighbour has gone, kind by kind."""
+    if rate is not None and load_share is not None:
+        raise click.UsageError("give at most one of --rate and --load")
+    if neighbours > hosts:
+        raise click.UsageError(f"{neighbours} neighbours: there are {hosts} hosts")
+    demand = None if load_share is not None else Demand(rate_rps=rate or APPLICATIONS[app].rate_rps)
+    asked = back.Plan(kinds or (*NOISES, *STRESSORS), rounds, seconds, neighbours, demand, load_share)
+
+    def keep(result: dict[str, Any]) -> None:
+        if json_file and json_file != "-":
+            write_json(result, json_file)
+
+    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
+        result = back.run(cluster, asked, say, keep)
+    if json_file == "-":
+        write_json(result, json_file)
+        return
+    asked_rps = result["settings"]["rate_rps"]
+    title = f"{balance}, {app}, {asked_rps:g} requests/s, {neighbours} of {hosts} hosts noisy for {seconds:g} s"
+    table = Table(Column("noise", no_wrap=True), *back.COLUMNS, title=title)
+    for row in back.rows(result):
+        table.add_row(*row)
+    console().print(table)
+    click.echo(back.summary_line(result["summary"]))
 
 
 @lab.command(epilog="Example: slackwater lab demo --seconds 15")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +115,61 @@ class Load:
         found = read_results(self._database, self._summary, self.begin_mono_s)
         self._clean()
         return found
+
+
+class Stream:
+    """Load while it is entered: runs of some seconds, each begun as the time of the one before is over."""
+
+    def __init__(self, start: Callable[[float], Load], piece_s: float) -> None:
+        """`start` begins a run of so many seconds."""
+        self._start, self._piece_s = start, piece_s
+        self._pieces: list[Load] = []
+        self._failed: Exception | None = None
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                last = self._start(self._piece_s)
+            except (LabError, OSError) as error:
+                self._failed = error
+                return
+            self._pieces.append(last)
+            self._end.wait(last.begin_mono_s + last.seconds - time.monotonic())
+
+    def check(self) -> None:
+        """Raises LabError when a run ended early or could not begin."""
+        if self._failed:
+            raise LabError(f"the load cannot go on: {self._failed}")
+        if self._pieces:
+            self._pieces[-1].check()
+
+    def finish(self) -> Requests:
+        """Waits for the end of the run that is under way, and puts them all together."""
+        self.__exit__()
+        return joined([one.finish() for one in self._pieces])
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def joined(parts: Sequence[Requests]) -> Requests:
+    """The requests of runs that followed on each other."""
+    lost: Counter[str] = Counter()
+    for one in parts:
+        lost.update(one.lost)
+    return Requests(
+        np.concatenate([one.due_mono_s for one in parts]),
+        np.concatenate([one.seconds for one in parts]),
+        np.concatenate([one.status for one in parts]),
+        dict(lost),
+    )
 
 
 def read_results(database: Path, summary: Path, begin_mono_s: float) -> Requests:

@@ -29,7 +29,10 @@ MaxSpareServers 64
 }
 """Both work on up to 512 requests at once."""
 PHP_API = "20220829"
-PHP_EXTENSIONS = ("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader")
+PHP_EXTENSIONS = (
+    *("ctype", "iconv", "mbstring", "posix", "tokenizer", "dom", "simplexml", "xml", "xmlreader"),
+    *("apcu", "fileinfo", "intl", "pdo", "pdo_sqlite"),
+)
 
 
 def unprivileged_user() -> tuple[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 
 import pytest
 from click.testing import CliRunner
 
 from lab import lab as labs
-from lab.applications import APPLICATIONS, events_data, wiki_page
+from lab.applications import APPLICATIONS, MEDIAWIKI, WORDS, events_data, wiki_page
 from lab.commands import lab as group
 from lab.demo import Act, judge, worth_telling
 from lab.hosts import hosts
@@ -122,7 +123,15 @@ def test_applications_are_laid_out_the_same_each_time() -> None:
     assert events_data() == events_data()
     assert wiki_page(3) == wiki_page(3)
     assert wiki_page(3) != wiki_page(4)
-    assert set(APPLICATIONS) == {"events", "dokuwiki"}
+    assert wiki_page(3, MEDIAWIKI) == wiki_page(3, MEDIAWIKI)
+    assert set(APPLICATIONS) == {"events", "dokuwiki", "mediawiki"}
+
+
+def test_every_wiki_has_the_same_words() -> None:
+    def words(page: str) -> list[str]:
+        return [word for word in re.findall("[A-Za-z]+", page) if word.lower() in WORDS]
+
+    assert words(wiki_page(3, MEDIAWIKI)) == words(wiki_page(3))
 
 
 def test_status_says_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

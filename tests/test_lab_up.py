@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import urllib.request
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from real_lab import eventually, lab_command, needs_lab, run_lab
 
+from lab.applications import APPLICATIONS, wiki_page
 from lab.lab import Lab, LabSettings, state, traces
 from lab.load import Demand
 from lab.paths import LabError
@@ -37,13 +39,17 @@ def page(url: str) -> str:
         return str(reply.read().decode())
 
 
-@pytest.mark.parametrize("app", ["events", "dokuwiki"])
+@pytest.mark.parametrize("app", list(APPLICATIONS))
 def test_each_host_serves_the_application_and_the_balancer_shares_it_out(app: str) -> None:
     with Lab(LabSettings(app=app)) as lab:
         pages = [page(f"http://{host.address}{lab.app.paths[1]}") for host in lab.hosts]
         assert all("</html>" in text for text in pages)
         if app == "events":
             assert len(set(pages)) == 1
+        else:
+            written = re.findall(r"\*\*(.+?)\*\*", wiki_page(1))
+            assert len(written) == 30
+            assert all(sentence in text for sentence in written for text in pages)
         found = lab.load(Demand(rate_rps=20), 3.0).finish()
         assert found.lost == {}
         assert set(found.status.tolist()) == {200}
