@@ -39,7 +39,7 @@ MODULES = ("virtio_pci", "virtio_console", "virtiofs", *(f"ip_vs_{name}" for nam
 NEEDED = (DEBIAN / "sbin/ipvsadm", DEBIAN / "usr/sbin/keepalived")
 # Without five-level page tables, which make software emulation slower.
 CPU = "max,la57=off"
-MEMORY_MIB = 768
+MEMORY_MIB = 512
 READY, READY_WITHIN_S = b"READY\n", 120.0
 ANSWERS_WITHIN_S = 150.0
 PYTHON = os.path.realpath(sys.executable)
@@ -50,7 +50,7 @@ INIT = f"""\
 b=/bin/busybox
 $b mount -t proc proc /proc && $b mount -t sysfs sys /sys && $b mount -t devtmpfs dev /dev &&
 while read -r name; do $b insmod /modules/$name.ko; done </modules/order &&
-$b mkdir /host && $b mount -t virtiofs -o ro host /host &&
+$b mkdir /host && $b mount -t virtiofs -o ro,nosuid host /host &&
 for folder in proc sys dev; do $b mount --move /$folder /host/$folder; done &&
 D={shlex.quote(str(DEBIAN.resolve()))} exec $b switch_root /host {shlex.quote(str(GUEST / "init.sh"))}
 $b poweroff -f
