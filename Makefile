@@ -27,13 +27,11 @@ lint: setup  ## formatting, lints and types of both languages; generated documen
 	python tools/settings_doc.py --check
 
 test: lint  ## everything that must hold on each change
-	cargo test --workspace --locked
-	pytest -m "not slow"
+	@python tools/run_tests.py -m "not slow"
 
 test-full: lint  ## also the slow stories
-	cargo test --workspace --locked
-	pytest --hypothesis-profile=others
 	python tools/fuzz.py --minutes 10
+	@python tools/run_tests.py --hypothesis-profile=others
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
 	python tools/bench_sniffer.py --write docs/bench-sniffer.md

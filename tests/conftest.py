@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import count_tests
 import pytest
 import real_haproxy
 from hypothesis import settings
@@ -24,6 +25,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # for others (pytest --hypothesis-profile=others).
 settings.register_profile("others", settings.get_profile("ci"), derandomize=False)
 settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    count_tests.register(config)
 
 
 def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -1,19 +1,21 @@
-"""A real IP_VS for the tests: Debian's user-mode-linux, a kernel that runs as a process of this machine.
+"""A real IP_VS for the tests: a guest with Debian's cloud kernel, in QEMU's software emulation.
 
-Its root is this machine's `/`, read-only, so every program here runs in it unchanged; one folder is writable by both.
-The Linux that runs the tests needs no IP_VS, and nothing of its network is touched: the guest has its own.
+Its root is this machine's `/`, read-only, through virtiofs, so every program here runs in it unchanged; /run, /var/tmp,
+/proc, /sys, /dev and the network are its own. Commands go through a port for them alone; what its kernel says goes into
+a log. The Linux that runs the tests needs no IP_VS, and nothing of its network is touched.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import os
 import platform
+import resource
 import select
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,87 +25,91 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import qemu_guest
 
+from lab.paths import DEBIAN
 from lbengine.lvs import Result
 from lbengine.snapshot import BalancerUnreachable
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GUEST = REPOSITORY / "tests/guest"
-DEBIAN = (REPOSITORY / ".build/debian").resolve()
-KERNEL = DEBIAN / "usr/bin/linux.uml"
-MODULES = DEBIAN / "usr/lib/uml/modules"
+VIRTIOFSD = shutil.which("virtiofsd")
 SCHEDULERS = ("rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh", "dh", "fo", "ovf", "lblc", "lblcr")
-WANTED_MODULES = (*(f"ip_vs_{name}" for name in SCHEDULERS), "veth")
-NEEDED = (KERNEL, DEBIAN / "sbin/ipvsadm", DEBIAN / "usr/sbin/keepalived", DEBIAN / "bin/busybox")
-READY_WITHIN_S = 120.0
+MODULES = ("virtio_pci", "virtio_console", "virtiofs", *(f"ip_vs_{name}" for name in SCHEDULERS), "veth")
+NEEDED = (DEBIAN / "sbin/ipvsadm", DEBIAN / "usr/sbin/keepalived")
+# Without five-level page tables, which make software emulation slower.
+CPU = "max,la57=off"
+MEMORY_MIB = 512
+READY, READY_WITHIN_S = b"READY\n", 120.0
 ANSWERS_WITHIN_S = 150.0
 PYTHON = os.path.realpath(sys.executable)
 ERRORS_FOLLOW = b"\n--- stderr\n"
+# Process 1 until this machine's `/` is the guest's.
+INIT = f"""\
+#!/bin/sh
+b=/bin/busybox
+$b mount -t proc proc /proc && $b mount -t sysfs sys /sys && $b mount -t devtmpfs dev /dev &&
+while read -r name; do $b insmod /modules/$name.ko; done </modules/order &&
+$b mkdir /host && $b mount -t virtiofs -o ro,nosuid host /host &&
+for folder in proc sys dev; do $b mount --move /$folder /host/$folder; done &&
+D={shlex.quote(str(DEBIAN.resolve()))} exec $b switch_root /host {shlex.quote(str(GUEST / "init.sh"))}
+$b poweroff -f
+"""
 
 
 @functools.cache
 def why_not() -> str:
     """Why the guest cannot be had on this machine; empty where it can. A guest that then doesn't boot is a failure."""
     if platform.machine() != "x86_64":
-        return f"user-mode-linux is for x86-64, this is {platform.machine()}"
-    missing = [str(path.relative_to(DEBIAN)) for path in NEEDED if not path.exists()]
-    if missing:
-        return f"not in .build/debian: {', '.join(missing)} (run `make setup`)"
-    asked = subprocess.run(
-        [PYTHON, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0, 0, None, None) != 0)"], check=False
-    )
-    return "" if asked.returncode == 0 else "ptrace(2) is not allowed here, and user-mode-linux lives from it"
+        return f"the guest runs this machine's programs on x86-64, this is {platform.machine()}"
+    lacks = [*qemu_guest.missing(), *(path.name for path in NEEDED if not path.exists())]
+    lacks += [] if VIRTIOFSD else ["virtiofsd"]
+    return f"not in .build: {', '.join(lacks)} (run `make setup`)" if lacks else ""
 
 
 needs_ipvs = pytest.mark.skipif(bool(why_not()), reason=f"no IP_VS guest: {why_not()}")
 
 
-def module_files() -> list[str]:
-    """The modules to load, each after those it depends on (modules.dep lists them the other way round)."""
-    (release,) = MODULES.iterdir()
-    depends = dict(line.split(":", 1) for line in (release / "modules.dep").read_text().splitlines())
-    paths = {Path(path).stem: path for path in depends}
-    ordered: dict[str, None] = {}
-    for name in WANTED_MODULES:
-        path = paths[name]
-        ordered |= dict.fromkeys([*reversed(depends[path].split()), path])
-    return [str(release / path) for path in ordered]
+def quoted(text: str) -> str:
+    """As one word of one line for the guest's bash."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"$'{escaped}'"
 
 
-def _place_of_memory() -> str:
-    """Where the file of the guest's memory fits: in this machine's memory, else on its disk."""
-    shm = Path("/dev/shm")
-    roomy = shm.is_dir() and shutil.disk_usage(shm).free > 300 * 2**20
-    return str(shm) if roomy else tempfile.gettempdir()
+def _many_files() -> None:
+    """virtiofsd keeps a file open for each that the guest knows."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class IpvsGuest:
     """A running guest. Not for several threads at once."""
 
-    def __init__(self, folder: Path) -> None:
-        """Boots it; `folder` is the one that both sides write. Fails the test if it isn't ready in time."""
-        self.folder = folder
-        self._files = 0
+    def __init__(self, folder: Path, *, init: str = INIT, line: str = "") -> None:
+        """Boots it. `folder`: for its log and what it boots from; `line`: comes behind the kernel's command line.
+
+        Fails the test if it isn't ready in time.
+        """
+        self._log = folder / "log"
         self._read = bytearray()
-        (folder / "modules").write_text("".join(f"{path}\n" for path in module_files()))
-        command = [
-            *(str(KERNEL), "mem=256M", f"umid=sw{os.getpid()}", f"uml_dir={folder}"),
-            *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", f"init={GUEST / 'init.sh'}"),
-            *(f"S={folder}", f"D={DEBIAN}", "quiet", "con=null", "con0=fd:0,fd:1", "console=tty0"),
+        initrd, listens_at = folder / "initrd", folder / "virtiofs"
+        initrd.write_bytes(qemu_guest.archive(qemu_guest.root_files(init, qemu_guest.modules(*MODULES))))
+        more = [
+            *("-object", f"memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on", "-numa", "node,memdev=memory"),
+            *("-chardev", f"file,id=log,path={self._log},append=on", "-serial", "chardev:log"),
+            *("-chardev", f"socket,id=files,path={listens_at}"),
+            *("-device", "vhost-user-fs-pci,chardev=files,tag=host,queue-size=1024"),
+            *("-chardev", "stdio,id=commands,signal=off", "-device", "virtio-serial-pci"),
+            *("-device", "virtserialport,chardev=commands"),
         ]
-        # Its memory is a file in TMPDIR; PR_SET_PDEATHSIG: it must not outlive tests that were killed.
-        libc = ctypes.CDLL(None)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": _place_of_memory()},
-            start_new_session=True,
-            preexec_fn=lambda: libc.prctl(1, 9),
-        )
+        argv = qemu_guest.command(initrd, more, line=f"loglevel=6 {line}", cpu=CPU, cpus=2, memory_mib=MEMORY_MIB)
+        with self._log.open("ab") as log, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(listens_at))
+            listener.listen(1)
+            self._virtiofsd = _serve_files(listener, log.fileno())
+            self._process = qemu_guest.start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         try:
-            self._until(b"READY\n", READY_WITHIN_S)
+            self._until(READY, READY_WITHIN_S)
         except BaseException:
             self.stop()
             raise
@@ -126,13 +132,10 @@ class IpvsGuest:
 
     def run(self, argv: list[str], stdin: str = "") -> Result:
         """What lbengine's doors run their commands with: here, in the guest."""
-        self._files += 1
-        given = self.folder / f"stdin-{self._files}"
-        given.write_text(stdin)
         _, printed = self.sh(
-            f"{shlex.join(argv)} <{given} 2>/run/stderr; s=$?; printf '\\n--- stderr\\n%s\\n%s' \"$(</run/stderr)\" $s"
+            f"printf %s {quoted(stdin)} >/run/stdin; {shlex.join(argv)} </run/stdin 2>/run/stderr; s=$?;"
+            " printf '\\n--- stderr\\n%s\\n%s' \"$(</run/stderr)\" $s"
         )
-        given.unlink()
         out, _, rest = printed.partition(ERRORS_FOLLOW.decode())
         errors, _, status = rest.rpartition("\n")
         if status == "127":
@@ -142,15 +145,13 @@ class IpvsGuest:
     # lbengine.keepalived.Files, of the guest: its /run and /proc are its own.
 
     def read(self, path: str) -> str | None:
-        if path.startswith(f"{self.folder}/"):
-            return Path(path).read_text() if Path(path).exists() else None
         # Without a new process where that can be: they are slow here. No shell variable holds a NUL.
         how = f"cat {path}" if path.endswith("/cmdline") else f'printf %s "$(<{path})"'
         status, printed = self.sh(f"[ -r {path} ] && {how}")
         return printed if status == 0 else None
 
     def replace(self, path: str, text: str) -> None:
-        status, _ = self.sh(f"echo {shlex.quote(text.strip())} >{path}.new && mv {path}.new {path}")
+        status, _ = self.sh(f"printf %s {quoted(text)} >{path}.new && mv {path}.new {path}")
         if status != 0:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
@@ -165,34 +166,48 @@ class IpvsGuest:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(15.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, 9)
-            self._process.wait()
+        for process in (self._process, self._virtiofsd):  # The second ends when the first is gone.
+            try:
+                process.wait(15.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._process.stdout.close()
 
     def _until(self, mark: bytes, within_s: float) -> bytes:
-        """What the console says before `mark`."""
+        """What the guest says on its port before `mark`."""
         assert self._process.stdout is not None
         deadline_s = time.monotonic() + within_s
         while mark not in self._read:
             left_s = deadline_s - time.monotonic()
-            assert left_s > 0, f"no {mark!r} from the guest within {within_s:g} s, but: {bytes(self._read)!r}"
+            assert left_s > 0, self._told(f"said no {mark!r} within {within_s:g} s")
             if select.select([self._process.stdout], [], [], left_s)[0]:
                 chunk = os.read(self._process.stdout.fileno(), 65536)
-                assert chunk, f"the guest died: {bytes(self._read)!r}"
+                assert chunk, self._told("ended")
                 self._read += chunk
         before, _, after = bytes(self._read).partition(mark)
         self._read = bytearray(after)
         return before
 
+    def _told(self, what: str) -> str:
+        """What went wrong, with the guest's last words."""
+        log = qemu_guest.last_lines(self._log.read_text(errors="replace"))
+        return f"the guest {what}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"
+
+
+def _serve_files(listener: socket.socket, log: int) -> subprocess.Popen[bytes]:
+    """virtiofsd for this machine's `/`. Who isn't root needs a namespace in which chroot is allowed."""
+    argv = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+    argv += [str(VIRTIOFSD), f"--fd={listener.fileno()}", "-f", "--rlimit-nofile=0"]
+    argv += ["-o", "source=/,sandbox=chroot,cache=always,log_level=warn"]
+    return qemu_guest.start(argv, stdout=log, stderr=log, pass_fds=[listener.fileno()])
+
 
 @contextmanager
-def booted() -> Iterator[IpvsGuest]:
+def booted(*, init: str = INIT, line: str = "") -> Iterator[IpvsGuest]:
     """A guest, ended and cleaned up afterwards."""
     with tempfile.TemporaryDirectory(prefix="sw-ipvs-") as name:
-        guest = IpvsGuest(Path(name))
+        guest = IpvsGuest(Path(name), init=init, line=line)
         try:
             yield guest
         finally:

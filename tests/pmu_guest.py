@@ -9,7 +9,6 @@ private state, so the machine's own configuration is not touched.
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import os
 import shutil
@@ -20,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qemu_guest import BARE, archive, files_below, run_to_the_end
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / ".build"
 GUEST = BUILD / "arm64"
 PACKAGES = GUEST / "root"
-PROGRAMS = ("qemu-system-aarch64", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar", "aarch64-linux-gnu-strip", "cpio")
+PROGRAMS = ("qemu-system-aarch64", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-ar", "aarch64-linux-gnu-strip")
 TARGET = "aarch64-unknown-linux-gnu"
 DEBIAN_PACKAGES = [
     "busybox-static",
@@ -121,8 +122,8 @@ def _packages() -> None:
     _run(["apt-get", *options, "download", "-q", kernels[0], *DEBIAN_PACKAGES], cwd=archives)
     shutil.rmtree(PACKAGES, ignore_errors=True)
     PACKAGES.mkdir()
-    for archive in sorted(archives.glob("*.deb")):
-        _run(["dpkg-deb", "-x", archive, PACKAGES])
+    for package in sorted(archives.glob("*.deb")):
+        _run(["dpkg-deb", "-x", package, PACKAGES])
     # What the linker looks for is in a package with headers, which are not needed.
     libraries = PACKAGES / "usr/lib/aarch64-linux-gnu"
     (libraries / "libpcap.so").symlink_to("libpcap.so.0.8")
@@ -197,33 +198,14 @@ def boot(guest: Guest, story: str, folder: Path, *, shift: int = 0, cpus: int = 
 
     Each instruction takes 2^`shift` cycles. Raises AssertionError when the script did not come to its end.
     """
-    root = folder / "root"
-    root.mkdir(parents=True)
-    (root / "story").write_text(story)
-    names = {guest.files: "base.cpio", root: "story.cpio"}
-    for where, name in names.items():
-        listed = subprocess.run(["find", "."], cwd=where, check=True, capture_output=True)
-        packed = subprocess.run(
-            ["cpio", "-o", "-H", "newc", "--quiet"], input=listed.stdout, cwd=where, check=True, capture_output=True
-        )
-        (folder / name).write_bytes(gzip.compress(packed.stdout, 1))
-    image = folder / "initrd.gz"
-    image.write_bytes(b"".join((folder / name).read_bytes() for name in names.values()))
-    command = ["qemu-system-aarch64", "-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on", "-m", "512"]
-    command += ["-smp", str(cpus), "-icount", f"shift={shift},sleep=off", "-nodefaults", "-no-user-config"]
-    command += ["-display", "none", "-no-reboot", "-serial", "stdio", "-kernel", str(guest.kernel)]
-    command += ["-initrd", str(image), "-append"]
+    root: dict[str, tuple[int, bytes]] = {"story": (0o100644, story.encode())}
+    image = folder / "initrd"
+    image.write_bytes(archive(files_below(guest.files) | root))
+    command = ["qemu-system-aarch64", "-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on", "-m", "512", *BARE]
+    command += ["-smp", str(cpus), "-icount", f"shift={shift},sleep=off", "-serial", "stdio"]
+    command += ["-kernel", str(guest.kernel), "-initrd", str(image), "-append"]
     command += ["console=ttyAMA0 quiet panic=-1 mitigations=off nokaslr rodata=off"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout
-        raise AssertionError(f"the guest did not end within {timeout_s} s:\n{said}") from None
-    text = done.stdout.replace("\r\n", "\n")
-    assert "=== end" in text, f"the guest's story did not end:\n{text}\n{done.stderr}"
-    return text
+    return run_to_the_end(command, "=== end", timeout_s)
 
 
 def part(text: str, name: str) -> str:

@@ -7,23 +7,19 @@ not follow; the kernel's interface, its rounding, its clamping and its errors ar
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-from lab.paths import DEBIAN
+import qemu_guest
 
-QEMU, IASL = shutil.which("qemu-system-x86_64"), shutil.which("iasl")
-BUSYBOX = DEBIAN / "bin/busybox"
+IASL = shutil.which("iasl")
 WITHIN_S = 100
 MODULES = ("cpufreq_userspace", "cpufreq_ondemand", "cpufreq_conservative", "cpufreq_powersave", "acpi-cpufreq")
 LATCHES = (0x81, 0x82)
 MHZ = (3000, 2600, 2200, 1800, 1400, 1000)
 # acpi-cpufreq asks for a processor that it knows to have P-states.
 CPU = "max,vendor=GenuineIntel,family=6,model=60,stepping=3"
-KERNEL_LINE = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check random.trust_cpu=on"
 
 INIT = """\
 #!/bin/busybox sh
@@ -43,18 +39,9 @@ poweroff -f
 """
 
 
-def kernel() -> Path | None:
-    """The newest cloud kernel that was unpacked."""
-    found = sorted((DEBIAN / "boot").glob("vmlinuz-*-cloud-amd64"))
-    return found[-1] if found else None
-
-
 def missing() -> str:
     """What keeps a guest from being started here; empty: nothing."""
-    lacks = [name for name, there in (("qemu-system-x86_64", QEMU), ("iasl", IASL)) if there is None]
-    lacks += [] if BUSYBOX.exists() else ["busybox-static"]
-    lacks += [] if kernel() else ["linux-image-cloud-amd64"]
-    return ", ".join(lacks)
+    return ", ".join([*qemu_guest.missing(), *([] if IASL else ["iasl"])])
 
 
 def table(*, limit: int = 0, broken: int | None = None) -> str:
@@ -76,19 +63,6 @@ def table(*, limit: int = 0, broken: int | None = None) -> str:
     return f'DefinitionBlock ("", "SSDT", 2, "TEST", "PSTATES", 1) {{\n{externals}{scopes}}}\n'
 
 
-def archive(files: dict[str, tuple[int, bytes]]) -> bytes:
-    """A cpio archive ("newc", as the kernel unpacks it) of names, each with its mode and contents."""
-    parts: list[bytes] = []
-    entries: Iterator[tuple[str, tuple[int, bytes]]] = iter([*files.items(), ("TRAILER!!!", (0, b""))])
-    for number, (name, (mode, contents)) in enumerate(entries, 1):
-        encoded = name.encode() + b"\0"
-        fields = (number, mode, 0, 0, 1, 0, len(contents), 0, 0, 0, 0, len(encoded), 0)
-        head = b"070701" + b"".join(b"%08x" % field for field in fields) + encoded
-        for block in (head, contents):
-            parts.append(block + b"\0" * (-len(block) % 4))
-    return b"".join(parts)
-
-
 def libraries_of(program: Path) -> list[Path]:
     """The shared libraries that a program needs, at the paths at which it looks for them."""
     shown = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
@@ -101,41 +75,19 @@ def boot(
     """Boots a guest with these programs in /bin and these files, runs the shell script `story` in it as root,
     and returns what it printed. `line`: `no_driver` or `strict` (acpi-cpufreq checks the register after each change).
     """
-    vmlinuz = kernel()
-    assert vmlinuz is not None
-    assert QEMU is not None
     assert IASL is not None
     (folder / "ssdt.asl").write_text(ssdt or table())
     subprocess.run([IASL, "-p", str(folder / "ssdt"), str(folder / "ssdt.asl")], check=True, capture_output=True)
-    version = vmlinuz.name.removeprefix("vmlinuz-")
-    drivers = DEBIAN / "lib/modules" / version / "kernel/drivers/cpufreq"
     libraries = {str(path): path.read_bytes() for program in programs.values() for path in libraries_of(program)}
-    folders = {"bin", "proc", "sys", "dev", "tmp", "modules"}
-    folders |= {str(parent)[1:] for name in libraries for parent in Path(name).parents}
-    files: dict[str, tuple[int, bytes]] = dict.fromkeys(sorted(folders - {""}), (0o040755, b""))
+    folders = {"tmp"} | {str(parent)[1:] for name in libraries for parent in Path(name).parents}
+    files = qemu_guest.root_files(INIT, qemu_guest.modules(*MODULES))
+    files |= dict.fromkeys(sorted(folders - {""}), (0o040755, b""))
     files |= {name[1:]: (0o100755, contents) for name, contents in libraries.items()}
-    files["bin/busybox"] = (0o100755, BUSYBOX.read_bytes())
-    files["bin/sh"] = (0o120777, b"busybox")
-    files["init"] = (0o100755, INIT.encode())
     files["story.sh"] = (0o100644, story.encode())
-    files["modules/order"] = (0o100644, "\n".join(MODULES).encode())
-    files |= {f"modules/{name}.ko": (0o100644, (drivers / f"{name}.ko").read_bytes()) for name in MODULES}
     files |= {f"bin/{name}": (0o100755, path.read_bytes()) for name, path in programs.items()}
     files |= {name: (0o100644, text.encode()) for name, text in texts.items()}
-    initrd = folder / "initrd.gz"
-    initrd.write_bytes(gzip.compress(archive(files), 1))
-    done = subprocess.run(
-        [
-            *(QEMU, "-L", str(DEBIAN / "usr/share/qemu"), "-L", str(DEBIAN / "usr/share/seabios")),
-            *("-M", "q35", "-accel", "tcg", "-cpu", CPU, "-smp", str(len(LATCHES)), "-m", "256"),
-            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
-            *("-acpitable", f"file={folder / 'ssdt.aml'}", "-kernel", str(vmlinuz), "-initrd", str(initrd)),
-            *("-append", f"{KERNEL_LINE} {line}"),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=WITHIN_S,
-    )
-    said = done.stdout.decode(errors="replace").replace("\r", "")
-    assert "STATUS 0" in said, said + done.stderr.decode(errors="replace")
-    return said
+    initrd = folder / "initrd"
+    initrd.write_bytes(qemu_guest.archive(files))
+    more = ["-serial", "stdio", "-acpitable", f"file={folder / 'ssdt.aml'}"]
+    command = qemu_guest.command(initrd, more, line=line, cpu=CPU, cpus=len(LATCHES), memory_mib=256)
+    return qemu_guest.run_to_the_end(command, "STATUS 0", WITHIN_S)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ipvs_guest import IpvsGuest
 from real_haproxy import until
 
@@ -32,10 +30,10 @@ class RunningKeepalived:
 
     def __init__(self, guest: IpvsGuest) -> None:
         self.guest = guest
-        self.path: Path = guest.folder / "keepalived.conf"
+        self.path = "/run/keepalived.conf"
 
     def start(self, text: str) -> Keepalived:
-        self.path.write_text(text)
+        self.guest.replace(self.path, text)
         self.guest.ok(f"keepalived --check -n -l -D -f {self.path} >/run/keepalived.log 2>&1 & disown")
         # One whose port is checked besides may be down.
         sure = text.count("real_server ") - text.count("TCP_CHECK")
@@ -50,7 +48,7 @@ class RunningKeepalived:
 
     def reload(self, text: str | None = None) -> None:
         if text is not None:
-            self.path.write_text(text)
+            self.guest.replace(self.path, text)
         before = self.log().count("Reload complete")
         self.guest.ok("kill -HUP $(cat /run/keepalived.pid)")
         until(lambda: self.log().count("Reload complete") > before, "keepalived has reloaded")

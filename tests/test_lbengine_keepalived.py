@@ -147,7 +147,7 @@ def test_the_service_belongs_to_keepalived_while_it_runs(keepalived: RunningKeep
     guest = keepalived.guest
     door = keepalived.start(configuration())
     running = owned_by(door.lvs.service, guest)
-    assert running == Owner(int(guest.ok("cat /run/keepalived.pid")), str(keepalived.path))
+    assert running == Owner(int(guest.ok("cat /run/keepalived.pid")), keepalived.path)
     assert owned_by(Lvs("-t 10.9.0.1:9", guest.run).service, guest) is None
     with pytest.raises(BalancerError, match=r'belongs to keepalived \(pid \d+, .*use `balancer = "keepalived"`'):
         check_lvs(Lvs(WEB, guest.run), guest)

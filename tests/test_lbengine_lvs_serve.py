@@ -24,14 +24,15 @@ class Controller:
 
     def __init__(self, guest: IpvsGuest) -> None:
         self.guest = guest
-        self.config = guest.folder / "controller.toml"
+        self.config = "/run/controller.toml"
         self.python = f"PYTHONPATH={REPOSITORY} {sys.executable}"
 
     def configure(self, balancer: str) -> None:
         nodes = "".join(f'"{server}" = "{node}"\n' for server, node in zip(SERVERS, NODES, strict=True))
-        self.config.write_text(
+        self.guest.replace(
+            self.config,
             f'state_dir = "{STATE}"\n[detector]\nmodel = "thresholds"\n[web]\nlisten = ""\n[[pool]]\nname = "web"\n'
-            f'balancer = "{balancer}"\nservice = "{WEB}"\nmode = "act"\n[pool.servers]\n{nodes}'
+            f'balancer = "{balancer}"\nservice = "{WEB}"\nmode = "act"\n[pool.servers]\n{nodes}',
         )
 
     def cli(self, words: str) -> tuple[int, str]:
@@ -76,7 +77,7 @@ class Controller:
         self._until(f"! ls -d {paths} 2>/dev/null | grep -q .")  # `ls` alone fails when the first of them is gone
 
     def _until(self, condition: str) -> None:
-        """Waits in the guest, which has one processor: questions from outside would keep it from its work."""
+        """Waits in the guest, which is slow: questions from outside would keep it from its work."""
         status, _ = self.guest.sh(f"timeout {WITHIN_S} bash -c {shlex.quote(f'until {condition}; do sleep 0.3; done')}")
         assert status == 0, f"not within {WITHIN_S} s: {condition}; the log: {self.log()}"
 

@@ -185,8 +185,12 @@ impl Place for Cpuset {
     fn set(&self, parts: &Own) -> Result<(), String> {
         let path = cgroup::cpuset(&self.root, &self.name)?;
         parts.0.values().try_for_each(|list| {
-            // An empty list is set by a line end: the kernel does not see a write of nothing.
-            cgroup::write(&path, if list.is_empty() { "\n" } else { list })
+            if !list.is_empty() {
+                return cgroup::write(&path, list);
+            }
+            // An empty list is set by a line end: the kernel does not see a write of nothing. While processes are in the
+            // cgroup it takes no empty list at all; all cores that the cgroup above has are the same to them.
+            cgroup::write(&path, "\n").or_else(|_| cgroup::write(&path, &write_list(&self.possible()?)))
         })
     }
 
