@@ -50,7 +50,6 @@ PROGRAMS = {
     "chrpath": "usr/bin/chrpath",
     "chromium-headless-shell": "usr/lib/chromium/chromium-headless-shell",
     "collectd": "usr/sbin/collectd",
-    "cpio": "bin/cpio",
     "haproxy": "usr/sbin/haproxy",
     "iasl": "usr/bin/iasl",
     "ipvsadm": "sbin/ipvsadm",
