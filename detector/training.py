@@ -70,7 +70,7 @@ class Options:
     """The detector's settings that replays use."""
 
     stale_after_s: float = 1.0
-    calm_dwell_s: float = 2.0
+    calm_dwell_s: float = 1.2
 
 
 def learn(recording: Recording, options: Options) -> Learned:

@@ -200,7 +200,7 @@ class DetectorSettings(Settings, frozen=True):
     model: Annotated[str, Meta(description="model file (.skops); empty: the shipped one; `thresholds`: none")] = ""
     tick_s: Annotated[Positive, Meta(description="how often new Samples are judged")] = 0.05
     stale_after_s: Annotated[Positive, Meta(description="a node without Samples for this long is `unknown`")] = 1.0
-    calm_dwell_s: Annotated[Positive, Meta(description="how long a node must look calm for its episode to end")] = 2.0
+    calm_dwell_s: Annotated[Positive, Meta(description="how long a node must look calm for its episode to end")] = 1.2
 
 
 class LbengineSettings(Settings, frozen=True):
@@ -208,7 +208,7 @@ class LbengineSettings(Settings, frozen=True):
 
     cycle_s: Annotated[Positive, Meta(description="how often the balancer is read and reconciled")] = 0.2
     lease_s: Annotated[Positive, Meta(description="without Verdicts for this long: back to the baseline weights")] = 3.0
-    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 3.0
+    ramp_s: Annotated[Positive, Meta(description="time for a server to come back from 0 to its baseline weight")] = 1.5
     min_change: Annotated[
         float, Meta(ge=0, le=1, description="changes smaller than this share of the baseline are not sent")
     ] = 0.05

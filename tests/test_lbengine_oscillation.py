@@ -23,6 +23,11 @@ def two_at_once(server: int, at_s: float) -> bool:
     return server < 2 and 2.0 <= at_s < 20.0
 
 
+def two_of_three(server: int, at_s: float) -> bool:
+    """Servers 0 and 1 of three, from 2 s to 20 s: a panic."""
+    return server < 2 and 2.0 <= at_s < 20.0
+
+
 def comes_and_goes(server: int, at_s: float) -> bool:
     """Server 0: 3 s on, 6 s off, for a minute."""
     return server == 0 and at_s < 60.0 and at_s % 9.0 >= 6.0
@@ -35,6 +40,7 @@ def in_turns(server: int, at_s: float) -> bool:
 
 STORIES: dict[str, tuple[Noise, int, float]] = {
     "two_at_once": (two_at_once, 5, 700.0),
+    "two_of_three": (two_of_three, 3, 250.0),
     "comes_and_goes": (comes_and_goes, 3, 250.0),
     "in_turns": (in_turns, 3, 250.0),
 }

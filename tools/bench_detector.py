@@ -139,7 +139,7 @@ def run(
 
     What is done before is not timed, so that the rounds begin with nothing left to do, and with baselines of that age.
     """
-    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=model)
+    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=1.2, model=model)
     keeper = Keeper({"web": judge}, 0.0)
     arrivals = iter(load)
     at_s, raw = next(arrivals)

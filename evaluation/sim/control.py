@@ -52,7 +52,7 @@ class Costs:
 class Detecting:
     """The detector of the pool; its Verdicts go to every load balancer."""
 
-    def __init__(self, *, stale_after_s: float = 1.0, calm_dwell_s: float = 2.0, model: Model | None = None) -> None:
+    def __init__(self, *, stale_after_s: float = 1.0, calm_dwell_s: float = 1.2, model: Model | None = None) -> None:
         self.judge = Judge(POOL, stale_after_s=stale_after_s, calm_dwell_s=calm_dwell_s, model=model)
         self.inbox = Inbox()
         self.costs = Costs()
