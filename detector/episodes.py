@@ -11,7 +11,8 @@ delays the end a little, and a neighbour that shows in a third of the ticks hold
 A server without requests is judged by the few signals that mean something then. Only requests are an honest test: it is
 held for at most `TRIAL_AFTER_S`, and once its episode has ended, no tick without an answered request begins another.
 
-The dwell doubles when episodes follow each other closely, up to `MAX_DWELL_S`.
+When episodes follow each other closely, the wait since the sum last was 0 doubles, up to `MAX_DWELL_S`. The sum itself
+does not grow beyond the dwell, so that what it takes to call a longer calm broken stays the same.
 
 All nodes of a pool are stepped in one pass over arrays; `Steps.said` puts a single node's step in words.
 """
@@ -34,7 +35,7 @@ WEAK_NEEDED = 3
 WEAK, STRONG, ENOUGH = range(3)
 """How clearly a tick says its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
 REOPENS_WITHIN_S = 10.0
-"""An episode that begins this soon after the end of the one before doubles the dwell; a later one resets it."""
+"""An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
 MAX_DWELL_S = 8.0
 LOUD_WEIGHT = 4.0
 """Log-likelihood of a loud tick over that of a quiet one where calm shows in 1 of 10 ticks and a neighbour in 1 of 3:
@@ -105,12 +106,15 @@ class StateMachines:
         self.since_s: Floats = np.zeros(0)
         self.since_unix_s: Floats = np.zeros(0)
         self.episode: Ints = np.zeros(0, dtype=np.int64)
-        self._dwell_s: Floats = np.zeros(0)
+        self._wait_s: Floats = np.zeros(0)
+        """The dwell, doubled with each episode that follows another closely."""
         self._last: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
         self._strength: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
         self._ended_s: Floats = np.zeros(0)
         self._calm_s: Floats = np.zeros(0)
         """The test's sum."""
+        self._broken_s: Floats = np.zeros(0)
+        """When it last was 0."""
         self._heard_s: Floats = np.zeros(0)
         """When its last tick came."""
         self._requests_s: Floats = np.zeros(0)
@@ -127,11 +131,12 @@ class StateMachines:
             "since_s",
             "since_unix_s",
             "episode",
-            "_dwell_s",
+            "_wait_s",
             "_last",
             "_strength",
             "_ended_s",
             "_calm_s",
+            "_broken_s",
             "_heard_s",
             "_requests_s",
             "_on_trial",
@@ -141,7 +146,7 @@ class StateMachines:
 
     def welcome(self, slot: int, now_s: float, label_unix_s: float) -> None:
         """A new node in a slot: calm, without history."""
-        self.state[slot], self.episode[slot], self._dwell_s[slot] = CALM, 0, self.calm_dwell_s
+        self.state[slot], self.episode[slot], self._wait_s[slot] = CALM, 0, self.calm_dwell_s
         self._ended_s[slot] = np.nan
         self._heard_s[slot] = self._requests_s[slot] = now_s
         self._on_trial[slot] = False
@@ -198,18 +203,22 @@ class StateMachines:
         going = ~begins & (state != CALM)
         began = begins.copy()
         if going.any():
-            # Only an interfered server is drained: what the others look like, they are.
             thin = thin & (state == INTERFERENCE)
             loud = going & np.where(thin, residual, seen != CALM)
             covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
+            factor = np.where(thin, THIN_FACTOR, 1.0)
+            dwell_s = self.calm_dwell_s * factor
             sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
-            self._calm_s[slots[going]] = np.maximum(sums, 0.0)[going]
-            calm_s, without_s = self._calm_s[slots], now_s - self._requests_s[slots]
-            longer_s = np.minimum(self._dwell_s[slots] * np.where(thin, THIN_FACTOR, 1.0), MAX_DWELL_S)
-            dwell_s = np.where(state == INTERFERENCE, longer_s, self.calm_dwell_s)
+            self._calm_s[slots[going]] = np.clip(sums, 0.0, dwell_s)[going]
+            self._broken_s[slots[going & (sums <= 0.0)]] = now_s
+            # Only an interfered server is drained: what the others look like, they are.
+            longer_s = np.maximum(np.minimum(self._wait_s[slots] * factor, MAX_DWELL_S), dwell_s)
+            wait_s = np.where(state == INTERFERENCE, longer_s, dwell_s)
+            calm_s = np.minimum(now_s - self._broken_s[slots], wait_s - dwell_s + self._calm_s[slots])
+            without_s = now_s - self._requests_s[slots]
             trial = going & thin & (without_s >= TRIAL_AFTER_S)
-            ends = trial | (going & ~loud & (calm_s >= dwell_s - ROUNDING_S))
-            what[going], seconds[going], of[going] = _WAITS, calm_s[going], dwell_s[going]
+            ends = trial | (going & ~loud & (calm_s >= wait_s - ROUNDING_S))
+            what[going], seconds[going], of[going] = _WAITS, calm_s[going], wait_s[going]
             what[loud] = np.where(thin, _HELD, _GOES_ON)[loud]
             seconds[loud] = now_s - self.since_s[slots[loud]]
             what[ends] = np.where(trial, _TRIAL, _ENDED)[ends]
@@ -243,7 +252,7 @@ class StateMachines:
         new = slots[self.state[slots] == CALM]
         self.episode[new] += 1
         soon = now_s - self._ended_s[new] <= REOPENS_WITHIN_S
-        self._dwell_s[new] = np.where(soon, np.minimum(MAX_DWELL_S, self._dwell_s[new] * 2), self.calm_dwell_s)
+        self._wait_s[new] = np.where(soon, np.minimum(MAX_DWELL_S, self._wait_s[new] * 2), self.calm_dwell_s)
         self._change(slots, states, now_s, label_unix_s)
 
     def _change(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
@@ -252,5 +261,5 @@ class StateMachines:
 
     def _clear(self, slots: Ints, now_s: float, label_unix_s: Floats) -> None:
         self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
-        self._calm_s[slots] = 0.0
+        self._calm_s[slots], self._broken_s[slots] = 0.0, now_s
         self._last[slots], self._strength[slots] = _NONE, WEAK
