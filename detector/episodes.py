@@ -5,8 +5,8 @@ and two of three would meet by chance many times a day.
 
 The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
 16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
-takes `LOUD_WEIGHT` times that back, and the episode ends when the sum reaches the dwell. So a glitch in one tick of ten
-delays the end a little, and a neighbour that shows in a third of the ticks holds the episode.
+takes `LOUD_WEIGHT` times that back, and the episode ends when the sum reaches the dwell. So glitches in a fifth of the
+ticks delay the end a little, and a neighbour that shows in half of them holds the episode.
 
 A server without requests is judged by the few signals that mean something then. Only requests are an honest test: it is
 held for at most `TRIAL_AFTER_S`, and once its episode has ended, no tick without an answered request begins another.
@@ -37,14 +37,11 @@ WEAK, STRONG, ENOUGH = range(3)
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
 MAX_DWELL_S = 8.0
-LOUD_WEIGHT = 4.0
-"""Log-likelihood of a loud tick over that of a quiet one where calm shows in 1 of 10 ticks and a neighbour in 1 of 3:
-ln(0.33 / 0.1) / ln(0.9 / 0.67)."""
+LOUD_WEIGHT = 2.0
+"""Log-likelihood of a loud tick over that of a quiet one where calm shows in a fifth of the ticks and a neighbour in
+half of them: ln(0.5 / 0.2) / ln(0.8 / 0.5). On drained servers of the lab it was a tenth and seven tenths."""
 MOST_COVERED_S = 1.2
 """No tick speaks for more time than this, however long none came before it."""
-THIN_FACTOR = 1.5
-"""Without requests fewer signals live, so it must look calm for this many times the dwell. With a dwell of 2 s, a
-neighbour that shows in a third of the ticks holds its episode for 46 s on average, glitches in a tenth of them 5 s."""
 WAITS_FROM_S = 0.6
 """Three ticks: a neighbour that is there shows more often, so that what it shows does not come and go."""
 ROUNDING_S = 1e-6
@@ -206,15 +203,12 @@ class StateMachines:
             thin = thin & (state == INTERFERENCE)
             loud = going & np.where(thin, residual, seen != CALM)
             covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
-            factor = np.where(thin, THIN_FACTOR, 1.0)
-            dwell_s = self.calm_dwell_s * factor
             sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
-            self._calm_s[slots[going]] = np.clip(sums, 0.0, dwell_s)[going]
+            self._calm_s[slots[going]] = np.clip(sums, 0.0, self.calm_dwell_s)[going]
             self._broken_s[slots[going & (sums <= 0.0)]] = now_s
             # Only an interfered server is drained: what the others look like, they are.
-            longer_s = np.maximum(np.minimum(self._wait_s[slots] * factor, MAX_DWELL_S), dwell_s)
-            wait_s = np.where(state == INTERFERENCE, longer_s, dwell_s)
-            calm_s = np.minimum(now_s - self._broken_s[slots], wait_s - dwell_s + self._calm_s[slots])
+            wait_s = np.where(state == INTERFERENCE, self._wait_s[slots], self.calm_dwell_s)
+            calm_s = np.minimum(now_s - self._broken_s[slots], wait_s - self.calm_dwell_s + self._calm_s[slots])
             without_s = now_s - self._requests_s[slots]
             trial = going & thin & (without_s >= TRIAL_AFTER_S)
             ends = trial | (going & ~loud & (calm_s >= wait_s - ROUNDING_S))

@@ -18,7 +18,6 @@ from detector.episodes import (
     REOPENS_WITHIN_S,
     STATES,
     STRONG,
-    THIN_FACTOR,
     TRIAL_AFTER_S,
     WEAK,
     StateMachines,
@@ -139,23 +138,23 @@ def test_a_loud_tick_takes_back_several_quiet_ones() -> None:
 
 
 @pytest.mark.parametrize("thin", [True, False])
-def test_an_episode_ends_within_ten_seconds_though_one_tick_in_ten_is_loud(thin: bool) -> None:
+def test_an_episode_ends_within_ten_seconds_though_one_tick_in_five_is_loud(thin: bool) -> None:
     took_s = []
     for seed in range(100):
         run, dice = Run(), random.Random(seed)
         run.until("interference", "interference")
         begin_s = run.now_s
         while run.state != "calm":
-            loud = dice.random() < 0.1
+            loud = dice.random() < 0.2
             run.step("interference" if loud else "calm", thin=thin, residual="a glitch" if loud else "")
         took_s.append(run.now_s - begin_s)
     assert np.median(took_s) <= 6.0
     assert np.quantile(took_s, 0.9) <= 10.0, "glitches come in a row now and then, not often"
 
 
-@pytest.mark.parametrize("share", [0.34, 0.6, 1.0])
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_neighbour_that_shows_in_a_third_of_the_ticks_holds_the_episode(seed: int, share: float) -> None:
+def test_a_neighbour_that_shows_in_half_of_the_ticks_holds_the_episode(seed: int, share: float) -> None:
     """Without requests, until it is time for a trial."""
     run, dice = Run(), random.Random(seed)
     run.until("interference", "interference")
@@ -174,14 +173,14 @@ def test_what_shows_without_requests_is_told() -> None:
     run.until("interference", "interference")
     shows = "canary wall/CPU ratio 9 is 9x its calm baseline"
     assert run.step("calm", thin=True, residual=shows).said == f"held: {shows}"
-    assert run.step("calm", thin=True).said == "held: looks calm for 0.2 of 3.0 s"
+    assert run.step("calm", thin=True).said == "held: looks calm for 0.2 of 2.0 s"
 
 
 def test_what_idle_processes_do_is_no_sign_where_there_are_no_requests() -> None:
     run = Run()
     run.until("interference", "interference")
     run.step("interference", thin=True)
-    assert run.until("calm", "interference", thin=True) <= THIN_FACTOR * DWELL_S + PERIOD_S
+    assert run.until("calm", "interference", thin=True) <= DWELL_S + PERIOD_S
 
 
 def test_without_requests_an_episode_ends_for_a_trial_whatever_shows() -> None:

@@ -71,8 +71,8 @@ def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None: 
 
 
 def test_both_models_tell_the_same_of_slackwater() -> None:
-    """20 servers, two of them noisy all the time. What stays of the noise is the first half second and the trials of the
-    drained servers, so the run is long enough for several of those."""
+    """20 servers, two of them noisy all the time. What stays of the noise is the first half second, and the trials of
+    the drained servers: the run is long enough for several."""
     setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=40.0, load=0.4, seconds=90.0)
     exact, fluid = (model.simulate(setup, "slackwater", None) for model in (requests, cycles))
     static = cycles.simulate(setup, "static", None)

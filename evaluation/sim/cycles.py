@@ -124,7 +124,7 @@ class Monitors:
         period_s, setup = self.setup.period_s, self.setup
         runnable_s = np.minimum(state.held, setup.children) * period_s
         waited_s = np.maximum(runnable_s - state.cpu_s, 0.0)
-        ratios = signals.probe_ratios(self._dice, taken > 0.0)
+        ratios, late_ms = signals.probe(self._dice, taken > 0.0)
         heard = self._dice.random(setup.servers) >= setup.loss
         # Of some requests a p95 comes out anywhere around the true one.
         off = np.exp(self._dice.normal(0.0, 1.0, setup.servers) / np.sqrt(np.maximum(state.served, 1.0)))
@@ -138,6 +138,7 @@ class Monitors:
             (3e3 * state.seen_mean_s * off).tolist(),
             state.held.tolist(),
             ratios.tolist(),
+            late_ms.tolist(),
         )
         samples = [
             signals.sample(
@@ -153,8 +154,9 @@ class Monitors:
                 rt_p95_ms=p95_ms if served >= 0.5 else None,
                 in_flight=int(held),
                 probe_ratio=ratio,
+                probe_late_ms=late,
             )
-            for name, is_heard, cpu_s, waited, served, mean_ms, p95_ms, held, ratio in zip(*columns, strict=True)
+            for name, is_heard, cpu_s, waited, served, mean_ms, p95_ms, held, ratio, late in zip(*columns, strict=True)
             if is_heard
         ]
         self._seq += 1

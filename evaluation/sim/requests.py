@@ -206,6 +206,7 @@ class Simulation:
         if self.driver.idle or self._lost() < setup.loss:
             return
         used_s = server.cpu_s - cpu_s
+        ratio, late_ms = signals.probe(self._probe, np.array([server.taken > 0.0]))
         sample = signals.sample(
             setup.names[number],
             seq,
@@ -218,7 +219,8 @@ class Simulation:
             rt_mean_ms=1e3 * float(np.mean(answers)) if answers else None,
             rt_p95_ms=1e3 * float(np.percentile(answers, 95)) if answers else None,
             in_flight=self._held[number],
-            probe_ratio=float(signals.probe_ratios(self._probe, np.array([server.taken > 0.0]))[0]),
+            probe_ratio=float(ratio[0]),
+            probe_late_ms=float(late_ms[0]),
         )
         heapq.heappush(self._under_way, (now_s + setup.delay_s, number, sample))
 

@@ -3,8 +3,8 @@ hardware counters has.
 
 A server wants to run while it has requests. Of that time it gets the CPU for what its requests cost, so the run delay
 per CPU second is (time spent by all its runnable requests) / (CPU time) - 1, in calm and beside a neighbour alike. The
-probe's wall/CPU ratio is drawn: beside a neighbour it is 2 to 34 in a third of the Samples and 1 in the others, as
-measured in the lab (notes in `detector/signals.py`).
+probe is drawn: beside a neighbour its wall/CPU ratio is 2 to 34 in a third of the Samples, and it begins 2 to 30 ms late
+in seven tenths, as measured in the lab (notes in `detector/signals.py`, docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -23,14 +23,25 @@ LOUDEST = (2.0, 34.0)
 """Wall/CPU ratios of the probe then, log-uniform."""
 CALM_SPREAD = 0.02
 """The probe's wall/CPU ratio in calm is 1 plus an exponential of this mean."""
+LATE_SHARE = 0.7
+"""Share of a noisy server's Samples in which the probe waits for a core before it begins."""
+LATEST_MS = (2.0, 30.0)
+"""How long it waits then, log-uniform."""
+CALM_LATE_MS = 0.1
+"""It begins an exponential of this mean late in calm."""
 
 
-def probe_ratios(dice: np.random.Generator, noisy: Bools) -> Floats:
-    """The probe's wall/CPU ratio of each server: (servers,)."""
-    low, high = (math.log(one) for one in LOUDEST)
-    met = noisy & (dice.random(len(noisy)) < LOUD_SHARE)
-    loud = np.exp(dice.uniform(low, high, len(noisy)))
-    return np.where(met, loud, 1.0 + dice.exponential(CALM_SPREAD, len(noisy)))
+def probe(dice: np.random.Generator, noisy: Bools) -> tuple[Floats, Floats]:
+    """The probe's wall/CPU ratio of each server, and how late it begins (ms): (servers,) each."""
+    ratio = _drawn(dice, noisy, LOUD_SHARE, LOUDEST, 1.0 + dice.exponential(CALM_SPREAD, len(noisy)))
+    return ratio, _drawn(dice, noisy, LATE_SHARE, LATEST_MS, dice.exponential(CALM_LATE_MS, len(noisy)))
+
+
+def _drawn(dice: np.random.Generator, noisy: Bools, share: float, loudest: tuple[float, float], calm: Floats) -> Floats:
+    """`calm`, or in this share of the noisy ones a value within `loudest`, log-uniform."""
+    low, high = (math.log(one) for one in loudest)
+    met = noisy & (dice.random(len(noisy)) < share)
+    return np.where(met, np.exp(dice.uniform(low, high, len(noisy))), calm)
 
 
 def sample(
@@ -47,6 +58,7 @@ def sample(
     rt_p95_ms: float | None,
     in_flight: int,
     probe_ratio: float,
+    probe_late_ms: float,
 ) -> Sample:
     """A Sample of one period: `cpu_s` used and `waited_s` runnable but not running, of all requests together."""
     used = cpu_s / period_s
@@ -64,6 +76,6 @@ def sample(
             run_delay_s_per_s=waited_s / period_s,
             run_delay_per_cpu_s=waited_s / cpu_s if cpu_s > 1e-3 * period_s else None,
         ),
-        canary=Canary(wall_cpu_ratio=probe_ratio),
+        canary=Canary(wall_cpu_ratio=probe_ratio, late_ms=probe_late_ms),
         traffic=Traffic(rps=requests / period_s, rt_mean_ms=rt_mean_ms, rt_p95_ms=rt_p95_ms, in_flight=in_flight),
     )
