@@ -76,6 +76,8 @@ class EpisodePage(msgspec.Struct):
     users_during: str
     users_static: str
     """The estimate with static weights."""
+    static_ms: float | None
+    """The same as a number."""
     static_note: str
     plot_since_unix_s: float
     plot_until_unix_s: float
@@ -157,6 +159,7 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, tol
         users_before=ms(_felt(before)),
         users_during=ms(_felt(during)),
         users_static=ms(estimate),
+        static_ms=estimate,
         static_note=note,
         plot_since_unix_s=told.since_unix_s - around,
         plot_until_unix_s=min(now, until + around),
