@@ -22,7 +22,8 @@ ANSWERED_PERIODS = 1.25
 """Requests that were sent just before a weight was lowered are answered, and told by a Sample, this much later."""
 LONGEST_S = 10.0
 """No more than this of an episode is looked at, however late a weight was lowered."""
-LEAST_REQUESTS = 10
+LEAST_REQUESTS = 30
+"""With one slow server of three, the p95 of all requests is the p85 of its own: four or five of 30 are slower."""
 LEAST_ANSWERED = 0.5
 """A server that answers less than this share of its requests has a queue that grows. How far it would have grown,
 nobody knows."""

@@ -106,8 +106,8 @@ def test_weights_that_were_lowered_before_give_no_estimate(tmp_path: Path) -> No
 
 def test_a_server_that_falls_behind_gives_no_estimate(tmp_path: Path) -> None:
     messages: list[Message] = [one for one in an_episode() if not isinstance(one, Sample) or one.node == "web2"]
-    messages += samples("web1", -20.0, -0.2, 200.0, CALM)
-    messages += samples("web1", -0.2, 0.2, 60.0, SLOW)
+    messages += samples("web1", -20.0, -0.2, 300.0, CALM)
+    messages += samples("web1", -0.2, 0.2, 90.0, SLOW)
     found = shown(tmp_path, messages)
     assert found.static_ms is None
     assert "answered only 30% of its requests" in found.static_note

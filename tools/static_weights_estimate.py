@@ -27,7 +27,7 @@ from lab.lab import Lab, LabSettings
 from lab.load import Demand
 from lab.machine import cpu_model
 from lab.scenario import Plan, run
-from slackwater.config import load
+from slackwater.config import load as load_settings
 from slackwater.journal import Journal
 from slackwater.why import episodes, with_changes
 from web import episodes as pages
@@ -50,14 +50,9 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("events", "llcprobe", 0.3),
-    Scenario("events", "llcprobe", 0.5),
-    Scenario("events", "stress-cpu", 0.3),
+    *(Scenario("events", noise, load) for noise in ("llcprobe", "stress-cpu", "cpu") for load in (0.3, 0.5)),
     Scenario("dokuwiki", "cpu", 0.3),
     Scenario("dokuwiki", "llcprobe", 0.5),
-    Scenario("events", "cpu", 0.5),
-    Scenario("dokuwiki", "stress-cpu", 0.3),
-    Scenario("dokuwiki", "cpu", 0.5),
 )
 
 
@@ -89,7 +84,7 @@ def keep_journal(place: Path) -> None:
 
 def estimated(scenario: Scenario, folder: Path) -> tuple[float | None, str]:
     """What the page says of the noisy host's first episode in ms, or why it says nothing."""
-    settings = load(folder / f"{scenario.name}.toml")
+    settings = load_settings(folder / f"{scenario.name}.toml")
     pool = settings.the_pool(POOL)
     with Journal.open(folder / f"{scenario.name}.sqlite", read_only=True) as journal:
         found = [one for one in episodes(journal, POOL, 0.0) if one.node == NOISY]
