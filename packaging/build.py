@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import manual
@@ -27,7 +29,6 @@ BUILD = ROOT / ".build"
 WHEELS = BUILD / "wheels"
 SITE = Path("opt/slackwater/lib/python3.11/site-packages")
 PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
-PYTHON_PACKAGES = ("slackwater", "detector", "lbengine", "web", "lab")
 MAINTAINER = "Slackwater <slackwater@localhost>"
 TESTS_OF = ("joblib", "matplotlib", "mpl_toolkits", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "skops")
 """Third-party packages whose own tests are left out: half of their files."""
@@ -150,14 +151,26 @@ def compile_python(stage: Path, inside: Path) -> None:
     output(BUILD / "venv/bin/python", *command, stage / inside, PYTHONHASHSEED="0")
 
 
+def python_packages() -> list[str]:
+    """The top-level packages of our Python code. pyproject.toml says which, for the wheel as for the Debian package."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    names = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in found["include"])]
+
+
+def stage_python(stage: Path) -> None:
+    """Our Python code with all files beside it."""
+    listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard", *python_packages())
+    for name in sorted(listed.splitlines()):
+        if (ROOT / name).is_file():
+            install(ROOT / name, stage / SITE / name)
+
+
 def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
     """Our Python code and its pinned packages as a virtual environment of Debian's python3.11."""
     shutil.copytree(third_party(), stage, symlinks=True, dirs_exist_ok=True)
     ours = Path(tempfile.mkdtemp(dir=stage.parent, prefix="ours."))
-    listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard", *PYTHON_PACKAGES)
-    for name in sorted(listed.splitlines()):
-        if (ROOT / name).is_file():
-            install(ROOT / name, ours / SITE / name)
+    stage_python(ours)
     compile_python(ours, SITE)
     shutil.copytree(ours, stage, dirs_exist_ok=True)
     shutil.rmtree(ours)

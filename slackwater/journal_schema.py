@@ -1,6 +1,6 @@
-"""The journal's tables and how the file is opened. `PRAGMA user_version` is the version of the schema.
+"""How the journal's file is opened, and what is written to its tables and read from them.
 
-A later version adds a step to `STEPS`; a file of a newer version than ours is refused in words.
+The tables are made by the steps in `slackwater.journal_steps`; a file of a newer version than ours is refused in words.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from slackwater.journal_steps import STEPS
 
 APPLICATION_ID = 0x534C574B
 """`SLWK`: tells our files from other SQLite files (https://sqlite.org/pragma.html#pragma_application_id)."""
@@ -31,42 +33,13 @@ SAMPLE_COLUMNS: dict[str, tuple[str, str]] = {
     "cache_miss_rate": ("counters", "cache_miss_rate"),
     "wall_cpu_ratio": ("counters", "wall_cpu_ratio"),
 }
-"""Column of `samples` -> section and field of a Sample."""
+"""Column of `samples` -> section and field of a Sample, in the order of the table. `rolled` has the same columns. A new
+one goes to the end, with a step of its own that adds it to both tables."""
 
 SCALE = 10_000
 """Rolled-up values are kept as whole numbers of 1/SCALE: SQLite keeps those in 1 to 4 bytes instead of 8."""
 MINUTE_S, HOUR_S = 60, 3600
 """The steps of rolled-up series."""
-
-STEPS: tuple[tuple[str, ...], ...] = (
-    (
-        "CREATE TABLE changes (id TEXT PRIMARY KEY, pool TEXT NOT NULL, time_unix_s REAL NOT NULL, what TEXT NOT NULL,"
-        " target TEXT NOT NULL, json TEXT NOT NULL)",
-        "CREATE INDEX changes_time ON changes (time_unix_s)",
-        "CREATE TABLE nodes (id INTEGER PRIMARY KEY, pool TEXT NOT NULL, node TEXT NOT NULL, UNIQUE (pool, node))",
-        f"CREATE TABLE samples (node_id INTEGER NOT NULL, time_unix_s REAL NOT NULL,"
-        f" {', '.join(f'{name} REAL' for name in SAMPLE_COLUMNS)}, PRIMARY KEY (node_id, time_unix_s)) WITHOUT ROWID",
-        "CREATE TABLE states (node_id INTEGER NOT NULL, since_unix_s REAL NOT NULL, state TEXT NOT NULL,"
-        " last_unix_s REAL NOT NULL, severity REAL NOT NULL, path TEXT NOT NULL,"
-        " PRIMARY KEY (node_id, since_unix_s, state)) WITHOUT ROWID",
-        "CREATE TABLE weights (pool TEXT NOT NULL, server TEXT NOT NULL, time_unix_s REAL NOT NULL,"
-        " weight INTEGER NOT NULL, wanted INTEGER NOT NULL, PRIMARY KEY (pool, server, time_unix_s)) WITHOUT ROWID",
-        "CREATE TABLE latest (kind TEXT NOT NULL, pool TEXT NOT NULL, node TEXT NOT NULL,"
-        " received_unix_s REAL NOT NULL, json TEXT NOT NULL, PRIMARY KEY (kind, pool, node)) WITHOUT ROWID",
-    ),
-    ("ALTER TABLE states ADD COLUMN resource TEXT",),
-    (
-        f"CREATE TABLE rolled (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL, time_unix_s INTEGER NOT NULL,"
-        f" n INTEGER NOT NULL, {', '.join(f'{name} INTEGER' for name in SAMPLE_COLUMNS)},"
-        " PRIMARY KEY (step_s, node_id, time_unix_s)) WITHOUT ROWID",
-        "CREATE TABLE rolled_weights (step_s INTEGER NOT NULL, node_id INTEGER NOT NULL,"
-        " time_unix_s INTEGER NOT NULL, weight INTEGER NOT NULL, wanted INTEGER NOT NULL,"
-        " PRIMARY KEY (step_s, node_id, time_unix_s)) WITHOUT ROWID",
-        "CREATE INDEX changes_pool_time ON changes (pool, time_unix_s)",
-        "CREATE INDEX changes_target_time ON changes (target, time_unix_s)",
-        "CREATE INDEX states_last ON states (last_unix_s)",
-    ),
-)
 
 INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"
 

@@ -24,8 +24,9 @@ from real_processes import free_address
 from slackwater import messages, nats_server
 from slackwater.bus import Bus
 from slackwater.journal import Journal, JournalError, journal_path
-from slackwater.journal_schema import APPLICATION_ID, STEPS
+from slackwater.journal_schema import APPLICATION_ID
 from slackwater.journal_service import COMPLAIN_S, Queue, Writer
+from slackwater.journal_steps import STEPS
 from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,6 +14,7 @@ from slackwater import journal_schema as schema
 from slackwater.config import JournalSettings
 from slackwater.journal import Journal, journal_path
 from slackwater.journal_keep import keep
+from slackwater.journal_steps import STEPS
 from slackwater.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
 
 T0 = 1_794_999_600.0
@@ -140,7 +141,7 @@ def test_queries_of_long_times_walk_no_table_from_end_to_end(journal: Journal) -
 def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
     path = journal_path(tmp_path)
     with sqlite3.connect(path) as database:
-        for statement in schema.STEPS[0]:
+        for statement in STEPS[0]:
             database.execute(statement)
         database.execute("PRAGMA user_version=1")
         database.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")

@@ -53,6 +53,8 @@ class Site:
         self.listen = free_address()
         self.balancer = balancer
         self.log = folder / "serve.log"
+        self.program = [sys.executable, "-m", "slackwater.cli"]
+        self.environment = dict(os.environ)
         self._running: list[subprocess.Popen[bytes]] = []
         self.write()
 
@@ -67,17 +69,19 @@ class Site:
 
     def serve(self) -> subprocess.Popen[bytes]:
         """Starts `serve` and waits until all its children run."""
-        command = [sys.executable, "-m", "slackwater.cli", "serve", "--config", str(self.config)]
+        command = [*self.program, "serve", "--config", str(self.config)]
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True, env=self.environment
+            )
         self._running.append(process)
         until(lambda: process.poll() is not None or self._describes(process.pid), "serve.json")
         assert process.poll() is None, self.log.read_text()
         return process
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slackwater.cli", *arguments, "--config", str(self.config)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S)
+        command = [*self.program, *arguments, "--config", str(self.config)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S, env=self.environment)
 
     def children(self) -> dict[str, int]:
         """Pids by name of those that run now."""

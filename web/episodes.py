@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slackwater import static_weights
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import History, Journal, NodeSeries
 from slackwater.messages import Change
 from slackwater.percentile import pooled_ms
-from slackwater.static_weights import Server, estimate_ms
 from slackwater.view import BY_CONNECTIONS, SYMBOLS, WORDS, duration
 from slackwater.why import Story, episodes, with_changes
 from web.shown import NOTHING, episode_url, ms, number, percent
@@ -75,8 +75,12 @@ class EpisodePage(msgspec.Struct):
     users_before: str
     users_during: str
     users_static: str
-    """The estimate with static weights."""
+    """What static weights would have given."""
+    static_ms: float | None
+    """The same as a number."""
+    static_is_measured: bool
     static_note: str
+    """What it rests on, or why there is none."""
     plot_since_unix_s: float
     plot_until_unix_s: float
     step_s: float
@@ -130,16 +134,13 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, tol
     step_s = 60.0 if old else FINEST_S
     around = AROUND_S if step_s < AROUND_S else 5 * AROUND_S
 
-    def means(since: float, seconds: float) -> dict[str, NodeSeries]:
-        history = journal.history(
-            pool.name, since, step_s, until_unix_s=min(now, since + seconds), servers=pool.servers
-        )
-        return {node: _mean(history, node) for node in history.nodes}
+    def history(since: float, seconds: float) -> History:
+        return journal.history(pool.name, since, step_s, until_unix_s=min(now, since + seconds), servers=pool.servers)
 
-    before = means(told.since_unix_s - around, around)
-    during = means(told.since_unix_s, length)
-    after = means(until, around) if told.until_unix_s is not None else {}
-    estimate, note = _static(journal, pool, told, before, during)
+    histories = history(told.since_unix_s - around, around), history(told.since_unix_s, length)
+    before, during = map(_means, histories)
+    after = _means(history(until, around)) if told.until_unix_s is not None else {}
+    static_ms, static_is_measured, note = _static(journal, pool, told, *histories)
     drawn_s = until - told.since_unix_s + 2 * around
     return EpisodePage(
         pool=pool.name,
@@ -156,7 +157,9 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, tol
         done=_done(told.changes),
         users_before=ms(_felt(before)),
         users_during=ms(_felt(during)),
-        users_static=ms(estimate),
+        users_static=ms(static_ms),
+        static_ms=static_ms,
+        static_is_measured=static_is_measured,
         static_note=note,
         plot_since_unix_s=told.since_unix_s - around,
         plot_until_unix_s=min(now, until + around),
@@ -168,6 +171,10 @@ def _lasted(told: Story, now_unix_s: float) -> str:
     if told.until_unix_s is None:
         return f"goes on, for {duration(max(0.0, now_unix_s - told.since_unix_s))}"
     return duration(told.until_unix_s - told.since_unix_s)
+
+
+def _means(history: History) -> dict[str, NodeSeries]:
+    return {node: _mean(history, node) for node in history.nodes}
 
 
 def _mean(history: History, node: str) -> NodeSeries:
@@ -214,40 +221,21 @@ def _felt(means: dict[str, NodeSeries]) -> float | None:
 
 
 def _static(
-    journal: Journal,
-    pool: PoolSettings,
-    told: Story,
-    before: dict[str, NodeSeries],
-    during: dict[str, NodeSeries],
-) -> tuple[float | None, str]:
-    """The estimate, and what it assumes or why there is none."""
+    journal: Journal, pool: PoolSettings, told: Story, before: History, during: History
+) -> tuple[float | None, bool, str]:
+    """What static weights would have given in ms, whether it was measured, and its ground or why there is none."""
     cycle = journal.latest_cycle(pool.name)
-    if cycle is None or cycle.balance.startswith(BY_CONNECTIONS):
-        return None, "no estimate: under least connections weights do not say how the requests are split"
-    baselines = {pool.servers.get(server.server, server.server): server.baseline for server in cycle.servers}
-    total = math.fsum(one.rps[0] or 0.0 for one in during.values())
-    whole = sum(baselines.get(node, 0) for node in during)
-    if not whole or not total:
-        return None, "no estimate: no requests were measured"
-    servers = [
-        Server(
-            rps=_of(before, node, "rps"),
-            cpu=_of(before, node, "cpu"),
-            rt_p50_ms=_of(before, node, "rt_p50_ms"),
-            rt_p95_ms=_of(before, node, "rt_p95_ms"),
-            rt_p99_ms=_of(before, node, "rt_p99_ms"),
-            static_rps=total * baselines.get(node, 0) / whole,
-            severity=told.severity if node == told.node else 0.0,
-        )
-        for node in during
-    ]
-    found = estimate_ms(servers, 0.95)
-    if found is None:
-        return None, "no estimate: too little was measured before it began"
-    return found, (
-        "An estimate: the requests of the episode split by the baseline weights, each server's capacity as before it,"
-        f" less the {told.severity:.0%} that this one lost at most; response times move with the slack that is left."
-    )
+    if cycle is None:
+        return None, False, "no estimate: the baseline weights are not known"
+    baselines = {pool.servers.get(server.server, server.server): float(server.baseline) for server in cycle.servers}
+    if static_weights.stayed(during, baselines):
+        return _felt(_means(during)), True, "All weights were at their baselines, so it was measured."
+    if cycle.balance.startswith(BY_CONNECTIONS):
+        return None, False, "no estimate: under least connections weights do not say how the requests are split"
+    if before.step_s > FINEST_S:
+        return None, False, "no estimate: the Samples of its first moments are no longer kept"
+    found, ground = static_weights.estimate(journal, pool, told.node, told.since_unix_s, baselines, before)
+    return found, False, ground
 
 
 def _done(changes: Sequence[Change]) -> list[DoneRow]:
