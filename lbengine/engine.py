@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lbengine import limits, tell
 from lbengine.account import Account
+from lbengine.algorithms import known_effect
 from lbengine.asked import Asked
 from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
@@ -158,6 +159,7 @@ class Engine(Asked):
                 law=self.pool.law,
                 sentence=sentence,
                 servers=self._servers(snapshot, decisions, verdicts),
+                weights_mean=known_effect(snapshot.balance),
             )
         )
         return sentence

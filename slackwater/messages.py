@@ -27,6 +27,8 @@ Count = Annotated[int, Meta(ge=0)]
 Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
 State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
 Mode = Literal["observe", "act"]
+WeightsMean = Literal["share", "concurrency", "keys", "none"]
+"""share: of the requests. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""
 
 
 class MessageError(ValueError):
@@ -454,6 +456,8 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     sentence: str
     """What this cycle did, in a line."""
     servers: list[ServerState]
+    weights_mean: WeightsMean | None = None
+    """What weights set under `balance`; absent: it is not known."""
 
 
 Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs

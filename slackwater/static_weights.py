@@ -2,7 +2,7 @@
 
 Each server's capacity in calm is its requests over its CPU share before the episode; the neighbour takes `severity` of
 it. A server's response times move like the slack that its load leaves, as in M/M/1: (capacity - rate) before over the
-same then. It holds where weights decide the split (not under least connections).
+same then. It holds where weights set shares of the requests (`Cycle.weights_mean`).
 """
 
 from __future__ import annotations

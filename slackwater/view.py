@@ -19,8 +19,6 @@ SERVING = ("UP", "no check")
 """How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
 KNOBS_FRESH_S = 20.0
 """A wsengine says what its knobs are every 5 s; one that is silent for longer may have put everything back."""
-BY_CONNECTIONS = "leastconn"
-"""How the balance algorithms begin under which a weight above 0 says little of the share."""
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
@@ -55,7 +53,7 @@ class Row(msgspec.Struct):
     share: float | None
     """Share of the pool's requests in the last second."""
     share_wanted: float | None
-    """What the wanted weights say; None where weights do not decide it (least connections)."""
+    """What the wanted weights say; None where weights do not set it (least connections, hashes), or it is not known."""
     rt_p95_ms: float | None
     rt_p99_ms: float | None
     cpu: float | None
@@ -104,7 +102,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
     stale = age_s is None or age_s > STALE_AFTER_S
     silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
-    by_weight = cycle is not None and not cycle.balance.startswith(BY_CONNECTIONS)
+    by_weight = cycle is not None and cycle.weights_mean == "share"
     wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
 
     served = sum(reading.rps or 0.0 for reading in readings.values())

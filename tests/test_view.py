@@ -22,6 +22,7 @@ from slackwater.messages import (
     State,
     Traffic,
     Verdict,
+    WeightsMean,
 )
 from slackwater.view import describe_change, duration, pool_view
 
@@ -46,11 +47,15 @@ class Pool:
         resource: Resource | None = "cache" if state == "interference" else None
         self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds", resource))
 
-    def cycle(self, *servers: ServerState, mode: Mode = "act") -> None:
-        sentence = "web: unchanged"
-        self.journal.record(
-            Cycle(1, "web", self.now_unix_s, mode, False, "roundrobin", "optimal", sentence, list(servers))
-        )
+    def cycle(
+        self,
+        *servers: ServerState,
+        mode: Mode = "act",
+        balance: str = "roundrobin",
+        weights_mean: WeightsMean | None = "share",
+    ) -> None:
+        at, sentence = self.now_unix_s, "web: unchanged"
+        self.journal.record(Cycle(1, "web", at, mode, False, balance, "optimal", sentence, list(servers), weights_mean))
 
     def view(self, after_s: float = 0.0, servers: dict[str, str] | None = None) -> view.PoolView:
         return pool_view(self.journal, "web", self.now_unix_s + after_s, servers)
@@ -79,6 +84,25 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
     assert (first.why, first.resource) == ("because; 2 of 3", "cache")
     assert second.resource is None
     assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "no Verdict yet", None, 70.0)
+
+
+@pytest.mark.parametrize(
+    ("balance", "weights_mean", "wanted"),
+    [
+        ("roundrobin", "share", 0.5),
+        ("wrr", "share", 0.5),
+        ("leastconn", "concurrency", None),
+        ("wlc", "concurrency", None),
+        ("mh", "keys", None),
+        ("rr", "none", None),
+        ("newrr", None, None),
+    ],
+)
+def test_a_wanted_share_is_shown_only_where_weights_set_shares(
+    pool: Pool, balance: str, weights_mean: WeightsMean | None, wanted: float | None
+) -> None:
+    pool.cycle(server("host1"), server("host2"), balance=balance, weights_mean=weights_mean)
+    assert [row.share_wanted for row in pool.view().rows] == [wanted, wanted]
 
 
 def test_a_silent_controller_is_never_calm(pool: Pool) -> None:

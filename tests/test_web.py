@@ -67,7 +67,7 @@ def story(
         for name, weight in weights.items()
     ]
     messages.append(Change(1, "c1", "web", T0 - 42, "weight", "web1", 100, 0, why, "lbengine", mode == "act"))
-    messages.append(Cycle(1, "web", T0, mode, False, "roundrobin", "optimal", sentence, servers))
+    messages.append(Cycle(1, "web", T0, mode, False, "roundrobin", "optimal", sentence, servers, "share"))
     return messages
 
 

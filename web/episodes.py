@@ -13,7 +13,7 @@ from slackwater.journal import History, Journal, NodeSeries
 from slackwater.messages import Change
 from slackwater.percentile import pooled_ms
 from slackwater.static_weights import Server, estimate_ms
-from slackwater.view import BY_CONNECTIONS, SYMBOLS, WORDS, duration
+from slackwater.view import SYMBOLS, WORDS, duration
 from slackwater.why import Story, episodes, with_changes
 from web.shown import NOTHING, episode_url, ms, number, percent
 from web.story import Told, tell
@@ -222,8 +222,10 @@ def _static(
 ) -> tuple[float | None, str]:
     """The estimate, and what it assumes or why there is none."""
     cycle = journal.latest_cycle(pool.name)
-    if cycle is None or cycle.balance.startswith(BY_CONNECTIONS):
-        return None, "no estimate: under least connections weights do not say how the requests are split"
+    if cycle is None or cycle.weights_mean is None:
+        return None, "no estimate: it is not known whether weights say how the requests are split"
+    if cycle.weights_mean != "share":
+        return None, f"no estimate: under `{cycle.balance}` weights do not say how the requests are split"
     baselines = {pool.servers.get(server.server, server.server): server.baseline for server in cycle.servers}
     total = math.fsum(one.rps[0] or 0.0 for one in during.values())
     whole = sum(baselines.get(node, 0) for node in during)
