@@ -27,6 +27,24 @@ Count = Annotated[int, Meta(ge=0)]
 Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
 State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
 Mode = Literal["observe", "act"]
+AbsenceCause = Literal[
+    "switched_off",
+    "no_interface",
+    "no_capture",
+    "lacks_capability",
+    "no_libpfm",
+    "no_hardware_counters",
+    "no_perf_event",
+    "may_not_count",
+    "container_forbids",
+    "no_process",
+    "no_psi",
+    "no_cgroup",
+    "permission_denied",
+]
+"""What is missing where a monitor cannot measure something, and something can be done about it: lacks_capability,
+CAP_NET_RAW as a rule; may_not_count: the kernel forbids hardware counters; container_forbids: a container's seccomp
+profile; permission_denied: a file may not be read."""
 WeightsMean = Literal["share", "concurrency", "keys", "none"]
 """share: of the requests. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""
 
@@ -276,6 +294,8 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Periods before this one that were left out because the one before took too long."""
     absent: dict[str, str] = {}
     """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
+    absence_causes: dict[str, AbsenceCause] = {}
+    """The same names with the causes of those that have one, for programs."""
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):
