@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from slackwater.journal import Journal, Reading
-from slackwater.messages import Change, Knobs, Mode, Resource, ServerState, State, Verdict
+from slackwater.messages import Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
 from slackwater.percentile import pooled_ms
 
 STALE_AFTER_S = 3.0
@@ -31,6 +31,15 @@ WORDS: dict[State, str] = {
     "all_slow": "all slow",
     "unknown": "unknown",
 }
+_TOLD_WITH: dict[DecisionCause, State] = {
+    "interference": "interference",
+    "not_shown": "interference",
+    "enough_reduced": "interference",
+    "overload": "overload",
+    "all_slow": "all_slow",
+    "unknown": "unknown",
+}
+"""Causes of lbengine's decisions whose reason has the Verdict's in it."""
 _URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
 _TOLD: tuple[tuple[State, str], ...] = (("interference", "beside a noisy neighbour"), ("overload", "overloaded"))
 
@@ -231,9 +240,10 @@ def _reasons(server: ServerState | None, state: State, why: str, stale: bool) ->
     if server is not None and not stale:
         if not server.status.startswith(SERVING):
             parts.append(f"{server.status} in the balancer")
-        if server.why and server.why != state:
+        rests = server.cause == "calm" and server.wanted == server.baseline
+        if server.why and not (rests and state == "calm"):
             parts.append(server.why)
-            if server.why.startswith(state) or why in server.why:
+            if server.cause is not None and _TOLD_WITH.get(server.cause) == state:
                 why = ""
     return "; ".join([*parts, why] if why else parts)
 

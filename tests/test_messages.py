@@ -122,6 +122,20 @@ def test_usual_names_are_accepted(name: str) -> None:
     decode("sample", json.dumps(fine))
 
 
+def test_messages_of_before_have_no_causes() -> None:
+    for kind in ("change", "cycle", "knobs", "sample"):
+        for path in EXAMPLES:
+            if kind_of(path) != kind:
+                continue
+            text = path.read_text()
+            old = json.loads(text)
+            old.pop("cause", None)
+            old.pop("absence_causes", None)
+            for part in [*old.get("servers", []), *old.get("knobs", [])]:
+                part.pop("cause", None)
+            assert b'"cause"' not in encode(decode(kind, json.dumps(old)))
+
+
 def test_a_cycle_of_before_leaves_open_what_weights_mean() -> None:
     old = golden("cycle")
     del old["weights_mean"]

@@ -13,6 +13,7 @@ from slackwater.messages import (
     Change,
     Cpu,
     Cycle,
+    DecisionCause,
     Knobs,
     KnobState,
     Mode,
@@ -61,8 +62,10 @@ class Pool:
         return pool_view(self.journal, "web", self.now_unix_s + after_s, servers)
 
 
-def server(name: str, why: str = "", weight: int = 100, status: str = "UP") -> ServerState:
-    return ServerState(name, status, weight, 100, weight, rps=70.0, why=why)
+def server(
+    name: str, why: str = "", weight: int = 100, status: str = "UP", cause: DecisionCause | None = None
+) -> ServerState:
+    return ServerState(name, status, weight, 100, weight, rps=70.0, why=why, cause=cause)
 
 
 @pytest.fixture
@@ -149,17 +152,23 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
     pool.verdict("host2", "interference", "run delay 9x")
     pool.verdict("host3", "calm")
     pool.verdict("host4", "calm")
+    pool.verdict("host5", "calm")
+    pool.verdict("host6", "interference", "run delay 7x")
     pool.cycle(
-        server("host1", "interference: run delay 14x, weight 0"),
-        server("host2", "guard: half of the pool is reduced already"),
+        server("host1", "words of any kind, run delay 14x", 0, cause="interference"),
+        server("host2", "interference: run delay 9x: baseline weights", cause="panic"),
         server("host3", "ramp", status="DOWN"),
-        server("host4", "calm"),
+        server("host4", "all is well", cause="calm"),
+        server("host5", "calm: on its way back to 100", 40, cause="calm"),
+        server("host6", "of an lbengine of before"),
     )
     assert [row.why for row in pool.view().rows] == [
-        "interference: run delay 14x, weight 0",
-        "guard: half of the pool is reduced already; run delay 9x; 2 of 3",
+        "words of any kind, run delay 14x",
+        "interference: run delay 9x: baseline weights; run delay 9x; 2 of 3",
         "DOWN in the balancer; ramp",
         "",
+        "calm: on its way back to 100",
+        "of an lbengine of before; run delay 7x; 2 of 3",
     ]
 
 
