@@ -132,6 +132,10 @@ class Watch:
         if self.trouble:
             raise CalibrationError(f"stopped: {self.trouble}")
 
+    def has_heard(self, nodes: Sequence[str]) -> bool:
+        """Whether a Sample of each of them has come."""
+        return all(node in self._last for node in nodes)
+
     def fit(self, node: str) -> str:
         """Why a node cannot be calibrated on now; empty when it can."""
         if node not in self._last:
@@ -237,7 +241,7 @@ async def calibrate(
 async def _ready(plan: Plan, pool: str, watch: Watch) -> None:
     """Waits until the nodes were heard; raises CalibrationError when one is not fit, or the engine would act."""
     end_s = time.monotonic() + HEAR_S
-    while time.monotonic() < end_s and any("came within" in watch.fit(node) for node in plan.nodes):
+    while time.monotonic() < end_s and not watch.has_heard(plan.nodes):
         await asyncio.sleep(LOOK_EVERY_S)
     for node in plan.nodes:
         if why := watch.fit(node):

@@ -20,7 +20,7 @@ from slackwater.messages import MAX_NAME, NAME_PATTERN, MessageError, RouteTraff
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
 _NAMES = ("node", "pool")
-_UNREAD = ("pmu", "periods_missed")
+_UNREAD = ("pmu", "periods_missed", "absence_causes")
 NAMES_KNOWN = 65536
 
 

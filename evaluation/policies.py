@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lbengine.algorithms import effect
 from lbengine.baseline import Baseline
 from lbengine.decide import View, decide
 from lbengine.guard import limit
@@ -182,7 +183,7 @@ class Oracle:
         if sum(able) <= 0.0:
             return Answer(base)
         wanted = optimal(able, total)
-        if self.balance == "leastconn":
+        if effect(self.balance) == "concurrency":
             wanted = [in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
         most = max(wanted)
         return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})

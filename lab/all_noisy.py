@@ -23,7 +23,7 @@ from lab.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.scenario import at_baseline, shown, stay
 from lab.spawn import wait_until
 from slackwater.config import Law
-from slackwater.messages import Change, Mode
+from slackwater.messages import PUT_BACK, Change, Mode
 
 CALM_CHILDREN = 2
 CHILDREN = "php_fpm.max_children"
@@ -119,7 +119,7 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
 
     def back() -> bool:
         turned = controller.turned(off_unix_s)
-        return len(turned) == len(lab.hosts) and all(one.why.startswith("put back") for one in turned.values())
+        return len(turned) == len(lab.hosts) and all(one.cause in PUT_BACK for one in turned.values())
 
     wait_until(back, "all nodes put back", BACK_WITHIN_S, watch=lab.programs)
     requests = load.finish()

@@ -18,7 +18,7 @@ from lab.load import Demand, Requests
 from lab.measure import Figures, figures
 from lab.paths import LabError
 from lab.scenario import at_baseline, shown
-from slackwater.messages import Change
+from slackwater.messages import PUT_BACK, Change
 
 MEASURE_S = 10.0
 """Each try of a search."""
@@ -62,7 +62,7 @@ def told(controller: RetuningController, since_unix_s: float) -> dict[str, Chang
     """The Order of each node that says how its search ended."""
     found: dict[str, Change] = {}
     for order in controller.orders(since_unix_s):
-        if "search over" in order.why:
+        if order.cause == "search_over":
             found.setdefault(order.target, order)
     return found
 
@@ -88,11 +88,9 @@ def one_round(lab: Lab, controller: RetuningController, plan: Plan) -> dict[str,
 
     def back() -> bool:
         turned = controller.turned(on_unix_s)
-        return all(one.why.startswith("put back") for one in turned.values())
+        return all(one.cause in PUT_BACK for one in turned.values())
 
-    searches = {
-        name: order.why[order.why.index("search over") :] for name, order in told(controller, on_unix_s).items()
-    }
+    searches = {name: order.why for name, order in told(controller, on_unix_s).items()}
     episode.until(back, "all nodes put back", BACK_WITHIN_S)
     return {
         "phases": phases,

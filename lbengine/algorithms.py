@@ -7,11 +7,11 @@ Source: HAProxy Configuration Manual, `balance` and `hash-type`; measured on 2.6
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from lbengine.schedulers import SCHEDULERS, Heeds
+from slackwater.messages import WeightsMean
 
-Effect = Literal["share", "concurrency", "keys", "none"]
+Effect = WeightsMean
 HEEDED: dict[Heeds, Effect] = {
     "connections": "share",
     "in flight": "concurrency",
@@ -50,10 +50,14 @@ ALGORITHMS: dict[str, Algorithm] = {
 """By the name that HAProxy's `show stat` gives it."""
 
 
-def effect(balance: str) -> Effect:
-    """What weights do under this algorithm or scheduler of IPVS; one that is not known is taken for one that shares by
-    weights."""
+def known_effect(balance: str) -> Effect | None:
+    """What weights do under this algorithm or scheduler of IPVS; None for one that is not known."""
     if (known := ALGORITHMS.get(balance)) is not None:
         return known.effect
     scheduler = SCHEDULERS.get(balance)
-    return "share" if scheduler is None else HEEDED[scheduler.heeds]
+    return None if scheduler is None else HEEDED[scheduler.heeds]
+
+
+def effect(balance: str) -> Effect:
+    """As `known_effect`; one that is not known is taken for one that shares by weights."""
+    return known_effect(balance) or "share"

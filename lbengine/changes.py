@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from slackwater.messages import VERSION, Change
+from slackwater.messages import VERSION, Change, ChangeCause
 
 
 def change(
@@ -18,9 +18,11 @@ def change(
     by: str,
     applied: bool,
     time_unix_s: float,
+    cause: ChangeCause | None = None,
 ) -> Change:
     """A Change with an id of its own."""
-    return Change(VERSION, uuid.uuid4().hex, pool, time_unix_s, what, target, before, after, why, by, applied)
+    id_ = uuid.uuid4().hex
+    return Change(VERSION, id_, pool, time_unix_s, what, target, before, after, why, by, applied, cause=cause)
 
 
 def lowers(made: Change) -> bool:

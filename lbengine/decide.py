@@ -19,7 +19,7 @@ from lbengine.residual import OVER
 from lbengine.rest import Rest
 from lbengine.wishes import Wish
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import Verdict
+from slackwater.messages import DecisionCause, Verdict
 
 HOLD = "waiting for its first Verdict"
 FULL_SHARE = 0.7
@@ -64,11 +64,12 @@ class View:
 
 @dataclass(frozen=True)
 class Decision:
-    """The position that a server should take, why, and the same in a few words."""
+    """The position that a server should take, why, and the same in a few words, those that matter most first."""
 
     position: Position
     why: str
-    short: str
+    short: tuple[str, ...]
+    cause: DecisionCause
     maxconn: int | None = None
     """The limit of requests at a time that it should have; None: its baseline."""
 
@@ -136,16 +137,17 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         view.snapshot.most_weight,
         pins.keys(),
     )
-    few = f"at most {pool.max_mitigated:.0%} of the pool may be reduced at a time, and never its last server"
+    few = f"at most {pool.max_mitigated:.0%} of the pool may be reduced at a time", "and never its last server"
     decisions = {}
     for name, baseline in movable.items():
         move, before = moves[name], view.positions[name]
         if name in asked and name not in drains and name not in reduce:
-            move.why = move.short = f"not drained: {few}"
+            move.short, move.cause = (f"not drained: {few[0]}", *few[1:]), "not_drained"
+            move.why = ", ".join(move.short)
         if bounded[name] != move.position.weight:
-            move = _Move(baseline, Position(bounded[name]), few, few)
+            move = _Move(baseline, Position(bounded[name]), ", ".join(few), few, "bounded")
         position = budget.noted(before, move.position, view.now_s, counts=name not in drains | pins.keys())
-        decisions[name] = Decision(position, move.why, move.short, move.most)
+        decisions[name] = Decision(position, move.why, move.short, move.cause, move.most)
     return Decisions(decisions, admission.panic)
 
 
@@ -156,7 +158,8 @@ class _Move:
     target: int
     position: Position
     why: str
-    short: str
+    short: tuple[str, ...]
+    cause: DecisionCause
     most: int | None = None
     """The `maxconn` that it should have."""
     reason: str = ""
@@ -174,21 +177,24 @@ def _move(
 ) -> _Move:
     """By the law, or back to the baseline."""
     before, verdict = view.positions[name], view.verdicts.get(name)
+    short: tuple[str, ...]
+    cause: DecisionCause = "interference"
     if want is not None and verdict is not None:
         target = want.weight
         why = f"interference: {_first(verdict)}; {want.why}"
-        short = f"interference, at most {verdict.severity:.0%} of capacity lost, {_first(verdict)}"
+        short = "interference", f"at most {verdict.severity:.0%} of capacity lost", _first(verdict)
     elif (hold := view.holds.get(name)) is not None:
-        target, why, short = baseline, hold.told, hold.told
+        target, why, short, cause = baseline, hold.told, (hold.told,), "measured"
     elif verdict is None and view.waiting:
-        return _Move(before.weight, Position(before.weight), HOLD, HOLD)
+        return _Move(before.weight, Position(before.weight), HOLD, (HOLD,), "waiting")
     else:
         target = baseline
-        why = short = _why_baseline(name, verdict, view, settings, admission)
-        if admission.panic and view.verdicts:
-            short = "panic"
+        cause, short = _why_baseline(name, verdict, view, settings, admission)
+        why = ", ".join(short)
+        if cause == "panic":
+            short = ("panic",)
     if admission.shared:  # what was taken from the one that was judged first is given back at once
-        return _capped(_Move(target, Position(baseline), why, short), name, want, view)
+        return _capped(_Move(target, Position(baseline), why, short, cause), name, want, view)
     aim, start, reason = target, before, why
     if want is not None:
         aim, start = ramp.settle(before, target, baseline, view.now_s)
@@ -196,17 +202,17 @@ def _move(
     judged = verdict is not None and verdict.state != "unknown" and not admission.panic and name not in view.holds
     if aim > before.weight and judged and budget.is_spent(before, view.now_s, most):
         aim = before.weight
-        why, short = f"{why}; held for now: {_often(most)}", f"{short}, held"
+        why, short = f"{why}; held for now: {_often(most)}", (*short, "held")
     elif aim < before.weight and not budget.may_fall(before, view.now_s, most):
         aim = before.weight
-        why, short = f"{why}; not lowered again for now: {_often(most)}", f"{short}, not lowered again"
+        why, short = f"{why}; not lowered again for now: {_often(most)}", (*short, "not lowered again")
     carries = _carries(name, view, count)
     position = ramp.step(start, aim, baseline, view.now_s, settings.ramp_s, settings.min_change, carries=carries)
     if want is not None:
         position = ramp.moved(start, position, view.now_s)
     if position.climb_began_s is not None and position.weight > before.weight:
-        why, short = f"{why}: on its way back to {target}", f"{short}, on its way back"
-    return _capped(_Move(target, position, why, short, reason=reason), name, want, view)
+        why, short = f"{why}: on its way back to {target}", (*short, "on its way back")
+    return _capped(_Move(target, position, why, short, cause, reason=reason), name, want, view)
 
 
 def _often(most: int) -> str:
@@ -221,6 +227,7 @@ def _capped(move: _Move, name: str, want: plan.Want | None, view: View) -> _Move
     if (cap := view.caps.get(name)) is not None and cap.maxconn is not None:
         move.most = limits.capped(cap.maxconn, move.most, baseline)
         move.why = move.why if now == move.most else f"{move.why}; {cap.told}"
+        move.cause = "limited" if move.cause == "calm" else move.cause
     return move
 
 
@@ -240,7 +247,7 @@ def _make_room(
             move = moves[name]
             move.position = ramp.moved(move.position, Position(move.target), now_s)
             move.why = f"{move.reason}: given back at once, since the others would be {filled:.0%} full"
-            move.short = f"given back at once, the others would be {filled:.0%} full"
+            move.short = "given back at once", f"the others would be {filled:.0%} full"
 
 
 def _drained(name: str, weight: int, view: View, pool: PoolSettings) -> _Move:
@@ -248,7 +255,7 @@ def _drained(name: str, weight: int, view: View, pool: PoolSettings) -> _Move:
     why = told
     if weight > 0:
         why = f"{told}; it keeps {weight}, which the others cannot carry below {pool.u_threshold:.0%} of their capacity"
-    return _capped(_Move(weight, Position(weight), why, told), name, None, view)
+    return _capped(_Move(weight, Position(weight), why, (told,), "drained"), name, None, view)
 
 
 def _pinned(
@@ -259,7 +266,7 @@ def _pinned(
     filled = rest.filled(weights, without=view.pins)
     if weight < baselines[name] and filled > rest.u_threshold + OVER:
         why = f"{why}; warning: the others are predicted to be {filled:.0%} full, above {rest.u_threshold:.0%}"
-    return _Move(weight, Position(weight), why, why)
+    return _Move(weight, Position(weight), why, (why,), "pinned")
 
 
 def _usable(server: Server, view: View) -> bool:
@@ -309,20 +316,21 @@ def _load(server: Server, view: View, pin: int | None, reduce: bool) -> plan.Loa
 
 def _why_baseline(
     name: str, verdict: Verdict | None, view: View, settings: LbengineSettings, admission: guard.Admission
-) -> str:
+) -> tuple[DecisionCause, tuple[str, ...]]:
+    """The cause, and as in `Decision.short`."""
     if not view.verdicts:
-        return f"no Verdicts for {settings.lease_s:g} s: back to the baseline"
+        return "no_verdict", (f"no Verdicts for {settings.lease_s:g} s: back to the baseline",)
     if admission.panic:
-        return f"{admission.panic}: baseline weights"
+        return "panic", (f"{admission.panic}: baseline weights",)
     if verdict is None:
-        return f"no fresh Verdict for {settings.lease_s:g} s: it keeps its baseline weight"
+        return "no_verdict", (f"no fresh Verdict for {settings.lease_s:g} s: it keeps its baseline weight",)
     if name in admission.held_back:
-        return "interference, but enough of the pool is reduced already"
+        return "enough_reduced", ("interference", "but enough of the pool is reduced already")
     if verdict.state == "calm":
-        return "calm"
+        return "calm", ("calm",)
     if verdict.state == "interference" and not verdict.shown:
-        return f"interference, but nothing shows it now: {_first(verdict)}"
-    return f"{verdict.state}: {_first(verdict)}"
+        return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
+    return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
 
 
 def _first(verdict: Verdict) -> str:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from lbengine import limits, tell
 from lbengine.account import Account
+from lbengine.algorithms import known_effect
 from lbengine.asked import Asked
 from lbengine.balancer import Balancer, Speaker
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
 from lbengine.by_hand import ByHand
-from lbengine.decide import HOLD, Decisions, View, decide
+from lbengine.decide import Decisions, View, decide
 from lbengine.doors import balancer_of
 from lbengine.inbox import Inbox
 from lbengine.meter import Rates
@@ -158,6 +159,7 @@ class Engine(Asked):
                 law=self.pool.law,
                 sentence=sentence,
                 servers=self._servers(snapshot, decisions, verdicts),
+                weights_mean=known_effect(snapshot.balance),
             )
         )
         return sentence
@@ -261,7 +263,7 @@ class Engine(Asked):
             self._remarks.append(f"{server} {before} -> {after} by someone else")
             why = "someone else set its weight; left alone until it is back at its baseline, or until pause and resume"
             self._writer.try_record(
-                self._writer.change("weight", server, before, after, why, SOMEONE_ELSE, applied=True)
+                self._writer.change("weight", server, before, after, why, SOMEONE_ELSE, "someone_else", applied=True)
             )
 
     def _view(self, snapshot: Snapshot, verdicts: Mapping[str, Verdict], now_s: float) -> View:
@@ -291,9 +293,9 @@ class Engine(Asked):
         shown = weights if self.acting else {name: position.weight for name, position in self._positions.items()}
         positions = {name: decision.position for name, decision in decisions.servers.items()}
         changes = [
-            self._writer.pending("weight", name, shown[name], position.weight, decisions.servers[name].why)
-            for name, position in positions.items()
-            if position.weight != shown[name]
+            self._writer.pending("weight", name, shown[name], decision.position.weight, decision.why, decision.cause)
+            for name, decision in decisions.servers.items()
+            if decision.position.weight != shown[name]
         ]
         wanted = {made.target for made in changes}
         # Until it is set and confirmed, a server stands where the balancer showed it.
@@ -309,13 +311,14 @@ class Engine(Asked):
         changes = []
         for name, baseline in (self._baselines or {}).items():
             decision = decisions.servers.get(name)
-            if baseline.maxconn is None or (decision is not None and decision.short == HOLD):
+            if baseline.maxconn is None or (decision is not None and decision.cause == "waiting"):
                 continue
             wanted = None if decision is None or name in self._not_our_limits else decision.maxconn
             now, then = self._writer.limits.get(name, baseline.maxconn), wanted or baseline.maxconn
             if now != then:
                 why = decision.why if decision is not None else "it takes no requests"
-                changes.append(self._writer.pending("maxconn", name, now, then, why))
+                cause = decision.cause if decision is not None else None
+                changes.append(self._writer.pending("maxconn", name, now, then, why, cause))
         self._not_our_limits &= {n for n, d in decisions.servers.items() if d.maxconn is not None}
         return changes
 

@@ -36,14 +36,14 @@ def sentence(
             )
             continue
         decision = decisions.servers.get(change.target)
-        short = decision.short if decision is not None else change.why
+        short = ", ".join(decision.short) if decision is not None else change.why
         would = "would set " if observing else ""
         parts.append(f"{would}{change.target} {change.before} -> {change.after} ({short})")
     for name, decision in decisions.servers.items():
         weight = decision.position.weight
         if name not in moved and weight < baselines[name]:
             moved.add(name)
-            parts.append(f"{name} stays at {weight} of {baselines[name]} ({decision.short.split(',')[0]})")
+            parts.append(f"{name} stays at {weight} of {baselines[name]} ({decision.short[0]})")
     for name, weight in yielded.items():
         if name not in moved:
             moved.add(name)
@@ -91,6 +91,7 @@ def servers(
                 rt_mean_ms=server.rt_mean_ms if measured is None else measured,
                 share=rps / total_rps if rps is not None and total_rps > 0 else None,
                 why="" if decision is None else decision.why,
+                cause=None if decision is None else decision.cause,
                 queue=server.queued if snapshot.counts == "requests" else None,
                 queue_mean_ms=server.queue_mean_ms,
                 balancer_rt_mean_ms=server.rt_mean_ms,

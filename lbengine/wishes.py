@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slackwater.messages import DRAINED
-
 LONGEST_S = 60.0
 KINDS = ("drain", "limit", "hold")
 WISHES = (*KINDS, "undo")
@@ -28,7 +26,7 @@ class Wish:
 
     @property
     def told(self) -> str:
-        what = DRAINED if self.maxconn is None else f"limited to {self.maxconn} at a time"
+        what = "drained" if self.maxconn is None else f"limited to {self.maxconn} at a time"
         return f"{'kept at its baseline weight' if self.hold else what} for {self.by}: {self.why}"
 
 

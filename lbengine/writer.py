@@ -12,7 +12,7 @@ from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.changes import change, lowers, value_after
 from lbengine.snapshot import BalancerError
 from slackwater.journal import JournalError
-from slackwater.messages import Change, Message
+from slackwater.messages import Change, ChangeCause, Message
 
 log = logging.getLogger("lbengine")
 
@@ -57,17 +57,30 @@ class Writer:
         self._pending: dict[tuple[str, str, int], Change] = {}
 
     def change(
-        self, what: str, target: str, before: Value, after: Value, why: str, by: str, *, applied: bool
+        self,
+        what: str,
+        target: str,
+        before: Value,
+        after: Value,
+        why: str,
+        by: str,
+        cause: ChangeCause | None = None,
+        *,
+        applied: bool,
     ) -> Change:
         now = self._wall()
-        return change(self.pool, what, target, before, after, why=why, by=by, applied=applied, time_unix_s=now)
+        return change(
+            self.pool, what, target, before, after, why=why, by=by, applied=applied, time_unix_s=now, cause=cause
+        )
 
-    def pending(self, what: str, server: str, before: int, after: int, why: str) -> Change:
+    def pending(
+        self, what: str, server: str, before: int, after: int, why: str, cause: ChangeCause | None = None
+    ) -> Change:
         """A change to make; one that is tried again keeps its first record."""
         pending = self._pending.get((what, server, after))
         if pending is not None and pending.before == before:
             return pending
-        return self.change(what, server, before, after, why, BY, applied=self.acting)
+        return self.change(what, server, before, after, why, BY, cause, applied=self.acting)
 
     def note(self, what: str, by: str, why: str) -> None:
         """Records something about the pool itself."""
@@ -129,7 +142,12 @@ class Writer:
         except BalancerError as error:
             fresh = [made for made in changes if (made.what, made.target, value_after(made)) not in tried]
             why = f"not set, tried again in the next cycle: {error}"
-            self.try_record(*(self.change(c.what, c.target, c.before, c.after, why, BY, applied=False) for c in fresh))
+            self.try_record(
+                *(
+                    self.change(made.what, made.target, made.before, made.after, why, BY, "not_set", applied=False)
+                    for made in fresh
+                )
+            )
             raise
 
     def _remember_limit(self, server: str, most: int, baselines: Mapping[str, Baseline]) -> None:
@@ -148,11 +166,11 @@ class Writer:
     ) -> list[Change]:
         """Sets server -> (shown, baseline) at once, recorded if that can be. Raises BalancerError."""
         changes = [
-            self.change(what or "weight", name, before, after, why, by, applied=True)
+            self.change(what or "weight", name, before, after, why, by, "put_back", applied=True)
             for name, (before, after) in weights.items()
         ]
         changes += [
-            self.change(what or "maxconn", name, before, after, why, by, applied=True)
+            self.change(what or "maxconn", name, before, after, why, by, "put_back", applied=True)
             for name, (before, after) in limits.items()
         ]
         if changes:

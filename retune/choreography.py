@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from retune.knowledge import Value
-from slackwater.messages import DRAINED, Change, ServerState
+from slackwater.messages import Change, ChangeCause, ServerState
 
 ANSWER_S = 40.0
 """Test, reload and reading back, and the node's own shortest time between reloads."""
@@ -29,7 +29,7 @@ class Door(Protocol):
     async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:
         """Asks lbengine to `drain`, or to `undo` that; raises NotNow."""
 
-    async def order(self, node: str, knob: str, value: Value, why: str) -> str:
+    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
         """Records and sends an Order; its id. Raises NotNow when it cannot be recorded."""
 
     def server(self, node: str) -> ServerState | None:
@@ -53,7 +53,14 @@ class Outcome:
     trouble: str = ""
 
 
-async def turn(door: Door, node: str, values: Mapping[str, Value], why: str, drain_s: float) -> Outcome:
+async def turn(
+    door: Door,
+    node: str,
+    values: Mapping[str, Value],
+    why: str,
+    drain_s: float,
+    cause: ChangeCause = "second_stage",
+) -> Outcome:
     """Retunes one node with reloads, and gives it back its requests whatever happens."""
     outcome = Outcome()
     told = f"{', '.join(f'{knob} = {value}' for knob, value in values.items())}"
@@ -71,7 +78,7 @@ async def turn(door: Door, node: str, values: Mapping[str, Value], why: str, dra
         drained = door.cycles()
         await door.wait(lambda: door.cycles() > drained and (_keeps_some(door, node) or _is_idle(door, node)), drain_s)
         try:
-            orders = {knob: await door.order(node, knob, value, why) for knob, value in values.items()}
+            orders = {knob: await door.order(node, knob, value, why, cause) for knob, value in values.items()}
         except NotNow as error:
             outcome.trouble = str(error)
             return outcome
@@ -97,7 +104,7 @@ def _is_drained(door: Door, node: str) -> bool:
 def _keeps_some(door: Door, node: str) -> bool:
     """It is drained as far as the others can carry its load, which is not wholly."""
     server = door.server(node)
-    return server is not None and 0 < server.weight == server.wanted and server.why.startswith(DRAINED)
+    return server is not None and 0 < server.weight == server.wanted and server.cause == "drained"
 
 
 def _is_idle(door: Door, node: str) -> bool:

@@ -9,7 +9,7 @@ from retune.knowledge import MAXCONN, Knowledge, Value, value_for
 from retune.search import Climb, Range
 from retune.squeeze import Squeeze
 from retune.stage import Affected, Stage
-from slackwater.messages import Change, Knobs, KnobState, Verdict
+from slackwater.messages import PUT_BACK, Change, ChangeCause, Knobs, KnobState, Verdict
 
 BY = "retune"
 FRESH_S = 15.0
@@ -17,7 +17,7 @@ FRESH_S = 15.0
 FREQUENCY = "cpu.frequency"
 RELEASE = "baseline"
 """The value that ends a lease."""
-ON_ITS_OWN = ("the lease of", "wsengine ends", "the last run did not end well")
+ON_ITS_OWN: frozenset[ChangeCause] = frozenset(("lease_ended", "engine_ended", "engine_died"))
 """Put back for a reason that is none of the knob's: it may be turned again in the same episode."""
 
 
@@ -66,6 +66,8 @@ class Node:
     search_over: bool = False
     search_told: str = ""
     """Where the search stands, for the reasons of Orders."""
+    tells_end: bool = False
+    """The next Order is the first one after the search."""
     calm_since_s: float | None = None
 
     @property
@@ -75,6 +77,7 @@ class Node:
     def forget_search(self) -> None:
         """A new episode, a new search."""
         self.climb, self.tried, self.settled_s, self.search_over, self.search_told = None, None, None, False, ""
+        self.tells_end = False
 
     def see_verdict(self, verdict: Verdict, now_s: float) -> None:
         self.verdict, self.verdict_s = verdict, now_s
@@ -85,7 +88,7 @@ class Node:
         """Takes up what an earlier run of ours has turned, as if it were in the second stage for the same reason."""
         self.knobs, self.knobs_s = knobs, now_s
         for knob in knobs.knobs:
-            ours = knob.order and knob.by == BY and not knob.why
+            ours = knob.order and knob.by == BY and can_be_turned(knob)
             if ours and knob.name not in self.held and knob.value is not None:
                 self.held[knob.name] = Held(knob.value, knob.order, now_s - 1e6)
                 self.taken_over = True
@@ -97,16 +100,23 @@ class Node:
     def see_change(self, change: Change, now_s: float, lease_s: float) -> None:
         """What the node's wsengine did of itself: a lease that ended, an operator who changed it."""
         held = self.held.get(change.what)
-        if held is None or change.applied is False or not change.why.startswith("put back"):
+        if held is None or change.applied is False or not self._is_put_back(change, held):
             return
         del self.held[change.what]
         self.settled_s = None
-        if "given back by" in change.why:
+        if change.cause == "given_back":
             return
-        if any(own in change.why for own in ON_ITS_OWN):
+        if change.cause in ON_ITS_OWN:
             self.again_s = max(self.again_s, now_s + lease_s / 2)
         else:
             self.lost[change.what] = change.why
+
+    def _is_put_back(self, change: Change, held: Held) -> bool:
+        """A wsengine of before gives no cause: its value tells."""
+        if change.cause is not None:
+            return change.cause in PUT_BACK
+        knobs = self.knobs.knobs if self.knobs is not None else []
+        return any(knob.name == change.what and change.after == knob.baseline != held.value for knob in knobs)
 
     def affected(self, now_s: float, fresh_s: float) -> Affected | None:
         """By the detector's judgement, or by what the node itself shows."""
@@ -127,7 +137,7 @@ class Node:
         """The knobs that may be turned now, by name."""
         if self.knobs is None or now_s - self.knobs_s > FRESH_S:
             return {}
-        return {knob.name: knob for knob in self.knobs.knobs if not knob.why and knob.name not in self.lost}
+        return {knob.name: knob for knob in self.knobs.knobs if can_be_turned(knob) and knob.name not in self.lost}
 
     def wanted(self, knowledge: Knowledge, now_s: float) -> dict[str, Value]:
         """The values that the knobs should have in the second stage; what is not named is as it is without us."""
@@ -158,6 +168,11 @@ class Node:
         """The median of the p95s that were said since then; None with too few of them."""
         times = sorted(ms for at_s, ms in self.times_ms if at_s >= since_s)
         return times[len(times) // 2] if len(times) >= 5 else None
+
+
+def can_be_turned(knob: KnobState) -> bool:
+    """A wsengine of before gives no cause, only words where it cannot."""
+    return knob.cause is None and not knob.why
 
 
 def reloads(knobs: Knobs | None, name: str) -> bool:

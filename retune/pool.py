@@ -15,7 +15,7 @@ from retune.node import FREQUENCY, RELEASE, Held, Node, reloads
 from retune.searching import Searching
 from retune.stage import Stage, Timing, has_room
 from slackwater.config import PoolSettings, RetuneSettings
-from slackwater.messages import Change, Cycle, Knobs, KnobState, Sample, Verdict
+from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
 
 log = logging.getLogger("retune")
 
@@ -200,7 +200,9 @@ class Pool:
             if knob in changing:
                 continue
             held.sent_s = now_s
-            if (order := await self._order(node, knob, held.value, f"renewed: {self._why(node)}")) is not None:
+            if (
+                order := await self._order(node, knob, held.value, f"renewed: {self._why(node)}", "renewed")
+            ) is not None:
                 held.order = order
 
     async def _turn_directly(self, node: Node, now_s: float) -> None:
@@ -214,12 +216,16 @@ class Pool:
         else:
             node.held[knob] = Held(value, order, self._clock())
 
-    async def _order(self, node: Node, knob: str, value: Value, why: str) -> str | None:
+    async def _order(
+        self, node: Node, knob: str, value: Value, why: str, cause: ChangeCause = "second_stage"
+    ) -> str | None:
         try:
-            return await self._site.order(node.name, knob, value, why)
+            order = await self._site.order(node.name, knob, value, why, "search_over" if node.tells_end else cause)
         except NotNow as error:
             self._say(node.name, str(error))
             return None
+        node.tells_end = False
+        return order
 
     # --- what should be
 
@@ -281,7 +287,10 @@ class Pool:
 
     async def _retune(self, node: Node, due: Mapping[str, Value]) -> None:
         why = self._why(node) if node.stage.entered else "the episode is over"
-        outcome = await choreography.turn(self._site, node.name, due, why, self.settings.drain_s)
+        cause: ChangeCause = "search_over" if node.tells_end else "second_stage"
+        outcome = await choreography.turn(self._site, node.name, due, why, self.settings.drain_s, cause)
+        if not outcome.trouble:
+            node.tells_end = False
         now_s = self._clock()
         node.again_s = now_s + self.settings.reload_min_interval_s
         for knob, said in outcome.changes.items():

@@ -112,7 +112,7 @@ class Searching:
         node.search_told = f"try {climb.tries + 1} of a search; p95 so far: {measured(climb)}"
 
     def _end(self, node: Node, climb: Climb, why: str) -> None:
-        node.tried, node.search_over = climb.best_values, True
+        node.tried, node.search_over, node.tells_end = climb.best_values, True, True
         tries = f"{climb.tries} {'try' if climb.tries == 1 else 'tries'}"
         node.search_told = f"search over after {tries}: {words(climb.best_values)}, {why}; p95: {measured(climb)}"
         log.info("%s: %s", node.name, node.search_told)

@@ -21,7 +21,7 @@ from retune.pool import Pool
 from slackwater.bus import Bus, BusError
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import Journal, JournalError, journal_path
-from slackwater.messages import VERSION, Change, Cycle, Order, ServerState
+from slackwater.messages import VERSION, Change, ChangeCause, Cycle, Order, ServerState
 from slackwater.signing import Signer
 
 log = logging.getLogger("retune")
@@ -119,7 +119,7 @@ class BusSite:
         if "error" in answer:
             raise NotNow(f"lbengine: {answer['error']}")
 
-    async def order(self, node: str, knob: str, value: Value, why: str) -> str:
+    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
         if self._signer is None or not self._bus.connected:
             raise NotNow("the bus is away" if self._signer else "there is no key to sign Orders with")
         now_unix_s = time.time()
@@ -136,7 +136,7 @@ class BusSite:
             by=BY,
         )
         told = f"for {self._lease_s:g} s: {why}"
-        change = self._change(order.id, node, f"order {knob}", None, value, told, applied=True)
+        change = self._change(order.id, node, f"order {knob}", None, value, told, cause, applied=True)
         try:
             await asyncio.to_thread(self._journal.record, change)
         except JournalError as error:
@@ -146,7 +146,7 @@ class BusSite:
         return order.id
 
     async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
-        change = self._change(uuid.uuid4().hex, node, what, before, after, why, applied=False)
+        change = self._change(uuid.uuid4().hex, node, what, before, after, why, "second_stage", applied=False)
         try:
             await asyncio.to_thread(self._journal.record, change)
         except JournalError as error:
@@ -154,9 +154,19 @@ class BusSite:
         await self._bus.publish(change)
 
     def _change(
-        self, id_: str, node: str, what: str, before: Value | None, after: Value | None, why: str, *, applied: bool
+        self,
+        id_: str,
+        node: str,
+        what: str,
+        before: Value | None,
+        after: Value | None,
+        why: str,
+        cause: ChangeCause,
+        *,
+        applied: bool,
     ) -> Change:
-        return Change(VERSION, id_, self._pool.name, time.time(), what, node, before, after, why, BY, applied)
+        now = time.time()
+        return Change(VERSION, id_, self._pool.name, now, what, node, before, after, why, BY, applied, cause=cause)
 
     def server(self, node: str) -> ServerState | None:
         cycle = self._listener.cycle if self._listener is not None else None

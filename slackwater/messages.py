@@ -27,6 +27,79 @@ Count = Annotated[int, Meta(ge=0)]
 Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
 State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
 Mode = Literal["observe", "act"]
+DecisionCause = Literal[
+    "calm",
+    "interference",
+    "overload",
+    "all_slow",
+    "unknown",
+    "not_shown",
+    "enough_reduced",
+    "panic",
+    "no_verdict",
+    "waiting",
+    "measured",
+    "limited",
+    "drained",
+    "not_drained",
+    "pinned",
+    "bounded",
+]
+"""What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
+enough_reduced: interference, but enough of the pool is reduced. panic: no Verdict is believed. no_verdict: there is no
+fresh one. waiting: for the first one. measured: it keeps its baseline weight while its values are searched. limited,
+drained, not_drained: the second stage asked for it. pinned: by a person. bounded: the guard's last word."""
+ChangeCause = (
+    DecisionCause
+    | Literal[
+        "not_set",
+        "put_back",
+        "someone_else",
+        "second_stage",
+        "renewed",
+        "search_over",
+        "ordered",
+        "refused",
+        "given_back",
+        "lease_ended",
+        "not_as_ordered",
+        "by_hand",
+        "engine_ended",
+        "engine_died",
+        "not_put_back",
+    ]
+)
+"""not_set: the balancer did not take it. put_back: lbengine set the baseline again. someone_else: somebody else changed
+it. second_stage, renewed, search_over: an Order for an episode, one that renews a lease, the first one after a search.
+ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered, by_hand, engine_ended,
+engine_died: why a wsengine put a knob back, as `someone_else`. not_put_back: it could not, and tries again."""
+PUT_BACK: frozenset[ChangeCause] = frozenset(
+    ("given_back", "lease_ended", "not_as_ordered", "by_hand", "engine_ended", "engine_died", "someone_else")
+)
+"""Causes of a wsengine's Changes that put a knob back."""
+AbsenceCause = Literal[
+    "switched_off",
+    "no_interface",
+    "no_capture",
+    "lacks_capability",
+    "no_libpfm",
+    "no_hardware_counters",
+    "no_perf_event",
+    "may_not_count",
+    "container_forbids",
+    "no_process",
+    "no_psi",
+    "no_cgroup",
+    "permission_denied",
+]
+"""What is missing where a monitor cannot measure something, and something can be done about it: lacks_capability,
+CAP_NET_RAW as a rule; may_not_count: the kernel forbids hardware counters; container_forbids: a container's seccomp
+profile; permission_denied: a file may not be read."""
+KnobCause = Literal["not_read", "unreadable", "ending", "someone_else"]
+"""not_read: not yet. unreadable: what it needs is not there. ending: it is being put back. someone_else: somebody else
+changed it in this episode."""
+WeightsMean = Literal["share", "concurrency", "keys", "none"]
+"""share: of the requests. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""
 
 
 class MessageError(ValueError):
@@ -274,6 +347,8 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Periods before this one that were left out because the one before took too long."""
     absent: dict[str, str] = {}
     """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
+    absence_causes: dict[str, AbsenceCause] = {}
+    """The same names with the causes of those that have one, for programs."""
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):
@@ -366,6 +441,8 @@ class Change(msgspec.Struct, omit_defaults=True):
     """What it was predicted to become by this change."""
     follows: str = ""
     """Id of the Change whose outcome this tells; of a wsengine's Change the Order's, whose Change has the same id."""
+    cause: ChangeCause | None = None
+    """`why` for programs; absent where `what` says it, and in Changes of before."""
 
 
 class KnobState(msgspec.Struct, omit_defaults=True):
@@ -391,6 +468,8 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     """What is left of its lease."""
     why: str = ""
     """Why it cannot be turned here; empty: it can."""
+    cause: KnobCause | None = None
+    """The same for programs; absent: it can be turned, or a wsengine of before says why not."""
 
 
 class Knobs(msgspec.Struct, omit_defaults=True):
@@ -404,11 +483,6 @@ class Knobs(msgspec.Struct, omit_defaults=True):
     """Nodes of one kind are alike: what was good for one is good for the other."""
     knobs: list[KnobState]
     """One for each knob that the node's configuration lists."""
-
-
-DRAINED = "drained"
-"""How `ServerState.why` begins for a server that is drained for the second stage, as far as the others can carry its
-load."""
 
 
 class ServerState(msgspec.Struct, omit_defaults=True):
@@ -438,6 +512,8 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     maxconn: Count | None = None
     """Most requests that the balancer lets into this server at a time; absent: no limit."""
     why: str = ""
+    cause: DecisionCause | None = None
+    """`why` for programs; absent where nothing is decided."""
 
 
 class Cycle(msgspec.Struct, omit_defaults=True):
@@ -454,6 +530,8 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     sentence: str
     """What this cycle did, in a line."""
     servers: list[ServerState]
+    weights_mean: WeightsMean | None = None
+    """What weights set under `balance`; absent: it is not known."""
 
 
 Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs

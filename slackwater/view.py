@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from slackwater.journal import Journal, Reading
-from slackwater.messages import Change, Knobs, Mode, Resource, ServerState, State, Verdict
+from slackwater.messages import Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
 from slackwater.percentile import pooled_ms
 
 STALE_AFTER_S = 3.0
@@ -19,8 +19,6 @@ SERVING = ("UP", "no check")
 """How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
 KNOBS_FRESH_S = 20.0
 """A wsengine says what its knobs are every 5 s; one that is silent for longer may have put everything back."""
-BY_CONNECTIONS = "leastconn"
-"""How the balance algorithms begin under which a weight above 0 says little of the share."""
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
@@ -33,6 +31,15 @@ WORDS: dict[State, str] = {
     "all_slow": "all slow",
     "unknown": "unknown",
 }
+_TOLD_WITH: dict[DecisionCause, State] = {
+    "interference": "interference",
+    "not_shown": "interference",
+    "enough_reduced": "interference",
+    "overload": "overload",
+    "all_slow": "all_slow",
+    "unknown": "unknown",
+}
+"""Causes of lbengine's decisions whose reason has the Verdict's in it."""
 _URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
 _TOLD: tuple[tuple[State, str], ...] = (("interference", "beside a noisy neighbour"), ("overload", "overloaded"))
 
@@ -55,7 +62,7 @@ class Row(msgspec.Struct):
     share: float | None
     """Share of the pool's requests in the last second."""
     share_wanted: float | None
-    """What the wanted weights say; None where weights do not decide it (least connections)."""
+    """What the wanted weights say; None where weights do not set it (least connections, hashes), or it is not known."""
     rt_p95_ms: float | None
     rt_p99_ms: float | None
     cpu: float | None
@@ -104,7 +111,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
     stale = age_s is None or age_s > STALE_AFTER_S
     silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
-    by_weight = cycle is not None and not cycle.balance.startswith(BY_CONNECTIONS)
+    by_weight = cycle is not None and cycle.weights_mean == "share"
     wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
 
     served = sum(reading.rps or 0.0 for reading in readings.values())
@@ -233,9 +240,10 @@ def _reasons(server: ServerState | None, state: State, why: str, stale: bool) ->
     if server is not None and not stale:
         if not server.status.startswith(SERVING):
             parts.append(f"{server.status} in the balancer")
-        if server.why and server.why != state:
+        rests = server.cause == "calm" and server.wanted == server.baseline
+        if server.why and not (rests and state == "calm"):
             parts.append(server.why)
-            if server.why.startswith(state) or why in server.why:
+            if server.cause is not None and _TOLD_WITH.get(server.cause) == state:
                 why = ""
     return "; ".join([*parts, why] if why else parts)
 

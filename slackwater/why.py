@@ -113,7 +113,7 @@ def _without_orders(changes: list[Change]) -> tuple[list[Change], int]:
     """Without the Orders whose outcome is told, by the node that it came to; and how many only renewed a lease."""
     answered = {made.follows for made in changes if made.follows}
     orders = [made for made in changes if made.what.startswith("order ")]
-    renewed = {made.id for made in orders if ": renewed: " in made.why}
+    renewed = {made.id for made in orders if made.cause == "renewed"}
     left_out = renewed | {made.id for made in orders if made.id in answered}
     return [made for made in changes if made.id not in left_out], len(renewed)
 

@@ -15,7 +15,7 @@ from retune.memory import Memory
 from retune.node import RELEASE
 from retune.pool import Pool
 from slackwater.config import PoolSettings, RetuneSettings
-from slackwater.messages import Change, Cycle, Knobs, KnobState, ServerState, State, Verdict
+from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, ServerState, State, Verdict
 
 NODES = ("web1", "web2", "web3")
 CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"
@@ -30,6 +30,10 @@ class PlayedSite:
         self.logged_s: list[float] = []
         """When each line of `log` was written."""
         self.notes: list[str] = []
+        self.causes: list[tuple[str, str, ChangeCause]] = []
+        """Node, knob and cause of each Order."""
+        self.says_causes = True
+        """False: the nodes' wsengines are of before, and give words only."""
         self.drained: set[str] = set()
         self.moved: set[str] = set()
         """Servers that the law has relieved."""
@@ -61,7 +65,8 @@ class PlayedSite:
     async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:  # noqa: ARG002
         self._write(f"limit {node} {maxconn}")
 
-    async def order(self, node: str, knob: str, value: Value, why: str) -> str:
+    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
+        self.causes.append((node, knob, cause))
         self._write(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
         id_ = f"o{len(self.log)}"
         before = self.own(node, knob)
@@ -73,10 +78,13 @@ class PlayedSite:
             else:
                 self.values[node, knob] = value
                 self.orders[node, knob] = id_
-        told = (
-            f"refused: {self.refuses}" if refused else ("put back: given back by retune" if value == RELEASE else "ok")
+        came_to: ChangeCause = "refused" if refused else "given_back" if value == RELEASE else "ordered"
+        after = self.own(node, knob)
+        change = Change(
+            1, f"c{id_}", "web", 0.0, knob, node, before, after, "words", "wsengine", not refused, follows=id_
         )
-        change = Change(1, f"c{id_}", "web", 0.0, knob, node, before, value, told, "wsengine", not refused, follows=id_)
+        if self.says_causes:
+            change.cause = came_to
         self.answers[id_] = change
         if self.pool is not None and not why.startswith("renewed"):
             self.pool.see(change)
@@ -88,8 +96,18 @@ class PlayedSite:
     def server(self, node: str) -> ServerState | None:
         drained = node in self.drained
         weight = self.kept if drained else 30 if node in self.moved else 100
-        flying, why = self.in_flight.get(node, 0), "drained for retune: a test" if drained else "calm"
-        return ServerState(node, "UP", weight, 100, weight, rps=80.0, in_flight=flying, maxconn=50, why=why)
+        return ServerState(
+            node,
+            "UP",
+            weight,
+            100,
+            weight,
+            rps=80.0,
+            in_flight=self.in_flight.get(node, 0),
+            maxconn=50,
+            why="words",
+            cause="drained" if drained else "calm",
+        )
 
     def cycles(self) -> int:
         self._cycles += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from real_haproxy import PATIENCE_S, backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers
 
-from lbengine.algorithms import ALGORITHMS, effect
+from lbengine.algorithms import ALGORITHMS, effect, known_effect
 from lbengine.haproxy import BalancerError, HAProxy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,6 +108,7 @@ def test_each_algorithm_is_documented() -> None:
 
 def test_an_algorithm_of_the_future_is_taken_for_one_that_shares() -> None:
     assert effect("newrr") == "share"
+    assert known_effect("newrr") is None
 
 
 @pytest.mark.parametrize(
@@ -123,5 +124,5 @@ def test_an_algorithm_of_the_future_is_taken_for_one_that_shares() -> None:
     ],
 )
 def test_the_schedulers_of_ipvs_have_their_effect_too(scheduler: str, does: str) -> None:
-    assert effect(scheduler) == does
+    assert effect(scheduler) == known_effect(scheduler) == does
     assert scheduler not in ALGORITHMS

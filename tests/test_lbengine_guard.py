@@ -306,6 +306,7 @@ def test_a_drain_that_the_others_can_carry_takes_all_weight() -> None:
     found = four(700.0, drains=drain("host1"))
     assert weights_of(found) == [100, 0, 100, 100]
     assert found.servers["host1"].why == "drained for retune: php-fpm reloads"
+    assert found.servers["host1"].cause == "drained"
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
@@ -346,6 +347,7 @@ def test_a_drain_beyond_the_blast_radius_is_refused_in_words() -> None:
     assert found.servers["host3"].why == (
         "not drained: at most 50% of the pool may be reduced at a time, and never its last server"
     )
+    assert found.servers["host3"].cause == "not_drained"
 
 
 def test_a_pin_wins_and_what_it_does_to_the_others_is_said() -> None:
@@ -355,7 +357,8 @@ def test_a_pin_wins_and_what_it_does_to_the_others_is_said() -> None:
     assert hard.servers["host1"].why == (
         "pinned at 0 by anna; warning: the others are predicted to be 111% full, above 80%"
     )
-    assert hard.servers["host1"].short == hard.servers["host1"].why
+    assert hard.servers["host1"].short == (hard.servers["host1"].why,)
+    assert hard.servers["host1"].cause == "pinned"
 
 
 def test_a_pin_goes_before_a_verdict_where_the_blast_radius_has_room_for_one_only() -> None:

@@ -77,6 +77,7 @@ def test_unknown_fields_are_tolerated(kind: str) -> None:
         ("order", "lease_s", 0, "$.lease_s"),
         ("change", "applied", "yes", "$.applied"),
         ("cycle", "servers", [{"server": "a"}], "$.servers[0]"),
+        ("cycle", "weights_mean", "luck", "$.weights_mean"),
     ],
 )
 def test_wrong_value_is_refused_with_the_fields_name(kind: str, field: str, value: object, named: str) -> None:
@@ -119,6 +120,28 @@ def test_usual_names_are_accepted(name: str) -> None:
     fine = {**golden("sample"), "node": name}
     validator("sample").validate(fine)
     decode("sample", json.dumps(fine))
+
+
+def test_messages_of_before_have_no_causes() -> None:
+    for kind in ("change", "cycle", "knobs", "sample"):
+        for path in EXAMPLES:
+            if kind_of(path) != kind:
+                continue
+            text = path.read_text()
+            old = json.loads(text)
+            old.pop("cause", None)
+            old.pop("absence_causes", None)
+            for part in [*old.get("servers", []), *old.get("knobs", [])]:
+                part.pop("cause", None)
+            assert b'"cause"' not in encode(decode(kind, json.dumps(old)))
+
+
+def test_a_cycle_of_before_leaves_open_what_weights_mean() -> None:
+    old = golden("cycle")
+    del old["weights_mean"]
+    found = decode("cycle", json.dumps(old))
+    assert isinstance(found, messages.Cycle)
+    assert found.weights_mean is None
 
 
 def test_absent_values_are_left_out_of_the_json() -> None:

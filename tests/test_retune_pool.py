@@ -11,12 +11,17 @@ import pytest
 from played_retune import CHILDREN, FREQUENCY, NODES, Story, play
 
 from retune.choreography import NotNow
-from slackwater.messages import Change
+from slackwater.messages import Change, ChangeCause
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path
+
+
+def put_back(after: int, cause: ChangeCause | None) -> Change:
+    """What a wsengine says that put the number of children back."""
+    return Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, after, "words", "wsengine", True, cause=cause)
 
 
 def of(log: list[str]) -> list[str]:
@@ -193,9 +198,8 @@ def test_what_an_operator_changed_is_theirs_until_the_episode_is_over(folder: Pa
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
-        why = "put back: the site's own pm.max_children is 3 now, it was 4: theirs holds"
         del story.site.orders["web1", CHILDREN], story.site.values["web1", CHILDREN]
-        story.pool.see(Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, 3, why, "wsengine", True))
+        story.pool.see(put_back(3, "someone_else"))
         assert not [line for line in await story.run(90.0) if CHILDREN in line]
 
     play(tell())
@@ -207,9 +211,44 @@ def test_what_a_crashed_wsengine_put_back_is_turned_again(folder: Path) -> None:
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
         del story.site.orders["web1", CHILDREN], story.site.values["web1", CHILDREN]
-        why = "put back: the last run did not end well"
-        story.pool.see(Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, 4, why, "wsengine", True))
+        story.pool.see(put_back(4, "engine_died"))
         assert f"order web1 {CHILDREN} 16" in await story.run(60.0)
+
+    play(tell())
+
+
+@pytest.mark.parametrize("cause", [None, "not_as_ordered"])
+def test_what_was_put_back_for_a_reason_of_its_own_or_an_unknown_one_is_left_alone(
+    folder: Path, cause: ChangeCause | None
+) -> None:
+    """A wsengine of before gives no cause: the value tells that it put the knob back."""
+
+    async def tell() -> None:
+        story = Story(folder)
+        story.site.says_causes = cause is not None
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(40.0)
+        del story.site.orders["web1", CHILDREN], story.site.values["web1", CHILDREN]
+        story.pool.see(put_back(4, cause))
+        assert not [line for line in await story.run(90.0) if CHILDREN in line]
+        story.states.clear()
+        await story.run(30.0)
+        story.states["web1"] = ("interference", 0.5)
+        assert f"order web1 {CHILDREN} 16" in await story.run(45.0)
+
+    play(tell())
+
+
+def test_words_decide_nothing(folder: Path) -> None:
+    """What a Change says for people may be anything."""
+
+    async def tell() -> None:
+        story = Story(folder)
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(40.0)
+        why = "put back: given back by nobody"
+        story.pool.see(Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, 16, why, "wsengine", True, cause="ordered"))
+        assert f"order web1 {CHILDREN} 16 renewed" in await story.run(30.0)
 
     play(tell())
 

@@ -73,6 +73,8 @@ def test_one_node_searches_at_a_time_and_the_next_takes_what_was_found(folder: P
         assert found != "16"
         for node in ("web2", "web3"):
             assert [value for name, value in tried[3:] if name == node] == [found, RELEASE, found]
+        told = [node for node, _, cause in story.site.causes if cause == "search_over"]
+        assert told == list(NODES), "the first Order after each search says that it is over"
 
     play(tell())
 
@@ -119,8 +121,8 @@ def test_an_operators_change_ends_a_search(folder: Path) -> None:
         story = Search(folder, 12)
         story.states["web1"] = ("interference", 0.5)
         await story.run(60.0)
-        why = "put back: somebody else changed it: theirs holds"
-        story.pool.see(Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, 5, why, "wsengine", True))
+        of_theirs = Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, 5, "words", "wsengine", True, cause="someone_else")
+        story.pool.see(of_theirs)
         assert await story.tried(300.0) == []
 
     play(tell())

@@ -13,6 +13,7 @@ from slackwater.messages import (
     Change,
     Cpu,
     Cycle,
+    DecisionCause,
     Knobs,
     KnobState,
     Mode,
@@ -22,6 +23,7 @@ from slackwater.messages import (
     State,
     Traffic,
     Verdict,
+    WeightsMean,
 )
 from slackwater.view import describe_change, duration, pool_view
 
@@ -46,18 +48,24 @@ class Pool:
         resource: Resource | None = "cache" if state == "interference" else None
         self.journal.record(Verdict(1, node, "web", at, state, at - 5, 0.5, [path, "2 of 3"], "thresholds", resource))
 
-    def cycle(self, *servers: ServerState, mode: Mode = "act") -> None:
-        sentence = "web: unchanged"
-        self.journal.record(
-            Cycle(1, "web", self.now_unix_s, mode, False, "roundrobin", "optimal", sentence, list(servers))
-        )
+    def cycle(
+        self,
+        *servers: ServerState,
+        mode: Mode = "act",
+        balance: str = "roundrobin",
+        weights_mean: WeightsMean | None = "share",
+    ) -> None:
+        at, sentence = self.now_unix_s, "web: unchanged"
+        self.journal.record(Cycle(1, "web", at, mode, False, balance, "optimal", sentence, list(servers), weights_mean))
 
     def view(self, after_s: float = 0.0, servers: dict[str, str] | None = None) -> view.PoolView:
         return pool_view(self.journal, "web", self.now_unix_s + after_s, servers)
 
 
-def server(name: str, why: str = "", weight: int = 100, status: str = "UP") -> ServerState:
-    return ServerState(name, status, weight, 100, weight, rps=70.0, why=why)
+def server(
+    name: str, why: str = "", weight: int = 100, status: str = "UP", cause: DecisionCause | None = None
+) -> ServerState:
+    return ServerState(name, status, weight, 100, weight, rps=70.0, why=why, cause=cause)
 
 
 @pytest.fixture
@@ -79,6 +87,25 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
     assert (first.why, first.resource) == ("because; 2 of 3", "cache")
     assert second.resource is None
     assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "no Verdict yet", None, 70.0)
+
+
+@pytest.mark.parametrize(
+    ("balance", "weights_mean", "wanted"),
+    [
+        ("roundrobin", "share", 0.5),
+        ("wrr", "share", 0.5),
+        ("leastconn", "concurrency", None),
+        ("wlc", "concurrency", None),
+        ("mh", "keys", None),
+        ("rr", "none", None),
+        ("newrr", None, None),
+    ],
+)
+def test_a_wanted_share_is_shown_only_where_weights_set_shares(
+    pool: Pool, balance: str, weights_mean: WeightsMean | None, wanted: float | None
+) -> None:
+    pool.cycle(server("host1"), server("host2"), balance=balance, weights_mean=weights_mean)
+    assert [row.share_wanted for row in pool.view().rows] == [wanted, wanted]
 
 
 def test_a_silent_controller_is_never_calm(pool: Pool) -> None:
@@ -125,17 +152,23 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
     pool.verdict("host2", "interference", "run delay 9x")
     pool.verdict("host3", "calm")
     pool.verdict("host4", "calm")
+    pool.verdict("host5", "calm")
+    pool.verdict("host6", "interference", "run delay 7x")
     pool.cycle(
-        server("host1", "interference: run delay 14x, weight 0"),
-        server("host2", "guard: half of the pool is reduced already"),
+        server("host1", "words of any kind, run delay 14x", 0, cause="interference"),
+        server("host2", "interference: run delay 9x: baseline weights", cause="panic"),
         server("host3", "ramp", status="DOWN"),
-        server("host4", "calm"),
+        server("host4", "all is well", cause="calm"),
+        server("host5", "calm: on its way back to 100", 40, cause="calm"),
+        server("host6", "of an lbengine of before"),
     )
     assert [row.why for row in pool.view().rows] == [
-        "interference: run delay 14x, weight 0",
-        "guard: half of the pool is reduced already; run delay 9x; 2 of 3",
+        "words of any kind, run delay 14x",
+        "interference: run delay 9x: baseline weights; run delay 9x; 2 of 3",
         "DOWN in the balancer; ramp",
         "",
+        "calm: on its way back to 100",
+        "of an lbengine of before; run delay 7x; 2 of 3",
     ]
 
 

@@ -21,7 +21,19 @@ from real_processes import free_address
 
 from slackwater.config import ControllerSettings, parse
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, Cpu, Cycle, Message, Mode, Sample, ServerState, State, Traffic, Verdict
+from slackwater.messages import (
+    Change,
+    ChangeCause,
+    Cpu,
+    Cycle,
+    Message,
+    Mode,
+    Sample,
+    ServerState,
+    State,
+    Traffic,
+    Verdict,
+)
 from web import create_app
 from web.live import MOST_STREAMS
 from web.reader import Reader
@@ -63,11 +75,13 @@ def story(
         messages.append(Verdict(1, node, "web", T0, state, T0 - 42, 0.8, ["run delay 14x"], "thresholds"))
     weights = {"web1": 0 if mode == "act" else 100, "web2": 100}
     servers = [
-        ServerState(name, "UP", weight, 100, 0 if name == "web1" else 100, why=why if name == "web1" else "")
-        for name, weight in weights.items()
+        ServerState("web1", "UP", weights["web1"], 100, 0, why=why, cause="interference"),
+        ServerState("web2", "UP", weights["web2"], 100, 100),
     ]
-    messages.append(Change(1, "c1", "web", T0 - 42, "weight", "web1", 100, 0, why, "lbengine", mode == "act"))
-    messages.append(Cycle(1, "web", T0, mode, False, "roundrobin", "optimal", sentence, servers))
+    done = mode == "act"
+    cause: ChangeCause = "interference"
+    messages.append(Change(1, "c1", "web", T0 - 42, "weight", "web1", 100, 0, why, "lbengine", done, cause=cause))
+    messages.append(Cycle(1, "web", T0, mode, False, "roundrobin", "optimal", sentence, servers, "share"))
     return messages
 
 
@@ -190,13 +204,13 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
     answer = client.get("/").text
     assert "<script>alert" not in answer
     page = Texts(answer)
-    assert page.fields["why"][0] == f"{MARKUP}; run delay 14x"
+    assert page.fields["why"][0] == MARKUP
     assert page.fields["why"][-1] == MARKUP
     assert page.fields["sentence"] == [MARKUP]
     assert page.fields["node"][3] == MARKUP
     assert [tag for tag, _ in page.tags if tag in {"script", "b"}].count("script") == 1
     event = json.loads(Reader(settings_in(tmp_path), lambda: T0).event_json())
-    assert event["pools"][0]["rows"][0]["why"] == f"{MARKUP}; run delay 14x", "as data; the script sets it as text"
+    assert event["pools"][0]["rows"][0]["why"] == MARKUP, "as data; the script sets it as text"
 
 
 def test_the_scripts_never_write_markup() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from flask.testing import FlaskClient
 from test_web import MARKUP, T0, Clock, Texts, story
@@ -14,7 +15,7 @@ from test_web_login import settings_in
 from slackwater import state_dir
 from slackwater.config import load
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, Sample, Verdict
+from slackwater.messages import Change, Cycle, Message, Sample, Verdict, WeightsMean
 from web import create_app
 from web.model import model_page
 
@@ -52,6 +53,27 @@ def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskCli
     assert "p95 60 ms → 9.0 ms" in page
     assert "the pool&#39;s p95 60.0 -&gt; 8.0 ms" in page
     assert "With static weights (estimate)" in page.replace("( ", "(")
+
+
+@pytest.mark.parametrize(
+    ("balance", "weights_mean", "told"),
+    [
+        ("roundrobin", "share", "no estimate: too little was measured before it began"),
+        ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not say how the requests are split"),
+        ("wlc", "concurrency", "no estimate: under `wlc` weights do not say how the requests are split"),
+        ("newrr", None, "no estimate: it is not known whether weights say how the requests are split"),
+    ],
+)
+def test_static_weights_are_estimated_only_where_weights_set_shares(
+    client: FlaskClient, journal: Journal, balance: str, weights_mean: WeightsMean | None, told: str
+) -> None:
+    def under(message: Message) -> Message:
+        if not isinstance(message, Cycle):
+            return message
+        return msgspec.structs.replace(message, balance=balance, weights_mean=weights_mean)
+
+    journal.record(*map(under, story()))
+    assert told in text(client.get(EPISODE).text)
 
 
 def test_an_episode_links_to_its_time_in_grafana(client: FlaskClient) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from slackwater.journal import Journal, journal_path
-from slackwater.messages import Change, Resource, State, Verdict
+from slackwater.messages import Change, ChangeCause, Resource, State, Verdict
 from slackwater.why import Story, as_text, story
 
 NOW = time.time()
@@ -127,14 +127,14 @@ def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: 
 
 
 def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: Journal) -> None:
-    def of_retune(id_: str, at_s: float, what: str, why: str, by: str, follows: str = "") -> Change:
-        return Change(1, id_, "web", NOW + at_s, what, "web1", 4, 16, why, by, True, follows=follows)
+    def of_retune(id_: str, at_s: float, what: str, why: str, by: str, cause: ChangeCause, follows: str = "") -> Change:
+        return Change(1, id_, "web", NOW + at_s, what, "web1", 4, 16, why, by, True, follows=follows, cause=cause)
 
     journal.record(
-        of_retune("o1", -70.0, "order php_fpm.max_children", "for 60 s: run delay", "retune"),
-        of_retune("c1", -69.0, "php_fpm.max_children", "run delay; 16 processes", "wsengine", "o1"),
-        of_retune("o2", -50.0, "order php_fpm.max_children", "for 60 s: renewed: run delay", "retune"),
-        of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune"),
+        of_retune("o1", -70.0, "order php_fpm.max_children", "for 60 s: run delay", "retune", "second_stage"),
+        of_retune("c1", -69.0, "php_fpm.max_children", "run delay; 16 processes", "wsengine", "ordered", "o1"),
+        of_retune("o2", -50.0, "order php_fpm.max_children", "for 60 s: once more: run delay", "retune", "renewed"),
+        of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune", "second_stage"),
     )
     text = as_text(told(journal))
     assert "web1 php_fpm.max_children 4 -> 16: run delay; 16 processes (by wsengine)" in text

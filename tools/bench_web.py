@@ -81,7 +81,7 @@ def tick(nodes: list[str], now: float, number: int) -> list[Message]:
         for p, node in enumerate(nodes)
     ]
     sentence = f"web: {SLOW} stay at 20 of 100 (interference); {len(nodes) - SLOW} others unchanged"
-    told.append(Cycle(1, "web", now, "act", False, "roundrobin", "optimal", sentence, servers))
+    told.append(Cycle(1, "web", now, "act", False, "roundrobin", "optimal", sentence, servers, "share"))
     return told
 
 

@@ -13,7 +13,7 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal import History, Journal, NodeSeries
 from slackwater.messages import Change
 from slackwater.percentile import pooled_ms
-from slackwater.view import BY_CONNECTIONS, SYMBOLS, WORDS, duration
+from slackwater.view import SYMBOLS, WORDS, duration
 from slackwater.why import Story, episodes, with_changes
 from web.shown import NOTHING, episode_url, ms, number, percent
 from web.story import Told, tell
@@ -230,8 +230,10 @@ def _static(
     baselines = {pool.servers.get(server.server, server.server): float(server.baseline) for server in cycle.servers}
     if static_weights.stayed(during, baselines):
         return _felt(_means(during)), True, "All weights were at their baselines, so it was measured."
-    if cycle.balance.startswith(BY_CONNECTIONS):
-        return None, False, "no estimate: under least connections weights do not say how the requests are split"
+    if cycle.weights_mean is None:
+        return None, False, "no estimate: it is not known whether weights say how the requests are split"
+    if cycle.weights_mean != "share":
+        return None, False, f"no estimate: under `{cycle.balance}` weights do not say how the requests are split"
     if before.step_s > FINEST_S:
         return None, False, "no estimate: the Samples of its first moments are no longer kept"
     found, ground = static_weights.estimate(journal, pool, told.node, told.since_unix_s, baselines, before)

@@ -6,7 +6,6 @@ What belongs here and what it means stands in docs/dashboard.md; the Grafana das
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,7 +174,7 @@ def _changes(journal: Journal, now: float) -> Iterator[Metric]:
         key = (change.pool, change.what, reason_of(change), str(change.applied).lower())
         counts[key] = counts.get(key, 0) + 1
         failed.setdefault(change.pool, 0)
-        failed[change.pool] += change.why.startswith("not set")
+        failed[change.pool] += change.cause == "not_set"
     for key, count in counts.items():
         reasons.add_metric(list(key), count)
     for pool, count in failed.items():
@@ -189,9 +188,10 @@ def _changes(journal: Journal, now: float) -> Iterator[Metric]:
 
 def reason_of(change: Change) -> str:
     """A Change's reason as one of few words: the state it was made for, or what was done."""
-    word = (re.match(r"[a-z_]+", change.why) or [""])[0]
-    if word in ("interference", "calm", "overload", "all_slow", "unknown", "pinned"):
-        return str(word)
+    if change.cause in ("interference", "not_shown", "enough_reduced"):
+        return "interference"
+    if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
+        return change.cause
     if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share"):
         return change.what
     return "operator" if change.by not in ("lbengine", "serve") else "other"

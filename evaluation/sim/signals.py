@@ -3,7 +3,7 @@ hardware counters has.
 
 A server wants to run while it has requests. Of that time it gets the CPU for what its requests cost, so the run delay
 per CPU second is (time spent by all its runnable requests) / (CPU time) - 1, in calm and beside a neighbour alike. The
-probe is drawn: beside a neighbour its wall/CPU ratio is 2 to 34 in a third of the Samples, and it begins 2 to 30 ms late
+probe is drawn: beside a neighbour its wall/CPU ratio is 2 to 34 in a third of the Samples and it begins 2 to 30 ms late
 in seven tenths, as measured in the lab (notes in `detector/signals.py`, docs/decisions/0015).
 """
 

@@ -129,6 +129,96 @@ pub struct Weight {
     pub lease_s: f64,
 }
 
+/// Why something was changed, for programs; `slackwater/messages.py` says it of lbengine's and the second stage's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeCause {
+    /// Its Verdict.
+    Calm,
+    /// Its Verdict.
+    Interference,
+    /// Its Verdict.
+    Overload,
+    /// Its Verdict.
+    AllSlow,
+    /// Its Verdict.
+    Unknown,
+    /// An episode that nothing shows any more.
+    NotShown,
+    /// Interference, but enough of the pool is reduced.
+    EnoughReduced,
+    /// No Verdict is believed.
+    Panic,
+    /// There is no fresh Verdict.
+    NoVerdict,
+    /// For the first Verdict.
+    Waiting,
+    /// It keeps its baseline weight while its values are searched.
+    Measured,
+    /// The second stage asked for fewer requests at a time.
+    Limited,
+    /// The second stage asked for no requests.
+    Drained,
+    /// It did, and the guard does not allow it.
+    NotDrained,
+    /// By a person.
+    Pinned,
+    /// The guard's last word.
+    Bounded,
+    /// The balancer did not take it.
+    NotSet,
+    /// lbengine set the baseline again.
+    PutBack,
+    /// Somebody else changed it.
+    SomeoneElse,
+    /// An Order for an episode.
+    SecondStage,
+    /// An Order that renews a lease.
+    Renewed,
+    /// The first Order after a search.
+    SearchOver,
+    /// An Order was carried out.
+    Ordered,
+    /// An Order was not carried out.
+    Refused,
+    /// Put back: the controller asked for it.
+    GivenBack,
+    /// Put back: no renewal came.
+    LeaseEnded,
+    /// Put back: the Order did not come to what it should.
+    NotAsOrdered,
+    /// Put back: a person asked for it.
+    ByHand,
+    /// Put back: the wsengine ends.
+    EngineEnded,
+    /// Put back: the run before did not end well.
+    EngineDied,
+    /// It could not be put back yet and is tried again.
+    NotPutBack,
+}
+
+impl ChangeCause {
+    /// Whether a wsengine's Change of this cause puts a knob back.
+    pub fn is_put_back(self) -> bool {
+        use ChangeCause::{ByHand, EngineDied, EngineEnded, GivenBack, LeaseEnded, NotAsOrdered, SomeoneElse};
+        matches!(self, GivenBack | LeaseEnded | NotAsOrdered | ByHand | EngineEnded | EngineDied | SomeoneElse)
+    }
+}
+
+/// Why a knob cannot be turned, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KnobCause {
+    /// It was not read yet.
+    NotRead,
+    /// What it needs is not there.
+    Unreadable,
+    /// It is being put back.
+    Ending,
+    /// Somebody else changed it in this episode.
+    SomeoneElse,
+}
+
 /// Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
@@ -163,6 +253,9 @@ pub struct Change {
     /// Id of the Change whose outcome this tells; empty for others.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub follows: String,
+    /// `why` for programs; absent where `what` says it, and in Changes of before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<ChangeCause>,
 }
 
 /// What one knob of a node is.
@@ -196,6 +289,8 @@ pub struct KnobState {
     /// Why it cannot be turned here; empty: it can.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
+    /// The same for programs; absent: it can be turned.
+    pub cause: Option<KnobCause>,
 }
 
 /// What a node's wsengine can turn, and what it has turned. Subject: `slackwater.knobs.<pool>.<node>`.

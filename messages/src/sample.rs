@@ -271,6 +271,38 @@ pub struct WebServer {
     pub php_max_children_reached: Option<u64>,
 }
 
+/// Why something is absent, for programs, where something can be done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AbsenceCause {
+    /// The configuration switches it off.
+    SwitchedOff,
+    /// No interface is configured.
+    NoInterface,
+    /// The interface cannot be captured on.
+    NoCapture,
+    /// This process lacks a capability, CAP_NET_RAW as a rule.
+    LacksCapability,
+    /// libpfm4 is not there.
+    NoLibpfm,
+    /// The machine or its hypervisor offers none.
+    NoHardwareCounters,
+    /// The kernel has no perf_event.
+    NoPerfEvent,
+    /// The kernel forbids counting; the reason has what allows it.
+    MayNotCount,
+    /// A container's seccomp profile forbids it.
+    ContainerForbids,
+    /// There is no process of the web server.
+    NoProcess,
+    /// The kernel tells no pressure.
+    NoPsi,
+    /// The cgroup is not there.
+    NoCgroup,
+    /// A file may not be read.
+    PermissionDenied,
+}
+
 /// What a monitor measured over one period. Subject: `slackwater.sample.<pool>.<node>`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -323,6 +355,9 @@ pub struct Sample {
     /// Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
+    /// The causes of those that have one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absence_causes: BTreeMap<String, AbsenceCause>,
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -4,6 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
+use slackwater_messages::AbsenceCause;
+
+use crate::reason::Reason;
+
 /// Names that version 1 systems mount the CPU controllers under.
 const V1_CPU: &[&str] = &["cpu,cpuacct", "cpuacct", "cpu"];
 /// Trees that list the processes of a cgroup, in the order in which they are asked.
@@ -33,7 +37,7 @@ pub struct CpuFiles {
 ///
 /// # Errors
 /// Says where it was looked for.
-pub fn find_cpu(root: &Path, name: &str) -> Result<CpuFiles, String> {
+pub fn find_cpu(root: &Path, name: &str) -> Result<CpuFiles, Reason> {
     let name = name.trim_matches('/');
     let usage = root.join(name).join("cpu.stat");
     if root.join("cgroup.controllers").is_file() && usage.is_file() {
@@ -47,20 +51,23 @@ pub fn find_cpu(root: &Path, name: &str) -> Result<CpuFiles, String> {
             return Ok(CpuFiles { version: Version::V1, usage, quotas: with_ancestors(&quota_tree, name) });
         }
     }
-    Err(format!("cgroup {name}: neither cpu.stat (version 2) nor cpuacct.usage (version 1) below {}", root.display()))
+    let looked = format!("neither cpu.stat (version 2) nor cpuacct.usage (version 1) below {}", root.display());
+    Err(Reason::new(AbsenceCause::NoCgroup, format!("cgroup {name}: {looked}")))
 }
 
 /// The directory that lists the processes of cgroup `name`.
 ///
 /// # Errors
 /// Says where it was looked for.
-pub fn find_processes(root: &Path, name: &str) -> Result<PathBuf, String> {
+pub fn find_processes(root: &Path, name: &str) -> Result<PathBuf, Reason> {
     let name = name.trim_matches('/');
     TREES
         .iter()
         .map(|tree| root.join(tree).join(name))
         .find(|directory| directory.join("cgroup.procs").is_file())
-        .ok_or_else(|| format!("cgroup {name}: no cgroup.procs below {}", root.display()))
+        .ok_or_else(|| {
+            Reason::new(AbsenceCause::NoCgroup, format!("cgroup {name}: no cgroup.procs below {}", root.display()))
+        })
 }
 
 /// The directory with `cpu.pressure` and its like of cgroup `name`, where version 2 keeps them.

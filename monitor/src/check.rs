@@ -7,7 +7,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use slackwater_messages::Sample;
+use slackwater_messages::{AbsenceCause, Sample};
 use slackwater_sniffer::user_exists;
 
 use crate::cgroup;
@@ -17,6 +17,7 @@ use crate::confine;
 use crate::inputs::Inputs;
 use crate::pmu::libpfm::Libpfm;
 use crate::pmu::permission::{Permission, program};
+use crate::reason::Reason;
 use crate::run::drain_every;
 use crate::sampler::Sampler;
 use crate::seccomp;
@@ -48,43 +49,44 @@ fn is_needed(section: &str, settings: &Settings) -> bool {
     }
 }
 
-/// Words of a reason and what to do about it: the first that fits.
-const REMEDIES: &[(&str, &str)] = &[
-    ("setcap ", ""), // the reason says it
-    ("CAP_NET_RAW", "start it as root, or once: setcap cap_perfmon,cap_net_raw+ep PROGRAM"),
-    ("switched off in the configuration", "set it to true in the configuration if it is wanted"),
-    ("no interface is configured", "name the interface that requests come in by: sniffer.interface"),
-    ("no capture:", "name the interface that requests come in by: sniffer.interface (`ip link` lists them)"),
-    ("libpfm4 cannot be loaded", "apt-get install libpfm4, then start the monitor again"),
-    (
-        "no hardware counters",
-        "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary tells",
-    ),
-    ("no perf_event", "a kernel with CONFIG_PERF_EVENTS"),
-    ("no process is named", "start the web server, or name its processes: processes.names, or processes.cgroup"),
-    ("PSI", "a kernel with CONFIG_PSI, started with psi=1"),
-    ("cgroup ", "make the cgroup, or name another one: cpu.cgroup, processes.cgroup"),
-    ("permission denied", "start it as root: it gives up what it does not need"),
-];
-
-fn remedy(reason: &str) -> Option<String> {
-    let (_, text) = REMEDIES.iter().find(|(words, _)| reason.contains(words))?;
-    (!text.is_empty()).then(|| text.replace("PROGRAM", &program().display().to_string()))
+/// What to do about it; nothing where the reason says it, or nothing can be done.
+fn remedy(cause: AbsenceCause) -> Option<String> {
+    let text = match cause {
+        AbsenceCause::LacksCapability => "start it as root, or once: setcap cap_perfmon,cap_net_raw+ep PROGRAM",
+        AbsenceCause::SwitchedOff => "set it to true in the configuration if it is wanted",
+        AbsenceCause::NoInterface => "name the interface that requests come in by: sniffer.interface",
+        AbsenceCause::NoCapture => {
+            "name the interface that requests come in by: sniffer.interface (`ip link` lists them)"
+        }
+        AbsenceCause::NoLibpfm => "apt-get install libpfm4, then start the monitor again",
+        AbsenceCause::NoHardwareCounters => {
+            "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary tells"
+        }
+        AbsenceCause::NoPerfEvent => "a kernel with CONFIG_PERF_EVENTS",
+        AbsenceCause::NoProcess => "start the web server, or name its processes: processes.names, or processes.cgroup",
+        AbsenceCause::NoPsi => "a kernel with CONFIG_PSI, started with psi=1",
+        AbsenceCause::NoCgroup => "make the cgroup, or name another one: cpu.cgroup, processes.cgroup",
+        AbsenceCause::PermissionDenied => "start it as root: it gives up what it does not need",
+        AbsenceCause::MayNotCount | AbsenceCause::ContainerForbids => return None,
+    };
+    Some(text.replace("PROGRAM", &program().display().to_string()))
 }
 
-fn item(what: impl Into<String>, needed: bool, found: Result<String, String>) -> Item {
-    let (works, detail) = match found {
-        Ok(detail) => (true, detail),
-        Err(detail) => (false, detail),
+fn item(what: impl Into<String>, needed: bool, found: Result<String, impl Into<Reason>>) -> Item {
+    let (works, detail, cause) = match found {
+        Ok(detail) => (true, detail, None),
+        Err(reason) => {
+            let Reason { cause, text } = reason.into();
+            (false, text, cause)
+        }
     };
-    let remedy = if works { None } else { remedy(&detail) };
-    Item { what: what.into(), works, needed, detail, remedy }
+    Item { what: what.into(), works, needed, detail, remedy: cause.and_then(remedy) }
 }
 
 /// Looks at everything; takes a period, and as long as the bus takes to answer.
 pub fn check(settings: &Settings, inputs: &Inputs) -> Vec<Item> {
     let mut items = vec![
-        item("settings", true, Ok(format!("node {}, pool {}", settings.node, settings.pool))),
+        item("settings", true, Ok::<_, Reason>(format!("node {}, pool {}", settings.node, settings.pool))),
         item("bus", true, bus(&settings.bus.url)),
         item("libpfm4", false, Libpfm::load().map(|libpfm| described(&libpfm))),
         item("perf_event", false, perf_event(inputs)),
@@ -113,8 +115,10 @@ fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
     let mut items = Vec::new();
     for (section, _) in COLLECTORS {
         let found = match (written.get(section), sample.absent.get(*section)) {
-            (None, Some(reason)) => Err(reason.clone()),
-            (None, None) => Err(reasons_below(sample, section)),
+            (None, Some(reason)) => {
+                Err(Reason { cause: sample.absence_causes.get(*section).copied(), text: reason.clone() })
+            }
+            (None, None) => Err(Reason { cause: cause_below(sample, section), text: reasons_below(sample, section) }),
             (Some(_), _) => Ok(match reasons_below(sample, section) {
                 missing if missing.is_empty() => "all of it".to_owned(),
                 missing => format!("without {missing}"),
@@ -135,6 +139,12 @@ fn reasons_below(sample: &Sample, section: &str) -> String {
     }
     let told = fields_of.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
     told.collect::<Vec<_>>().join(", ")
+}
+
+/// The first cause of what is absent below a section.
+fn cause_below(sample: &Sample, section: &str) -> Option<AbsenceCause> {
+    let is_below = |name: &str| name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
+    sample.absence_causes.iter().find(|(name, _)| is_below(name)).map(|(_, cause)| *cause)
 }
 
 fn bus(url: &str) -> Result<String, String> {
@@ -168,7 +178,7 @@ fn described(libpfm: &Libpfm) -> String {
     format!("version {}, this is {models}", libpfm.version())
 }
 
-fn perf_event(inputs: &Inputs) -> Result<String, String> {
+fn perf_event(inputs: &Inputs) -> Result<String, Reason> {
     let permission = Permission::now(inputs);
     match permission {
         Permission { paranoid: None, .. } => Err(permission.denied(0)),
@@ -180,13 +190,13 @@ fn perf_event(inputs: &Inputs) -> Result<String, String> {
     }
 }
 
-fn cgroups(settings: &Settings, inputs: &Inputs) -> Result<String, String> {
+fn cgroups(settings: &Settings, inputs: &Inputs) -> Result<String, Reason> {
     let is_there = |path: &str| inputs.cgroup.join(path).exists();
     let version = match (is_there("cgroup.controllers"), is_there("unified/cgroup.controllers")) {
         (true, _) => "version 2",
         (_, true) => "version 1, with version 2 beside it",
         _ if is_there("cpu") || is_there("cpu,cpuacct") => "version 1",
-        _ => return Err(format!("no cgroups below {}", inputs.cgroup.display())),
+        _ => return Err(format!("no cgroups below {}", inputs.cgroup.display()).into()),
     };
     if !settings.cpu.cgroup.is_empty() {
         cgroup::find_cpu(&inputs.cgroup, &settings.cpu.cgroup)?;
@@ -208,7 +218,7 @@ fn user(settings: &Settings) -> Result<String, String> {
     }
 }
 
-fn capabilities(settings: &Settings, inputs: &Inputs) -> Result<String, String> {
+fn capabilities(settings: &Settings, inputs: &Inputs) -> Result<String, Reason> {
     let there = rustix::thread::capabilities(None).map_err(|error| error.to_string())?.permitted;
     let (have, lack): (Vec<_>, Vec<_>) =
         confine::needed(settings, inputs).into_iter().partition(|kept| there.contains(kept.set));
@@ -216,14 +226,20 @@ fn capabilities(settings: &Settings, inputs: &Inputs) -> Result<String, String> 
     match (have.is_empty(), lack.is_empty()) {
         (true, true) => Ok("none are needed".to_owned()),
         (false, true) => Ok(format!("keeps {} and no others", names(&have))),
-        _ => Err(format!("{} missing (CAP_NET_RAW and CAP_PERFMON are what it can need)", names(&lack))),
+        _ => {
+            let text = format!("{} missing (CAP_NET_RAW and CAP_PERFMON are what it can need)", names(&lack));
+            Err(Reason::new(AbsenceCause::LacksCapability, text))
+        }
     }
 }
 
-fn filter(settings: &Settings) -> Result<String, String> {
+fn filter(settings: &Settings) -> Result<String, Reason> {
     match settings.privileges.seccomp.as_str() {
-        "off" => Err("switched off in the configuration (privileges.seccomp)".to_owned()),
-        _ if !seccomp::is_available() => Err("this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned()),
+        "off" => {
+            let text = "switched off in the configuration (privileges.seccomp)";
+            Err(Reason::new(AbsenceCause::SwitchedOff, text))
+        }
+        _ if !seccomp::is_available() => Err("this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER)".into()),
         mode => Ok(format!("available, mode {mode}")),
     }
 }
@@ -263,11 +279,11 @@ mod tests {
 
     #[test]
     fn what_is_absent_has_a_remedy_and_what_is_needed_decides() {
-        let fine = item("cpu", true, Ok("all of it".to_owned()));
-        let absent = item("pmu", false, Err("no hardware counters: none".to_owned()));
+        let fine = item("cpu", true, Ok::<_, Reason>("all of it".to_owned()));
+        let absent = item("pmu", false, Err(Reason::new(AbsenceCause::NoHardwareCounters, "none")));
         assert!(absent.remedy.as_deref().expect("a remedy").contains("virtual PMU"));
         assert!(is_enough(&[fine.clone(), absent.clone()]));
-        let missing = item("traffic", true, Err("no capture: CAP_NET_RAW is missing".to_owned()));
+        let missing = item("traffic", true, Err(Reason::new(AbsenceCause::LacksCapability, "no capture")));
         assert!(missing.remedy.as_deref().expect("a remedy").contains("setcap cap_perfmon,cap_net_raw+ep /"));
         assert!(!is_enough(std::slice::from_ref(&missing)));
         let text = table(&[fine, absent, missing]);
@@ -299,11 +315,14 @@ mod tests {
     fn a_section_that_is_there_names_what_it_lacks() {
         let mut sample = Sample { cpu: Some(slackwater_messages::Cpu::default()), ..Sample::default() };
         sample.absent.insert("cpu.steal".to_owned(), "none here".to_owned());
-        sample.absent.insert("sched".to_owned(), "no process is named httpd".to_owned());
+        sample.absent.insert("sched".to_owned(), "words of any kind: no PSI".to_owned());
+        sample.absence_causes.insert("sched".to_owned(), AbsenceCause::NoProcess);
+        sample.absent.insert("frequency".to_owned(), "permission denied".to_owned());
         let items = sections(&sample, &Settings::default());
         let of = |what: &str| items.iter().find(|item| item.what == what).expect("an item").clone();
         assert_eq!((of("cpu").works, of("cpu").detail.as_str()), (true, "without steal (none here)"));
         assert!(!of("sched").works && of("sched").remedy.expect("a remedy").contains("processes.names"));
+        assert_eq!(of("frequency").remedy, None, "words decide nothing");
         assert!(of("traffic").needed && !of("pressure").needed);
     }
 }

@@ -11,6 +11,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub use slackwater_node::files::why;
 
+use crate::reason::Reason;
+
 /// Where the collectors look. Tests point the roots at trees of fixtures and hold the clock.
 #[derive(Clone)]
 pub struct Inputs {
@@ -138,7 +140,7 @@ impl KeptFile {
     ///
     /// # Errors
     /// What [`why`] says of the file.
-    pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, String> {
+    pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Reason> {
         let read = if self.is_list { Reader::read_list } else { Reader::read };
         if let Some(file) = &self.file {
             match read(reader, file) {
@@ -146,17 +148,17 @@ impl KeptFile {
                 Err(_) => self.file = None,
             }
         }
-        let file = File::open(&self.path).map_err(|error| why(&self.path, &error))?;
+        let file = File::open(&self.path).map_err(|error| Reason::of_file(&self.path, &error))?;
         let parsed = match read(reader, &file) {
             Ok(text) => parse(text),
-            Err(error) => return Err(why(&self.path, &error)),
+            Err(error) => return Err(Reason::of_file(&self.path, &error)),
         };
         self.file = Some(file);
         parsed.ok_or_else(|| self.unexpected())
     }
 
-    fn unexpected(&self) -> String {
-        format!("{}: not in the expected form", self.path.display())
+    fn unexpected(&self) -> Reason {
+        Reason::from(format!("{}: not in the expected form", self.path.display()))
     }
 }
 
@@ -247,7 +249,7 @@ mod tests {
     fn a_file_that_is_not_there_is_named() {
         let fixture = Fixture::new(&[]);
         let error = KeptFile::new(fixture.path("b")).parse(&mut Reader::default(), |_| Some(())).unwrap_err();
-        assert_eq!(error, format!("{}: is not there", fixture.path("b").display()));
+        assert_eq!(error, Reason::from(format!("{}: is not there", fixture.path("b").display())));
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub mod metrics;
 pub mod pmu;
 pub mod probe;
 pub mod processes;
+pub mod reason;
 pub mod run;
 pub mod sampler;
 pub mod seccomp;

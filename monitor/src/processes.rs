@@ -8,9 +8,12 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use slackwater_messages::AbsenceCause::NoProcess;
+
 use crate::cgroup;
 use crate::config::ProcessSettings;
-use crate::inputs::{Inputs, Reader, why};
+use crate::inputs::{Inputs, Reader};
+use crate::reason::Reason;
 
 /// A name counts as settled after this many looks.
 pub const LOOKS: u8 = 3;
@@ -59,7 +62,7 @@ impl Finder {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn find(&mut self) -> Result<Vec<u32>, String> {
+    pub fn find(&mut self) -> Result<Vec<u32>, Reason> {
         let mut found = if self.cgroup.is_empty() { self.by_name()? } else { self.by_cgroup()? };
         found.sort_unstable();
         found.dedup();
@@ -67,15 +70,15 @@ impl Finder {
             return Ok(found);
         }
         Err(match self.cgroup.as_str() {
-            "" if self.names.is_empty() => "no process names are configured".to_owned(),
-            "" => format!("no process is named {}", self.names.join(" or ")),
-            cgroup => format!("cgroup {cgroup} holds no process"),
+            "" if self.names.is_empty() => Reason::from("no process names are configured"),
+            "" => Reason::new(NoProcess, format!("no process is named {}", self.names.join(" or "))),
+            cgroup => Reason::new(NoProcess, format!("cgroup {cgroup} holds no process")),
         })
     }
 
-    fn by_name(&mut self) -> Result<Vec<u32>, String> {
+    fn by_name(&mut self) -> Result<Vec<u32>, Reason> {
         self.round = self.round.wrapping_add(1);
-        let entries = fs::read_dir(&self.proc).map_err(|error| why(&self.proc, &error))?;
+        let entries = fs::read_dir(&self.proc).map_err(|error| Reason::of_file(&self.proc, &error))?;
         let mut found = Vec::new();
         for pid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
             let known = self.known.entry(pid).or_insert(Known { matches: false, looks: 0, round: 0 });
@@ -96,7 +99,7 @@ impl Finder {
         Ok(found)
     }
 
-    fn by_cgroup(&self) -> Result<Vec<u32>, String> {
+    fn by_cgroup(&self) -> Result<Vec<u32>, Reason> {
         let top = cgroup::find_processes(&self.cgroups, &self.cgroup)?;
         let mut found = Vec::new();
         collect_processes(&top, &mut found);
@@ -135,7 +138,10 @@ mod tests {
             ("proc/self/comm", "apache2\n"),
         ]);
         assert_eq!(named(&fixture, &["apache2", "a-very-long-name-indeed"]).find(), Ok(vec![7, 12]));
-        assert_eq!(named(&fixture, &["nginx", "httpd"]).find(), Err("no process is named nginx or httpd".to_owned()));
+        assert_eq!(
+            named(&fixture, &["nginx", "httpd"]).find(),
+            Err(Reason::new(NoProcess, "no process is named nginx or httpd"))
+        );
     }
 
     #[test]
@@ -174,7 +180,7 @@ mod tests {
             Finder::new(&settings, &fixture.inputs()).find()
         };
         assert_eq!(find("/web"), Ok(vec![5, 7, 9]));
-        assert_eq!(find("empty"), Err("cgroup empty holds no process".to_owned()));
+        assert_eq!(find("empty"), Err(Reason::new(NoProcess, "cgroup empty holds no process")));
         assert!(find("gone").unwrap_err().starts_with("cgroup gone: no cgroup.procs below"));
     }
 }

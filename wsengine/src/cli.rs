@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
-use slackwater_messages::{Change, Value, encode};
+use slackwater_messages::{Change, ChangeCause, Value, encode};
 use slackwater_node::settings::Declared;
 
 use crate::config::{self, PROGRAM, Settings};
@@ -187,7 +187,7 @@ fn restore_here(settings: &Settings) -> Result<(), String> {
     let knobs = knobs::make_all(settings, &world);
     let store = Store::open(Path::new(&settings.state_dir))?;
     let mut engine = Engine::open(settings.clone(), identity, world, knobs, store, Box::new(|_| {}))?;
-    engine.end_all("put back by hand");
+    engine.end_all(ChangeCause::ByHand, "put back by hand");
     let done = wait_for(RESTORED_WITHIN_S, || {
         engine.turn();
         engine.is_idle().then_some(())

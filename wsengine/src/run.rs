@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use async_nats::connection::State;
-use slackwater_messages::{Change, Knobs, Order, VERSION, Value, encode};
+use slackwater_messages::{Change, ChangeCause, Knobs, Order, VERSION, Value, encode};
 use slackwater_node::bus::connect;
 use slackwater_node::notify::Notify;
 use tokio::runtime::Runtime;
@@ -113,7 +113,7 @@ pub fn try_by_hand(
                     let Some(change) = change else { return Ok::<(), String>(()) };
                     show(&change);
                     let of_this = change.what == knob || change.what == "order";
-                    let is_back = change.after.is_some() && change.why.starts_with("put back");
+                    let is_back = change.cause.is_some_and(ChangeCause::is_put_back);
                     done |= of_this && change.applied && !is_back;
                     if of_this && (is_back && done || !change.applied) {
                         let _ = tell.send(Told::End);
@@ -214,10 +214,10 @@ fn turn(
                     engine.order(&payload, signature.as_deref());
                 }
                 Ok(Told::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Told::Restore) => engine.end_all("put back by hand"),
+                Ok(Told::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
                 Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => {
                     notify.stopping();
-                    engine.end_all("wsengine ends");
+                    engine.end_all(ChangeCause::EngineEnded, "wsengine ends");
                     end_s.get_or_insert(now_s() + END_WITHIN_S);
                 }
             }

@@ -191,6 +191,7 @@ mod tests {
             rt_p95_ms: None,
             rt_p95_predicted_ms: None,
             follows: String::new(),
+            cause: None,
         }
     }
 

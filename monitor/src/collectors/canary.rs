@@ -9,12 +9,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use slackwater_messages::{Canary as Section, Counters, Sample};
+use slackwater_messages::{AbsenceCause, Canary as Section, Counters, Sample};
 
 use super::{Collector, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::inputs::Inputs;
 use crate::probe::{Length, Moments, Probe, Run, Spent, Stopwatch, When, Wish};
+use crate::reason::Reason;
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -93,8 +94,8 @@ impl Collector for Canary {
 
     fn collect(&mut self, sample: &mut Sample) {
         let Some(moments) = &self.moments else {
-            let reason = "the canary is switched off in the configuration";
-            absent(sample, "canary", reason);
+            let reason = Reason::new(AbsenceCause::SwitchedOff, "the canary is switched off in the configuration");
+            absent(sample, "canary", &reason);
             if sample.counters.is_none() {
                 absent(sample, "counters", reason);
             }
@@ -144,6 +145,7 @@ impl Collector for Canary {
 /// Where no hardware counter tells, the probe's figures stand in its place.
 fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
     sample.absent.remove("counters");
+    sample.absence_causes.remove("counters");
     if let Some(reason) = sample.absent.get("canary.slow_share").cloned() {
         absent(sample, "counters.cache_miss_rate", reason);
     }
@@ -198,6 +200,7 @@ mod tests {
         assert!(alone.counters.is_none() && alone.canary.is_none());
         for name in ["canary", "counters"] {
             assert_eq!(alone.absent[name], "the canary is switched off in the configuration");
+            assert_eq!(alone.absence_causes[name], AbsenceCause::SwitchedOff);
         }
         let pmu = Counters { source: "pmu".to_owned(), ..Counters::default() };
         let mut with_pmu = Sample { counters: Some(pmu), ..sample() };

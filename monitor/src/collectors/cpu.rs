@@ -11,6 +11,7 @@ use crate::cgroup::{self, CpuFiles, Version};
 use crate::config::Settings;
 use crate::growth::Growth;
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::reason::Reason;
 use crate::ticks::{self, Kinds, Ticks};
 
 /// Quotas change seldom: they are read again after this time.
@@ -45,7 +46,7 @@ struct Vm {
 }
 
 impl Use {
-    fn vm(&mut self) -> Result<Vm, String> {
+    fn vm(&mut self) -> Result<Vm, Reason> {
         let now = match self.stat.parse(&mut self.reader, ticks::parse_stat) {
             Ok(now) => now,
             Err(reason) => {
@@ -64,14 +65,14 @@ impl Collector for Use {
         let vm = self.vm();
         let section = match &mut self.group {
             Some(group) => group.section(sample, &self.inputs, &mut self.reader, now_ns, &vm),
-            None => vm.as_ref().map(|vm| whole(sample, vm)).map_err(String::clone),
+            None => vm.as_ref().map(|vm| whole(sample, vm)).map_err(Reason::clone),
         };
         let mut cpu = match section {
             Ok(cpu) => cpu,
             Err(reason) => return absent(sample, "cpu", reason),
         };
-        let kinds = vm.and_then(|vm| vm.kinds.map_err(str::to_owned));
-        let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(String::as_str);
+        let kinds = vm.and_then(|vm| vm.kinds.map_err(Reason::from));
+        let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(Reason::clone);
         put(sample, "cpu.user", &mut cpu.user, share(|kinds| kinds.user));
         put(sample, "cpu.system", &mut cpu.system, share(|kinds| kinds.system));
         put(sample, "cpu.irq", &mut cpu.irq, share(|kinds| kinds.irq));
@@ -126,8 +127,8 @@ impl Group {
         inputs: &Inputs,
         reader: &mut Reader,
         now_ns: u64,
-        vm: &Result<Vm, String>,
-    ) -> Result<Cpu, String> {
+        vm: &Result<Vm, Reason>,
+    ) -> Result<Cpu, Reason> {
         let usage_ns = match self.usage_ns(inputs, reader) {
             Ok(usage_ns) => usage_ns,
             Err(reason) => {
@@ -154,7 +155,7 @@ impl Group {
         Ok(cpu)
     }
 
-    fn usage_ns(&mut self, inputs: &Inputs, reader: &mut Reader) -> Result<u64, String> {
+    fn usage_ns(&mut self, inputs: &Inputs, reader: &mut Reader) -> Result<u64, Reason> {
         let (files, usage) = match &mut self.files {
             Some(found) => found,
             empty => {
@@ -170,11 +171,11 @@ impl Group {
         usage.parse(reader, parse)
     }
 
-    fn limit(&mut self, now_ns: u64, vm: &Result<Vm, String>) -> Result<&mut Limit, String> {
+    fn limit(&mut self, now_ns: u64, vm: &Result<Vm, Reason>) -> Result<&mut Limit, Reason> {
         let limit = match self.limit.take() {
             Some(limit) if now_ns.saturating_sub(limit.read_ns) < QUOTA_FRESH_NS => limit,
             stale => {
-                let online = vm.as_ref().map_err(String::clone)?.cores;
+                let online = vm.as_ref().map_err(Reason::clone)?.cores;
                 let quota = self.files.as_ref().map_or(Ok(None), |(files, _)| cgroup::tightest_quota(files))?;
                 let counted = stale.and_then(|limit| limit.throttling);
                 Limit {
@@ -197,7 +198,7 @@ impl Group {
 impl Limit {
     fn throttling(&mut self, sample: &mut Sample, cpu: &mut Cpu, reader: &mut Reader, now_ns: u64) {
         let grown = match &mut self.throttling {
-            None => Err("neither the cgroup nor one above it has a quota".to_owned()),
+            None => Err("neither the cgroup nor one above it has a quota".into()),
             Some(Throttling { stat, growth, .. }) => stat
                 .parse(reader, cgroup::parse_throttling)
                 .inspect_err(|_| growth.forget())
@@ -206,11 +207,11 @@ impl Limit {
         let (share, s_per_s) = match grown {
             Ok(grown) => {
                 let share = match (grown.by[0], grown.by[1]) {
-                    (Ok(0), Ok(0)) => Err("no period of the quota ended: the cgroup was idle".to_owned()),
+                    (Ok(0), Ok(0)) => Err(Reason::from("no period of the quota ended: the cgroup was idle")),
                     (Ok(periods), Ok(throttled)) => Ok((throttled as f64 / periods as f64).min(1.0)),
-                    (Err(reason), _) | (_, Err(reason)) => Err(reason.to_owned()),
+                    (Err(reason), _) | (_, Err(reason)) => Err(reason.into()),
                 };
-                (share, grown.per_s(2).map(|ns_per_s| ns_per_s / 1e9).map_err(str::to_owned))
+                (share, grown.per_s(2).map(|ns_per_s| ns_per_s / 1e9).map_err(Reason::from))
             }
             Err(reason) => (Err(reason.clone()), Err(reason)),
         };
@@ -221,6 +222,8 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
+    use slackwater_messages::AbsenceCause;
+
     use super::*;
     use crate::inputs::fixture::Fixture;
 
@@ -352,5 +355,6 @@ mod tests {
         let mut late = group(&Fixture::new(&[("proc/stat", STAT)]));
         let sample = collect(late.as_mut());
         assert!(sample.cpu.is_none() && sample.absent["cpu"].starts_with("cgroup web/h1: neither cpu.stat"));
+        assert_eq!(sample.absence_causes["cpu"], AbsenceCause::NoCgroup);
     }
 }

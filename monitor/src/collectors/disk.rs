@@ -15,6 +15,7 @@ use super::{Collector, absent, put};
 use crate::config::Settings;
 use crate::growth::{Grown, Growth};
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::reason::Reason;
 
 const SECTOR_BYTES: u64 = 512;
 
@@ -75,7 +76,7 @@ struct Disks {
 
 impl Disks {
     /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first.
-    fn busiest(&mut self) -> Result<(String, Grown<6>), String> {
+    fn busiest(&mut self) -> Result<(String, Grown<6>), Reason> {
         let now_ns = (self.inputs.monotonic_ns)();
         let (known, sys) = (&mut self.known, &self.inputs.sys);
         let busiest = self.stats.parse(&mut self.reader, |text| {
@@ -102,7 +103,7 @@ impl Disks {
         });
         // One that was unplugged may come back as another.
         self.known.retain(|_, disk| disk.seen_ns == now_ns);
-        busiest?.ok_or_else(|| format!("{}: no disk with a device behind it", self.stats.path().display()))
+        busiest?.ok_or_else(|| format!("{}: no disk with a device behind it", self.stats.path().display()).into())
     }
 }
 

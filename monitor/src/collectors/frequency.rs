@@ -13,6 +13,7 @@ use super::{Collector, absent, put};
 use crate::config::Settings;
 use crate::growth::Growth;
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::reason::Reason;
 
 /// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
 const MOST_CORES: usize = 16;
@@ -65,7 +66,7 @@ struct Clock {
 
 impl Clock {
     /// Mean and lowest in MHz; cores that were taken offline do not count.
-    fn mhz(&mut self) -> Result<(f64, f64), String> {
+    fn mhz(&mut self) -> Result<(f64, f64), Reason> {
         let (mut sum, mut lowest, mut cores) = (0.0, f64::INFINITY, 0);
         let mut failed = None;
         for file in &mut self.clocks {
@@ -79,8 +80,9 @@ impl Clock {
             }
         }
         if cores == 0 {
-            return Err(failed
-                .unwrap_or_else(|| format!("{}: no cpufreq; the kernel or the hypervisor shows no clock", self.cpus)));
+            return Err(failed.unwrap_or_else(|| {
+                format!("{}: no cpufreq; the kernel or the hypervisor shows no clock", self.cpus).into()
+            }));
         }
         Ok((sum / f64::from(cores), lowest))
     }

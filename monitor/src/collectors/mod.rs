@@ -9,6 +9,7 @@ use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 
 pub mod canary;
 pub mod cpu;
@@ -69,12 +70,17 @@ pub const COLLECTORS: &[(&str, Open)] = &[
 ];
 
 /// Notes that a value or a section is not there, and why.
-pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<String>) {
-    sample.absent.insert(name.to_owned(), reason.into());
+pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<Reason>) {
+    let Reason { cause, text } = reason.into();
+    sample.absent.insert(name.to_owned(), text);
+    match cause {
+        Some(cause) => sample.absence_causes.insert(name.to_owned(), cause),
+        None => sample.absence_causes.remove(name),
+    };
 }
 
 /// Puts a value into its place, or notes why it is not there.
-pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, value: Result<T, impl Into<String>>) {
+pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, value: Result<T, impl Into<Reason>>) {
     match value {
         Ok(value) => *place = Some(value),
         Err(reason) => absent(sample, name, reason),

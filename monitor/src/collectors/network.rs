@@ -107,7 +107,7 @@ impl Collector for Link {
         let dev = self
             .dev
             .parse(reader, |text| parse_dev(text, interface))
-            .and_then(|found| found.ok_or_else(|| format!("no interface is named {interface}")));
+            .and_then(|found| found.ok_or_else(|| format!("no interface is named {interface}").into()));
         let softnet = self.softnet.parse(reader, parse_softnet_drops);
         let retransmits = self.snmp.parse(reader, |text| parse_table(text, "Tcp", "RetransSegs"));
         let overflows = self.netstat.parse(reader, |text| parse_table(text, "TcpExt", "ListenOverflows"));

@@ -1,5 +1,6 @@
 //! Hardware counters of the configured scopes, where the machine has them.
 
+use slackwater_messages::AbsenceCause::{ContainerForbids, MayNotCount};
 use slackwater_messages::{Counters, Sample};
 
 use super::{Collector, absent, seconds_between};
@@ -8,6 +9,7 @@ use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::pmu::figures::{Context, Tally, figures};
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Event};
+use crate::reason::Reason;
 
 /// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is told in clock ticks.
 const LEAST_BUSY_S: f64 = 0.5;
@@ -19,7 +21,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let mut scopes = pmu::scopes(settings, inputs);
     for scope in scopes.iter_mut().flatten() {
         match scope.advance() {
-            Err(reason) if reason.starts_with("denied") => {
+            Err(reason) if matches!(reason.cause, Some(MayNotCount | ContainerForbids)) => {
                 eprintln!("slackwater-monitor: hardware counters, {}: {reason}", scope.name());
             }
             _ => {}
@@ -31,7 +33,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
 }
 
 struct Pmu {
-    scopes: Result<Vec<Scope>, String>,
+    scopes: Result<Vec<Scope>, Reason>,
     inputs: Inputs,
     clock: Clock,
     last_ns: u64,
@@ -41,11 +43,11 @@ impl Collector for Pmu {
     fn collect(&mut self, sample: &mut Sample) {
         let scopes = match &mut self.scopes {
             Ok(scopes) => scopes,
-            Err(reason) => return absent(sample, "pmu", reason.as_str()),
+            Err(reason) => return absent(sample, "pmu", &*reason),
         };
         let now_ns = (self.inputs.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
-        let mut reasons: Vec<(String, String)> = Vec::new();
+        let mut reasons: Vec<(String, Reason)> = Vec::new();
         for scope in scopes {
             let tally = match scope.advance() {
                 Ok(tally) => tally,
@@ -62,7 +64,8 @@ impl Collector for Pmu {
             let (mute, partial) = (scope.mute(), scope.partial());
             let context = Context { elapsed_s, mute: &mute, partial: partial.as_deref(), frequency_mhz };
             let (section, missing) = figures(scope.name(), &tally, context);
-            reasons.extend(missing.into_iter().map(|(field, why)| (format!("pmu.{}.{field}", scope.name()), why)));
+            reasons
+                .extend(missing.into_iter().map(|(field, why)| (format!("pmu.{}.{field}", scope.name()), why.into())));
             sample.pmu.push(section);
         }
         match sample.pmu.iter().rev().find(|section| section.cpi.is_some()) {
@@ -78,7 +81,7 @@ impl Collector for Pmu {
                 for field in ["cache_miss_rate", "instructions_per_s"] {
                     let from = format!("pmu.{scope}.{field}");
                     if let Some((_, why)) = reasons.iter().find(|(name, _)| *name == from) {
-                        absent(sample, &format!("counters.{field}"), why.as_str());
+                        absent(sample, &format!("counters.{field}"), why);
                     }
                 }
                 absent(sample, "counters.wall_cpu_ratio", "only the canary tells it");
@@ -90,7 +93,9 @@ impl Collector for Pmu {
             }
             None => {}
         }
-        sample.absent.extend(reasons);
+        for (name, reason) in reasons {
+            absent(sample, &name, reason);
+        }
     }
 }
 

@@ -4,13 +4,14 @@
 //! Form: the kernel's Documentation/accounting/psi.rst; `total` is in microseconds. `full` of the CPU is there since 5.13, and
 //! says nothing of a whole VM.
 
-use slackwater_messages::{Pressure, Sample};
+use slackwater_messages::{AbsenceCause, Pressure, Sample};
 
 use super::{Collector, absent, put};
 use crate::cgroup;
 use crate::config::Settings;
 use crate::growth::{Grown, Growth};
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::reason::Reason;
 
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
@@ -43,7 +44,7 @@ struct Stall {
 }
 
 /// Shares of the period with `some` and with `full`.
-type Shares = [Result<f64, String>; 2];
+type Shares = [Result<f64, Reason>; 2];
 
 impl Stall {
     fn new(file: KeptFile) -> Stall {
@@ -55,7 +56,7 @@ impl Stall {
             Ok(totals) => totals,
             Err(reason) => {
                 self.growth.forget();
-                let reason = format!("{reason}: no PSI here");
+                let reason = Reason::new(AbsenceCause::NoPsi, format!("{reason}: no PSI here"));
                 return [Err(reason.clone()), Err(reason)];
             }
         };
@@ -75,15 +76,16 @@ struct Stalls {
 
 impl Stalls {
     /// The cgroup's CPU, memory and disk.
-    fn of_cgroup(&mut self, now_ns: u64) -> Result<[Shares; 3], String> {
+    fn of_cgroup(&mut self, now_ns: u64) -> Result<[Shares; 3], Reason> {
         if self.cgroup.is_empty() {
-            return Err("`cpu.cgroup` names no cgroup".to_owned());
+            return Err("`cpu.cgroup` names no cgroup".into());
         }
         let mut stalls = match self.of_cgroup.take() {
             Some(stalls) => stalls,
             None => {
+                let none = || format!("cgroup {} has no pressure files (version 2 with PSI has)", self.cgroup);
                 let directory = cgroup::find_pressure(&self.inputs.cgroup, &self.cgroup)
-                    .ok_or_else(|| format!("cgroup {} has no pressure files (version 2 with PSI has)", self.cgroup))?;
+                    .ok_or_else(|| Reason::new(AbsenceCause::NoPsi, none()))?;
                 RESOURCES.map(|name| Stall::new(KeptFile::new(directory.join(format!("{name}.pressure")))))
             }
         };
@@ -185,6 +187,7 @@ mod tests {
         let mut bare = open(&Settings::default(), &Fixture::new(&[]).inputs());
         let sample = collect(bare.as_mut());
         assert!(sample.pressure.is_none() && sample.absent["pressure"].ends_with("cpu: is not there: no PSI here"));
+        assert_eq!(sample.absence_causes["pressure"], AbsenceCause::NoPsi);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::config::Settings;
 use crate::forks::Forks;
 use crate::inputs::{Inputs, Reader};
 use crate::processes::Finder;
+use crate::reason::Reason;
 use crate::switches::Split;
 use crate::threads::Threads;
 
@@ -44,7 +45,7 @@ struct RunDelay {
     reader: Reader,
     threads: Threads,
     split: Split,
-    processes: Result<u64, String>,
+    processes: Result<u64, Reason>,
     scan_at_ns: u64,
     last_ns: u64,
 }
@@ -136,6 +137,8 @@ impl Collector for RunDelay {
 
 #[cfg(test)]
 mod tests {
+    use slackwater_messages::AbsenceCause;
+
     use super::*;
     use crate::inputs::fixture::Fixture;
 
@@ -260,6 +263,7 @@ mod tests {
         let sample = collect(collector.as_mut());
         assert!(sample.sched.is_none());
         assert_eq!(sample.absent["sched"], "no process is named apache2 or php-fpm8.2");
+        assert_eq!(sample.absence_causes["sched"], AbsenceCause::NoProcess);
     }
 
     #[test]

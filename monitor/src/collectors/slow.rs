@@ -51,6 +51,7 @@ impl<C: Collector> Collector for Slow<C> {
         }
         let Some((_, read)) = &self.last else { return };
         sample.absent.extend(read.absent.iter().map(|(name, reason)| (name.clone(), reason.clone())));
+        sample.absence_causes.extend(read.absence_causes.iter().map(|(name, cause)| (name.clone(), *cause)));
         (self.copy)(read, sample, if is_due { Reading::Fresh } else { Reading::Repeated });
     }
 }

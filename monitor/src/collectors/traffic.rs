@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use slackwater_messages::{RouteTraffic, Sample, Traffic};
+use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
 use super::{Collector, NO_TIME, absent, seconds_between};
 use crate::config::{Settings, SnifferSettings};
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 use crate::watched::tracker_settings;
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
@@ -20,7 +21,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let mut wire = Wire {
         settings: settings.sniffer.clone(),
         inputs: inputs.clone(),
-        capture: Err((String::new(), 0)),
+        capture: Err((Reason::from(""), 0)),
         last_ns: 0,
         times: Buckets::default(),
     };
@@ -39,8 +40,11 @@ struct Capture {
 }
 
 impl Capture {
-    fn open(settings: &LiveSettings, tracker: TrackerSettings) -> Result<Capture, String> {
-        let live = Live::open(settings).map_err(|error| error.to_string())?;
+    fn open(settings: &LiveSettings, tracker: TrackerSettings) -> Result<Capture, Reason> {
+        let live = Live::open(settings).map_err(|error| Reason {
+            cause: error.lacks_capability().then_some(AbsenceCause::LacksCapability),
+            text: error.to_string(),
+        })?;
         // SAFETY: the descriptor stays open as long as `live`, which outlives this borrow.
         let readable = unsafe { BorrowedFd::borrow_raw(live.as_raw_fd()) }.try_clone_to_owned();
         let readable = readable.map_err(|error: io::Error| error.to_string())?;
@@ -54,11 +58,15 @@ impl Capture {
     }
 }
 
+fn no_capture(why: &Reason) -> Reason {
+    Reason { cause: why.cause.or(Some(AbsenceCause::NoCapture)), text: format!("no capture: {why}") }
+}
+
 struct Wire {
     settings: SnifferSettings,
     inputs: Inputs,
     /// The reason why there is none, and when to try again.
-    capture: Result<Capture, (String, u64)>,
+    capture: Result<Capture, (Reason, u64)>,
     last_ns: u64,
     times: Buckets,
 }
@@ -68,7 +76,8 @@ impl Wire {
         let now_ns = (self.inputs.monotonic_ns)();
         self.last_ns = now_ns;
         self.capture = if self.settings.interface.is_empty() {
-            Err(("no capture: no interface is configured".to_owned(), u64::MAX))
+            let why = "no capture: no interface is configured";
+            Err((Reason::new(AbsenceCause::NoInterface, why), u64::MAX))
         } else {
             let tracker = tracker_settings(&self.settings.ports, &self.settings.routes);
             let live = LiveSettings {
@@ -77,14 +86,13 @@ impl Wire {
                 buffer_mib: self.settings.buffer_mib,
                 ..LiveSettings::default()
             };
-            Capture::open(&live, tracker)
-                .map_err(|error| (format!("no capture: {error}"), now_ns.saturating_add(RETRY_NS)))
+            Capture::open(&live, tracker).map_err(|error| (no_capture(&error), now_ns.saturating_add(RETRY_NS)))
         };
     }
 
     fn fail(&mut self, error: &dyn std::fmt::Display) {
         let retry_ns = (self.inputs.monotonic_ns)().saturating_add(RETRY_NS);
-        self.capture = Err((format!("no capture: {error}"), retry_ns));
+        self.capture = Err((no_capture(&Reason::from(error.to_string())), retry_ns));
     }
 
     /// What ended since the last call, the packets dropped meanwhile, and the time that passed.
@@ -243,12 +251,17 @@ mod tests {
     #[test]
     fn a_capture_that_cannot_be_opened_gives_its_reason() {
         let mut settings = Settings::default();
-        for (interface, reason) in [("", "no capture: no interface is configured"), ("no-such-if0", "no capture: ")] {
+        for (interface, reason, causes) in [
+            ("", "no capture: no interface is configured", &[AbsenceCause::NoInterface][..]),
+            // Without the right to capture nobody is told whether the interface is there.
+            ("no-such-if0", "no capture: ", &[AbsenceCause::NoCapture, AbsenceCause::LacksCapability]),
+        ] {
             settings.sniffer.interface = interface.to_owned();
             let mut sample = Sample::default();
             let mut collector = open(&settings, &Inputs::machine());
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
+            assert!(causes.contains(&sample.absence_causes["traffic"]), "{:?}", sample.absence_causes);
             assert!(collector.wakes_on().is_none() && collector.response_times().is_none());
         }
     }

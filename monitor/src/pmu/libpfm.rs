@@ -7,6 +7,9 @@ use std::ffi::{CStr, CString, c_char, c_int};
 
 use libloading::Library;
 use perf_event_open_sys::bindings::perf_event_attr;
+use slackwater_messages::AbsenceCause;
+
+use crate::reason::Reason;
 
 /// The library's file; the search follows the program's rpath, LD_LIBRARY_PATH and the system's folders.
 pub const FILE: &str = "libpfm.so.4";
@@ -72,13 +75,15 @@ impl Libpfm {
     ///
     /// # Errors
     /// Why that cannot be, with the package that brings it.
-    pub fn load() -> Result<Libpfm, String> {
+    pub fn load() -> Result<Libpfm, Reason> {
         Libpfm::load_file(FILE)
     }
 
-    fn load_file(file: &str) -> Result<Libpfm, String> {
-        let fault =
-            |error: libloading::Error| format!("libpfm4 cannot be loaded ({error}); Debian's package is libpfm4");
+    fn load_file(file: &str) -> Result<Libpfm, Reason> {
+        let fault = |error: libloading::Error| {
+            let text = format!("libpfm4 cannot be loaded ({error}); Debian's package is libpfm4");
+            Reason::new(AbsenceCause::NoLibpfm, text)
+        };
         // SAFETY: libpfm4 is a plain C library whose constructors do nothing.
         let library = unsafe { Library::new(file) }.map_err(fault)?;
         // SAFETY: the types are those of the headers named above.
@@ -90,7 +95,7 @@ impl Libpfm {
         // SAFETY: takes nothing, and may be called again.
         match unsafe { initialise() } {
             SUCCESS => Ok(libpfm),
-            code => Err(format!("libpfm4 does not start: {}", libpfm.describe(code))),
+            code => Err(format!("libpfm4 does not start: {}", libpfm.describe(code)).into()),
         }
     }
 

@@ -21,8 +21,10 @@ pub mod targets;
 
 use crate::config::Settings;
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 use libpfm::Libpfm;
 use scope::Scope;
+use slackwater_messages::AbsenceCause;
 use targets::{Cgroup, Cpus, Source, Threads};
 
 /// The names that `pmu.scopes` may hold, from the widest to the narrowest.
@@ -33,10 +35,11 @@ pub const SCOPES: [&str; 3] = ["system", "cgroup", "pid"];
 ///
 /// # Errors
 /// Why there are none.
-pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, String> {
+pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, Reason> {
     let pmu = &settings.pmu;
     if !pmu.enabled {
-        return Err("hardware counters are switched off in the configuration".to_owned());
+        let why = "hardware counters are switched off in the configuration";
+        return Err(Reason::new(AbsenceCause::SwitchedOff, why));
     }
     let wanted = events::wanted(&pmu.events, &Libpfm::load()?);
     let names: Vec<&'static str> = SCOPES
@@ -45,7 +48,7 @@ pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, String
         .filter(|name| *name != "cgroup" || !settings.cpu.cgroup.trim_matches('/').is_empty())
         .collect();
     if names.is_empty() {
-        return Err("no scope is configured (pmu.scopes; cgroup needs cpu.cgroup)".to_owned());
+        return Err("no scope is configured (pmu.scopes; cgroup needs cpu.cgroup)".into());
     }
     let max_files = pmu.max_files as usize / names.len();
     let open = |name: &'static str| {

@@ -4,8 +4,10 @@ use std::io;
 use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
+use slackwater_messages::AbsenceCause;
 
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 
 /// What decides whether this process may count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,16 +30,23 @@ impl Permission {
     }
 
     /// Why counting was denied, for a scope that needs `kernel.perf_event_paranoid` to be at most `needed`.
-    pub fn denied(&self, needed: i32) -> String {
+    pub fn denied(&self, needed: i32) -> Reason {
         match (self.is_capable, self.paranoid) {
-            (_, None) => "this kernel has no perf_event (no /proc/sys/kernel/perf_event_paranoid)".to_owned(),
-            (true, Some(_)) => {
-                "denied in spite of CAP_PERFMON: a container's seccomp profile must allow perf_event_open".to_owned()
-            }
-            (false, Some(paranoid)) => format!(
-                "denied: CAP_PERFMON is missing and kernel.perf_event_paranoid is {paranoid}; allow it with \
-                 `setcap cap_perfmon,cap_net_raw+ep {}` or `sysctl kernel.perf_event_paranoid={needed}`",
-                program().display()
+            (_, None) => Reason::new(
+                AbsenceCause::NoPerfEvent,
+                "this kernel has no perf_event (no /proc/sys/kernel/perf_event_paranoid)",
+            ),
+            (true, Some(_)) => Reason::new(
+                AbsenceCause::ContainerForbids,
+                "denied in spite of CAP_PERFMON: a container's seccomp profile must allow perf_event_open",
+            ),
+            (false, Some(paranoid)) => Reason::new(
+                AbsenceCause::MayNotCount,
+                format!(
+                    "denied: CAP_PERFMON is missing and kernel.perf_event_paranoid is {paranoid}; allow it with \
+                     `setcap cap_perfmon,cap_net_raw+ep {}` or `sysctl kernel.perf_event_paranoid={needed}`",
+                    program().display()
+                ),
             ),
         }
     }

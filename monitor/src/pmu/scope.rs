@@ -2,6 +2,8 @@
 
 use std::io;
 
+use slackwater_messages::AbsenceCause;
+
 use super::events::{COUNT, Event, Wanted};
 use super::figures::Tally;
 use super::fitting::fitting;
@@ -11,6 +13,7 @@ use super::permission::{Permission, why_refused};
 use super::seen::Seen;
 use super::targets::Source;
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 
 /// After a failure it is tried again, each time after twice the time.
 const RETRY_FIRST_NS: u64 = 5_000_000_000;
@@ -36,7 +39,7 @@ pub struct Scope {
     targets: usize,
     seen: [Seen; COUNT],
     /// Why nothing counts, and when to try again.
-    failed: Option<(String, u64)>,
+    failed: Option<(Reason, u64)>,
     retry_ns: u64,
 }
 
@@ -90,7 +93,7 @@ impl Scope {
     ///
     /// # Errors
     /// Why nothing was counted.
-    pub fn advance(&mut self) -> Result<Tally, String> {
+    pub fn advance(&mut self) -> Result<Tally, Reason> {
         let (tally, is_broken) = self.read();
         let was_open = !self.opened.is_empty();
         let now_ns = (self.inputs.monotonic_ns)();
@@ -111,7 +114,7 @@ impl Scope {
                 self.retry_ns = (self.retry_ns * 2).min(RETRY_LONGEST_NS);
             })?,
         }
-        if was_open { Ok(tally) } else { Err("counting has just begun".to_owned()) }
+        if was_open { Ok(tally) } else { Err("counting has just begun".into()) }
     }
 
     /// Reads all groups; true when one can't be read any more, or must be opened smaller.
@@ -142,7 +145,7 @@ impl Scope {
         (tally, is_broken)
     }
 
-    fn open(&mut self, targets: &[Target]) -> Result<(), String> {
+    fn open(&mut self, targets: &[Target]) -> Result<(), Reason> {
         self.opened.clear();
         self.seen = Default::default();
         self.targets = targets.len();
@@ -150,7 +153,7 @@ impl Scope {
             self.wanted.iter().filter_map(|wanted| Some((wanted.event, wanted.encoding.clone().ok()?))).collect();
         if events.is_empty() {
             let reason = self.wanted.iter().find_map(|wanted| wanted.encoding.clone().err());
-            return Err(reason.unwrap_or_else(|| "no events are configured".to_owned()));
+            return Err(reason.unwrap_or_else(|| "no events are configured".to_owned()).into());
         }
         let (events, left_out, targets) = fitting(&events, targets, self.max_files)?;
         for event in left_out {
@@ -184,8 +187,10 @@ impl Scope {
             };
             let refused = self.seen.iter().find_map(|seen| seen.refused.clone());
             return Err(refused.map_or_else(
-                || "what was to be counted has ended".to_owned(),
-                |reason| format!("no hardware counters: {reason}{hint}"),
+                || Reason::from("what was to be counted has ended"),
+                |refused| {
+                    Reason::new(AbsenceCause::NoHardwareCounters, format!("no hardware counters: {refused}{hint}"))
+                },
             ));
         }
         self.source.opened(self.options.inherit);
@@ -207,11 +212,11 @@ impl Scope {
         Ok(opened)
     }
 
-    fn why_nothing(&self, error: &io::Error) -> String {
+    fn why_nothing(&self, error: &io::Error) -> Reason {
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => Permission::now(&self.inputs).denied(self.source.paranoid_needed()),
-            Some(libc::ENOSYS) => "this kernel has no perf_event".to_owned(),
-            _ => why_refused(error),
+            Some(libc::ENOSYS) => Reason::new(AbsenceCause::NoPerfEvent, "this kernel has no perf_event"),
+            _ => why_refused(error).into(),
         }
     }
 
@@ -249,13 +254,13 @@ mod tests {
     use super::*;
     use crate::inputs::fixture::Fixture;
 
-    type Answers = Rc<RefCell<Vec<Result<Option<Vec<Target>>, String>>>>;
+    type Answers = Rc<RefCell<Vec<Result<Option<Vec<Target>>, Reason>>>>;
 
     /// Gives prepared answers, then "nothing changed".
     struct Script(Answers);
 
     impl Source for Script {
-        fn look(&mut self, _is_closed: bool) -> Result<Option<Vec<Target>>, String> {
+        fn look(&mut self, _is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
             self.0.borrow_mut().pop().unwrap_or(Ok(None))
         }
     }
@@ -353,11 +358,11 @@ mod tests {
         if !may_count(&scope.advance().unwrap_err()) {
             return;
         }
-        answers.borrow_mut().push(Err("all gone".to_owned()));
-        assert_eq!(scope.advance(), Err("all gone".to_owned()));
+        answers.borrow_mut().push(Err("all gone".into()));
+        assert_eq!(scope.advance(), Err("all gone".into()));
         assert_eq!(scope.targets().0, 0);
         answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
-        assert_eq!(scope.advance(), Err("counting has just begun".to_owned()));
+        assert_eq!(scope.advance(), Err("counting has just begun".into()));
         assert!(scope.advance().is_ok());
     }
 
@@ -385,6 +390,6 @@ mod tests {
         }
         let (mut scope, answers) = scope(&fixture, wanted, 100);
         answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));
-        assert_eq!(scope.advance(), Err("libpfm4 is not there".to_owned()));
+        assert_eq!(scope.advance(), Err("libpfm4 is not there".into()));
     }
 }

@@ -8,12 +8,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::time::ClockId;
+use slackwater_messages::AbsenceCause;
 use slackwater_node::list::parse_list;
 
 use super::group::Target;
 use crate::config::ProcessSettings;
-use crate::inputs::{Inputs, KeptFile, Reader, why};
+use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::processes::Finder;
+use crate::reason::Reason;
 
 /// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
@@ -29,7 +31,7 @@ pub trait Source {
     ///
     /// # Errors
     /// Why there is nothing to count.
-    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, String>;
+    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason>;
 
     /// Told when the targets of the last call have been opened, and whether the kernel counts their children with them.
     fn opened(&mut self, _inherits: bool) {}
@@ -60,7 +62,7 @@ impl Cpus {
     }
 
     /// The CPUs, when they are others than at the last call.
-    fn changed(&mut self) -> Result<Option<&[i32]>, String> {
+    fn changed(&mut self) -> Result<Option<&[i32]>, Reason> {
         let now = self.online.parse(&mut self.reader, parse_cpu_list)?;
         let is_same = now == self.opened;
         self.opened = now;
@@ -69,7 +71,7 @@ impl Cpus {
 }
 
 impl Source for Cpus {
-    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, String> {
+    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         if is_closed {
             self.opened.clear();
         }
@@ -101,17 +103,18 @@ impl Cgroup {
         Cgroup { cpus: Cpus::new(inputs), candidates, name: name.to_owned(), opened: None }
     }
 
-    fn directory(&self) -> Result<&Path, String> {
+    fn directory(&self) -> Result<&Path, Reason> {
         let found = self.candidates.iter().find(|path| path.join("cgroup.procs").is_file());
-        let nowhere = || format!("cgroup {}: not below perf_event/, nor in version 2's tree", self.name);
+        let text = || format!("cgroup {}: not below perf_event/, nor in version 2's tree", self.name);
+        let nowhere = || Reason::new(AbsenceCause::NoCgroup, text());
         found.map(PathBuf::as_path).ok_or_else(nowhere)
     }
 }
 
 impl Source for Cgroup {
-    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, String> {
+    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         let path = self.directory()?.to_owned();
-        let at = |error| why(&path, &error);
+        let at = |error| Reason::of_file(&path, &error);
         let found = fs::metadata(&path).map_err(at)?;
         let identity = (found.dev(), found.ino());
         let is_another = self.opened.as_ref().is_none_or(|(_, opened)| *opened != identity);
@@ -135,7 +138,7 @@ pub struct Threads {
     counted: HashSet<(u32, u32)>,
     opened_boot_ns: u64,
     opened: usize,
-    found: Result<(), String>,
+    found: Result<(), Reason>,
     scan_at_ns: u64,
 }
 
@@ -154,7 +157,7 @@ impl Threads {
         }
     }
 
-    fn threads(&mut self) -> Result<Vec<(u32, u32)>, String> {
+    fn threads(&mut self) -> Result<Vec<(u32, u32)>, Reason> {
         let mut threads = Vec::new();
         for process in self.finder.find()? {
             // A process that ended since it was listed has no threads.
@@ -162,7 +165,7 @@ impl Threads {
             let numbers = entries.into_iter().flatten().flatten();
             threads.extend(numbers.filter_map(|entry| Some((process, entry.file_name().to_str()?.parse().ok()?))));
         }
-        if threads.is_empty() { Err("the web server's processes have ended".to_owned()) } else { Ok(threads) }
+        if threads.is_empty() { Err("the web server's processes have ended".into()) } else { Ok(threads) }
     }
 
     /// True when a thread that is new counts already, with the one that started it.
@@ -176,7 +179,7 @@ impl Threads {
         start_ns > self.opened_boot_ns && (is_known(process) || is_known(parent))
     }
 
-    fn scan(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, String> {
+    fn scan(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         let now = self.threads()?;
         let mut all_count = !is_closed;
         for (process, thread) in &now {
@@ -201,7 +204,7 @@ impl Threads {
 }
 
 impl Source for Threads {
-    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, String> {
+    fn look(&mut self, is_closed: bool) -> Result<Option<Vec<Target>>, Reason> {
         let now_ns = (self.monotonic_ns)();
         if now_ns < self.scan_at_ns {
             return self.found.clone().map(|()| None);
@@ -312,7 +315,7 @@ mod tests {
         }
         fixture.remove("proc");
         fixture.write("proc/1/comm", "init\n");
-        assert_eq!(look(false), Err("no process is named apache2 or php-fpm8.2".to_owned()));
+        assert_eq!(look(false), Err(Reason::new(AbsenceCause::NoProcess, "no process is named apache2 or php-fpm8.2")));
     }
 
     #[test]

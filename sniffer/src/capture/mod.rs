@@ -12,11 +12,27 @@ pub use live::{Live, LiveSettings};
 
 /// A capture that can't be opened or read; the text says what is missing.
 #[derive(Debug)]
-pub struct CaptureError(String);
+pub struct CaptureError {
+    text: String,
+    lacks_capability: bool,
+}
+
+impl CaptureError {
+    /// True when what is missing is the right to capture: CAP_NET_RAW, or root.
+    pub fn lacks_capability(&self) -> bool {
+        self.lacks_capability
+    }
+}
+
+impl From<String> for CaptureError {
+    fn from(text: String) -> CaptureError {
+        CaptureError { text, lacks_capability: false }
+    }
+}
 
 impl fmt::Display for CaptureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Carrying out Orders: one step for each knob, one commit for all of a door.
 
-use slackwater_messages::{Order, Value};
+use slackwater_messages::{ChangeCause, Order, Value};
 
-use super::{Engine, Waiting};
+use super::{Engine, Reason, Waiting};
 use crate::knobs::show;
 use crate::state::Lease;
 
@@ -125,7 +125,7 @@ impl Engine {
         let note = if step.note.is_empty() { String::new() } else { format!("; {}", step.note) };
         let why = format!("{}{asked}{note}; {how}; for {} s, by {}", lease.reason, lease.lease_s, lease.by);
         let before = step.before.as_ref().map_or(lease.before, |before| before.effective.clone());
-        self.change(name, Some(before), Some(value), why, true, &lease.order_id);
+        self.change(name, Some(before), Some(value), Reason::new(ChangeCause::Ordered, why), true, &lease.order_id);
     }
 
     /// Setting failed half way: what stood before is set again, at once.
@@ -152,7 +152,8 @@ impl Engine {
     /// It is set, but it is not what was wanted: back to the baseline in the next turn.
     pub(super) fn end_failed(&mut self, name: &str, said: &str) {
         if let Some(live) = self.live.get_mut(name) {
-            live.end = Some(format!("an Order did not come to what it should: {said}"));
+            let why = format!("an Order did not come to what it should: {said}");
+            live.end = Some(Reason::new(ChangeCause::NotAsOrdered, why));
             live.next_try_s = 0.0;
         }
     }

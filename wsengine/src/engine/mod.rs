@@ -10,7 +10,7 @@ mod restore;
 
 use std::collections::BTreeMap;
 
-use slackwater_messages::{Change, Order, Value};
+use slackwater_messages::{Change, ChangeCause, Order, Value};
 
 use crate::config::{PROGRAM, Settings};
 use crate::identity::Identity;
@@ -43,10 +43,23 @@ struct Waiting {
 #[derive(Default)]
 struct Live {
     until_s: f64,
-    /// Set when the lease must end before its time, with the reason.
-    end: Option<String>,
+    /// Set when the lease must end before its time.
+    end: Option<Reason>,
     next_try_s: f64,
     said: String,
+}
+
+/// Why a lease ends, or a Change is made: for programs, and in words.
+#[derive(Clone)]
+struct Reason {
+    cause: ChangeCause,
+    why: String,
+}
+
+impl Reason {
+    fn new(cause: ChangeCause, why: impl Into<String>) -> Reason {
+        Reason { cause, why: why.into() }
+    }
 }
 
 /// Carries out Orders.
@@ -85,8 +98,9 @@ impl Engine {
         publish: Box<dyn FnMut(Change)>,
     ) -> Result<Engine, String> {
         let state = store.load()?;
-        let crashed = |_: &String| Live { end: Some("the last run did not end well".to_owned()), ..Live::default() };
-        let live = state.leases.keys().map(|name| (name.clone(), crashed(name))).collect();
+        let died = || Reason::new(ChangeCause::EngineDied, "the last run did not end well");
+        let live =
+            state.leases.keys().map(|name| (name.clone(), Live { end: Some(died()), ..Live::default() })).collect();
         let checked_s = (world.monotonic_s)();
         Ok(Engine {
             settings,
@@ -224,7 +238,7 @@ impl Engine {
             self.refuse(name, Some(order.value.clone()), "it is not turned", &order.id);
             return;
         };
-        live.end = Some(format!("given back by {}: {}", order.by, order.reason));
+        live.end = Some(Reason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
         live.next_try_s = 0.0;
         // What follows is told as this Order's doing.
         if let Some(lease) = self.state.leases.get_mut(name) {
@@ -233,12 +247,12 @@ impl Engine {
     }
 
     /// Ends all leases, with the reason.
-    pub fn end_all(&mut self, why: &str) {
+    pub fn end_all(&mut self, cause: ChangeCause, why: &str) {
         for (name, waiting) in std::mem::take(&mut self.waiting) {
             self.refuse(name, Some(waiting.value), why, &waiting.order.id);
         }
         for live in self.live.values_mut() {
-            live.end.get_or_insert_with(|| why.to_owned());
+            live.end.get_or_insert_with(|| Reason::new(cause, why));
             live.next_try_s = 0.0;
         }
     }
@@ -303,7 +317,8 @@ impl Engine {
         for (name, live) in &mut self.live {
             if live.end.is_none() && live.until_s <= now_s {
                 let lease_s = self.state.leases.get(name).map_or(0.0, |lease| lease.lease_s);
-                live.end = Some(format!("the lease of {lease_s} s ended without a renewal"));
+                let why = format!("the lease of {lease_s} s ended without a renewal");
+                live.end = Some(Reason::new(ChangeCause::LeaseEnded, why));
                 live.next_try_s = 0.0;
             }
         }
@@ -329,7 +344,7 @@ impl Engine {
     fn give_way(&mut self, name: &str, said: &str, lease_s: f64) -> String {
         let why = format!("{said}: theirs holds");
         if let Some(live) = self.live.get_mut(name) {
-            live.end = Some(why.clone());
+            live.end = Some(Reason::new(ChangeCause::SomeoneElse, why.as_str()));
             live.next_try_s = 0.0;
         }
         self.yielded.insert(name.to_owned(), self.now_s() + lease_s);

@@ -1,9 +1,9 @@
 //! Changes: everything that is done or refused, with its reason.
 
 use ring::rand::{SecureRandom, SystemRandom};
-use slackwater_messages::{Change, VERSION, Value};
+use slackwater_messages::{Change, ChangeCause, VERSION, Value};
 
-use super::{BY, Engine, REFUSALS, REFUSALS_WITHIN_S};
+use super::{BY, Engine, REFUSALS, REFUSALS_WITHIN_S, Reason};
 use crate::config::PROGRAM;
 use crate::knobs::show;
 
@@ -22,7 +22,7 @@ impl Engine {
             return;
         }
         let before = self.state.leases.get(what).map(|lease| lease.effective.clone());
-        self.change(what, before, value, format!("refused: {why}"), false, follows);
+        self.change(what, before, value, Reason::new(ChangeCause::Refused, format!("refused: {why}")), false, follows);
     }
 
     /// Records a Change on disk and gives it to the bus.
@@ -31,7 +31,7 @@ impl Engine {
         what: &str,
         before: Option<Value>,
         after: Option<Value>,
-        why: String,
+        reason: Reason,
         applied: bool,
         follows: &str,
     ) {
@@ -48,12 +48,13 @@ impl Engine {
             target: self.settings.node.clone(),
             before,
             after,
-            why,
+            why: reason.why,
             by: BY.to_owned(),
             applied,
             rt_p95_ms: None,
             rt_p95_predicted_ms: None,
             follows: follows.to_owned(),
+            cause: Some(reason.cause),
         };
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
         let (before, after) = (value(&change.before), value(&change.after));

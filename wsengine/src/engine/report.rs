@@ -1,6 +1,6 @@
 //! What the controller must know of our knobs before it gives Orders: values, bounds, leases.
 
-use slackwater_messages::{KnobState, Knobs, VERSION};
+use slackwater_messages::{KnobCause, KnobState, Knobs, VERSION};
 
 use super::Engine;
 use crate::knobs::KNOBS;
@@ -69,16 +69,19 @@ impl Engine {
             state.order.clone_from(&lease.order_id);
             state.by.clone_from(&lease.by);
             state.left_s = live.map(|live| (live.until_s - self.now_s()).max(0.0));
-            state.why = live.and_then(|live| live.end.clone()).unwrap_or_default();
+            if let Some(end) = live.and_then(|live| live.end.as_ref()) {
+                (state.cause, state.why) = (Some(KnobCause::Ending), end.why.clone());
+            }
             return state;
         }
         match self.readings.get(name) {
             Some(Ok(value)) => (state.value, state.baseline) = (Some(value.clone()), Some(value.clone())),
-            Some(Err(said)) => state.why.clone_from(said),
-            None => "not read yet".clone_into(&mut state.why),
+            Some(Err(said)) => (state.cause, state.why) = (Some(KnobCause::Unreadable), said.clone()),
+            None => (state.cause, state.why) = (Some(KnobCause::NotRead), "not read yet".to_owned()),
         }
         if self.yielded.get(name).is_some_and(|until_s| self.now_s() < *until_s) {
-            "somebody else changed this setting in this episode: theirs holds".clone_into(&mut state.why);
+            let why = "somebody else changed this setting in this episode: theirs holds";
+            (state.cause, state.why) = (Some(KnobCause::SomeoneElse), why.to_owned());
         }
         state
     }

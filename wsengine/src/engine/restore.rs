@@ -1,6 +1,8 @@
 //! Putting back: leases that ended, whatever the cause.
 
-use super::{Engine, RESTORE_WAITS_S, RETRY_S};
+use slackwater_messages::ChangeCause;
+
+use super::{Engine, RESTORE_WAITS_S, RETRY_S, Reason};
 
 impl Engine {
     /// Restores the leases of a door that ended. False when there was nothing to do.
@@ -49,13 +51,15 @@ impl Engine {
     pub(super) fn restored(&mut self, name: &str, left: &[String]) {
         let Some(lease) = self.state.leases.remove(name) else { return };
         let live = self.live.remove(name).unwrap_or_default();
-        let mut why = format!("put back: {}", live.end.unwrap_or_default());
+        // Nothing is put back without an end; what has none would be of a run that nobody knows.
+        let end = live.end.unwrap_or_else(|| Reason::new(ChangeCause::EngineDied, String::new()));
+        let mut reason = Reason::new(end.cause, format!("put back: {}", end.why));
         for said in left {
-            why = format!("{why}; left alone: {said}");
+            reason.why = format!("{}; left alone: {said}", reason.why);
         }
         self.save_after();
         self.forget_reading(name);
-        self.change(name, Some(lease.effective), Some(lease.before), why, true, &lease.order_id);
+        self.change(name, Some(lease.effective), Some(lease.before), reason, true, &lease.order_id);
     }
 
     pub(super) fn not_restored(&mut self, name: &str, said: &str) {
@@ -72,7 +76,7 @@ impl Engine {
             Some(lease) => (Some(lease.effective), Some(lease.before), lease.order_id),
             None => (None, None, String::new()),
         };
-        self.change(name, effective, before, why, false, &id);
+        self.change(name, effective, before, Reason::new(ChangeCause::NotPutBack, why), false, &id);
     }
 
     /// Leases of knobs that the configuration no longer lists: said, and kept for when it does.

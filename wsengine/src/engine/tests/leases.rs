@@ -16,8 +16,26 @@ fn a_lease_that_is_not_renewed_undoes_itself_and_both_are_recorded() {
         scene.last(),
         (Some(6), Some(2), "put back: the lease of 30 s ended without a renewal".to_owned(), true)
     );
+    assert_eq!(scene.causes(), [ChangeCause::Ordered, ChangeCause::LeaseEnded]);
     assert!(scene.engine.is_idle());
     assert_eq!(Store::open(&scene.fixture.path("state")).expect("open").waiting().len(), 2);
+}
+
+#[test]
+fn each_end_of_a_lease_has_its_cause() {
+    for (end, cause) in [
+        ((|scene| scene.pass_s(31.0)) as fn(&mut Scene), ChangeCause::LeaseEnded),
+        (Scene::give_back, ChangeCause::GivenBack),
+        (Scene::crash, ChangeCause::EngineDied),
+        (|scene| scene.end_all(ChangeCause::EngineEnded), ChangeCause::EngineEnded),
+        (|scene| scene.end_all(ChangeCause::ByHand), ChangeCause::ByHand),
+    ] {
+        let mut scene = Scene::new(0.0);
+        scene.order(6, 30.0);
+        end(&mut scene);
+        assert_eq!((scene.value(), scene.causes()), (2, vec![ChangeCause::Ordered, cause]));
+        assert!(cause.is_put_back() && !ChangeCause::Ordered.is_put_back());
+    }
 }
 
 #[test]
@@ -31,6 +49,7 @@ fn a_knob_that_is_given_back_is_as_before_at_once_and_the_order_is_named() {
     assert_eq!(follows, ["o1", "o2"]);
     scene.give_back();
     assert_eq!(scene.last().2, "refused: it is not turned");
+    assert_eq!(scene.causes(), [ChangeCause::Ordered, ChangeCause::GivenBack, ChangeCause::Refused]);
     scene.order(7, 30.0);
     assert_eq!(scene.value(), 7);
 }
@@ -55,7 +74,10 @@ fn the_report_tells_value_baseline_bounds_and_what_is_left_of_a_lease() {
     assert_eq!((turned.order.as_str(), turned.by.as_str(), turned.why.as_str()), ("o1", "controller", ""));
     scene.machine.value.set(5);
     scene.pass_s(6.0);
-    assert!(knob(&mut scene).why.contains("theirs holds"));
+    let theirs = knob(&mut scene);
+    assert!(theirs.why.contains("theirs holds"));
+    assert_eq!((idle.cause, turned.cause, theirs.cause), (None, None, Some(KnobCause::SomeoneElse)));
+    assert_eq!(scene.causes().last(), Some(&ChangeCause::SomeoneElse));
     let mut scene = Scene::new(1.0);
     assert!(knob(&mut scene).reloads);
 }

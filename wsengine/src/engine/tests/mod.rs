@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use serde_json::Value as Json;
-use slackwater_messages::encode;
+use slackwater_messages::{KnobCause, encode};
 
 use super::*;
 use crate::identity::fixture::Controller;
@@ -178,5 +178,14 @@ impl Scene {
 
     fn count(&self) -> usize {
         self.changes.borrow().len()
+    }
+
+    fn causes(&self) -> Vec<ChangeCause> {
+        self.changes.borrow().iter().filter_map(|change| change.cause).collect()
+    }
+
+    fn end_all(&mut self, cause: ChangeCause) {
+        self.engine.end_all(cause, "test");
+        self.engine.turn();
     }
 }

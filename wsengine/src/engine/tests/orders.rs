@@ -55,7 +55,7 @@ fn orders_that_come_together_share_a_reload_and_the_next_waits_for_its_time() {
     scene.pass_s(5.1);
     assert_eq!((scene.machine.commits.get(), scene.value()), (2, 4));
     // A restore waits too, but not for long.
-    scene.engine.end_all("test");
+    scene.engine.end_all(ChangeCause::ByHand, "test");
     scene.engine.turn();
     assert_eq!(scene.value(), 4);
     scene.pass_s(5.1);

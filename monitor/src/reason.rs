@@ -1,0 +1,76 @@
+//! Why something is not there: in words for people, and its cause for programs.
+
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+
+use slackwater_messages::AbsenceCause;
+
+use crate::inputs::why;
+
+/// Reads as its words. Words alone make one without a cause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reason {
+    /// What can be done depends on it; none where nothing can.
+    pub cause: Option<AbsenceCause>,
+    /// In words.
+    pub text: String,
+}
+
+impl Reason {
+    /// Of both.
+    pub fn new(cause: AbsenceCause, text: impl Into<String>) -> Reason {
+        Reason { cause: Some(cause), text: text.into() }
+    }
+
+    /// Of a file that cannot be used.
+    pub fn of_file(path: &Path, error: &io::Error) -> Reason {
+        let denied = error.kind() == io::ErrorKind::PermissionDenied;
+        Reason { cause: denied.then_some(AbsenceCause::PermissionDenied), text: why(path, error) }
+    }
+}
+
+impl From<String> for Reason {
+    fn from(text: String) -> Reason {
+        Reason { cause: None, text }
+    }
+}
+
+impl From<&str> for Reason {
+    fn from(text: &str) -> Reason {
+        Reason::from(text.to_owned())
+    }
+}
+
+impl From<&String> for Reason {
+    fn from(text: &String) -> Reason {
+        Reason::from(text.clone())
+    }
+}
+
+impl From<&Reason> for Reason {
+    fn from(reason: &Reason) -> Reason {
+        reason.clone()
+    }
+}
+
+impl From<Reason> for String {
+    fn from(reason: Reason) -> String {
+        reason.text
+    }
+}
+
+impl Deref for Reason {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
