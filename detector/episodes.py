@@ -78,6 +78,11 @@ class Steps:
         """(M,) has nothing to say: calm without history."""
         return np.asarray(self._what == _QUIET)
 
+    @property
+    def shows(self) -> Bools:
+        """(M,) this tick is evidence for the state that the node is in."""
+        return np.asarray((self._what == _BEGAN) | (self._what == _GOES_ON))
+
     def said(self, row: int, residual: Callable[[int], str] = lambda _: "") -> str:
         """The state machine's say in words; empty in a calm without history. `residual` tells what still shows."""
         what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])

@@ -311,6 +311,7 @@ class Judge:
         """
         seen = pool_says.seen
         paths = why(np.arange(len(seen)))
+        shows = steps.shows
         busy = np.flatnonzero((seen != CALM) | (steps.state != CALM) | ~steps.silent)
         for row in busy.tolist():
             slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[seen[row]]
@@ -323,7 +324,7 @@ class Judge:
             elif looks == "all_slow":
                 path = [*(thresholds.explain_slow(frame, row) or path), pool_says.why(row)]
             said = steps.said(row, lambda row: ", ".join(thresholds.explain_residual(frame, crossed, row)))
-            if looks != "calm" and looks == state:
+            if looks == state and shows[row]:
                 self._last_shown[slot] = path
                 path = [*path, said]
             elif state != "calm":  # what holds it now comes first: the evidence is of before

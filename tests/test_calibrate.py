@@ -188,6 +188,10 @@ def test_a_no_begins_nothing(live: Site, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+IDLE = ("--max-load", "0.95")
+"""The played node is never called busy, whatever load was drawn for it."""
+
+
 def test_what_cannot_be_is_refused_before_any_noise(
     live: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,8 +201,8 @@ def test_what_cannot_be_is_refused_before_any_noise(
         (["--max-load", "0.01"], "is busy"),
         (["--noise-command", "stress-ng {cores}"], "what can be filled in: {intensity}, {node}"),
         (["--noise-command", ""], "the command is empty"),
-        (["--noise-command", "/nowhere/stress"], "cannot be started: No such file"),
-        (["--noise-command", "false"], "false: ended with status 1"),
+        (["--noise-command", "/nowhere/stress", *IDLE], "cannot be started: No such file"),
+        (["--noise-command", "false", *IDLE], "false: ended with status 1"),
     ):
         # For one that never comes it is not waited long.
         monkeypatch.setattr(calibrate, "HEAR_S", 4.0 if "host9" in arguments else DEADLINE_S)

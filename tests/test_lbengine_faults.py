@@ -326,9 +326,9 @@ def test_steps_of_the_wall_clock_change_nothing_but_the_labels(site: Site) -> No
     site.cycle(engine)
     site.cycle(engine, "interference")
     assert site.weights() == [0, 100, 100]
-    for _ in range(14):
+    for _ in range(4):
         site.cycle(engine)
     assert 0 < site.weights()[0] < 100
-    for _ in range(4):
+    for _ in range(6):
         site.cycle(engine)
     assert site.weights() == [100, 100, 100]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from test_web_login import settings_in
 
+from lbengine.algorithms import known_effect
 from slackwater.journal import Journal, journal_path
 from slackwater.messages import Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 from slackwater.percentile import pooled_ms
@@ -33,7 +34,7 @@ def samples(node: str, begin: float, end: float, rps: float, marks: tuple[float,
 
 def cycle(at: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:
     servers = [ServerState("web1", "UP", weight, 100, weight), ServerState("web2", "UP", other, 100, other)]
-    return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers)
+    return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers, known_effect(balance))
 
 
 def verdicts(ended: float = 10.0) -> Iterator[Verdict]:
@@ -88,7 +89,7 @@ def test_weights_that_were_never_lowered_need_no_estimate(tmp_path: Path) -> Non
 def test_under_least_connections_there_is_none(tmp_path: Path) -> None:
     found = shown(tmp_path, an_episode(balance="leastconn"))
     assert found.static_ms is None
-    assert "least connections" in found.static_note
+    assert "under `leastconn` weights do not say how the requests are split" in found.static_note
 
 
 def test_a_handful_of_requests_is_no_estimate(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskCli
 @pytest.mark.parametrize(
     ("balance", "weights_mean", "told"),
     [
-        ("roundrobin", "share", "no estimate: too little was measured before it began"),
+        ("roundrobin", "share", "no estimate: only 0 requests were answered before a weight was changed"),
         ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not say how the requests are split"),
         ("wlc", "concurrency", "no estimate: under `wlc` weights do not say how the requests are split"),
         ("newrr", None, "no estimate: it is not known whether weights say how the requests are split"),
