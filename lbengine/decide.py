@@ -60,6 +60,8 @@ class View:
     holds: Mapping[str, Wish] = field(default_factory=dict)
     """Servers that keep their baseline weight for a while, whatever their Verdict: they are being measured."""
     pins: Mapping[str, Pin] = field(default_factory=dict)
+    panicked_s: float | None = None
+    """When no Verdict was believed last."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         pool.max_mitigated,
         {name for name, baseline in movable.items() if view.positions[name].weight < baseline},
         {name for name, verdict in view.verdicts.items() if not verdict.shown},
+        view.panicked_s is not None and view.now_s - view.panicked_s < guard.AFTER_PANIC_S,
     )
     reduce = (admission.reduce & movable.keys()) - pins.keys()
     asked = (view.drains.keys() & movable.keys()) - pins.keys()

@@ -80,6 +80,7 @@ class Engine(Asked):
         self._wishes = Wishes()
         self._last: Snapshot | None = None
         self._started_s: float | None = None
+        self._panicked_s: float | None = None
         self._remarks: list[str] = []
 
     # --- standing by
@@ -142,6 +143,8 @@ class Engine(Asked):
             self._remarks.append(self._hands_off())
         else:
             decisions = decide(self._view(snapshot, verdicts, now_s), self.pool, self.settings)
+            if decisions.panic:
+                self._panicked_s = now_s
             changes = self._apply(snapshot, decisions)
             self._remarks += self._by_hand.remarks()
             self._remarks += self._account.over_share(snapshot, self._baselines or {})
@@ -283,6 +286,7 @@ class Engine(Asked):
             caps=self._wishes.limits(now_s),
             holds=self._wishes.holds(now_s),
             pins=self._by_hand.pins(now_s, self._wall()),
+            panicked_s=self._panicked_s,
         )
 
     # --- writing

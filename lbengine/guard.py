@@ -13,6 +13,7 @@ from slackwater.messages import State
 
 PANIC_SHARE = 0.5
 """When more than this share (or more than `max_mitigated`) looks slow, no verdict is believed."""
+AFTER_PANIC_S = 1.0
 STICKINESS = 0.1
 """Severity that a reduced server is given on top when the most severe ones are chosen, so that two don't take turns."""
 
@@ -40,13 +41,15 @@ def admit(
     max_mitigated: float,
     reduced: Collection[str],
     waiting: Collection[str] = (),
+    after_panic: bool = False,
 ) -> Admission:
     """Chooses who may be reduced.
 
     `states`: state and severity of each server that has a fresh Verdict; `usable`: servers that can take requests;
     `reduced`: those that are below their baseline now; `waiting`: those whose episode only waits for its end. Such an
     episode is no sign of a panic. It may keep a server reduced where no other one needs the place, but it lowers none
-    that stands at its baseline.
+    that stands at its baseline. Nor does any episode `after_panic`, for `AFTER_PANIC_S`: neighbours that leave together
+    leave queues that drain one after the other.
     """
     if any(state == "all_slow" for state, _ in states.values()):
         return Admission(frozenset(), "all servers are slow alike, so it is no neighbour", shared=True)
@@ -57,7 +60,7 @@ def admit(
             frozenset(), f"{len(now)} of {len(usable)} servers look slow, and more than {believed:.0%} is not believed"
         )
     most = limit(len(usable), max_mitigated)
-    slow = [server for server in slow if server in reduced or server not in waiting]
+    slow = [server for server in slow if server in reduced or not (server in waiting or after_panic)]
     slow.sort(key=lambda server: (server in waiting, -(states[server][1] + STICKINESS * (server in reduced)), server))
     return Admission(frozenset(slow[:most]), held_back=frozenset(slow[most:]))
 

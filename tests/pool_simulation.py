@@ -62,6 +62,7 @@ def simulate(
     pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
     severity = dict.fromkeys(names, 0.0)
     trace = []
+    panicked_s = None
     for number in range(int(seconds / TICK_S)):
         now_s = number * TICK_S
         noisy = [noise(n, now_s) for n in range(servers)]
@@ -106,10 +107,12 @@ def simulate(
                 rates=dict(zip(names, rates, strict=True)),
                 total_rps=offered_rps,
                 now_s=now_s,
+                panicked_s=panicked_s,
             ),
             pool,
             settings,
         )
+        panicked_s = now_s if decisions.panic else panicked_s
         positions |= {name: decision.position for name, decision in decisions.servers.items()}
         weights = [positions[name].weight for name in names]
         rates = share(balance, [weight * up[n] for n, weight in enumerate(weights)], offered_rps)

@@ -422,3 +422,11 @@ def test_one_that_waits_for_its_end_makes_room_for_one_that_shows_its_neighbour(
     states["h3"] = ("calm", 0.0)
     assert guard.admit(states, list(states), 0.5, {"h1"}, {"h1"}).reduce == {"h2"}
     assert guard.admit(states, list(states), 0.5, {"h1"}, {"h1", "h2"}).reduce == {"h1"}
+
+
+def test_just_after_a_panic_no_server_that_stands_at_its_baseline_is_lowered() -> None:
+    """Neighbours that leave together: the queue of one server drains a little after that of the other."""
+    one: dict[str, State] = {"host0": "interference"}
+    assert weights_of(four(100.0, states=one, panicked_s=99.5)) == [100, 100, 100, 100]
+    assert weights_of(four(100.0, states=one, panicked_s=98.9))[0] < 100
+    assert weights_of(four(100.0, (0, 100, 100, 100), one, panicked_s=99.5))[0] == 0, "it is held"

@@ -82,6 +82,7 @@ class Balancing:
         self._positions = {name: Position(BASE_WEIGHT) for name in names}
         self._index = {name: number for number, name in enumerate(names)}
         self._rates = Rates()
+        self._panicked_s: float | None = None
 
     def cycle(self, now_s: float, inbox: Inbox, requests: Sequence[int], in_flight: Sequence[int]) -> Mapping[int, int]:
         """One turn: `requests` are counted since the start. Gives server -> new weight, which are in force at once."""
@@ -103,8 +104,10 @@ class Balancing:
             rates=self._rates.rps,
             total_rps=self._rates.total_rps,
             now_s=now_s,
+            panicked_s=self._panicked_s,
         )
         decided = decide(view, self._pool, self._settings)
+        self._panicked_s = now_s if decided.panic else self._panicked_s
         self._costs.lbengine_s.append(time.thread_time() - began)
         changed = {}
         for name, decision in decided.servers.items():
