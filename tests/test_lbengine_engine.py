@@ -24,6 +24,7 @@ from real_processes import free_port
 from lbengine.baseline import BaselineError
 from lbengine.changes import change
 from lbengine.engine import Engine
+from lbengine.guard import AFTER_PANIC_S
 from lbengine.haproxy import BalancerError, BalancerUnreachable, HAProxy
 from lbengine.outcome import LEAST_AFTER_S, FollowUps
 from lbengine.pause import Pause
@@ -333,7 +334,7 @@ def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone
         assert site.changes() == []
         site.balancer.say("set server web/host2 state ready")
         until(lambda: client.read().servers[1].available, "host2 is back")
-        site.cycle()
+        site.cycle(AFTER_PANIC_S)
         site.cycle(host2="interference")
         assert site.weights() == [100, 0, 100], "back, it is driven again"
         site.journal.close()
