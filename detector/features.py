@@ -113,8 +113,11 @@ class Features:
         bins = bins_of(rows.peak)
         reference, borrowed = self._reference(rows.slots, bins, rows.values, comparable)
         dearer = rows.values[:, COST] / np.maximum(reference.median[:, COST], FLOORS[COST])
-        peers_dearer = _median_of_others(self._levels[:, [COST]], comparable, rows.slots)[:, 0]
-        explained = bins_of(explained_load(rows.peak, dearer / np.fmax(peers_dearer, 1.0)))
+        some = np.flatnonzero(dearer >= DEARER)  # hardly ever any: the others' peers need not be asked
+        if len(some):
+            peers_dearer = _median_of_others(self._levels[:, [COST]], comparable, rows.slots[some])[:, 0]
+            dearer[some] /= np.fmax(peers_dearer, 1.0)
+        explained = bins_of(explained_load(rows.peak, dearer))
         lower = np.flatnonzero(explained < bins)
         if len(lower):
             there, _ = self._reference(rows.slots[lower], explained[lower], rows.values[lower], comparable)
