@@ -21,7 +21,7 @@ from lbengine.meter import Rates
 from lbengine.ramp import Position
 from lbengine.snapshot import Server, Snapshot
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import Sample
+from slackwater.messages import Sample, Verdict
 
 BASE_WEIGHT = 100
 
@@ -58,14 +58,15 @@ class Detecting:
         self.costs = Costs()
         self.states: dict[str, str] = {}
 
-    def tick(self, now_s: float, samples: Sequence[Sample]) -> None:
-        """Judges what has arrived by now."""
+    def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
+        """Judges what has arrived by now; gives the new Verdicts."""
         began = time.thread_time()
         verdicts = self.judge.tick(now_s, samples)
         self.costs.detector_s.append(time.thread_time() - began)
         for verdict in verdicts:
             self.inbox.put(verdict, now_s)
             self.states[verdict.node] = verdict.state
+        return verdicts
 
 
 class Balancing:
