@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine retune web lab evaluation tools tests packaging ansible/library
+PYTHON_CODE := slackwater detector lbengine retune web lab tools tests packaging ansible/library
 
 .PHONY: help setup demo test test-full lint clean docs
 .PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web
@@ -34,31 +34,31 @@ test-full: lint  ## also the slow stories
 	@python tools/run_tests.py --hypothesis-profile=others
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
-	python tools/bench_sniffer.py --write docs/bench-sniffer.md
+	python -m lab.bench.sniffer --write docs/bench-sniffer.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
-	python tools/bench_detector.py --hour 400 --write docs/bench-detector.md
+	python -m lab.bench.detector --hour 400 --write docs/bench-detector.md
 
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)
 
 test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
-	pytest tests/test_packages.py tests/test_controller_package.py tests/test_rollout*.py
+	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/test_rollout*.py
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
-	python tools/lab_recordings.py
+	python -m lab.bench.recordings
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)
-	python tools/bench_monitor.py --write docs/bench-monitor.md
+	python -m lab.bench.monitor --write docs/bench-monitor.md
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
-	python tools/bench_lbengine.py
+	python -m lab.bench.lbengine
 
 bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
-	python tools/bench_web.py --write docs/bench-web.md
+	python -m lab.bench.web --write docs/bench-web.md
 
 screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
-	python tools/screenshots.py
+	python -m tools.screenshots
 
 EVALUATION := evaluation-run
 MINUTES :=
@@ -73,7 +73,7 @@ evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 
 	  --balancers 3 --balancers 10 --policy static --policy slackwater --policy oracle \
 	  --json $(EVALUATION)/balancers.json
 	-test -e $(EVALUATION)/streaming.json || STREAMING_JSON=$(abspath $(EVALUATION))/streaming.json \
-	  pytest -q tests/test_evaluation_streaming.py
+	  pytest -q tests/lab/test_compare_streaming.py
 	slackwater lab evaluate --out $(EVALUATION) $(MINUTES:%=--minutes %) --simulated $(EVALUATION)/size.json \
 	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json
 

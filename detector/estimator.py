@@ -7,9 +7,9 @@ which that law cannot see: the capacity is also cut by the share of the time tha
 
 ICE fitted one law for a pool of servers that were alike. Here each node refreshes its own: servers of a pool may have
 other processors and other jobs beside, and one law for them all would follow whoever moves most. What they share is the
-start, the coefficients of the model, fitted to all of its recordings (`detector.training.fit_law`): a new node begins
-with these, not with what its peers have learnt since. Of its peers it borrows the median calm capacity, until it has
-one of its own (`MIN_TICKS`).
+start, the coefficients of the model, fitted to all of its recordings (`detector.train.training.fit_law`): a new node
+begins with these, not with what its peers have learnt since. Of its peers it borrows the median calm capacity, until it
+has one of its own (`MIN_TICKS`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features import Frame
-from detector.signals import INDEX, Bools, Floats, Ints
+from detector.features.features import Frame
+from detector.features.signals import INDEX, Bools, Floats, Ints
 
 TERMS = ("old CPU", "requests (of the calm capacity)", "CPI (over the calm one, minus 1)", "constant")
 START: tuple[float, ...] = (0.0, 1.0, 0.0, 0.0)

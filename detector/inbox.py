@@ -11,9 +11,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from detector.columns import Bools, Floats, Ints, Table
+from detector.features.columns import Bools, Floats, Ints, Table
+from detector.features.signals import WINDOW
 from detector.lateness import Timelines
-from detector.signals import WINDOW
 
 QUEUE = 64
 """Samples of one node that count in a tick; of more, the oldest are dropped (13 s at the default period)."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.columns import Floats, Ints
+from detector.features.columns import Floats, Ints
 
 DRIFT = 1e-3
 """Two machines' clocks go at least this much alike: so fast the shortest way ever seen is forgotten."""

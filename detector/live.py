@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from detector import marks
-from detector.recording import Recording, RecordingError, read, write
-from slackwater.bus import Bus
+from detector.train import marks
+from detector.train.recording import Recording, RecordingError, read, write
+from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Sample
 

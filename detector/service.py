@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from detector import keeping, reading, tree
-from detector.columns import Row, row_of
-from detector.judge import Judge
+from detector import baseline_checkpoint as keeping
+from detector.classify import tree
+from detector.classify.judge import Judge
+from detector.features.balancer_latency import response_times_ms
+from detector.features.columns import Row, row_of
 from detector.tail.data import Rows
 from detector.tail.online import Learner, fit
-from detector.vantage import response_times_ms
-from slackwater.bus import Bus
+from detector.train import reading
+from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.messages import Cycle, Sample, Verdict
 
@@ -30,7 +32,7 @@ BASELINES = "detector-baselines.json"
 
 
 async def run(settings: ControllerSettings) -> None:
-    """Judges until SIGTERM or SIGINT. Raises `detector.tree.ModelError` for an unusable model, BusError."""
+    """Judges until SIGTERM or SIGINT. Raises `detector.classify.tree.ModelError` for an unusable model, BusError."""
     model = choose_model(settings.detector)
     bus = await Bus.connect(settings.bus, "slackwater-detector")
     try:
@@ -40,7 +42,7 @@ async def run(settings: ControllerSettings) -> None:
 
 
 def choose_model(settings: DetectorSettings) -> tree.Model | None:
-    """The model that the settings name; None stands for the thresholds. Raises `detector.tree.ModelError`."""
+    """The model that the settings name; None stands for the thresholds. Raises `detector.classify.tree.ModelError`."""
     if settings.model == "thresholds":
         log.info("judging by the stated thresholds, as configured")
         return None

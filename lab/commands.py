@@ -13,24 +13,25 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from evaluation.compare_commands import compare
-from evaluation.grid_commands import grid
-from evaluation.report_commands import report
-from evaluation.simulate_commands import simulate
-from evaluation.whole_commands import evaluate
-from lab import all_noisy, back, search_noisy
-from lab import scenario as scenarios
-from lab.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
-from lab.all_noisy import Plan as RetunePlan
-from lab.applications import APPLICATIONS
-from lab.balancer import BALANCES
-from lab.lab import Lab, LabSettings, down, is_up, state, traces
-from lab.load import Demand
-from lab.noise import NOISES
-from lab.policies import POLICIES
-from lab.stress import STRESSORS
-from lab.terminal import console
-from lab.timetable import DISTURBANCES, plan
+from lab.cluster.applications import APPLICATIONS
+from lab.cluster.balancer import BALANCES
+from lab.cluster.lab import Lab, LabSettings, down, is_up, state, traces
+from lab.cluster.terminal import console
+from lab.compare.compare_commands import compare
+from lab.compare.grid_commands import grid
+from lab.compare.report_commands import report
+from lab.compare.simulate_commands import simulate
+from lab.compare.whole_commands import evaluate
+from lab.disturb.load import Demand
+from lab.disturb.noise import NOISES
+from lab.disturb.stress import STRESSORS
+from lab.disturb.timetable import DISTURBANCES, plan
+from lab.stories import all_noisy, search_noisy
+from lab.stories import scenario as scenarios
+from lab.stories import time_back as back
+from lab.stories.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
+from lab.stories.all_noisy import Plan as RetunePlan
+from lab.stories.policies import POLICIES
 
 SECOND_STAGE: dict[str, ModuleType] = {"all-noisy": all_noisy, "search": search_noisy}
 """Scenarios with wsengines in the hosts, each in a file of its own."""
@@ -269,7 +270,7 @@ def record(
     disturbances: tuple[str, ...],
 ) -> None:
     """Record what the monitors say while neighbours come and go, with labels, for `slackwater train`."""
-    from lab import record as recording
+    from lab.stories import record as recording
 
     kinds = () if calm else kinds or tuple(NOISES)
     intensities = intensities or (0.5, 0.75, 1.0)
@@ -308,7 +309,7 @@ def record(
 )
 def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed: int, json_file: str | None) -> None:
     """Count false episodes while the load swings and nobody is loud; ends with status 1 when there were any."""
-    from lab import calm as calmly
+    from lab.stories import calm as calmly
 
     with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
         result = calmly.run(cluster, minutes, seed, say)
@@ -388,7 +389,7 @@ def back_(
 @click.option("--stay", is_flag=True, envvar="DEMO_STAY", help="Keep it up at the end, until Ctrl-C.")
 def demo(seconds: float, stay: bool) -> None:
     """Show it: calm, a neighbour with static weights, the neighbour with Slackwater. Status 1 if it did not help."""
-    from lab import demo as play
+    from lab.stories import demo as play
 
     with Lab(LabSettings(), click.echo) as cluster:
         wrong = play.run(cluster, seconds, stay, click.echo)

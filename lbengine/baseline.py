@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.snapshot import Snapshot
+from lbengine.backends.snapshot import Snapshot
 from slackwater.config import PoolSettings, place_in_words
 from slackwater.messages import Name
 

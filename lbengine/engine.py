@@ -10,22 +10,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lbengine import limits, tell
-from lbengine.account import Account
-from lbengine.algorithms import known_effect
-from lbengine.asked import Asked
-from lbengine.balancer import Balancer, Speaker
+from lbengine import tell
+from lbengine.backends.haproxy.algorithms import known_effect
+from lbengine.backends.protocol import Balancer, Speaker
+from lbengine.backends.snapshot import BalancerUnreachable, Snapshot, left_out
+from lbengine.backends.table import balancer_of
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
-from lbengine.by_hand import ByHand
-from lbengine.decide import Decisions, View, decide
-from lbengine.doors import balancer_of
+from lbengine.decision import limits
+from lbengine.decision.decide import Decisions, View, decide
+from lbengine.decision.ramp import Position
+from lbengine.decision.reconcile import Ours, follow, reconcile, restarted
 from lbengine.inbox import Inbox
-from lbengine.meter import Rates
-from lbengine.pause import Pause, PauseStore
-from lbengine.ramp import Position
-from lbengine.reconcile import Ours, follow, reconcile, restarted
-from lbengine.snapshot import BalancerUnreachable, Snapshot, left_out
-from lbengine.wishes import Wishes
+from lbengine.outcome.outcomes import Account
+from lbengine.outcome.rates import Rates
+from lbengine.overrides.commands import Asked
+from lbengine.overrides.overrides import ByHand
+from lbengine.overrides.pause import Pause, PauseStore
+from lbengine.overrides.temporary import Wishes
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight

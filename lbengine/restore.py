@@ -6,14 +6,14 @@ import logging
 import time
 from pathlib import Path
 
-from lbengine.agent_check import AgentCheck
-from lbengine.balancer import set_limits
+from lbengine.backends.haproxy.agent_check import AgentCheck
+from lbengine.backends.protocol import set_limits
+from lbengine.backends.snapshot import BalancerUnreachable, left_out
+from lbengine.backends.table import balancer_of
 from lbengine.baseline import BaselineStore, away, merge
 from lbengine.changes import change
-from lbengine.doors import balancer_of
-from lbengine.snapshot import BalancerUnreachable, left_out
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
 
 log = logging.getLogger("lbengine")

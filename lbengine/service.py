@@ -17,19 +17,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lbengine.backends.haproxy.preflight import check
+from lbengine.backends.snapshot import BalancerError
 from lbengine.baseline import BaselineError
-from lbengine.by_hand import ByHandError
 from lbengine.engine import Engine
 from lbengine.hooks import Hooks
-from lbengine.ownership import BUCKET, Ownership
-from lbengine.pause import PauseError
-from lbengine.preflight import check
-from lbengine.snapshot import BalancerError
-from lbengine.wishes import WISHES
-from slackwater.bus import Bus, BusError, NoStoreError
+from lbengine.leadership.ownership import BUCKET, Ownership
+from lbengine.overrides.overrides import ByHandError
+from lbengine.overrides.pause import PauseError
+from lbengine.overrides.temporary import WISHES
+from slackwater.bus.bus import Bus, BusError, NoStoreError
 from slackwater.config import TCP, BusSettings, ControllerSettings, PoolSettings
 from slackwater.control import Request, request_of
-from slackwater.journal import Journal, journal_path
+from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
 
 log = logging.getLogger("lbengine")

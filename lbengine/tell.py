@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lbengine.decide import Decisions
-from lbengine.haproxy import Snapshot
+from lbengine.backends.haproxy.haproxy import Snapshot
+from lbengine.decision.decide import Decisions
 from slackwater.messages import Change, ServerState
 
 

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from lbengine.balancer import Balancer, set_limits
+from lbengine.backends.protocol import Balancer, set_limits
+from lbengine.backends.snapshot import BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.changes import change, lowers, value_after
-from lbengine.snapshot import BalancerError
-from slackwater.journal import JournalError
+from slackwater.journal.journal import JournalError
 from slackwater.messages import Change, ChangeCause, Message
 
 log = logging.getLogger("lbengine")

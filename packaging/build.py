@@ -180,7 +180,7 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
     (home / "bin/python").symlink_to("/usr/bin/python3.11")
     write(
         stage / "usr/bin/slackwater",
-        "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli import main\n\nmain()\n",
+        "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli.main import main\n\nmain()\n",
         0o755,
     )
     said = manual.read(str(BUILD / "venv/bin/slackwater"))

@@ -18,11 +18,11 @@ from retune.knowledge import Value
 from retune.memory import Memory
 from retune.node import BY
 from retune.pool import Pool
-from slackwater.bus import Bus, BusError
+from slackwater.bus.bus import Bus, BusError
+from slackwater.bus.signing import Signer
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal import Journal, JournalError, journal_path
+from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import VERSION, Change, ChangeCause, Cycle, Order, ServerState
-from slackwater.signing import Signer
 
 log = logging.getLogger("retune")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from slackwater.bus import Bus
+from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Mode, Name
 

@@ -6,17 +6,16 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import count_tests
 import pytest
-import real_haproxy
 from hypothesis import settings
-from ipvs_guest import IpvsGuest, booted
-from ipvs_site import IpvsSite
-from real_lab import run_lab
-from real_servers import Apache, Control, Fpm
-from real_wsengine import end_group
 
-from lab.lab import traces
+from lab.cluster.lab import traces
+from tests.support import count_tests, real_haproxy
+from tests.support.ipvs_guest import IpvsGuest, booted
+from tests.support.ipvs_site import IpvsSite
+from tests.support.real_lab import run_lab
+from tests.support.real_servers import Apache, Control, Fpm
+from tests.support.real_wsengine import end_group
 
 # A shell that runs tests in the background has them ignore SIGINT; commands that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from detector.recording import Recording, read
-from detector.replay import batches
-from detector.tree import SHIPPED, load
-from evaluation.sim.control import Balancing, Costs, Detecting, pool_settings
-from evaluation.sim.signals import POOL
+from detector.classify.tree import SHIPPED, load
+from detector.train.recording import Recording, read
+from detector.train.replay import batches
+from lab.sim.control import Balancing, Costs, Detecting, pool_settings
+from lab.sim.signals import POOL
 from slackwater.config import LbengineSettings
 from slackwater.messages import Verdict
 

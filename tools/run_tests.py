@@ -23,7 +23,7 @@ CARGO_OUTPUT = re.compile(r"---- .* stdout ----")
 """What a test printed follows."""
 CARGO_SKIPPED = re.compile(r"skipped: (.*)")
 """What a test of ours prints before it returns, when the machine lacks what it needs; cargo calls it passed."""
-COUNTS_FILE = "SLACKWATER_TEST_COUNTS"  # tests/count_tests.py writes it
+COUNTS_FILE = "SLACKWATER_TEST_COUNTS"  # tests/support/count_tests.py writes it
 
 
 class Tally:

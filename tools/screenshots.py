@@ -12,10 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-from live_cluster import PASSWORD, live_cluster  # noqa: E402
+from tests.support.live_cluster import PASSWORD, live_cluster
+from tests.support.paths import ROOT
 
 SETTLE_S = 14.0
 """An outcome is told 10 s after a change."""
@@ -30,7 +28,7 @@ def browser_environment() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tools/screenshots.py --out docs/screenshots")
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: python -m tools.screenshots --all")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/screenshots")
     parser.add_argument("--all", action="store_true", help="every page in both widths and schemes")
     asked = parser.parse_args()

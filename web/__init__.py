@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flask import Flask
 
 from slackwater import __version__
-from slackwater.bus import BusError
+from slackwater.bus.bus import BusError
 from slackwater.config import ControllerSettings
 from slackwater.control import Request
 from web import api, controls, live, login, metrics, pages, security

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, request
 
-from slackwater import why
-from slackwater.answers import Changes, Done, Error, Pools, Told
 from slackwater.config import PoolSettings
-from slackwater.journal import JournalError
+from slackwater.journal.journal import JournalError
 from slackwater.messages import Change, is_name
+from slackwater.views import why
+from slackwater.views.answers import Changes, Done, Error, Pools, Told
 from web import audit, episodes, openapi
 from web.ask import Ask
 from web.controls import Unheard, do

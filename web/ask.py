@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from slackwater import control
-from slackwater.bus import Bus, BusError
+from slackwater.bus.bus import Bus, BusError
 from slackwater.config import BusSettings
 from slackwater.control import Request
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from slackwater.journal import Journal
+from slackwater.journal.journal import Journal
 from slackwater.messages import Change
-from slackwater.view import describe_change
+from slackwater.views.pool import describe_change
 from web.shown import ms
 
 ON_A_PAGE = 100

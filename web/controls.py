@@ -11,7 +11,7 @@ from typing import Any
 from flask import Blueprint, Response, abort, flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from slackwater.bus import BusError
+from slackwater.bus.bus import BusError
 from slackwater.config import ControllerSettings
 from slackwater.control import Refused, Request, request_of
 from web.ask import Ask

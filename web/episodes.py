@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slackwater import static_weights
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal import History, Journal, NodeSeries
+from slackwater.journal.journal import History, Journal, NodeSeries
 from slackwater.messages import Change
-from slackwater.percentile import pooled_ms
-from slackwater.view import SYMBOLS, WORDS, duration
-from slackwater.why import Story, episodes, with_changes
+from slackwater.views import static_weights
+from slackwater.views.percentile import pooled_ms
+from slackwater.views.pool import SYMBOLS, WORDS, duration
+from slackwater.views.why import Story, episodes, with_changes
 from web.shown import NOTHING, episode_url, ms, number, percent
 from web.story import Told, tell
 

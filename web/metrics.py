@@ -14,11 +14,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from slackwater import __version__, state_dir
-from slackwater.journal import Journal, JournalError
+from slackwater import __version__
+from slackwater.journal.journal import Journal, JournalError
 from slackwater.messages import Change
-from slackwater.view import SYMBOLS, PoolView
-from slackwater.why import SLOW
+from slackwater.supervise import state_dir
+from slackwater.views.pool import SYMBOLS, PoolView
+from slackwater.views.why import SLOW
 from web.reader import Reader
 
 RECENT_S = 3600.0

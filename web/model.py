@@ -65,7 +65,7 @@ class Models:
     def _ask(self) -> ModelPage:
         if self._which == "thresholds":
             return ModelPage(thresholds_only=True, name="thresholds")
-        command = [sys.executable, "-P", "-m", "slackwater.cli", "detector", "explain", "--json"]
+        command = [sys.executable, "-P", "-m", "slackwater.cli.main", "detector", "explain", "--json"]
         command += ["--model", self._which] if self._which else []
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=READ_WITHIN_S, check=False)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from slackwater import __version__
-from slackwater.answers import Changes, Done, Error, Pools, Told
 from slackwater.control import Request
-from slackwater.view import PoolView
+from slackwater.views.answers import Changes, Done, Error, Pools, Told
+from slackwater.views.pool import PoolView
 from web.audit import SINCE_S
 from web.episodes import Listed
 from web.reader import Plots

@@ -12,9 +12,9 @@ from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.sansio.response import Response as BaseResponse
 
 from slackwater.config import PoolSettings
-from slackwater.journal import JournalError
+from slackwater.journal.journal import JournalError
 from slackwater.messages import Sample
-from slackwater.view import SYMBOLS, WORDS
+from slackwater.views.pool import SYMBOLS, WORDS
 from web import audit, episodes
 from web.controls import PINS_MIN
 from web.model import Models

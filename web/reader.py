@@ -13,10 +13,10 @@ from contextlib import contextmanager
 import msgspec
 
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal import History, Journal, JournalError, StateSpan, journal_path
+from slackwater.journal.journal import History, Journal, JournalError, StateSpan, journal_path
 from slackwater.messages import Change
-from slackwater.view import PoolView, no_view, pool_view
-from slackwater.why import Story, episodes
+from slackwater.views.pool import PoolView, no_view, pool_view
+from slackwater.views.why import Story, episodes
 from web.shown import ShownPool, show
 
 CHANGES = 200

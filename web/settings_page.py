@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from slackwater import config, state_dir
-from slackwater.bus import without_password
+from slackwater import config
+from slackwater.bus.bus import without_password
 from slackwater.config import ConfigError, ControllerSettings
+from slackwater.supervise import state_dir
 from slackwater.toml_lines import key_lines
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
-from slackwater.view import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
-from slackwater.why import Story
+from slackwater.views.pool import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
+from slackwater.views.why import Story
 from web.story import Told, tell
 
 NOTHING = "\N{EN DASH}"

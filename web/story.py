@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from slackwater.messages import Change
-from slackwater.view import describe_change, duration
+from slackwater.views.pool import describe_change, duration
 
 STEP_GAP_S = 3.0
 """Steps of one ramp follow each other within this time."""

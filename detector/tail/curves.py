@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.columns import Bools
+from detector.features.columns import Bools
 from detector.tail.data import Rows
 from detector.tail.estimator import TailEstimator, paae, r2
 from detector.tail.forest import Forest

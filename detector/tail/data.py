@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.columns import Bools, Floats, Ints
-from detector.recording import Recording
+from detector.features.columns import Bools, Floats, Ints
+from detector.train.recording import Recording
 from slackwater.messages import Sample
 
 COLUMNS = ("requests per second", "cores", "core clock in MHz", "run delay per CPU second")

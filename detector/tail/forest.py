@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.columns import Floats
+from detector.features.columns import Floats
 from detector.tail.data import Rows
 from detector.tail.estimator import NotFitted
 

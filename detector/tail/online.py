@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.columns import Floats, Ints
-from detector.features import Frame
-from detector.signals import INDEX
+from detector.features.columns import Floats, Ints
+from detector.features.features import Frame
+from detector.features.signals import INDEX
 from detector.tail.data import COLUMNS, Rows
 from detector.tail.forest import Forest
 from detector.tail.predict import p95_at_rps_ms

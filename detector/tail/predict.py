@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.columns import Floats
+from detector.features.columns import Floats
 from detector.tail.estimator import TailEstimator
 
 
@@ -12,7 +12,7 @@ def p95_at_rps_ms(estimator: TailEstimator, now: Floats, rps: Floats) -> Floats:
     """p95 of one server (ms) at these request rates, (N,), if all else stayed as it is.
 
     `now` is the server's row of inputs (`detector.tail.data.COLUMNS`); its request rate is replaced. Which rate a
-    weight brings is the balancer's matter (`lbengine.forecast`). Without requests there is no response time: 0.
+    weight brings is the balancer's matter (`lbengine.outcome.forecast`). Without requests there is no response time: 0.
     """
     if (rps < 0).any():
         raise ValueError(f"{rps.min():g} requests/s: expected 0 or more")

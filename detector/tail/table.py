@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.columns import Floats, Ints
+from detector.features.columns import Floats, Ints
 from detector.tail.data import Rows
 from detector.tail.estimator import NotFitted
 

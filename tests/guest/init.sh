@@ -1,5 +1,5 @@
 #!/bin/bash
-# Process 1 of the guest (tests/ipvs_guest.py) once its root is this machine's, read-only. D is the folder of Debian's
+# Process 1 of the guest (tests/support/ipvs_guest.py) once its root is this machine's, read-only. D is the folder of Debian's
 # unpacked packages. It says READY on the port for commands, then runs each line from there in a subshell: what it printed,
 # then `--- RC=STATUS`. What goes wrong before stands in the kernel's log.
 trap 'busybox poweroff -f' EXIT

@@ -9,7 +9,7 @@ import asyncio
 import sys
 import time
 
-from slackwater.bus import Bus
+from slackwater.bus.bus import Bus
 from slackwater.messages import Verdict
 
 

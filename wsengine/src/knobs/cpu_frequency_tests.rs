@@ -1,4 +1,4 @@
-//! On trees of files as several drivers show them; a real cpufreq is in `tests/test_wsengine_cpufreq.py`.
+//! On trees of files as several drivers show them; a real cpufreq is in `tests/wsengine/test_cpufreq.py`.
 
 use super::*;
 use crate::world::fixture::Fixture;

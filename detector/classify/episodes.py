@@ -1,0 +1,264 @@
+"""From ticks to episodes: into a state with 2 of the last 3 Samples, out of it when calm has lasted. Pure.
+
+Ticks that show a neighbour weakly are needed three times of four: on a busy machine one tick in 150 does so in calm,
+and two of three would meet by chance many times a day.
+
+The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
+16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
+takes `LOUD_WEIGHT` times that back, and the episode ends when the sum reaches the dwell. So glitches in a fifth of the
+ticks delay the end a little, and a neighbour that shows in half of them holds the episode.
+
+A server without requests is judged by the few signals that mean something then. Only requests are an honest test: it is
+held for at most `TRIAL_AFTER_S`, and once its episode has ended, no tick without an answered request begins another.
+
+When episodes follow each other closely, the wait since the sum last was 0 doubles, up to `MAX_DWELL_S`. The sum itself
+does not grow beyond the dwell, so that what it takes to call a longer calm broken stays the same.
+
+All nodes of a pool are stepped in one pass over arrays; `Steps.said` puts a single node's step in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from detector.features.columns import Bools, Floats, Ints
+from slackwater.messages import State
+
+OF = 3
+NEEDED = 2
+WEAK_OF = 4
+WEAK_NEEDED = 3
+WEAK, STRONG, ENOUGH = range(3)
+"""How clearly a tick says its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
+REOPENS_WITHIN_S = 10.0
+"""An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
+MAX_DWELL_S = 8.0
+LOUD_WEIGHT = 2.0
+"""Log-likelihood of a loud tick over that of a quiet one where calm shows in a fifth of the ticks and a neighbour in
+half of them: ln(0.5 / 0.2) / ln(0.8 / 0.5). On drained servers of the lab it was a tenth and seven tenths."""
+MOST_COVERED_S = 1.2
+"""No tick speaks for more time than this, however long none came before it."""
+WAITS_FROM_S = 0.6
+"""Three ticks: a neighbour that is there shows more often, so that what it shows does not come and go."""
+ROUNDING_S = 1e-6
+"""Of sums of periods."""
+TRIAL_AFTER_S = 55.0
+"""So long without requests in an episode, and it ends: with the ramp's first step they are back within a minute."""
+
+STATES: tuple[State, ...] = get_args(State)
+CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
+CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
+_NONE = -1
+_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TRIAL = range(7)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a tick made of M nodes, (M,) each."""
+
+    state: Ints
+    """Index in `STATES`."""
+    since_unix_s: Floats
+    episode: Ints
+    """Number of the node's episode, from 1; 0 before the first. In `calm` that of the last one."""
+    began: Bools
+    """True on the tick on which the state changed."""
+    waits: Bools
+    """In an episode that only waits for its end: it has looked calm for `WAITS_FROM_S`."""
+    _what: Ints
+    _seconds: Floats
+    _of: Floats
+
+    @property
+    def silent(self) -> Bools:
+        """(M,) has nothing to say: calm without history."""
+        return np.asarray(self._what == _QUIET)
+
+    @property
+    def shows(self) -> Bools:
+        """(M,) this tick is evidence for the state that the node is in."""
+        return np.asarray((self._what == _BEGAN) | (self._what == _GOES_ON))
+
+    def said(self, row: int, residual: Callable[[int], str] = lambda _: "") -> str:
+        """The state machine's say in words; empty in a calm without history. `residual` tells what still shows."""
+        what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])
+        if what == _BEGAN:
+            return f"{seconds:.0f} of the last {of:.0f} ticks"
+        if what == _GOES_ON:
+            return f"episode {self.episode[row]}, for {seconds:.1f} s"
+        if what == _HELD:
+            return f"held: {residual(row)}"
+        if what == _WAITS:
+            return f"held: looks calm for {seconds:.1f} of {of:.1f} s"
+        if what == _TRIAL:
+            return f"episode {self.episode[row]} ended: {seconds:.0f} s without requests, and only requests can tell"
+        return f"episode {self.episode[row]} ended: calm for {seconds:.1f} s" if what == _ENDED else ""
+
+
+class StateMachines:
+    """Every slot's state. `now_s` is monotonic; `label_unix_s` is the wall time that goes into `since`."""
+
+    def __init__(self, calm_dwell_s: float) -> None:
+        self.calm_dwell_s = calm_dwell_s
+        self.state: Ints = np.zeros(0, dtype=np.int64)
+        self.since_s: Floats = np.zeros(0)
+        self.since_unix_s: Floats = np.zeros(0)
+        self.episode: Ints = np.zeros(0, dtype=np.int64)
+        self._wait_s: Floats = np.zeros(0)
+        """The dwell, doubled with each episode that follows another closely."""
+        self._last: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
+        self._strength: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
+        self._ended_s: Floats = np.zeros(0)
+        self._calm_s: Floats = np.zeros(0)
+        """The test's sum."""
+        self._broken_s: Floats = np.zeros(0)
+        """When it last was 0."""
+        self._heard_s: Floats = np.zeros(0)
+        """When its last tick came."""
+        self._requests_s: Floats = np.zeros(0)
+        """When a tick last had requests."""
+        self._on_trial: Bools = np.zeros(0, dtype=bool)
+        """Its last episode ended without requests, and none came since."""
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self.state)
+        if more <= 0:
+            return
+        for name in (
+            "state",
+            "since_s",
+            "since_unix_s",
+            "episode",
+            "_wait_s",
+            "_last",
+            "_strength",
+            "_ended_s",
+            "_calm_s",
+            "_broken_s",
+            "_heard_s",
+            "_requests_s",
+            "_on_trial",
+        ):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
+
+    def welcome(self, slot: int, now_s: float, label_unix_s: float) -> None:
+        """A new node in a slot: calm, without history."""
+        self.state[slot], self.episode[slot], self._wait_s[slot] = CALM, 0, self.calm_dwell_s
+        self._ended_s[slot] = np.nan
+        self._heard_s[slot] = self._requests_s[slot] = now_s
+        self._on_trial[slot] = False
+        self._clear(np.array([slot]), now_s, np.array([label_unix_s]))
+
+    def step(
+        self,
+        slots: Ints,
+        now_s: float,
+        label_unix_s: Floats,
+        seen: Ints,
+        *,
+        strength: Ints | None = None,
+        wary: Bools,
+        thin: Bools,
+        residual: Bools,
+        answered: Bools | None = None,
+    ) -> Steps:
+        """Takes one tick of each of these slots in; all are (M,).
+
+        `seen` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`, `STRONG`,
+        `ENOUGH`; without it all are strong). `thin` says that the server has hardly any requests: `residual`, what
+        shows of a neighbour even so, then decides whether the tick is loud. `answered` says that a request was
+        answered in this tick all the same. `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just
+        be starting.
+        """
+        back = self.state[slots] == UNKNOWN
+        self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
+        state = self.state[slots]
+        self._requests_s[slots[~thin]] = now_s
+        self._on_trial[slots[~thin]] = False
+        untested = thin if answered is None else thin & ~answered
+        seen = np.where(self._on_trial[slots] & untested, CALM, seen)
+        last = np.concatenate([self._last[slots][:, 1:], seen[:, None]], axis=1)
+        self._last[slots] = last
+        strength = np.full(len(slots), STRONG) if strength is None else strength
+        strengths = np.concatenate([self._strength[slots][:, 1:], strength[:, None]], axis=1)
+        self._strength[slots] = strengths
+        same = last == seen[:, None]
+        soon = same[:, -OF:].sum(axis=1)
+        clear = (same & (strengths >= STRONG))[:, -OF:].any(axis=1)
+        # Said by the shorter look back where that is enough.
+        by_few = (soon >= NEEDED) & clear
+        alike = np.where(by_few | wary, soon, same.sum(axis=1))
+        ticks = np.minimum((last != _NONE).sum(axis=1), np.where(by_few | wary, OF, WEAK_OF))
+        enough = np.where(wary, soon >= OF, by_few | (alike >= WEAK_NEEDED) | (strength >= ENOUGH))
+        begins = (seen != CALM) & (seen != state) & enough
+        what = np.full(len(slots), _QUIET)
+        seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
+
+        if begins.any():
+            self._begin(slots[begins], seen[begins], now_s, label_unix_s[begins])
+            what[begins], seconds[begins], of[begins] = _BEGAN, alike[begins], ticks[begins]
+        going = ~begins & (state != CALM)
+        began = begins.copy()
+        if going.any():
+            thin = thin & (state == INTERFERENCE)
+            loud = going & np.where(thin, residual, seen != CALM)
+            covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
+            sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
+            self._calm_s[slots[going]] = np.clip(sums, 0.0, self.calm_dwell_s)[going]
+            self._broken_s[slots[going & (sums <= 0.0)]] = now_s
+            # Only an interfered server is drained: what the others look like, they are.
+            wait_s = np.where(state == INTERFERENCE, self._wait_s[slots], self.calm_dwell_s)
+            calm_s = np.minimum(now_s - self._broken_s[slots], wait_s - self.calm_dwell_s + self._calm_s[slots])
+            without_s = now_s - self._requests_s[slots]
+            trial = going & thin & (without_s >= TRIAL_AFTER_S)
+            ends = trial | (going & ~loud & (calm_s >= wait_s - ROUNDING_S))
+            what[going], seconds[going], of[going] = _WAITS, calm_s[going], wait_s[going]
+            what[loud] = np.where(thin, _HELD, _GOES_ON)[loud]
+            seconds[loud] = now_s - self.since_s[slots[loud]]
+            what[ends] = np.where(trial, _TRIAL, _ENDED)[ends]
+            seconds[trial] = without_s[trial]
+            began |= ends
+            self._ended_s[slots[ends]] = now_s
+            self._on_trial[slots[ends & thin]] = True
+            self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])
+        self._heard_s[slots] = now_s
+        return Steps(
+            state=self.state[slots],
+            since_unix_s=self.since_unix_s[slots],
+            episode=self.episode[slots],
+            began=began,
+            waits=(self.state[slots] != CALM) & (self._calm_s[slots] >= WAITS_FROM_S),
+            _what=what,
+            _seconds=seconds,
+            _of=of,
+        )
+
+    def lost(self, slot: int, now_s: float, label_unix_s: float) -> bool:
+        """The node has gone quiet; True when that is new."""
+        began = bool(self.state[slot] != UNKNOWN)
+        if began:
+            if self.state[slot] != CALM:
+                self._ended_s[slot] = now_s
+            self._change(np.array([slot]), np.array([UNKNOWN]), now_s, np.array([label_unix_s]))
+        return began
+
+    def _begin(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
+        new = slots[self.state[slots] == CALM]
+        self.episode[new] += 1
+        soon = now_s - self._ended_s[new] <= REOPENS_WITHIN_S
+        self._wait_s[new] = np.where(soon, np.minimum(MAX_DWELL_S, self._wait_s[new] * 2), self.calm_dwell_s)
+        self._change(slots, states, now_s, label_unix_s)
+
+    def _change(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
+        self.state[slots] = states
+        self._clear(slots, now_s, label_unix_s)
+
+    def _clear(self, slots: Ints, now_s: float, label_unix_s: Floats) -> None:
+        self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
+        self._calm_s[slots], self._broken_s[slots] = 0.0, now_s
+        self._last[slots], self._strength[slots] = _NONE, WEAK

@@ -1,0 +1,123 @@
+"""What the pool says of its nodes: a cause that they share is no neighbour, nor are neighbours beside them all.
+
+Labels alone would not do. The node that is judged first looks like the only slow one; when its load has moved away it
+has no response times any more, and the others, slow by now, hide each other. So nodes are compared by how much of
+their CPU they lose, each against its own calm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.classify.episodes import CALM, CODES, INTERFERENCE
+from detector.classify.thresholds import Crossed
+from detector.estimator import comparable_loss
+from detector.features.columns import Bools, Floats, Ints
+from detector.features.features import Frame
+
+ALL_SLOW_SHARE = 0.7
+"""When this share of the pool, and at least two nodes, is slow at a time, the cause is shared: it is no neighbour."""
+FULL = 0.85
+"""From this CPU share on, what its requests cost when calm can explain that a server is slow."""
+BUSY = 0.97
+"""CPU utilisation of a server that is overloaded even if nothing else shows it."""
+MORE_THAN_PEERS = 1.15
+"""A full server that stands out is overloaded when it carries so much more than its peers; at theirs it is not."""
+FEW_REQUESTS = 0.03
+"""A server whose own CPU share is below this has no requests to speak of: little can show there."""
+MUCH = 0.5
+"""From this share of its CPU on that a node loses, it is compared with the others by it."""
+ALIKE = 0.75
+"""Two nodes lose alike when the one loses at least this part of what the other does."""
+LOOKS = 2
+"""What a node loses is the most of so many ticks: neighbours that begin together show in one tick here, in the next
+there."""
+
+
+@dataclass(frozen=True)
+class Says:
+    """What a tick looks like in the light of the whole pool."""
+
+    seen: Ints
+    """(M,) index in `STATES`."""
+    has_requests: Bools
+    """(M,)."""
+    slow: int
+    """How many of the `pool` fresh nodes users wait for."""
+    pool: int
+    alike: Ints
+    """(M,) how many of the `others` lose as much, where that makes the cause a shared one; else 0."""
+    others: Ints
+    """(M,) how many of the others carry requests or are in an episode."""
+
+    def why(self, row: int) -> str:
+        """Why a row that looks `all_slow` does, in words."""
+        if self.alike[row]:
+            return f"{self.alike[row]} of {self.others[row]} other nodes lose as much of their CPU: no neighbour"
+        return f"{self.slow} of {self.pool} nodes are slow together: no neighbour"
+
+
+class Together:
+    """What every node showed last, and what follows for those with a new tick."""
+
+    def __init__(self) -> None:
+        self._slow: Bools = np.zeros(0, dtype=bool)
+        self._carries: Bools = np.zeros(0, dtype=bool)
+        self._lost: Floats = np.zeros((0, LOOKS))
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._slow)
+        if more <= 0:
+            return
+        self._slow, self._carries = (
+            np.concatenate([marks, np.zeros(more, dtype=bool)]) for marks in (self._slow, self._carries)
+        )
+        self._lost = np.concatenate([self._lost, np.zeros((more, LOOKS))])
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        self._slow[slot] = self._carries[slot] = False
+        self._lost[slot] = 0.0
+
+    def judge(self, frame: Frame, crossed: Crossed, suspected: Bools, fresh: Bools, in_episode: Bools) -> Says:
+        """Takes a tick of these rows in. `suspected` (M,) look interfered by themselves; `fresh` and `in_episode` are
+        (slots,)."""
+        demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
+        with np.errstate(invalid="ignore"):
+            full = demand >= FULL
+            like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand
+            busy = suspected | crossed.slow | (frame.utilisation >= BUSY)
+        overload = full & busy & ~(suspected & like_peers)
+        has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
+        # Who stands out against its peers has a cause of its own, also while all are slow.
+        slow = crossed.slow & ~overload & ~suspected
+        self._slow[frame.slots] = slow
+        self._carries[frame.slots] = has_requests
+        self._lost[frame.slots] = np.roll(self._lost[frame.slots], 1, axis=1)
+        self._lost[frame.slots, 0] = np.where(overload, 0.0, comparable_loss(frame))
+
+        pool = int(fresh.sum())
+        together = int((self._slow & fresh).sum())
+        shared = together >= 2 and together >= ALL_SLOW_SHARE * pool
+        alike, others = self._alike(frame.slots, fresh & (self._carries | in_episode))
+        alike[alike < ALL_SLOW_SHARE * others] = 0
+        seen = np.select(
+            [overload, (slow & shared) | ((crossed.slow | suspected) & (alike > 0)), suspected],
+            [CODES["overload"], CODES["all_slow"], INTERFERENCE],
+            default=CALM,
+        )
+        return Says(seen, has_requests, together, pool, alike, others)
+
+    def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:
+        """For each of `slots` how many of the others that count lose alike, and how many others count."""
+        mine, among = self._lost[slots].max(axis=1), counts[slots]
+        others: Ints = counts.sum() - among.astype(np.int64)
+        if not (mine >= MUCH).any():
+            return np.zeros(len(slots), dtype=np.int64), others
+        ordered = np.sort(self._lost[counts].max(axis=1))
+        least, most = np.maximum(ALIKE * mine, MUCH), mine / ALIKE
+        within = np.searchsorted(ordered, most, side="right") - np.searchsorted(ordered, least)
+        # Who counts is one of those that lose as much as itself.
+        return np.where(mine >= MUCH, within - among.astype(np.int64), 0), others

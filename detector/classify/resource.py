@@ -1,0 +1,65 @@
+"""Which resource a neighbour takes away, as a pure function of the features.
+
+The rules, in words:
+1. A signal speaks for its resource by how far it is beyond its limit: value over the calm baseline over the limit, and
+   the same against its peers; the lower of the two counts, or the one that is known.
+2. A resource is as loud as its loudest signal, and is heard from 1 on.
+3. Cache misses explain cycles: `memory bandwidth` is heard only where cycles per instruction (or per load of the probe)
+   are beyond their limit while the miss rate is not.
+4. The loudest resource is the answer when it is `CLEARLY` louder than the next one; otherwise it is `unclear`, as it is
+   when none is heard.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+
+from detector.features.columns import Floats, Ints
+from detector.features.features import Frame
+from detector.features.signals import INDEX
+from slackwater.messages import Resource
+
+RESOURCES: tuple[Resource, ...] = get_args(Resource)
+UNCLEAR = RESOURCES.index("unclear")
+CLEARLY = 1.25
+
+SPEAKS: dict[str, tuple[tuple[str, float], ...]] = {
+    "cpu": (
+        ("run_delay_per_cpu", 2.5),
+        ("canary_ratio", 1.5),
+        ("canary_ratio_max", 2.0),
+        ("late", 3.0),
+        ("late_max", 3.0),
+        ("steal", 2.5),
+        ("cpu_pressure", 2.0),
+        ("probe_alu", 1.3),
+    ),
+    "cache": (("cache_miss_rate", 1.5), ("probe_misses", 1.5)),
+    "memory bandwidth": (("cpi", 1.4), ("probe_cycles", 1.4)),
+    "network": (("net_saturation", 2.0), ("retransmits", 3.0), ("net_drops", 3.0)),
+    "disk": (("io_pressure", 2.0), ("disk_wait", 2.5), ("major_faults", 3.0)),
+}
+"""Resource -> signals that speak for it, each with its limit: times the calm baseline, and times the peers'."""
+
+
+def loudness(frame: Frame) -> Floats:
+    """(M, resources but `unclear`) how far beyond its limit each resource's loudest signal is; 0 is silent."""
+    found = np.zeros((len(frame.slots), UNCLEAR))
+    for number, resource in enumerate(RESOURCES[:UNCLEAR]):
+        for key, limit in SPEAKS[resource]:
+            column = INDEX[key]
+            said = np.fmin(frame.own[:, column], frame.peers[:, column]) / limit
+            found[:, number] = np.fmax(found[:, number], said)
+    cache, bandwidth = RESOURCES.index("cache"), RESOURCES.index("memory bandwidth")
+    found[:, bandwidth] = np.where(found[:, cache] >= 1.0, 0.0, found[:, bandwidth])
+    return found
+
+
+def resource_of(frame: Frame) -> Ints:
+    """(M,) index in `RESOURCES` of what each row lacks."""
+    loud = loudness(frame)
+    heard = np.sort(np.where(loud >= 1.0, loud, 0.0), axis=1)
+    clear = (heard[:, -1] > 0.0) & (heard[:, -1] >= CLEARLY * heard[:, -2])
+    return np.where(clear, loud.argmax(axis=1), UNCLEAR)

@@ -1,0 +1,288 @@
+"""Stated thresholds: which signals deviate, what that says without a model, and what keeps an episode open.
+
+One signal alone never tells, since a busy server waits for itself too: a signal counts when it is beyond its limit
+against the node's own calm baseline at this load *and* against its peers, and signals of different groups must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.features.columns import Bools, Floats, Ints
+from detector.features.features import Frame, describe, times
+from detector.features.signals import INDEX, QUEUES, SIGNALS
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a signal deviates."""
+
+    own: float
+    """Times its calm baseline."""
+    peers: float
+    """Times its peers' (each against its own baseline)."""
+
+
+LIMITS: dict[str, Limit] = {
+    "run_delay_per_cpu": Limit(2.5, 2.0),
+    "canary_ratio": Limit(1.5, 1.4),
+    "period": Limit(1.25, 1.25),
+    "late": Limit(3.0, 2.5),
+    "steal": Limit(2.5, 2.0),
+    "cpu_pressure": Limit(2.0, 1.6),
+    "cpi": Limit(1.4, 1.3),
+    "cache_miss_rate": Limit(1.5, 1.4),
+    "probe_cycles": Limit(1.4, 1.3),
+    "probe_misses": Limit(1.5, 1.4),
+    "probe_alu": Limit(1.4, 1.3),
+    "cpu_per_request": Limit(1.5, 1.4),
+    "io_pressure": Limit(3.0, 2.5),
+    "disk_wait": Limit(4.0, 3.0),
+    "memory_pressure": Limit(3.0, 2.5),
+    "major_faults": Limit(4.0, 3.0),
+    "net_saturation": Limit(3.0, 2.5),
+    "retransmits": Limit(4.0, 3.0),
+    "net_drops": Limit(4.0, 3.0),
+    "rt_routes": Limit(2.5, 2.0),
+    "rt_mean": Limit(2.5, 2.0),
+    "rt_p95": Limit(3.0, 2.5),
+    "rt_balancer": Limit(2.5, 2.0),
+    "in_flight": Limit(4.0, 3.0),
+}
+STRONG = 3.0
+"""A group deviates strongly when one of its signals is beyond this many times both limits."""
+MIN_SPREADS = 6.0
+"""A deviation is also this many calm spreads (robust standard deviations) away. The machine's own little jobs disturb
+the probe now and then, which a spread does not know: signals of the core must also be above what is usual in calm."""
+NOTHING = "no signal is beyond its limits"
+OWN_DOING = 0.85
+"""From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
+LEISURE = 0.6
+"""Who used less of its CPU than this in each of the last ticks had no burst: if its requests wait for a core in two
+ticks in a row, that is another's doing. In one tick it is not: a burst's first tick may hold little of it."""
+STRONG_TOGETHER = 16.0
+"""A tick shows a neighbour strongly when two groups or more are beyond their limits and by how much, multiplied, is
+this: each of two by 4 times. A machine's hiccups raise one a lot or two a little."""
+LASTING: dict[str, Limit] = {
+    "run_delay_per_cpu": Limit(2.2, 1.8),
+    "steal": Limit(2.2, 1.8),
+    "rt_routes": Limit(2.0, 1.6),
+    "rt_mean": Limit(2.0, 1.6),
+    "rt_balancer": Limit(2.0, 1.6),
+}
+"""A weak neighbour crosses the other limits now and then only. Who waits for a core and makes users wait by this much
+in most ticks for more than a second has one too (`detector.classify.persistence`)."""
+UNKNOWN_OWN = 1.5
+"""Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
+RESIDUAL = ("canary_ratio", "period", "late", "steal", "probe_cycles")
+"""What means something on a server without requests: the monitor's probe and wake-ups, and what the hypervisor says.
+What the web server's idle processes do is noise. Any of these makes a tick loud (`detector.classify.episodes`)."""
+
+_LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
+_OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
+_PEERS: Floats = np.array([LIMITS[s.key].peers if s.key in LIMITS else np.inf for s in SIGNALS])
+_CAUSES_LASTING = [INDEX["run_delay_per_cpu"], INDEX["steal"]]
+_USERS_LASTING = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
+_LASTING_OWN: Floats = np.array([LASTING[s.key].own if s.key in LASTING else np.inf for s in SIGNALS])
+_LASTING_PEERS: Floats = np.array([LASTING[s.key].peers if s.key in LASTING else np.inf for s in SIGNALS])
+_RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
+_RESIDUAL_OWN: Floats = np.array([LIMITS[key].own for key in RESIDUAL])
+_RESIDUAL_PEERS: Floats = np.array([LIMITS[key].peers for key in RESIDUAL])
+_GROUPS = {
+    group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
+    for group in ("run queue", "core", "cost", "disk", "network", "memory", "users")
+}
+_CPU_GROUPS = ("run queue", "core", "cost")
+_DEVICE_GROUPS = ("disk", "network", "memory")
+_MIXED = np.array([INDEX["rt_mean"], INDEX["rt_p95"]])
+"""Response times over all requests, which move with the mix of requests too."""
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Which limits each row of a frame crossed."""
+
+    votes: Bools
+    """(M, signals) beyond both limits."""
+    strong_votes: Bools
+    """(M, signals) beyond `STRONG` times both limits."""
+    unfelt: Bools
+    """(M,) no response time is known."""
+    interfering: Bools
+    """(M,) by the thresholds alone: a neighbour."""
+    kept_waiting: Bools
+    """(M,) the run queue and users deviate, at leisure: a neighbour when the tick before was so too."""
+    strong: Bools
+    """(M,) `STRONG_TOGETHER`."""
+    lasting: Bools
+    """(M, signals) beyond both limits of `LASTING`."""
+    slow: Bools
+    """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
+    residual: Bools
+    """(M, len(RESIDUAL)) signs of a neighbour that show without requests too."""
+
+    def felt_without(self, left_out: Bools) -> Bools:
+        """(M,) a neighbour that users feel by the thresholds alone, also without these signals; `left_out` is
+        (M, signals)."""
+        votes, strong = self.votes & ~left_out, self.strong_votes & ~left_out
+        felt = (votes & _GROUPS["users"]).any(axis=1) | self.unfelt
+        return np.asarray(_interfering(votes, strong, self.unfelt) & felt)
+
+    def mild_without(self, left_out: Bools) -> Bools:
+        """(M,) a cause and users beyond the limits of `LASTING`, which says something only when it lasts; `left_out`
+        is (M, signals)."""
+        kept = self.lasting & ~left_out
+        return np.asarray(kept[:, _CAUSES_LASTING].any(axis=1) & kept[:, _USERS_LASTING].any(axis=1))
+
+
+def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
+    """Compares a frame with the limits. Absent values cross nothing. `waited`: who was `kept_waiting` a tick before."""
+    with np.errstate(invalid="ignore"):
+        far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
+        # Who had nearly all of the CPU to itself a moment ago, or replaces its processes, waits for itself: what queues
+        # says nothing then.
+        own_doing = ((frame.peak >= OWN_DOING) | frame.replaced)[:, None] & QUEUES
+        far &= ~own_doing
+        # Pressure says of the cgroup or the machine what the run delay says of the web server: it stands in for it.
+        far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
+        # Where response times are known by route, those over all requests say nothing more: the mix may have changed.
+        far[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
+        beyond_own = (frame.own >= _OWN) & far
+        no_peers = np.isnan(frame.peers)
+        no_own = np.isnan(frame.own) & ~own_doing
+        no_own[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
+        beyond_peers = frame.peers >= np.where(no_own, _OWN * UNKNOWN_OWN, _PEERS)
+        votes = (beyond_own | no_own) & (beyond_peers | (no_peers & ~no_own))
+        strong = (frame.own >= _OWN * STRONG) & far
+        strong_votes = (strong | (no_own & (frame.peers >= _OWN * UNKNOWN_OWN * STRONG))) & (
+            (frame.peers >= _PEERS * STRONG) | (no_peers & ~no_own)
+        )
+        lasting = (frame.own >= _LASTING_OWN) & (frame.peers >= _LASTING_PEERS) & ~own_doing
+        # As above: routes come before all requests, and what the balancer sees stands in for what nobody sees.
+        lasting[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
+        residual = (
+            (frame.own[:, _RESIDUAL] >= _RESIDUAL_OWN)
+            & far[:, _RESIDUAL]
+            & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
+        )
+    unfelt: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
+    kept_waiting: Bools = np.asarray(_kept_waiting(votes) & (frame.peak < LEISURE))
+    interfering = _interfering(votes, strong_votes, unfelt)
+    return Crossed(
+        votes=votes,
+        strong_votes=strong_votes,
+        unfelt=unfelt,
+        interfering=interfering if waited is None else interfering | (kept_waiting & waited),
+        kept_waiting=kept_waiting,
+        strong=_strong_together(frame, votes),
+        lasting=lasting,
+        slow=_slow(beyond_own, strong),
+        residual=residual,
+    )
+
+
+def _groups(marks: Bools) -> dict[str, Bools]:
+    """For each group of `_GROUPS` whether any of its signals is marked: (M,). Nearly all rows have no mark."""
+    some = np.flatnonzero(marks.any(axis=1))
+    found = {group: np.zeros(len(marks), dtype=bool) for group in _GROUPS}
+    if len(some):
+        marked = marks[some]
+        for group, columns in _GROUPS.items():
+            found[group][some] = (marked & columns).any(axis=1)
+    return found
+
+
+def _strong_together(frame: Frame, votes: Bools) -> Bools:
+    found = np.zeros(len(votes), dtype=bool)
+    some = np.flatnonzero(votes.any(axis=1))
+    if len(some):
+        beyond = np.fmin(frame.own[some] / _OWN, frame.peers[some] / _PEERS)
+        beyond = np.where(votes[some], np.maximum(np.nan_to_num(beyond, nan=1.0), 1.0), 0.0)
+        by_group = np.stack([beyond[:, columns].max(axis=1) for columns in _GROUPS.values()], axis=1)
+        together = np.where(by_group > 0.0, by_group, 1.0).prod(axis=1)
+        found[some] = ((by_group > 0.0).sum(axis=1) >= 2) & (together >= STRONG_TOGETHER)
+    return found
+
+
+def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
+    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and
+    users; or a disk, network or memory that waits, and users: strongly, or with a cause of the CPU beside it.
+
+    A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
+    A backup of the server's own makes its disk wait too: as long as no request waits for it, nothing is to be done.
+    Where no request ends there is nobody to feel anything; then the run delay is believed alone.
+    """
+    beyond, far_beyond = _groups(votes), _groups(strong)
+    causes = np.sum([beyond[group] for group in _CPU_GROUPS], axis=0)
+    device = np.any([beyond[group] for group in _DEVICE_GROUPS], axis=0)
+    users, strong_users = beyond["users"], far_beyond["users"]
+    return np.asarray(
+        (causes >= 2)
+        | ((beyond["core"] | beyond["cost"] | device) & strong_users)
+        | (far_beyond["run queue"] & (users | unfelt))
+        | (device & users & (causes >= 1))
+    )
+
+
+def _kept_waiting(votes: Bools) -> Bools:
+    found = _groups(votes)
+    return np.asarray(found["run queue"] & found["users"])
+
+
+def _slow(beyond: Bools, strong: Bools) -> Bools:
+    """What users feel, strongly, or with a cause beside it."""
+    found = _groups(beyond)
+    causes = np.any([found[group] for group in (*_CPU_GROUPS, *_DEVICE_GROUPS)], axis=0)
+    return np.asarray((found["users"] & causes) | _groups(strong)["users"])
+
+
+def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:
+    """The crossed limits of a row in words with values, the furthest first; a line saying so when there is none."""
+    columns = [int(column) for column in np.flatnonzero(crossed.votes[row])]
+    columns.sort(key=lambda column: -float(np.nan_to_num(frame.own[row, column] / _OWN[column], nan=1.0)))
+    lines = []
+    for column in columns:
+        signal = SIGNALS[column]
+        if np.isnan(frame.own[row, column]):
+            limit = _OWN[column] * UNKNOWN_OWN
+            lines.append(f"{describe(f'{signal.key}:peers', frame, row)} (>= {limit:g}x; it has no calm baseline yet)")
+            continue
+        line = f"{describe(f'{signal.key}:own', frame, row)} (>= {_OWN[column]:g}x)"
+        if not np.isnan(frame.peers[row, column]):
+            line += f" and {times(frame.peers[row, column])} its peers' (>= {_PEERS[column]:g}x)"
+        lines.append(line)
+    return lines or [NOTHING]
+
+
+def explain_all(frame: Frame, crossed: Crossed, rows: Ints) -> list[list[str]]:
+    """`explain` of many rows: (K,)."""
+    any_vote = np.asarray(crossed.votes.any(axis=1))[rows].tolist()
+    return [
+        explain(frame, crossed, row) if some else [NOTHING] for row, some in zip(rows.tolist(), any_vote, strict=True)
+    ]
+
+
+def explain_slow(frame: Frame, row: int) -> list[str]:
+    """How far a row is from its own calm baseline, without regard to its peers; the furthest two."""
+    ratio = np.where(_LIMITED, np.nan_to_num(frame.own[row] / _OWN, nan=0.0), 0.0)
+    ratio[np.isnan(frame.spreads[row]) | (frame.spreads[row] < MIN_SPREADS)] = 0.0
+    columns = [int(column) for column in np.argsort(-ratio)[:2] if ratio[column] >= 1.0]
+    return [f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_OWN[column]:g}x)" for column in columns]
+
+
+def explain_lasting(frame: Frame, row: int) -> list[str]:
+    """What a row shows beyond the limits of `LASTING`, in words."""
+    with np.errstate(invalid="ignore"):
+        beyond = (frame.own[row] >= _LASTING_OWN) & (frame.peers[row] >= _LASTING_PEERS)
+    return [
+        f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_LASTING_OWN[column]:g}x) and "
+        f"{times(frame.peers[row, column])} its peers' (>= {_LASTING_PEERS[column]:g}x)"
+        for column in np.flatnonzero(beyond).tolist()
+    ]
+
+
+def explain_residual(frame: Frame, crossed: Crossed, row: int) -> list[str]:
+    """What still shows of a neighbour on a row, in words."""
+    return [describe(f"{RESIDUAL[number]}:own", frame, row) for number in np.flatnonzero(crossed.residual[row])]

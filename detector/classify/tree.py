@@ -1,0 +1,292 @@
+"""The decision tree: trained with scikit-learn, walked here as arrays, told in words, kept with skops (never pickle).
+
+While training, scikit-learn sends missing values to the side of a split that suits best. That says something of the
+recordings, nothing of a node that lacks the signal altogether: here a tick that meets a split on a missing value is not
+judged by the tree at all, but by the thresholds, which make do with what there is.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.estimator import TERMS
+from detector.features.features import DEMAND, FEATURES, Frame, describe, describe_all, why_missing, words
+from detector.features.signals import INDEX, SIGNALS, Bools, Floats, Ints
+
+FORMAT = 1
+MAX_DEPTH = 4
+CLASSES = ("calm", "interference")
+SURE = 0.9
+"""A leaf says `interference` from this share of its training ticks on. The classes are weighted alike although calm is
+far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
+SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
+REVIEWED = ["sklearn.tree._tree.Tree"]
+"""The one type that skops does not trust by itself and a model needs: scikit-learn looks nodes up by the numbers in it
+without checking them. We never let it: `Tree` takes copies, checks them, and walks those."""
+
+
+class ModelError(Exception):
+    """A model that cannot be used; the text says which file, what is wrong and what was expected."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A fitted DecisionTreeClassifier as arrays, one entry a node of the tree; leaves have `left` -1."""
+
+    left: Ints
+    right: Ints
+    feature: Ints
+    threshold: Floats
+    missing_left: Bools
+    interference: Floats
+    """Share of class `interference` among a node's training ticks, weighted."""
+
+    @classmethod
+    def of(cls, classifier: Any, features: Sequence[str] = FEATURES) -> Tree:
+        """From a fitted classifier with the classes `CLASSES`; raises ModelError when it is another kind of tree.
+
+        `features` names its columns, all of them in `FEATURES`: a tree stays good when the program learns to look at
+        more than the tree was offered.
+        """
+        found = tuple(str(name) for name in classifier.classes_)
+        if found != CLASSES:
+            raise ModelError(f"the tree tells {', '.join(found)} apart; expected {', '.join(CLASSES)}")
+        if classifier.n_features_in_ != len(features):
+            raise ModelError(f"the tree wants {classifier.n_features_in_} features; expected {len(features)}")
+        inner = classifier.tree_
+        split_on = np.asarray(inner.feature, dtype=np.int64)
+        if (split_on[np.asarray(inner.children_left) >= 0] >= len(features)).any():
+            raise ModelError("the tree splits on a feature that there is not")
+        column = np.array([FEATURES.index(feature) for feature in features], dtype=np.int64)
+        weights = inner.value[:, 0, :]
+        tree = cls(
+            left=np.asarray(inner.children_left, dtype=np.int64),
+            right=np.asarray(inner.children_right, dtype=np.int64),
+            feature=np.where(split_on >= 0, column[np.maximum(split_on, 0)], split_on),
+            threshold=np.asarray(inner.threshold, dtype=np.float64),
+            missing_left=np.asarray(inner.missing_go_to_left, dtype=bool),
+            interference=np.asarray(weights[:, 1] / weights.sum(axis=1), dtype=np.float64),
+        )
+        tree._check()
+        return tree
+
+    def _check(self) -> None:
+        """A file may say anything: numbers of nodes and features are checked before anything is looked up by them."""
+        count = len(self.left)
+        parents = np.arange(count)
+        inner = self.left >= 0
+        for child in (self.left, self.right):
+            if (child >= count).any() or (child[inner] <= parents[inner]).any() or (child[~inner] != -1).any():
+                raise ModelError("the tree's nodes do not form a tree")
+        if ((self.feature[inner] < 0) | (self.feature[inner] >= len(FEATURES))).any():
+            raise ModelError("the tree splits on a feature that there is not")
+        depth = np.zeros(count, dtype=np.int64)
+        for node in np.flatnonzero(inner):
+            depth[[self.left[node], self.right[node]]] = depth[node] + 1
+        if count == 0 or depth.max() > MAX_DEPTH:
+            raise ModelError(f"the tree is {depth.max(initial=0)} deep; expected 0 to {MAX_DEPTH}")
+
+    def walk(self, matrix: Floats) -> tuple[Ints, list[Ints], Bools]:
+        """Leaf of each row of (M, features), the nodes passed (one array a level), and rows that lacked a value.
+
+        The leaf of a row that lacks a value is the one that scikit-learn would choose.
+        """
+        # scikit-learn compares in single precision; so do we, or the two would differ at the edges.
+        values = matrix.astype(np.float32)
+        at = np.zeros(len(values), dtype=np.int64)
+        levels = [at]
+        rows = np.arange(len(values))
+        lacking = np.zeros(len(values), dtype=bool)
+        while (inner := self.left[at] >= 0).any():
+            value = values[rows, np.maximum(self.feature[at], 0)]
+            missing = np.isnan(value)
+            lacking |= inner & missing
+            go_left = np.where(missing, self.missing_left[at], value <= self.threshold[at])
+            at = np.where(inner, np.where(go_left, self.left[at], self.right[at]), at)
+            levels.append(at)
+        return at, levels, lacking
+
+    def interfering(self, leaves: Ints) -> Bools:
+        """True for leaves that say `interference` (`SURE`)."""
+        return np.asarray(self.interference[leaves] >= SURE)
+
+    @cached_property
+    def _asked(self) -> Bools:
+        """(nodes, signals) what is asked on the way to each leaf."""
+        found = np.zeros((len(self.left), len(SIGNALS)), dtype=bool)
+        for leaf, path in self._paths.items():
+            for feature, _ in path:
+                if feature != DEMAND:
+                    found[leaf, INDEX[feature.partition(":")[0]]] = True
+        return found
+
+    def asked(self, leaves: Ints) -> Bools:
+        """(M, signals) the signals that the tree looked at on the way to these leaves. Of others it says nothing."""
+        return np.asarray(self._asked[leaves])
+
+    def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
+        """What the first split that met a missing value asked for, and why it is not there (`absent`: its Sample's)."""
+        values = frame.row(row)
+        for level in levels:
+            feature = int(self.feature[level[row]])
+            if self.left[level[row]] >= 0 and math.isnan(values[feature]):
+                return f"no {words(FEATURES[feature])}: {why_missing(FEATURES[feature], frame, row, absent)}"
+        raise ValueError("this row lacked nothing")
+
+    @cached_property
+    def _paths(self) -> dict[int, list[tuple[str, str]]]:
+        """Leaf -> the features asked on the way to it, each with its limits in words. Splits on the same feature are
+        told once, by the tightest."""
+        found: dict[int, list[tuple[str, str]]] = {}
+
+        def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
+            if self.left[number] < 0:
+                found[number] = [
+                    (FEATURES[feature], f"({_limits(low.get(feature), high.get(feature))})")
+                    for feature in dict.fromkeys(asked)
+                ]
+                return
+            feature, limit = int(self.feature[number]), float(self.threshold[number])
+            asked.append(feature)
+            node(int(self.left[number]), low, {**high, feature: min(limit, high.get(feature, math.inf))})
+            node(int(self.right[number]), {**low, feature: max(limit, low.get(feature, -math.inf))}, high)
+            asked.pop()
+
+        asked: list[int] = []
+        node(0, {}, {})
+        return found
+
+    def explain(self, frame: Frame, row: int, leaf: int) -> list[str]:
+        """The path of one row in words with values."""
+        return [f"{describe(feature, frame, row)} {limits}" for feature, limits in self._paths[leaf]]
+
+    def explain_all(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
+        """The same for many rows: (K,) rows of the frame, (M,) leaves."""
+        paths: list[list[str]] = [[] for _ in rows]
+        for leaf in np.unique(leaves[rows]):
+            places = np.flatnonzero(leaves[rows] == leaf)
+            asked = [
+                describe_all(feature, frame, rows[places], f" {limits}") for feature, limits in self._paths[int(leaf)]
+            ]
+            for place, path in zip(places.tolist(), zip(*asked, strict=True), strict=False):
+                paths[place] = list(path)
+        return paths
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The tree's nodes for JSON: `asks`, `limit`, `below` and `above` (numbers of nodes), or a leaf's `says` with
+        its `interference` share."""
+        told: list[dict[str, Any]] = []
+        for number in range(len(self.left)):
+            if self.left[number] < 0:
+                share = float(self.interference[number])
+                told.append({"says": CLASSES[int(share >= SURE)], "interference": round(share, 4)})
+                continue
+            asks, limit = words(FEATURES[self.feature[number]]), float(f"{self.threshold[number]:.4g}")
+            told.append(
+                {"asks": asks, "limit": limit, "below": int(self.left[number]), "above": int(self.right[number])}
+            )
+        return told
+
+    def draw(self) -> str:
+        """The whole tree as text."""
+        lines: list[str] = []
+
+        def node(number: int, indent: str, said: str) -> None:
+            if self.left[number] < 0:
+                share = self.interference[number]
+                lines.append(f"{indent}{said}{CLASSES[int(share >= SURE)]} ({share:.0%} of ticks interfered, weighted)")
+                return
+            if said:
+                lines.append(f"{indent}{said.rstrip(': ')}:")
+                indent += "  "
+            name, limit = words(FEATURES[self.feature[number]]), self.threshold[number]
+            node(int(self.left[number]), indent, f"{name} <= {limit:.3g}: ")
+            node(int(self.right[number]), indent, f"{name} > {limit:.3g}: ")
+
+        node(0, "", "")
+        return "\n".join(lines)
+
+
+def _limits(above: float | None, below: float | None) -> str:
+    said = [f"> {above:.3g}"] if above is not None else []
+    return ", ".join(said + ([f"<= {below:.3g}"] if below is not None else []))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A tree and the estimator's starting coefficients, with what they were trained on."""
+
+    name: str
+    tree: Tree
+    coefficients: tuple[float, ...]
+    metadata: dict[str, Any]
+    """`name`, `trained` (date), `versions`, `data` (recordings with their descriptions), `features`, `scores`, ..."""
+
+
+def save(path: Path, classifier: Any, coefficients: tuple[float, ...], metadata: dict[str, Any]) -> Model:
+    """Writes a model file, atomically, and returns what it holds. Raises ModelError, OSError."""
+    import skops.io
+
+    tree = Tree.of(classifier)
+    described = {**metadata, "format": FORMAT, "features": list(FEATURES), "terms": list(TERMS)}
+    content = {"tree": classifier, "coefficients": list(coefficients), "metadata": json.dumps(described)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft.write_bytes(skops.io.dumps(content, compression=zipfile.ZIP_DEFLATED))
+    draft.replace(path)
+    return Model(str(described["name"]), tree, tuple(coefficients), described)
+
+
+def load(path: Path) -> Model:
+    """Reads a model file. Raises ModelError for one that is not ours, is damaged or has other features."""
+    import skops.io
+
+    expected = "expected one that `slackwater train` wrote"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        raise ModelError(f"{path}: not a model file ({expected})")
+    try:
+        foreign = sorted(set(skops.io.get_untrusted_types(data=data)) - set(REVIEWED))
+    except Exception as error:
+        raise ModelError(f"{path}: a damaged or foreign model file: {error} ({expected})") from None
+    if foreign:
+        raise ModelError(f"{path}: holds types that are not loaded: {', '.join(foreign)} ({expected})")
+    try:
+        content = skops.io.loads(data, trusted=REVIEWED)
+        metadata = json.loads(content["metadata"])
+        features, version = metadata["features"], metadata["format"]
+        coefficients = tuple(float(value) for value in content["coefficients"])
+        name = str(metadata["name"])
+    except Exception as error:
+        raise ModelError(f"{path}: a damaged or foreign model file: {error!r} ({expected})") from None
+    if version != FORMAT:
+        raise ModelError(f"{path}: format {version}; this program reads format {FORMAT}: train it again")
+    unknown = sorted({str(feature) for feature in features} - set(FEATURES))
+    if unknown or len(set(features)) != len(features):
+        raise ModelError(
+            f"{path}: was trained on other features than this program has "
+            f"({', '.join(unknown) or 'some of them twice'}): train it again"
+        )
+    if len(coefficients) != len(TERMS) or not all(math.isfinite(value) for value in coefficients):
+        raise ModelError(f"{path}: expected {len(TERMS)} coefficients ({', '.join(TERMS)}), got {coefficients}")
+    try:
+        tree = Tree.of(content["tree"], features)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: holds no fitted decision tree: {error!r} ({expected})") from None
+    return Model(name, tree, coefficients, metadata)

@@ -1,0 +1,263 @@
+"""What is normal for a node: median and spread of each signal in its own calm ticks, apart for each range of its load.
+
+A busy server waits for itself too, so a tick is compared with calm ticks at that load. Learnt fast at first and
+slowly later: a cell holds `KEEP` values; once full it takes in fewer and fewer ticks, until it spans half an hour.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.features.signals import RESPONDS, SIGNALS, WAITS, Bools, Floats, Ints
+
+EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])
+"""Load ranges: below 3% (no traffic), 3..15%, ..., above 90%."""
+CENTRES: Floats = np.array([0.01, 0.09, 0.22, 0.37, 0.52, 0.67, 0.82, 0.93])
+BINS = len(CENTRES)
+KEEP = 48
+MIN_SAMPLES = 10
+"""Calm ticks that a cell needs before a node is judged by it."""
+PROMPT = 24
+"""Until it holds so many ticks, each one counts at once; later every `EVERY`th tick counts those before it in too."""
+EVERY = 4
+AT_ONCE = 400
+"""So many cells are summed up in a tick, of more the others in the next ones: thousands of nodes that began together
+would otherwise all be due in the same tick."""
+MAX_STRIDE = 150
+"""A full cell takes in one tick of this many at the least: 30 s at the default period."""
+MAX_STRETCH = 6.0
+QUANTILES = 9
+"""A cell is kept on disk as this many evenly spaced quantiles."""
+USUAL = 0.95
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation to standard deviation, for a normal distribution."""
+_AWAY = np.arange(BINS)[None, :] - np.arange(BINS)[:, None]
+_DISTANCE: Floats = np.abs(_AWAY) - 0.1 * (_AWAY > 0)
+"""From one bin to another; of two as near, the busier one."""
+
+
+def _stretch(growth: Floats) -> Floats:
+    """(bins, bins) what a value learnt in the second bin is times in the first, as far as that is a busier one."""
+    return np.clip(growth[:, None] / growth[None, :], 1.0, MAX_STRETCH)
+
+
+_WAIT_STRETCH = _stretch(CENTRES / (1.0 - CENTRES))
+_RESPONSE_STRETCH = _stretch(1.0 / (1.0 - CENTRES))
+
+
+def bins_of(load: Floats) -> Ints:
+    """Bin of each load; an unknown load counts as the lowest, all ticks then share it."""
+    return np.searchsorted(EDGES, np.nan_to_num(load, nan=0.0), side="right").astype(np.int64)
+
+
+class Reference(NamedTuple):
+    """What is normal for M nodes at their loads, each (M, signals)."""
+
+    median: Floats
+    spread: Floats
+    """Robust standard deviation."""
+    high: Floats
+    """The highest usual value: of 20 calm ticks 19 stay below."""
+
+
+class Baselines:
+    """Calm medians and spreads of all slots. A cell is one slot at one load; only those that were learnt take room."""
+
+    def __init__(self) -> None:
+        signals = len(SIGNALS)
+        self._cell: Ints = np.zeros((0, BINS), dtype=np.int64)
+        """(slots, bins) which cell; cell 0 is the empty one."""
+        self._seen: Ints = np.zeros((0, BINS), dtype=np.int64)
+        self._taken: Ints = np.zeros((0, BINS), dtype=np.int64)
+        self._nearest = np.zeros((0, BINS, signals), dtype=np.int8)
+        """(slots, bins, signals) the bin that speaks for this one."""
+        self._known: Bools = np.zeros((0, signals), dtype=bool)
+        self._free: list[int] = []
+        self._used = 1
+        self._ring = np.full((1, KEEP, signals), np.nan, dtype=np.float32)
+        """A tick's values lie side by side, so that thousands of nodes' are taken in at little cost."""
+        self._slot: Ints = np.zeros(1, dtype=np.int64)
+        """(cells,) whose it is."""
+        self._due: Bools = np.zeros(1, dtype=bool)
+        """(cells,) has ticks that its summary lacks."""
+        self._turn = 0
+        self._count: Ints = np.zeros((1, signals), dtype=np.int64)
+        self._summary: Floats = np.full((1, len(Reference._fields), signals), np.nan)
+        """(cells, median spread high, signals)."""
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._seen)
+        if more <= 0:
+            return
+        for name in ("_cell", "_seen", "_taken", "_nearest", "_known"):
+            setattr(self, name, _grown(getattr(self, name), slots, 0))
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        cells = self._cell[slot][self._cell[slot] > 0]
+        self._ring[cells] = self._summary[cells] = np.nan
+        self._count[cells], self._due[cells] = 0, False
+        self._free += [int(cell) for cell in cells]
+        self._cell[slot] = self._seen[slot] = self._taken[slot] = self._nearest[slot] = 0
+        self._known[slot] = False
+
+    def learn(self, slots: Ints, bins: Ints, values: Floats) -> None:
+        """Takes calm ticks in: `values` is (M, signals)."""
+        stride = np.clip(self._seen[slots, bins] // KEEP, 1, MAX_STRIDE)
+        take = self._seen[slots, bins] % stride == 0
+        self._seen[slots, bins] += 1
+        slots, bins, values = slots[take], bins[take], values[take]
+        if len(slots):
+            self._allot(slots, bins)
+            cells, taken = self._cell[slots, bins], self._taken[slots, bins]
+            self._ring[cells, taken % KEEP] = values
+            self._taken[slots, bins] = taken = taken + 1
+            self._due[cells[(taken >= MIN_SAMPLES) & ((taken <= PROMPT) | (taken % EVERY == 0))]] = True
+        due = np.flatnonzero(self._due)
+        if len(due) > AT_ONCE:
+            due = np.roll(due, -int(np.searchsorted(due, self._turn)))[:AT_ONCE]
+            self._turn = int(due[-1]) + 1
+        if len(due):
+            self._summarise(due)
+
+    def _allot(self, slots: Ints, bins: Ints) -> None:
+        """Gives cells to those that have none."""
+        lacking = np.flatnonzero(self._cell[slots, bins] == 0)
+        if not len(lacking):
+            return
+        again = [self._free.pop() for _ in range(min(len(lacking), len(self._free)))]
+        more = len(lacking) - len(again)
+        cells = np.array([*again, *range(self._used, self._used + more)], dtype=np.int64)
+        self._used += more
+        if self._used > len(self._count):
+            room = max(self._used, min(2 * len(self._count), len(self._count) + 4096))
+            self._ring = _grown(self._ring, room, np.nan)
+            self._count = _grown(self._count, room, 0)
+            self._summary = _grown(self._summary, room, np.nan)
+            self._slot, self._due = _grown(self._slot, room, 0), _grown(self._due, room, 0)
+        self._cell[slots[lacking], bins[lacking]], self._slot[cells] = cells, slots[lacking]
+
+    def _ordered(self, cells: Ints) -> NDArray[np.float32]:
+        """(M, signals, KEEP) what these cells hold, in order."""
+        values = np.ascontiguousarray(self._ring[cells].swapaxes(1, 2))
+        values.sort(axis=2)
+        return values
+
+    def _summarise(self, at: Ints) -> None:
+        """Medians, spreads and highs of these cells."""
+        ordered = self._ordered(at)
+        count = (~np.isnan(ordered)).sum(axis=2)
+        median = _median(ordered, count)
+        away = np.sort(np.abs(ordered - median[:, :, None].astype(np.float32)), axis=2)
+        usual = np.ceil(USUAL * np.maximum(count - 1, 0)).astype(np.int64)
+        self._summary[at, 0] = median
+        self._summary[at, 1] = MAD_TO_SIGMA * _median(away, count)
+        self._summary[at, 2] = _pick(ordered, usual)
+        self._due[at] = False
+        changed = ((self._count[at] >= MIN_SAMPLES) != (count >= MIN_SAMPLES)).any(axis=1)
+        self._count[at] = count
+        if changed.any():
+            self._look_around(np.unique(self._slot[at[changed]]))
+
+    def _look_around(self, slots: Ints) -> None:
+        """Which bins speak for which, after these slots have learnt enough of one more."""
+        enough = self._count[self._cell[slots]] >= MIN_SAMPLES
+        self._known[slots] = enough.any(axis=1)
+        for number in range(BINS):
+            distance = np.where(enough, _DISTANCE[number][None, :, None], np.inf)
+            self._nearest[slots, number] = distance.argmin(axis=1)
+
+    def reference(self, slots: Ints, bins: Ints) -> Reference:
+        """What is normal for these slots at these loads; NaN where too little was learnt.
+
+        Where this load was not seen yet, the nearest load that was speaks for it; signals that the own load raises
+        are stretched (`signals.Growth`) when that was a lower one.
+        """
+        nearest = self._nearest[slots, bins].astype(np.int64)
+        columns = np.arange(len(SIGNALS))[None, :]
+        at = bins[:, None], nearest
+        stretch = np.where(WAITS, _WAIT_STRETCH[at], np.where(RESPONDS, _RESPONSE_STRETCH[at], 1.0))
+        stretch[~self._known[slots]] = np.nan
+        cells = self._cell[slots[:, None], nearest]
+        return Reference(*(self._summary[cells, number, columns] * stretch for number in range(3)))
+
+    def export(self, slots: Ints) -> list[dict[str, Any]]:
+        """Slots as JSON: bin -> signal -> quantiles, of signals with enough ticks."""
+        owners, bins = np.nonzero(self._seen[slots])
+        cells = self._cell[slots[owners], bins]
+        ordered = self._ordered(cells)
+        count = (~np.isnan(ordered)).sum(axis=2)
+        quantiles = _four_digits(_quantiles(ordered, count)).tolist()
+        known: list[list[int]] = [np.flatnonzero(row).tolist() for row in count >= MIN_SAMPLES]
+        found: list[dict[str, Any]] = [{} for _ in slots]
+        for owner, number, values, columns in zip(owners.tolist(), bins.tolist(), quantiles, known, strict=True):
+            if columns:
+                found[owner][str(number)] = {SIGNALS[column].key: values[column] for column in columns}
+        return found
+
+    def restore(self, slot: int, cells: dict[str, Any]) -> None:
+        """The opposite of `export`. The quantiles stand for `MIN_SAMPLES` ticks, which new ones soon outnumber.
+
+        Raises ValueError for what is no baseline; the slot is then empty.
+        """
+        self.forget(slot)
+        try:
+            for name, cell in cells.items():
+                number = int(name)
+                if not 0 <= number < BINS:
+                    raise ValueError(f"load range {number} is not one of 0..{BINS - 1}")
+                self._allot(np.array([slot]), np.array([number]))
+                ring = self._ring[self._cell[slot, number]]
+                for column, signal in enumerate(SIGNALS):
+                    if signal.key in cell:
+                        quantiles = np.asarray(cell[signal.key], dtype=np.float64)
+                        if quantiles.shape != (QUANTILES,) or not np.isfinite(quantiles).all():
+                            raise ValueError(f"{signal.key} in load range {number}: expected {QUANTILES} numbers")
+                        spots = np.linspace(0, QUANTILES - 1, MIN_SAMPLES)
+                        ring[:MIN_SAMPLES, column] = np.interp(spots, np.arange(QUANTILES), quantiles)
+                self._seen[slot, number] = self._taken[slot, number] = MIN_SAMPLES
+                self._summarise(self._cell[slot, number : number + 1])
+        except (ValueError, TypeError, AttributeError) as error:
+            self.forget(slot)
+            raise ValueError(f"not a baseline: {error}") from None
+
+
+def _grown(array: Any, length: int, fill: float) -> Any:
+    """The array with more rows."""
+    return np.concatenate([array, np.full((length - len(array), *array.shape[1:]), fill, dtype=array.dtype)])
+
+
+def _pick(ordered: NDArray[np.floating[Any]], place: Ints) -> NDArray[np.floating[Any]]:
+    """(M, S) the values of (M, S, K) at these places of the last axis."""
+    return np.take_along_axis(ordered, place[:, :, None], axis=2)[:, :, 0]
+
+
+def _median(ordered: NDArray[np.floating[Any]], count: Ints) -> Floats:
+    """Median over the last axis of (M, S, K), which is sorted there; `count` (M, S) values are no NaN."""
+    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, ordered.shape[2] - 1)
+    return np.asarray((_pick(ordered, low).astype(np.float64) + _pick(ordered, high)) / 2)
+
+
+def _quantiles(ordered: NDArray[np.floating[Any]], count: Ints) -> Floats:
+    """(M, S, QUANTILES) evenly spaced quantiles over the last axis of (M, S, K), as `_median` takes it."""
+    spots = np.linspace(0.0, 1.0, QUANTILES) * np.maximum(count - 1, 0)[:, :, None]
+    low = np.floor(spots).astype(np.int64)
+    high = np.minimum(low + 1, np.maximum(count - 1, 0)[:, :, None])
+    one, other = (np.take_along_axis(ordered, place, axis=2).astype(np.float64) for place in (low, high))
+    return np.asarray(one + (other - one) * (spots - low))
+
+
+def _four_digits(values: Floats) -> Floats:
+    """Rounded to four digits, which are enough and short in JSON."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        digits = np.nan_to_num(3.0 - np.floor(np.log10(np.abs(values))), nan=0.0, posinf=0.0, neginf=0.0)
+    up, down = 10.0 ** np.maximum(digits, 0.0), 10.0 ** np.maximum(-digits, 0.0)
+    return np.asarray(np.rint(values * up / down) / up * down)
+
+
+def learnable(calm: Bools, values: Floats) -> Bools:
+    """Ticks that may be learnt: calm ones that carry at least one value."""
+    return calm & ~np.isnan(values).all(axis=1)

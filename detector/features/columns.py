@@ -1,0 +1,171 @@
+"""Samples as columns: each field of a tick's Samples as one array, NaN where it is absent.
+
+A Sample becomes a row of packed numbers as soon as it is read, by two calls in C while it is still in the processor's
+cache; all rows of a tick become arrays at once. At thousands of Samples a tick, coming back to each Sample for each
+field would cost more than all the rest of the detector.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.messages import (
+    Canary,
+    Counters,
+    Cpu,
+    Disk,
+    Memory,
+    Network,
+    Pressure,
+    RouteTraffic,
+    Sample,
+    Sched,
+    Traffic,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
+    "cpu": (Cpu(scope="system"), ("utilisation", "steal", "cores", "throttled")),
+    "sched": (
+        Sched(),
+        ("cpu_s_per_s", "run_delay_s_per_s", "run_delay_per_cpu_s", "involuntary_switches_per_s", "threads"),
+    ),
+    "pressure": (
+        Pressure(),
+        ("cpu_some", "memory_some", "io_some", "cgroup_cpu_some", "cgroup_memory_some", "cgroup_io_some"),
+    ),
+    "counters": (Counters(source="canary"), ("cpi", "cache_miss_rate", "wall_cpu_ratio")),
+    "canary": (
+        Canary(),
+        ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms"),
+    ),
+    "traffic": (Traffic(), ("rps", "rt_mean_ms", "rt_p95_ms", "in_flight")),
+    "memory": (Memory(), ("major_faults_per_s",)),
+    "disk": (Disk(device=""), ("busy", "wait_ms")),
+    "network": (Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),
+}
+"""Section -> what stands in for an absent one (all fields absent), and its fields that are numbers for the detector."""
+_WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent")
+_PLAIN = ("time_unix_s", "period_s", "seq", "samples_dropped")
+_NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
+_words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
+_pack = struct.Struct(f"{len(_NUMBERS)}d").pack
+
+Columns = dict[str, Floats]
+"""Dotted name (`sched.run_delay_per_cpu_s`; `pmu.cpi` and `probe.cpi` are `counters.cpi` by source) -> (M,).
+
+`balancer.rt_mean_ms` is no Sample's: see `detector.features.balancer_latency`."""
+Row = tuple[tuple[Any, ...], bytes]
+"""A Sample as `Table` takes it: its words and its numbers, packed as doubles."""
+
+
+def fields_read() -> dict[str, set[str]]:
+    """Section of a Sample -> its fields that the detector reads."""
+    found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}
+    found["counters"].add("source")
+    found["traffic"].add("routes")
+    return found
+
+
+def row_of(sample: Sample) -> Row:
+    """A Sample as a row."""
+    try:
+        words, numbers = _words(sample), _numbers(sample)
+    except AttributeError:  # a section is absent
+        absent = {name: part for name, (part, _) in SECTIONS.items() if getattr(sample, name) is None}
+        whole = msgspec.structs.replace(sample, **absent)
+        words, numbers = _words(whole), _numbers(whole)
+    try:
+        return words, _pack(*numbers)
+    except struct.error:  # a value is absent
+        return words, _pack(*(math.nan if value is None else value for value in numbers))
+
+
+@dataclass(frozen=True)
+class Table:
+    """M Samples of one pool, in the order in which they came."""
+
+    nodes: Sequence[str]
+    boot_ids: Sequence[str]
+    seq: Ints
+    samples_dropped: Ints
+    time_unix_s: Floats
+    columns: Columns
+    routes: Sequence[Sequence[RouteTraffic]]
+    absent: Sequence[Mapping[str, str] | msgspec.Raw]
+    """See `reasons`."""
+    samples: Sequence[Sample]
+    """What the rows were made of; empty where that was not kept."""
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def only(self, rows: Ints) -> Table:
+        """Some of its rows."""
+        numbers = rows.tolist()
+
+        def some(values: Sequence[Any]) -> list[Any]:
+            return [values[number] for number in numbers] if values else []
+
+        return Table(
+            nodes=some(self.nodes),
+            boot_ids=some(self.boot_ids),
+            seq=self.seq[rows],
+            samples_dropped=self.samples_dropped[rows],
+            time_unix_s=self.time_unix_s[rows],
+            columns={name: values[rows] for name, values in self.columns.items()},
+            routes=some(self.routes),
+            absent=some(self.absent),
+            samples=some(self.samples),
+        )
+
+
+def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:
+    """A Sample's reasons for absent values, which may still be JSON; none when that is no such thing."""
+    if not isinstance(absent, msgspec.Raw):
+        return absent
+    try:
+        return msgspec.json.decode(absent, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+def table_of(rows: Sequence[Row], pool: str, samples: Sequence[Sample] = ()) -> Table:
+    """The rows as columns; infinite values count as absent. Raises ValueError for a Sample of another pool."""
+    nodes, pools, boot_ids, sources, routes, absent = zip(*(words for words, _ in rows), strict=True)
+    if pools.count(pool) != len(pools):
+        other = next(one for one in pools if one != pool)
+        raise ValueError(f"a Sample of pool {other} was handed to the detector of pool {pool}")
+    packed = np.frombuffer(b"".join([numbers for _, numbers in rows]))
+    numbers = packed.reshape(len(rows), len(_NUMBERS)).T.copy()
+    numbers[np.isinf(numbers)] = np.nan
+    columns: Columns = dict(zip(_NUMBERS, numbers, strict=True))
+    columns["balancer.rt_mean_ms"] = np.full(len(rows), np.nan)
+    hardware = np.array([source == "pmu" for source in sources])
+    for field in ("cpi", "cache_miss_rate"):
+        values = columns[f"counters.{field}"]
+        columns[f"pmu.{field}"] = np.where(hardware, values, np.nan)
+        columns[f"probe.{field}"] = np.where(hardware, np.nan, values)
+    return Table(
+        nodes=nodes,
+        boot_ids=boot_ids,
+        seq=columns["seq"].astype(np.int64),
+        samples_dropped=columns["samples_dropped"].astype(np.int64),
+        time_unix_s=columns["time_unix_s"],
+        columns=columns,
+        routes=routes,
+        absent=absent,
+        samples=samples,
+    )

@@ -1,0 +1,140 @@
+"""Turns Samples into rows of numbers, with the last few of each node kept for what one short period cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.features.columns import Columns, Table
+from detector.features.routes import RouteTimes
+from detector.features.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
+
+_RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
+PEAK_TICKS = 3
+REPLACED = 0.02
+"""A web server whose number of threads changes by this share, and by `REPLACED_THREADS`, was started anew or reloaded.
+One that ends after so many requests, as PHP's do, changes it by one."""
+REPLACED_THREADS = 3
+MIN_REQUESTS = 5
+"""Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One Sample of each of M nodes, as numbers; NaN is absent."""
+
+    slots: Ints
+    values: Floats
+    """(M, signals)."""
+    load: Floats
+    """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. Without
+    those processes: the CPU's utilisation. A virtual machine's neighbour raises it: see `features.explained_load`."""
+    peak: Floats
+    """(M,) the highest such load of the last `PEAK_TICKS` ticks: a burst's queue outlives it."""
+    replaced: Bools
+    """(M,) processes of the web server were replaced in the last `WINDOW` ticks: started anew, or reloaded."""
+    rps: Floats
+    """(M,) requests per second, mean of the window."""
+    utilisation: Floats
+    """(M,) CPU utilisation, mean of the window."""
+    cores: Floats
+    """(M,) what 100% means; NaN is unknown."""
+    columns: Columns
+    """The Samples' fields as they came."""
+    rt_by_route_ms: Floats | None
+    """(M, routes) mean response times; None when no Sample has routes."""
+
+
+class History:
+    """The last `WINDOW` Samples of each slot, and what its routes' response times are in calm."""
+
+    def __init__(self) -> None:
+        self.routes = RouteTimes()
+        self._last: Floats = np.full((0, WINDOW, KEPT), np.nan)
+        self._at: Ints = np.zeros(0, dtype=np.int64)
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._at)
+        if more > 0:
+            self._last = np.concatenate([self._last, np.full((more, WINDOW, KEPT), np.nan)])
+            self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
+            self.routes.resize(slots)
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        self._last[slot] = np.nan
+        self.routes.forget(slot)
+
+    def add(self, slots: Ints, table: Table, first: Bools) -> Rows:
+        """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
+        columns = table.columns
+        values = np.full((len(table), len(SIGNALS)), np.nan)
+        for number, signal in enumerate(SIGNALS):
+            if signal.read is not None:
+                values[:, number] = signal.read(columns)
+        now = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
+        cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
+        by_route = self.routes.read(table.routes)
+        if by_route is not None:
+            values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
+
+        self._last[slots[first]] = np.nan
+        self._last[slots, self._at[slots]] = now
+        self._at[slots] = (self._at[slots] + 1) % WINDOW
+        window = self._last[slots]
+
+        values[:, INDEX["canary_ratio_max"]] = np.fmax.reduce(window[:, :, _RATIO], axis=1)
+        values[:, INDEX["late_max"]] = np.fmax.reduce(window[:, :, _LATE], axis=1)
+        cpu_s, requests = _sums(window, _CPU_S, _REQUESTS)
+        values[:, INDEX["cpu_per_request"]] = np.where(
+            requests >= MIN_REQUESTS, cpu_s / np.maximum(requests, 1) * 1e3, np.nan
+        )
+        own_cpu_s, own_period = _sums(window, _CPU_S, _PERIOD)
+        requests, traffic_period = _sums(window, _REQUESTS, _PERIOD)
+        busy, busy_period = _sums(window, _UTILISATION, _PERIOD)
+        utilisation = busy / busy_period
+        own = own_cpu_s / own_period / cores
+        newest_first = (self._at[slots][:, None] - 1 - np.arange(WINDOW)) % WINDOW
+        window = window[np.arange(len(slots))[:, None], newest_first]
+        recent = window[:, :PEAK_TICKS]
+        own_recent = recent[:, :, _CPU_S] / recent[:, :, _PERIOD] / cores[:, None]
+        other_recent = recent[:, :, _UTILISATION] / recent[:, :, _PERIOD]
+        load = np.where(np.isnan(own), utilisation, own)
+        threads = window[:, :, _THREADS]
+        moved = np.abs(threads[:, :-1] - threads[:, 1:])
+        with np.errstate(invalid="ignore"):
+            replaced = ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
+        peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
+        return Rows(
+            slots=slots,
+            values=values,
+            load=load,
+            peak=np.fmax(peak, load),
+            replaced=replaced,
+            rps=requests / traffic_period,
+            utilisation=utilisation,
+            cores=cores,
+            columns=columns,
+            rt_by_route_ms=by_route[1] if by_route is not None else None,
+        )
+
+
+def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:
+    """(M, KEPT): what the window keeps of each Sample."""
+    period_s, utilisation = columns["period_s"], columns["cpu.utilisation"]
+    cpu_s_per_s = columns["sched.cpu_s_per_s"]
+    cpu_s_per_s = np.where(np.isnan(cpu_s_per_s), utilisation * columns["cpu.cores"], cpu_s_per_s)
+    requests = columns["traffic.rps"] * period_s
+    kept = [ratio, late_ms, cpu_s_per_s * period_s, requests, period_s, utilisation * period_s]
+    return np.stack([*kept, columns["sched.threads"]], axis=1)
+
+
+def _sums(window: Floats, one: int, other: int) -> tuple[Floats, Floats]:
+    """Sums of two columns over those ticks of the window that have both; NaN where none has."""
+    both = ~np.isnan(window[:, :, one]) & ~np.isnan(window[:, :, other])
+    some = both.any(axis=1)
+    return (
+        np.where(some, np.where(both, window[:, :, one], 0.0).sum(axis=1), np.nan),
+        np.where(some, np.where(both, window[:, :, other], 0.0).sum(axis=1), np.nan),
+    )

@@ -1,0 +1,116 @@
+"""Response time by route class: each route over its own calm one, weighted by its requests.
+
+The mean over all requests moves when the mix does: more searches among the pages, and a calm server looks slow. Here
+each route is compared with itself, so that only a route that became slower counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from detector.features.columns import Bools, Floats, Ints
+from slackwater.messages import RouteTraffic
+
+MAX_ROUTES = 24
+"""Routes of a pool that are followed; the first heard of. Of more, the others are left out."""
+FIRST = 5
+"""Calm ticks with requests on a route before it counts; their mean is the first calm response time."""
+STEP = 0.02
+"""A calm response time moves by at most this share a tick: towards the median, whatever the outliers."""
+FLOOR_MS = 1.0
+_FIELDS = attrgetter("route", "rps", "rt_mean_ms")
+
+
+class RouteTimes:
+    """Calm response time (ms) of every slot's routes, (slots, routes)."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._calm_ms: Floats = np.full((0, MAX_ROUTES), np.nan)
+        self._ticks: Ints = np.zeros((0, MAX_ROUTES), dtype=np.int64)
+
+    def resize(self, slots: int) -> None:
+        more = slots - len(self._calm_ms)
+        if more > 0:
+            self._calm_ms = np.concatenate([self._calm_ms, np.full((more, MAX_ROUTES), np.nan)])
+            self._ticks = np.concatenate([self._ticks, np.zeros((more, MAX_ROUTES), dtype=np.int64)])
+
+    def forget(self, slot: int) -> None:
+        """Empties a slot for a new node."""
+        self._calm_ms[slot] = np.nan
+        self._ticks[slot] = 0
+
+    def read(self, routes: Sequence[Sequence[RouteTraffic]]) -> tuple[Floats, Floats] | None:
+        """Requests per second and mean response time (ms) by route of M Samples, NaN without; None: no routes.
+
+        Each is (M, R); R is the number of routes that the pool has had so far.
+        """
+        each = list(chain.from_iterable(routes))
+        if not each:
+            return None
+        rows = np.repeat(np.arange(len(routes)), np.fromiter(map(len, routes), dtype=np.int64, count=len(routes)))
+        names, rps, rt_ms = zip(*map(_FIELDS, each), strict=True)
+        found = np.array((rps, rt_ms), dtype=np.float64)
+        told = (found[0] > 0) & np.isfinite(found).all(axis=0)
+        found[:, ~told] = np.nan
+        if not self._names.keys() >= set(names):
+            for number in np.flatnonzero(told).tolist():
+                self._column(names[number])
+        count = len(self._names)
+        columns = np.fromiter(map(self._names.get, names, repeat(count)), dtype=np.int64, count=len(names))
+        both = np.full((2, len(routes), count + 1), np.nan)
+        both[:, rows, columns] = found
+        return both[0, :, :count], both[1, :, :count]
+
+    def _column(self, route: str) -> int:
+        """Number of a route; `MAX_ROUTES` for one too many."""
+        if route not in self._names and len(self._names) < MAX_ROUTES:
+            self._names[route] = len(self._names)
+        return self._names.get(route, MAX_ROUTES)
+
+    def ratio(self, slots: Ints, rps: Floats, rt_ms: Floats) -> Floats:
+        """(M,) response time over the calm one, mean over the requests of the routes that are known; else NaN."""
+        count = rps.shape[1]
+        known = (self._ticks[slots, :count] >= FIRST) & ~np.isnan(rt_ms)
+        ratio = rt_ms / np.maximum(self._calm_ms[slots, :count], FLOOR_MS)
+        requests = np.where(known, rps, 0.0).sum(axis=1)
+        slow = np.where(known, rps * ratio, 0.0).sum(axis=1)
+        return np.where(requests > 0, slow / np.maximum(requests, 1e-9), np.nan)
+
+    def learn(self, slots: Ints, rt_ms: Floats, calm: Bools) -> None:
+        """Takes calm ticks in."""
+        slots, rt_ms, count = slots[calm], rt_ms[calm], rt_ms.shape[1]
+        heard = ~np.isnan(rt_ms)
+        old, ticks = self._calm_ms[slots, :count], self._ticks[slots, :count] + heard
+        first = heard & (ticks <= FIRST)
+        mean = np.where(ticks == 1, rt_ms, old + (rt_ms - old) / np.maximum(ticks, 1))
+        later = old * (1.0 + STEP * np.sign(rt_ms - old))
+        self._calm_ms[slots, :count] = np.where(first, mean, np.where(heard, later, old))
+        self._ticks[slots, :count] = np.minimum(ticks, FIRST + 1)
+
+    def export(self, slot: int) -> dict[str, Any]:
+        """One slot as JSON: route -> calm response time in ms."""
+        return {
+            name: float(f"{self._calm_ms[slot, column]:.4g}")
+            for name, column in self._names.items()
+            if self._ticks[slot, column] >= FIRST
+        }
+
+    def restore(self, slot: int, routes: dict[str, Any]) -> None:
+        """The opposite of `export`. Raises ValueError for what is no such thing; the slot is then empty."""
+        self.forget(slot)
+        try:
+            for name, calm_ms in routes.items():
+                if not 0 < float(calm_ms) < np.inf:
+                    raise ValueError(f"route {name}: expected a response time, got {calm_ms}")
+                column = self._column(name)
+                if column < MAX_ROUTES:
+                    self._calm_ms[slot, column], self._ticks[slot, column] = float(calm_ms), FIRST
+        except (ValueError, TypeError, AttributeError) as error:
+            self.forget(slot)
+            raise ValueError(f"no calm response times of routes: {error}") from None

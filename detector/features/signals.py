@@ -1,0 +1,209 @@
+"""The signals that the detector looks at: one line each in one table. A value that a Sample lacks is NaN, never zero.
+
+Which of them show a neighbour was measured: see the notes beside `SIGNALS` and docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from detector.features.columns import Bools, Columns, Floats, Ints
+
+__all__ = [
+    "FLOORS",
+    "INDEX",
+    "QUEUES",
+    "RESPONDS",
+    "SIGNALS",
+    "WAITS",
+    "WINDOW",
+    "Bools",
+    "Floats",
+    "Group",
+    "Growth",
+    "Ints",
+    "Signal",
+    "reason",
+]
+
+WINDOW = 5
+"""Samples over which the windowed signals look back: about a second."""
+
+Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
+"""What a signal speaks of. Signals of one group move together, so they count once as evidence: who takes the probe's
+core away takes its cache away too."""
+Growth = Literal["", "wait", "response"]
+"""With the node's own load, as processor sharing has it (Kleinrock, "Queueing Systems" II, 1976): `wait`, the time that
+work waits for each second that it runs, and the work there is at a time, as load / (1 - load); `response`, that time
+and the run together, as 1 / (1 - load); empty: not at all."""
+Read = Callable[[Columns], Floats]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One measured quantity of a node."""
+
+    key: str
+    words: str
+    unit: str
+    floor: float
+    """Baselines below this count as this: a ratio to next to nothing means nothing."""
+    group: Group
+    grows: Growth
+    """How it grows with the node's own load."""
+    read: Read | None
+    """From the tick's columns, (M,). None: computed from more than one Sample, see `detector.features.history`."""
+    dotted: tuple[str, ...]
+    """Its names in `Sample.absent`."""
+    evidence: bool = True
+    """False: not offered to the tree. What users feel is the harm and not its cause (a slow database does it too), and
+    on a lab's recordings a tree would look at nothing else; the others are moved by the node's own load."""
+
+
+Source = tuple[Read | None, tuple[str, ...]]
+"""How a signal is read, and its names in `Sample.absent`."""
+
+
+def _one(name: str) -> Source:
+    """A field as it stands."""
+    return lambda columns: columns[name], (name, name.partition(".")[0])
+
+
+def _either(first: str, other: str, *absent: str) -> Source:
+    """A field, or another that says the same where the first is absent."""
+    return lambda columns: np.where(np.isnan(columns[first]), columns[other], columns[first]), (first, other, *absent)
+
+
+def _highest(*names: str) -> Source:
+    """The highest of the fields that are there."""
+    return lambda columns: np.fmax.reduce([columns[name] for name in names]), (*names, names[0].partition(".")[0])
+
+
+def _period_ms(columns: Columns) -> Floats:
+    period_s = columns["period_s"]
+    return np.where(period_s > 0, period_s * 1e3, np.nan)
+
+
+def leave_out_idle(columns: Columns) -> None:
+    """Takes the run delay per CPU second out where it is known that there was hardly any CPU time: an idle server's is
+    a ratio of noise."""
+    idle = columns["sched.cpu_s_per_s"] < MIN_CPU_S
+    columns["sched.run_delay_per_cpu_s"] = np.where(idle, np.nan, columns["sched.run_delay_per_cpu_s"])
+
+
+def _involuntary_per_cpu(columns: Columns) -> Floats:
+    """Per CPU second, as far as there is CPU time to speak of: switches alone only count requests."""
+    cpu_s = columns["sched.cpu_s_per_s"]
+    per_s = columns["sched.involuntary_switches_per_s"]
+    return np.where(cpu_s >= MIN_CPU_S, per_s / np.maximum(cpu_s, MIN_CPU_S), np.nan)
+
+
+MIN_CPU_S = 0.01
+"""Below this CPU time per second of the web server, a rate per CPU second is a ratio of noise."""
+
+# Measured beside a memory-walking neighbour in a cgroup of 0.4 core: run delay per CPU second rises from below 1 to
+# 6..15 in the first tick. The probe's wall/CPU ratio is 2..34 in about a third of the ticks and 1.0 in the others (the
+# neighbour is not always on the core when the probe is), so its maximum over a second is a signal of its own. Without
+# traffic the run delay has nothing to count; what is left are the probe and the monitor's own late wake-ups (80 ms late
+# in about one tick of eight), which show as a long period.
+#
+# How late the probe begins tells more: it waits for a core while a neighbour has used up the quota. In calm it is
+# 0.07 ms late (0.6 ms in one tick of 20, on a busy machine), beside a neighbour 1 to 18 ms at the median, more than
+# 1 ms in 50% to 85% of the ticks. Who uses up its own quota is late too, so it is taken for a queue.
+#
+# Pressure of the server's own cgroup comes before that of the whole machine, which others on it move.
+#
+# Hardware counters and the probe are told apart by their signals: `cpi` and `cache_miss_rate` are hardware's, `probe_*`
+# the probe's. A VM that gains or loses its counters then does not compare one with the other's baseline.
+_PERIOD: Source = (_period_ms, ("period_s",))
+_RUN_DELAY_PER_CPU = _one("sched.run_delay_per_cpu_s")
+_RUN_DELAY = _one("sched.run_delay_s_per_s")
+_RATIO = _either("canary.wall_cpu_ratio", "counters.wall_cpu_ratio", "canary", "counters")
+_RATIO_MAX: Source = (None, _RATIO[1])
+_STEAL = _one("cpu.steal")
+_LATE = _one("canary.late_ms")
+_LATE_MAX: Source = (None, _LATE[1])
+_PRESSURE = _either("pressure.cgroup_cpu_some", "pressure.cpu_some", "pressure")
+_THROTTLED = _one("cpu.throttled")
+_SWITCHES: Source = (_involuntary_per_cpu, ("sched.involuntary_switches_per_s", "sched.cpu_s_per_s", "sched"))
+_CPI: Source = (_one("pmu.cpi")[0], ("pmu", "counters.cpi", "counters"))
+_MISSES: Source = (_one("pmu.cache_miss_rate")[0], ("pmu", "counters.cache_miss_rate", "counters"))
+_PROBE = _either("canary.llc_cycles_per_load", "probe.cpi", "canary", "counters")
+_PROBE_MISSES = _either("canary.slow_share", "probe.cache_miss_rate", "canary", "counters")
+_PROBE_ALU = _one("canary.alu_cycles_per_op")
+_COST: Source = (None, ("traffic.rps", "traffic", "sched.cpu_s_per_s", "sched", "cpu.utilisation", "cpu"))
+_IO_PRESSURE = _highest("pressure.cgroup_io_some", "pressure.io_some")
+_MEMORY_PRESSURE = _highest("pressure.cgroup_memory_some", "pressure.memory_some")
+_DISK_WAIT = _one("disk.wait_ms")
+_DISK_BUSY = _one("disk.busy")
+_MAJOR_FAULTS = _one("memory.major_faults_per_s")
+_SATURATION = _one("network.saturation")
+_RETRANSMITS = _one("network.retransmits_per_s")
+_NET_DROPS = _one("network.drops_per_s")
+_ROUTES: Source = (None, ("traffic.routes", "traffic"))
+_RT_MEAN = _one("traffic.rt_mean_ms")
+_RT_P95 = _one("traffic.rt_p95_ms")
+_RT_BALANCER: Source = (_one("balancer.rt_mean_ms")[0], ("traffic",))
+_IN_FLIGHT = _one("traffic.in_flight")
+_UTILISATION = _one("cpu.utilisation")
+_HIGHEST = f"highest canary wall/CPU ratio of {WINDOW} ticks"
+_LONGEST = f"the canary's longest wait for a core in {WINDOW} ticks"
+_OF_PERIODS = "throttled share of the quota's periods"
+_AT_BALANCER = "mean response time at the balancer"
+_BY_ROUTE = "response time by route over its calm one"
+
+# fmt: off
+# The throttled share is not offered to the tree. It tells the lab's hosts apart, where server and neighbour share a
+# quota; a VM has no such figure, and who has a quota of its own is never throttled by a neighbour.
+SIGNALS: tuple[Signal, ...] = (
+    Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),
+    Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY, evidence=False),
+    Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
+    Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", "", *_RATIO_MAX),
+    Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
+    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_LATE),
+    Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),
+    Signal("steal", "steal", "", 0.02, "run queue", "", *_STEAL),
+    Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE),
+    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_THROTTLED, evidence=False),
+    Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", "", *_SWITCHES),
+    Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI),
+    Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES),
+    Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", "", *_PROBE),
+    Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", "", *_PROBE_MISSES),
+    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_PROBE_ALU),
+    Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST),
+    Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE),
+    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_DISK_WAIT),
+    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_DISK_BUSY, evidence=False),
+    Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE),
+    Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS),
+    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_SATURATION),
+    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_RETRANSMITS),
+    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_NET_DROPS),
+    Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES, evidence=False),
+    Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN, evidence=False),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_RT_P95, evidence=False),
+    Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER, evidence=False),
+    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_IN_FLIGHT, evidence=False),
+    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_UTILISATION, evidence=False),
+)
+# fmt: on
+INDEX: dict[str, int] = {signal.key: number for number, signal in enumerate(SIGNALS)}
+FLOORS: Floats = np.array([signal.floor for signal in SIGNALS])
+WAITS: Bools = np.array([signal.grows == "wait" for signal in SIGNALS])
+RESPONDS: Bools = np.array([signal.grows == "response" for signal in SIGNALS])
+QUEUES: Bools = WAITS | RESPONDS
+"""Signals that the node's own load raises."""
+
+
+def reason(signal: Signal, absent: Mapping[str, str]) -> str:
+    """Why a Sample has no value for this signal, in its monitor's words (`Sample.absent`) where it gave any."""
+    for name in signal.dotted:
+        if name in absent:
+            return absent[name]
+    return "no value in this period"

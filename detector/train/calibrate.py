@@ -1,0 +1,250 @@
+"""What ICE did by hand: noise of several intensities on one node at a time of a live pool, recorded and labelled.
+
+The noise is a command of the user's (`ssh {node} stress-ng ...`). Everything is bounded: each noise by its time, and
+all of it by limits on what users feel, on any node of the pool. Whatever ends it, the noise is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from detector.train.recording import Label, write
+from slackwater.bus.bus import Bus
+from slackwater.config import BusSettings
+from slackwater.messages import Cycle, Sample
+
+IN_A_ROW = 2
+"""Samples of a node beyond a limit before everything is stopped."""
+QUIET_S = 3.0
+"""A node that says nothing for this long ends the calibration: nobody would see what the noise does."""
+HEAR_S = 10.0
+STOP_S = 5.0
+LOOK_EVERY_S = 0.05
+FIELDS = {"node", "intensity", "percent", "seconds"}
+
+
+class CalibrationError(Exception):
+    """A calibration that cannot begin or must not go on; the text says why."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Beyond any of these, on any node of the pool, everything is stopped."""
+
+    rt_p95_ms: float
+    errors_per_s: float
+    load: float
+    """CPU utilisation up to which a node may be chosen: a drained or lightly loaded one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done. A round is every intensity once on every node, and gives one recording."""
+
+    nodes: Sequence[str]
+    kind: str
+    intensities: Sequence[float]
+    rounds: int
+    noise_s: float
+    calm_s: float
+    noise_command: str
+    stop_command: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.rounds * (len(self.nodes) * len(self.intensities) * (self.noise_s + self.calm_s) + self.calm_s)
+
+
+def argv_of(template: str, node: str, intensity: float, seconds: float) -> list[str]:
+    """The command's words with {node}, {intensity} (0.5), {percent} (50) and {seconds} filled in; no shell reads them.
+
+    Raises CalibrationError for a template that is none.
+    """
+    values = {
+        "node": node,
+        "intensity": f"{intensity:g}",
+        "percent": f"{round(100 * intensity)}",
+        "seconds": f"{round(seconds)}",
+    }
+    try:
+        found = [word.format(**values) for word in shlex.split(template)]
+    except (KeyError, IndexError, ValueError) as error:
+        known = ", ".join(sorted(f"{{{name}}}" for name in FIELDS))
+        raise CalibrationError(f"command `{template}`: {error!r}; what can be filled in: {known}") from None
+    if not found:
+        raise CalibrationError("the command is empty")
+    return found
+
+
+def beyond(sample: Sample, limits: Limits) -> str:
+    """Which limit a Sample is beyond, in words; empty when none."""
+    traffic = sample.traffic
+    if traffic is None:
+        return ""
+    if traffic.rt_p95_ms is not None and traffic.rt_p95_ms > limits.rt_p95_ms:
+        return f"p95 response time {traffic.rt_p95_ms:.0f} ms > {limits.rt_p95_ms:g} ms"
+    if traffic.errors_per_s is not None and traffic.errors_per_s > limits.errors_per_s:
+        return f"{traffic.errors_per_s:.1f} errors/s > {limits.errors_per_s:g}"
+    return ""
+
+
+@dataclass
+class Watch:
+    """What the pool's nodes said last, and whether that is too bad to go on."""
+
+    limits: Limits
+    clock: Callable[[], float] = time.monotonic
+    heard: list[Sample] = field(default_factory=list)
+    trouble: str = ""
+    acting: bool = False
+    """The pool's engine moves weights: it would undo what is to be learnt from."""
+    _last: dict[str, tuple[float, Sample]] = field(default_factory=dict)
+    _row: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def take(self, sample: Sample) -> None:
+        """A Sample came."""
+        self.heard.append(sample)
+        self._last[sample.node] = self.clock(), sample
+        what = beyond(sample, self.limits)
+        self._row[sample.node] = self._row[sample.node] + 1 if what else 0
+        if self._row[sample.node] >= IN_A_ROW and not self.trouble:
+            self.trouble = f"{sample.node}: {what}"
+
+    def cycle(self, cycle: Cycle) -> None:
+        """The pool's engine said what it does."""
+        self.acting = cycle.mode == "act" and not cycle.paused
+
+    def check(self, nodes: Sequence[str]) -> None:
+        """Raises CalibrationError when it must not go on."""
+        for node in nodes:
+            if node in self._last and self.clock() - self._last[node][0] > QUIET_S:
+                self.trouble = self.trouble or f"{node}: no Sample for {QUIET_S:g} s"
+        if self.trouble:
+            raise CalibrationError(f"stopped: {self.trouble}")
+
+    def has_heard(self, nodes: Sequence[str]) -> bool:
+        """Whether a Sample of each of them has come."""
+        return all(node in self._last for node in nodes)
+
+    def fit(self, node: str) -> str:
+        """Why a node cannot be calibrated on now; empty when it can."""
+        if node not in self._last:
+            return f"no Sample of {node} came within {HEAR_S:g} s; heard: {', '.join(sorted(self._last)) or 'nobody'}"
+        cpu = self._last[node][1].cpu
+        if cpu is None or cpu.utilisation is None:
+            return f"{node} does not say how busy it is"
+        if cpu.utilisation > self.limits.load:
+            return f"{node} is busy ({cpu.utilisation:.0%} of its CPU > {self.limits.load:.0%}): drain it first"
+        return ""
+
+
+async def stopped(process: asyncio.subprocess.Process) -> None:
+    """Ends a command and its children."""
+    if process.returncode is None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            try:
+                await asyncio.wait_for(process.wait(), STOP_S)
+                return
+            except TimeoutError:
+                continue
+
+
+async def make_noise(plan: Plan, node: str, intensity: float, watch: Watch, labels: list[Label]) -> None:
+    """One noise, for its time; its label is added whatever ends it, and the command is always stopped.
+
+    Raises CalibrationError when it must end earlier.
+    """
+    argv = argv_of(plan.noise_command, node, intensity, plan.noise_s)
+    begin_unix_s = time.time()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError as error:
+        raise CalibrationError(f"{shlex.join(argv)}: cannot be started: {error.strerror or error}") from None
+    try:
+        end_s = time.monotonic() + plan.noise_s
+        while time.monotonic() < end_s and process.returncode is None:
+            watch.check([node])
+            await asyncio.sleep(LOOK_EVERY_S)
+        if process.returncode not in (None, 0):
+            raise CalibrationError(f"{shlex.join(argv)}: ended with status {process.returncode}")
+    finally:
+        await stopped(process)
+        if plan.stop_command:
+            stop = await asyncio.create_subprocess_exec(
+                *argv_of(plan.stop_command, node, intensity, plan.noise_s), start_new_session=True
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), STOP_S)
+            await stopped(stop)
+        labels.append(Label(node, plan.kind, intensity, begin_unix_s, time.time()))
+
+
+async def calm(plan: Plan, watch: Watch) -> None:
+    """The calm between noises, watched too."""
+    end_s = time.monotonic() + plan.calm_s
+    while time.monotonic() < end_s:
+        watch.check(plan.nodes)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def calibrate(
+    where: BusSettings, pool: str, plan: Plan, limits: Limits, folder: Path, say: Callable[[str], None]
+) -> list[Path]:
+    """Makes the recordings of a plan, one a round, in a folder. Raises CalibrationError, BusError, RecordingError.
+
+    When it must stop, what was recorded so far is written before the error is raised.
+    """
+    for command in (plan.noise_command, *([plan.stop_command] if plan.stop_command else [])):
+        argv_of(command, "node", 1.0, plan.noise_s)
+    watch = Watch(limits)
+    bus = await Bus.connect(where, "slackwater-calibrate")
+    made: list[Path] = []
+    labels: list[Label] = []
+    try:
+        await bus.subscribe("sample", watch.take, pool=pool)
+        await bus.subscribe("cycle", watch.cycle, pool=pool)
+        await _ready(plan, pool, watch)
+        for number in range(1, plan.rounds + 1):
+            watch.heard.clear()
+            labels = []
+            try:
+                await calm(plan, watch)
+                for node in plan.nodes:
+                    for intensity in sorted(plan.intensities):
+                        say(f"round {number} of {plan.rounds}: {plan.kind} {intensity:g} on {node}")
+                        await make_noise(plan, node, intensity, watch, labels)
+                        await calm(plan, watch)
+            finally:
+                if watch.heard:
+                    out = folder / f"round{number}.parquet"
+                    write(out, watch.heard, labels, f"calibration of pool {pool}: {plan.kind}, round {number}")
+                    made.append(out)
+    finally:
+        await bus.close()
+    return made
+
+
+async def _ready(plan: Plan, pool: str, watch: Watch) -> None:
+    """Waits until the nodes were heard; raises CalibrationError when one is not fit, or the engine would act."""
+    end_s = time.monotonic() + HEAR_S
+    while time.monotonic() < end_s and not watch.has_heard(plan.nodes):
+        await asyncio.sleep(LOOK_EVERY_S)
+    for node in plan.nodes:
+        if why := watch.fit(node):
+            raise CalibrationError(why)
+    if watch.acting:
+        raise CalibrationError(f"pool {pool} moves weights: run `slackwater pause` first, and `resume` afterwards")

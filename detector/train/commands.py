@@ -1,0 +1,251 @@
+"""`slackwater train` and `slackwater detector`: making a model from recordings, and reading one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detector.classify import tree
+from detector.estimator import TERMS
+from detector.features.features import words
+from detector.train.recording import Recording, RecordingError, read
+from detector.train.report import page
+from detector.train.training import Options, Progress, TrainingError, train_model
+
+NOTE = "A tick that lacks what a split asks for is judged by the stated thresholds."
+
+
+def _files(data: Iterable[Path]) -> list[Path]:
+    """The recordings meant: files as they are, of folders all *.parquet in them."""
+    found: list[Path] = []
+    for path in data:
+        inside = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not inside:
+            raise click.ClickException(f"{path}: there is no *.parquet in this folder")
+        found += [file for file in inside if file not in found]
+    return found
+
+
+def progress() -> Progress:
+    """A progress line on stderr, on a terminal only."""
+
+    def say(what: str, done: int, of: int) -> None:
+        if sys.stderr.isatty():
+            filled = round(30 * done / of) if of else 30
+            end = "\n" if done == of else ""
+            click.echo(f"\r{what:>18} [{'#' * filled}{'.' * (30 - filled)}] {done}/{of}{end}", nl=False, err=True)
+
+    return say
+
+
+@click.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Model file to write.")
+@click.option("--name", default="", help="Name that Verdicts give the model; default: the file's name.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report (HTML).")
+@click.option("--json", "as_json", is_flag=True, help="Print the metadata with all scores as JSON.")
+def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_json: bool) -> None:
+    """Build the decision tree and the load estimator from labelled recordings.
+
+    DATA are recordings (*.parquet) or folders of them. The scores are of recordings that the tree was not trained on.
+
+    Example: slackwater train recordings/ --out model.skops
+    """
+    try:
+        recordings: list[Recording] = []
+        say = progress()
+        files = _files(data)
+        for number, file in enumerate(files):
+            say("reading", number, len(files))
+            recordings.append(read(file))
+        say("reading", len(files), len(files))
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        model = train_model(recordings, out, name or out.stem, today, Options(), say)
+        if report is not None:
+            write_report(report, model)
+    except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(json.dumps(model.metadata, indent=2) if as_json else f"{describe(model)}\n\nwritten: {out}")
+
+
+def write_report(path: Path, model: tree.Model) -> None:
+    """Writes a model's report as HTML. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(model, describe(model)), encoding="utf-8")
+
+
+@click.group(epilog="Example: slackwater detector explain")
+def detector() -> None:
+    """What the detector knows, and how it decides."""
+
+
+@detector.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--model", "which", default="", help="Model file, or `thresholds`; default: the shipped model.")
+@click.option("--json", "as_json", is_flag=True, help="Print all scores as JSON.")
+def evaluate(data: tuple[Path, ...], which: str, as_json: bool) -> None:
+    """Replay recordings through the whole detector, and score it against their labels.
+
+    DATA are recordings (*.parquet) or folders of them. Scores of recordings that the model was trained on flatter it.
+
+    Example: slackwater detector evaluate fresh/ --model model.skops --json
+    """
+    from detector.train import evaluate as evaluating
+
+    try:
+        model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
+        result = evaluating.evaluate([read(file) for file in _files(data)], model, Options(), progress())
+    except (RecordingError, TrainingError, tree.ModelError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
+
+
+@detector.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print scores and learning curves as JSON.")
+def tail(data: tuple[Path, ...], as_json: bool) -> None:
+    """Compare the estimators of p95 response time (forest, SVM, reinforcement learning) on recordings.
+
+    Each is trained on 70% of the seconds and tested on the others. PAAE is the mean of |predicted - measured| over
+    measured.
+
+    Example: slackwater detector tail recordings/ --json
+    """
+    from detector.tail.curves import TooFewRows, compare
+    from detector.tail.data import rows_of
+
+    try:
+        found = compare(rows_of([read(file) for file in _files(data)]))
+    except (RecordingError, TooFewRows) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, one in found.items():
+        click.echo(f"{name}: PAAE {one['paae']:g}, R2 {one['r2']:g} on {one['rows']} seconds not trained on")
+        curve = ", ".join(f"{share:.0%} {error:g}" for share, error, _ in one["learning_curve"])
+        click.echo(f"  PAAE by share of the data trained on: {curve}")
+
+
+def _evaluated(result: dict[str, Any]) -> str:
+    lines = _judged(result["model"], result)
+    felt = result["felt"]
+    lines.append(
+        f"  felt by users (p95 up by half or more): {felt['noises']} noises, {felt['missed']} missed; delay median "
+        f"{_or_dash(felt['detection_delay_median_s'])} s, p95 {_or_dash(felt['detection_delay_p95_s'])} s"
+    )
+    lines.append(f"  false episodes per node-day: {_or_dash(result['false_episodes_per_node_day'])}")
+    for kind, levels in result["by_noise"].items():
+        for level, one in levels.items():
+            lines.append(
+                f"  {kind} {level}: {one['noises']} noises, {one['missed']} missed, delay median "
+                f"{_or_dash(one['detection_delay_median_s'])} s, p95 {_or_dash(one['detection_delay_p95_s'])} s"
+            )
+    return "\n".join([*lines, *_law(result.get("law"))])
+
+
+@detector.command()
+@click.option("--model", "path", type=click.Path(path_type=Path), help="Model file; default: the shipped one.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report (HTML).")
+@click.option("--json", "as_json", is_flag=True, help="Print the metadata as JSON.")
+def explain(path: Path | None, report: Path | None, as_json: bool) -> None:
+    """Print a model: its tree, features, scores, and what it was trained on.
+
+    Example: slackwater detector explain --model model.skops
+    """
+    if path is None and not tree.SHIPPED.exists():
+        raise click.ClickException(
+            f"{tree.SHIPPED} is not there: no model is shipped, the detector runs on its stated thresholds"
+        )
+    try:
+        model = tree.load(path or tree.SHIPPED)
+        if report is not None:
+            write_report(report, model)
+    except tree.ModelError as error:
+        raise click.ClickException(str(error)) from None
+    about = {**model.metadata, "tree": model.tree.rows(), "coefficients": list(model.coefficients)}
+    click.echo(json.dumps(about, indent=2) if as_json else describe(model))
+
+
+def describe(model: tree.Model) -> str:
+    """A model in words: tree, estimator, scores, data."""
+    about = model.metadata
+    lines = [
+        f"model {model.name}, trained {about.get('trained', '?')}",
+        "",
+        "Decision tree",
+        model.tree.draw(),
+        NOTE,
+        "",
+    ]
+    lines.append(
+        "Load estimator: cpu = "
+        + " + ".join(
+            f"{value:.3g} * {term}" if term != "constant" else f"{value:.3g}"
+            for term, value in zip(TERMS, model.coefficients, strict=True)
+        )
+    )
+    lines += ["", "Weight of the features in the tree"]
+    weights: dict[str, float] = about.get("importances", {})
+    for feature, value in sorted(weights.items(), key=lambda pair: -pair[1]):
+        lines.append(f"  {value:6.1%}  {words(feature)}")
+    lines += ["", *_scores(about.get("scores") or {}), "", "Trained on"]
+    for part in about.get("data", []):
+        lines.append(
+            f"  {part['file']}: {part['description']} ({part['seconds']:g} s, {part['nodes']} nodes, "
+            f"{part['samples']} samples; {', '.join(part['kinds']) or 'calm only'})"
+        )
+    versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
+    return "\n".join([*lines, "", f"Versions: {versions}"])
+
+
+def _judged(name: str, result: dict[str, Any]) -> list[str]:
+    """The scores of one judge in lines."""
+    lines = [
+        f"  {name}: {result['noises']} noises, {result['missed']} missed; detection delay median "
+        f"{_or_dash(result['detection_delay_median_s'])} s, p95 {_or_dash(result['detection_delay_p95_s'])} s; "
+        f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.3g} calm node-hours"
+    ]
+    for state, one in result["states"].items():
+        if one["ticks"]:
+            lines.append(
+                f"    {state:<13} precision {_or_dash(one['precision'])}, recall {_or_dash(one['recall'])} "
+                f"of {one['ticks']} ticks"
+            )
+    return lines
+
+
+def _scores(scores: dict[str, Any]) -> list[str]:
+    lines = [f"Scores ({scores.get('cross_validation', 'none')})"]
+    for judge in ("tree", "thresholds"):
+        result = scores.get(judge)
+        if result is None:
+            lines.append(f"  {judge}: not scored: too few recordings to hold one out")
+            continue
+        lines += _judged(judge, result)
+    lines += _law(scores.get("law"))
+    for kind, one in scores.get("kinds_left_out", {}).items():
+        lines.append(
+            f"  {kind}, never trained on: {one['noises']} noises, {one['missed']} missed; detection delay median "
+            f"{_or_dash(one['detection_delay_median_s'])} s, p95 {_or_dash(one['detection_delay_p95_s'])} s"
+        )
+    return lines
+
+
+def _law(law: dict[str, Any] | None) -> list[str]:
+    if law is None:
+        return []
+    lines = [f"  estimator: R2 {law['r2']}, mean absolute error {law['mean_absolute_error']} of the CPU"]
+    if more := law.get("quadratic"):
+        lines.append(f"    with quadratic terms: R2 {more['r2']}, mean absolute error {more['mean_absolute_error']}")
+    return lines
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

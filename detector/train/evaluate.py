@@ -1,0 +1,50 @@
+"""Replays recordings through the whole detector and scores it: what `slackwater detector evaluate` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.classify.tree import Model
+from detector.train.recording import STATES_OF_KINDS, Recording
+from detector.train.scores import Scores
+from detector.train.training import Options, Progress, compare_laws, learn, mean_laws, replay
+
+
+def evaluate(
+    recordings: Sequence[Recording], model: Model | None, options: Options, progress: Progress
+) -> dict[str, Any]:
+    """Scores of a model (None: the thresholds) on recordings, and of the estimator's law on them.
+
+    The law is fitted to all recordings but the one that it is scored on; with one recording there is none.
+    """
+    scores = Scores()
+    parts = []
+    for number, recording in enumerate(recordings):
+        progress("replaying", number, len(recordings))
+        scores.merge(replay(recording, options, model))
+        parts.append(learn(recording, options))
+    progress("replaying", len(recordings), len(recordings))
+    laws = [
+        compare_laws([*parts[:number], *parts[number + 1 :]], [part])
+        for number, part in enumerate(parts)
+        if len(parts) > 1
+    ]
+    return {
+        "model": model.name if model else "thresholds",
+        "trained_on": trained_on(model) if model else [],
+        "recordings": [
+            {"file": Path(one.path).name, "description": one.description, "seconds": round(one.seconds, 1)}
+            for one in recordings
+        ],
+        "node_hours": round(sum(one.seconds * len(one.nodes) for one in recordings) / 3600, 4),
+        **scores.as_dict(),
+        "law": mean_laws(laws),
+    }
+
+
+def trained_on(model: Model) -> list[str]:
+    """The kinds of noise that a model's recordings had, by its metadata."""
+    kinds = {str(kind) for part in model.metadata.get("data", []) for kind in part["kinds"]}
+    return sorted(kinds - STATES_OF_KINDS.keys())

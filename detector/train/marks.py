@@ -1,0 +1,113 @@
+"""Marks: what somebody says was done to a node, from when to when. They become the labels of recordings.
+
+Kept as JSON lines in `state_dir/marks.jsonl`, one a begin or an end, only ever appended: a recorder, `slackwater mark`
+and `slackwater calibrate` may write at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from detector.train.recording import Label
+from slackwater.messages import is_name
+
+FILE = "marks.jsonl"
+EVERY_NODE = "*"
+
+
+class MarkError(ValueError):
+    """A mark that cannot be; the text says what is wrong and what was expected."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A begin (`end_unix_s` None), or the whole interval."""
+
+    pool: str
+    node: str
+    """`*`: every node of the pool."""
+    kind: str
+    intensity: float
+    start_unix_s: float
+    end_unix_s: float | None = None
+
+
+def check(mark: Mark) -> Mark:
+    """The mark; raises MarkError for one that makes no sense."""
+    if not mark.kind or not is_name(mark.kind):
+        raise MarkError(f"kind `{mark.kind}`: expected a name such as `dcopy` (letters, digits, - and _)")
+    if mark.node != EVERY_NODE and not is_name(mark.node):
+        raise MarkError(f"node `{mark.node}`: expected a node's name, or * for every node")
+    if not 0 <= mark.intensity < float("inf"):
+        raise MarkError(f"intensity {mark.intensity:g}: expected 0 or more")
+    if mark.end_unix_s is not None and not mark.end_unix_s > mark.start_unix_s:
+        raise MarkError(f"{mark.kind} on {mark.node}: it ends before it begins")
+    return mark
+
+
+def append(folder: Path, mark: Mark) -> None:
+    """Writes a mark down. Raises MarkError, OSError."""
+    check(mark)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(mark)) + "\n")
+
+
+def read(folder: Path) -> list[Mark]:
+    """All marks, a begin and its end as one, in order of their begin. Raises MarkError for a damaged file."""
+    path = folder / FILE
+    found: list[Mark] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    for number, line in enumerate(lines, start=1):
+        try:
+            mark = check(msgspec.json.decode(line, type=Mark))
+        except (msgspec.MsgspecError, MarkError) as error:
+            raise MarkError(f"{path}: line {number} is no mark: {error}") from None
+        begun = next((one for one in found if replace(mark, end_unix_s=None) == one), None)
+        if begun is None:
+            found.append(mark)
+        elif mark.end_unix_s is not None:
+            found[found.index(begun)] = mark
+    return sorted(found, key=lambda mark: mark.start_unix_s)
+
+
+def begin(folder: Path, mark: Mark) -> None:
+    """Opens a mark. Raises MarkError when the same is open already, OSError."""
+    if _open(folder, mark.pool, mark.node, mark.kind) is not None:
+        raise MarkError(f"{mark.kind} on {mark.node} has begun already; end it first")
+    append(folder, mark)
+
+
+def end(folder: Path, pool: str, node: str, kind: str, end_unix_s: float) -> Mark:
+    """Closes an open mark; gives the whole. Raises MarkError when none is open, OSError."""
+    begun = _open(folder, pool, node, kind)
+    if begun is None:
+        raise MarkError(f"{kind} on {node} has not begun, so it cannot end")
+    whole = replace(begun, end_unix_s=end_unix_s)
+    append(folder, whole)
+    return whole
+
+
+def _open(folder: Path, pool: str, node: str, kind: str) -> Mark | None:
+    for mark in reversed(read(folder)):
+        if (mark.pool, mark.node, mark.kind) == (pool, node, kind) and mark.end_unix_s is None:
+            return mark
+    return None
+
+
+def labels(folder: Path, pool: str, nodes: set[str], first_unix_s: float, last_unix_s: float) -> list[Label]:
+    """The labels of a recording from first to last: marks that overlap it, cut to it; open ones last to its end."""
+    found = []
+    for mark in read(folder):
+        start = max(mark.start_unix_s, first_unix_s)
+        stop = min(last_unix_s if mark.end_unix_s is None else mark.end_unix_s, last_unix_s)
+        if mark.pool == pool and mark.node in (*nodes, EVERY_NODE) and stop > start:
+            found.append(Label(mark.node, mark.kind, mark.intensity, start, stop))
+    return found

@@ -1,0 +1,95 @@
+"""`slackwater record` and `slackwater mark`: labelled recordings of a live cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import click
+
+from detector import live
+from detector.train import marks
+from slackwater.config import ControllerSettings, load
+from slackwater.messages import Sample
+from slackwater.options import config_option, pool_option
+
+
+def pool_of(settings: ControllerSettings, name: str | None) -> str:
+    """The pool that is meant: the named one, or the only one."""
+    names = [pool.name for pool in settings.pool]
+    if name is None and len(names) == 1:
+        return names[0]
+    if name is None:
+        raise click.UsageError(f"there are several pools ({', '.join(names)}): name one with --pool")
+    if name not in names:
+        raise click.UsageError(f"no pool `{name}` in the configuration; there are: {', '.join(names)}")
+    return name
+
+
+@click.command(epilog="Example: slackwater record --out monday.parquet --seconds 3600 --about 'shop, after the sale'")
+@config_option
+@pool_option("The pool to record; needed when there are several.")
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="How long; default: until Ctrl-C.")
+@click.option("--about", default="", metavar="TEXT", help="How it was made, for the file's description.")
+def record(config_path: Path, pool_name: str | None, out: Path, seconds: float | None, about: str) -> None:
+    """Record what the monitors of a live pool say, labelled by `slackwater mark`, for `slackwater train`.
+
+    Nothing is changed in the cluster. Marks that are still open at the end last to the end of the recording.
+    """
+    settings = load(config_path)
+    pool = pool_of(settings, pool_name)
+
+    async def main() -> list[Sample]:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        begun = f"recording pool {pool}; Ctrl-C ends it and writes {out}"
+        return await live.collect(settings.bus, pool, seconds, stop, lambda text: click.echo(text, err=True), begun)
+
+    heard = asyncio.run(main())
+    made = live.save(out, heard, pool, Path(settings.state_dir), about or f"pool {pool}, live")
+    click.echo(f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels")
+
+
+@click.command(epilog="Example: slackwater mark web3 backup --begin;  slackwater mark web3 backup --end")
+@config_option
+@pool_option("The pool of the node; needed when there are several.")
+@click.argument("node")
+@click.argument("kind")
+@click.option("--intensity", type=float, default=1.0, show_default=True, help="How strongly, by your own measure.")
+@click.option("--begin", "how", flag_value="begin", help="It begins now.")
+@click.option("--end", "how", flag_value="end", help="It ends now.")
+@click.option(
+    "--for", "for_s", type=click.FloatRange(min=0, min_open=True), help="It ended now and took so many seconds."
+)
+def mark(
+    config_path: Path,
+    pool_name: str | None,
+    node: str,
+    kind: str,
+    intensity: float,
+    how: str | None,
+    for_s: float | None,
+) -> None:
+    """Write down what is being done to a NODE (`*`: all nodes): a label for recordings of this time.
+
+    KIND is the name of a noise (`dcopy`, `backup`, ...), which a detector should call `interference`; or one of
+    `calm`, `load`, `deploy`, `reload`, `start`, `clock_step`, `flash_crowd` (no neighbour, all calm), `overload`,
+    `all_slow`, `slow_database`.
+    """
+    if (how is None) == (for_s is None):
+        raise click.UsageError("give one of --begin, --end and --for")
+    settings = load(config_path)
+    pool, folder, now_unix_s = pool_of(settings, pool_name), Path(settings.state_dir), time.time()
+    if how == "end":
+        whole = marks.end(folder, pool, node, kind, now_unix_s)
+        click.echo(f"{kind} on {node} ended after {now_unix_s - whole.start_unix_s:.1f} s")
+    elif for_s is not None:
+        marks.append(folder, marks.Mark(pool, node, kind, intensity, now_unix_s - for_s, now_unix_s))
+        click.echo(f"{kind} on {node} for the last {for_s:g} s")
+    else:
+        marks.begin(folder, marks.Mark(pool, node, kind, intensity, now_unix_s))
+        click.echo(f"{kind} on {node} begins")

@@ -1,0 +1,38 @@
+"""Plays a recording to a Judge as the live bus would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from detector.classify.judge import Judge
+from detector.train.recording import Recording
+from slackwater.messages import Sample, Verdict
+
+TICK_S = 0.05
+"""The detector's default `tick_s`."""
+
+
+def batches(recording: Recording, tick_s: float = TICK_S) -> Iterator[tuple[float, list[Sample]]]:
+    """The Samples as a detector with this tick would have taken them: (seconds since the start, those of the tick)."""
+    start = recording.received_unix_s[0]
+    batch: list[Sample] = []
+    tick = 0
+    for sample, received_unix_s in zip(recording.samples, recording.received_unix_s, strict=True):
+        at = int((received_unix_s - start) / tick_s)
+        if at != tick and batch:
+            yield (tick + 1) * tick_s, batch
+            batch = []
+        tick = at
+        batch.append(sample)
+    if batch:
+        yield (tick + 1) * tick_s, batch
+
+
+def play(recording: Recording, judge: Judge, before: Callable[[float], None] | None = None) -> list[Verdict]:
+    """All Verdicts on a recording. `before` is called with each tick's wall time first."""
+    verdicts: list[Verdict] = []
+    for now_s, batch in batches(recording):
+        if before is not None:
+            before(batch[0].time_unix_s)
+        verdicts += judge.tick(now_s, batch)
+    return verdicts

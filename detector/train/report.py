@@ -1,0 +1,240 @@
+"""A model's report: one HTML file without anything outside it; the figures are SVG in the page.
+
+Everything in it comes from the model's metadata, so it can be made again from a model file.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from detector.classify.tree import CLASSES, SURE, Model
+from detector.features.features import FEATURES, words
+from detector.train.scores import FOUND, STATES
+
+WIDTH_IN, HEIGHT_IN = 6.0, 3.6
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse } td, th { padding: .2rem .7rem; border: 1px solid #ccc; text-align: right }
+th:first-child, td:first-child { text-align: left } pre { background: #f5f5f5; padding: 1rem; white-space: pre-wrap }
+svg { max-width: 100%; height: auto } figure { margin: 1rem 0 } figcaption { color: #555 }
+"""
+
+
+def page(model: Model, text: str) -> str:
+    """The report as HTML. `text` is the model in words (`slackwater detector explain`)."""
+    about = model.metadata
+    scores = about.get("scores") or {}
+    tree = scores.get("tree") or {}
+    title = f"Model {model.name}, trained {about.get('trained', '?')}"
+    parts = [
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{html.escape(title)}</title>",
+        f"<style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>",
+        f"<p>Scores are of recordings that the tree was not trained on: {html.escape(_how(scores))}.</p>",
+        _judges(scores),
+    ]
+    figures: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
+        ("Confusion of states, ticks (share of each row's)", tree.get("confusion"), _confusion),
+        ("Receiver operating characteristic of single ticks, the tree alone", scores.get("curves"), _roc),
+        ("Precision and recall of single ticks, the tree alone", scores.get("curves"), _precision_recall),
+        ("Time from the onset of a noise to its detection", tree.get("delays_s"), _delays),
+        ("Weight of the features in the tree", about.get("importances"), _importances),
+        ("The decision tree", model, _tree),
+        (
+            "Error of the estimators of p95 by the share of the data that they were trained on",
+            scores.get("tail"),
+            _tail,
+        ),
+    )
+    for caption, data, draw in figures:
+        shown = draw(data) if data else "<p>Not scored: too few recordings to hold one out.</p>"
+        parts.append(f"<h2>{html.escape(caption)}</h2><figure>{shown}</figure>")
+    parts += ["<h2>Estimators of p95</h2>", _estimators(scores.get("tail") or {})]
+    parts += ["<h2>Estimators of the CPU</h2>", _laws(scores.get("law"))]
+    parts += ["<h2>By kind and intensity</h2>", _by_noise(tree.get("by_noise") or {})]
+    parts += ["<h2>Kinds that the tree was not trained on</h2>", _left_out(scores.get("kinds_left_out") or {})]
+    parts += ["<h2>In words</h2>", f"<pre>{html.escape(text)}</pre></body></html>\n"]
+    return "\n".join(parts)
+
+
+def _how(scores: Mapping[str, Any]) -> str:
+    return str(scores.get("cross_validation", "none were scored"))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    def cells(values: Sequence[Any], tag: str) -> str:
+        shown = ("-" if value is None else f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+        return "".join(f"<{tag}>{html.escape(one)}</{tag}>" for one in shown)
+
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    return f"<table><tr>{cells(head, 'th')}</tr>{body}</table>"
+
+
+NOISE_HEAD = ("noises", "missed", "recall", "delay median s", "delay p95 s")
+
+
+def _noise_row(one: Mapping[str, Any]) -> list[Any]:
+    keys = ("noises", "missed", "recall", "detection_delay_median_s", "detection_delay_p95_s")
+    return [one.get(key) for key in keys]
+
+
+def _judges(scores: Mapping[str, Any]) -> str:
+    head = ("judge", *NOISE_HEAD, "precision of episodes", "false episodes", "calm node-hours", "per node-day")
+    last = ("precision", "false_episodes", "calm_node_hours", "false_episodes_per_node_day")
+    rows = [
+        [judge, *_noise_row(one), *(one.get(key) for key in last)]
+        for judge in ("tree", "thresholds")
+        if (one := scores.get(judge))
+    ]
+    return _table(head, rows)
+
+
+def _by_noise(kinds: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[f"{kind} {level}", *_noise_row(one)] for kind, levels in kinds.items() for level, one in levels.items()]
+    return _table(("noise", *NOISE_HEAD), rows)
+
+
+def _left_out(kinds: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[kind, ", ".join(one["left_out_with"]), *_noise_row(one)] for kind, one in kinds.items()]
+    return _table(("noise", "left out with", *NOISE_HEAD), rows) if rows else "<p>Less than three kinds.</p>"
+
+
+def _estimators(found: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[name, one["paae"], one["r2"], one["rows"]] for name, one in found.items()]
+    return _table(("estimator, trained on 70% of the seconds", "PAAE", "R2", "seconds tested on"), rows)
+
+
+def _laws(law: Mapping[str, Any] | None) -> str:
+    if not law:
+        return "<p>Not scored: too few recordings to hold one out.</p>"
+    rows = [
+        [name, one["r2"], one["mean_absolute_error"]]
+        for name, one in (("linear", law), ("with quadratic terms", law["quadratic"]))
+    ]
+    return _table(("law, on recordings held out", "R2", "mean absolute error (share of the CPU)"), rows)
+
+
+def _draw(paint: Callable[[Any], None], width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> str:
+    """An SVG of what `paint` puts on a pair of axes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "slackwater", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        paint(figure.add_subplot())
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _confusion(confusion: Mapping[str, Mapping[str, int]]) -> str:
+    def paint(axes: Any) -> None:
+        counts = [[confusion[truth][found] for found in FOUND] for truth in STATES]
+        shares = [[count / max(sum(row), 1) for count in row] for row in counts]
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axes.set_xticks(range(len(FOUND)), FOUND)
+        axes.set_yticks(range(len(STATES)), STATES)
+        axes.set(xlabel="found", ylabel="true")
+        for row, (numbers, parts) in enumerate(zip(counts, shares, strict=True)):
+            for column, (number, part) in enumerate(zip(numbers, parts, strict=True)):
+                axes.text(column, row, f"{number}\n{part:.1%}", ha="center", va="center", fontsize=8,
+                          color="white" if part > 0.5 else "black")  # fmt: skip
+
+    return _draw(paint)
+
+
+def _roc(curves: Mapping[str, Any]) -> str:
+    def paint(axes: Any) -> None:
+        axes.plot(*zip(*curves["roc"], strict=True), marker="o", label=f"area {curves['roc_auc']:g}")
+        axes.plot([0, 1], [0, 1], linestyle=":", color="gray")
+        axes.set(xlabel="false positive rate", ylabel="true positive rate")
+        axes.legend(loc="lower right")
+
+    return _draw(paint)
+
+
+def _precision_recall(curves: Mapping[str, Any]) -> str:
+    def paint(axes: Any) -> None:
+        axes.plot(*zip(*curves["precision_recall"], strict=True), marker="o", drawstyle="steps-post",
+                  label=f"average precision {curves['average_precision']:g}")  # fmt: skip
+        axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.05))
+        axes.legend(loc="lower left")
+
+    return _draw(paint)
+
+
+def _delays(delays_s: Sequence[float]) -> str:
+    def paint(axes: Any) -> None:
+        axes.ecdf(delays_s)
+        axes.axvline(0.5, linestyle=":", color="gray")
+        axes.axvline(1.0, linestyle=":", color="gray")
+        axes.set(xlabel="seconds", ylabel="share of the noises found", xlim=(0, None))
+
+    return _draw(paint)
+
+
+def _tail(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """As Heimdall's figure 4.5: each estimator's PAAE on all seconds, learnt from the first of them."""
+
+    def paint(axes: Any) -> None:
+        for name, one in found.items():
+            shares, errors, _ = zip(*one["learning_curve"], strict=True)
+            axes.plot([100 * share for share in shares], [100 * error for error in errors], marker="o", label=name)
+        axes.set(xlabel="share of the seconds trained on, %", ylabel="PAAE, %", ylim=(0, None))
+        axes.legend()
+
+    return _draw(paint)
+
+
+def _importances(weights: Mapping[str, float]) -> str:
+    ordered = sorted(weights.items(), key=lambda pair: pair[1])
+
+    def paint(axes: Any) -> None:
+        axes.barh([words(feature) for feature, _ in ordered], [weight for _, weight in ordered])
+        axes.set(xlabel="share")
+
+    return _draw(paint, WIDTH_IN + 2, 1.0 + 0.3 * len(ordered))
+
+
+def _tree(model: Model) -> str:
+    """The tree from the root at the top, leaves side by side."""
+    tree = model.tree
+    places: dict[int, tuple[float, int]] = {}
+    leaves = 0
+
+    def place(node: int, depth: int) -> float:
+        nonlocal leaves
+        if tree.left[node] < 0:
+            x = float(leaves)
+            leaves += 1
+        else:
+            x = (place(int(tree.left[node]), depth + 1) + place(int(tree.right[node]), depth + 1)) / 2
+        places[node] = (x, depth)
+        return x
+
+    place(0, 0)
+
+    def paint(axes: Any) -> None:
+        axes.axis("off")
+        axes.margins(0.25)
+        for node, (x, depth) in places.items():
+            share = tree.interference[node]
+            if tree.left[node] < 0:
+                said, color = f"{CLASSES[int(share >= SURE)]}\n{share:.0%}", "#fdd" if share >= SURE else "#dfd"
+            else:
+                said = f"{words(FEATURES[tree.feature[node]])}\n<= {tree.threshold[node]:.3g} ?".replace(
+                    " over ", "\nover "
+                )
+                color = "white"
+                for child, answer in ((int(tree.left[node]), "yes"), (int(tree.right[node]), "no")):
+                    far_x, far_depth = places[child]
+                    axes.plot([x, far_x], [-depth, -far_depth], color="gray", zorder=1)
+                    axes.text((x + far_x) / 2, -(depth + far_depth) / 2, answer, fontsize=8, ha="center")
+            box = {"boxstyle": "round", "facecolor": color, "edgecolor": "gray"}
+            axes.text(x, -depth, said, ha="center", va="center", fontsize=7, bbox=box, zorder=2)
+        axes.scatter(*zip(*((x, -depth) for x, depth in places.values()), strict=True), s=1)
+
+    return _draw(paint, max(WIDTH_IN, 1.6 * leaves), 1.5 + 1.3 * max(depth for _, depth in places.values()))

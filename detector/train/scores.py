@@ -1,0 +1,189 @@
+"""How Verdicts compare with a recording's labels: ticks by state, noises found and how soon, false episodes.
+
+Times are the Samples' own; a running detector looks every `detector.tick_s`, which adds at most that to a delay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from detector.train.recording import Label, Recording
+from slackwater.messages import Verdict
+
+GRACE_S = 3.0
+"""Ticks this soon after a label's end count neither for nor against: queues drain, and the episode is held a while."""
+STATES = ("calm", "interference", "overload", "all_slow")
+FOUND = (*STATES, "unknown")
+FELT = 1.5
+"""A noise is felt when the median of its node's p95 response times is so many times that of the node's calm ticks."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One noise of a label, and what came of it."""
+
+    kind: str
+    intensity: float
+    delay_s: float | None
+    """From its start to the first `interference` of that node; None: it was missed."""
+    harm: float | None
+    """p95 response time during it over that in calm; None where one of them is unknown."""
+
+    @property
+    def felt(self) -> bool:
+        return self.harm is not None and self.harm >= FELT
+
+
+@dataclass
+class Scores:
+    """How Verdicts compare with labels; add up over recordings with `merge`."""
+
+    confusion: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {truth: dict.fromkeys(FOUND, 0) for truth in STATES}
+    )
+    """Ticks by truth, then by the state found."""
+    noises: list[Noise] = field(default_factory=list)
+    true_episodes: int = 0
+    false_episodes: int = 0
+    """Episodes of interference that began while the node had no neighbour."""
+    false_during: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Kind of the disturbance that was going on when a false episode began, or `nothing`; and how many there were."""
+    disturbed_node_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Kind of label that is no noise -> its seconds, of each node that it was done to."""
+    calm_node_hours: float = 0.0
+    """Node-hours without a neighbour."""
+
+    def merge(self, other: Scores) -> None:
+        for truth, found in other.confusion.items():
+            for state, count in found.items():
+                self.confusion[truth][state] += count
+        self.noises += other.noises
+        self.true_episodes += other.true_episodes
+        self.false_episodes += other.false_episodes
+        for kind, count in other.false_during.items():
+            self.false_during[kind] += count
+        for kind, seconds in other.disturbed_node_s.items():
+            self.disturbed_node_s[kind] += seconds
+        self.calm_node_hours += other.calm_node_hours
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json` and a model's metadata; None where there was nothing to score."""
+        states = {}
+        for state in STATES:
+            right = self.confusion[state][state]
+            found = sum(row[state] for row in self.confusion.values())
+            there = sum(self.confusion[state].values())
+            states[state] = {"precision": _share(right, found), "recall": _share(right, there), "ticks": there}
+        kinds: dict[str, dict[str, Any]] = defaultdict(dict)
+        for kind, intensity in sorted({(noise.kind, noise.intensity) for noise in self.noises}):
+            some = [noise for noise in self.noises if (noise.kind, noise.intensity) == (kind, intensity)]
+            kinds[kind][f"{intensity:g}"] = of_noises(some)
+        hours = self.calm_node_hours
+        return {
+            "states": states,
+            "confusion": self.confusion,
+            **of_noises(self.noises),
+            "felt": of_noises([noise for noise in self.noises if noise.felt]),
+            "by_noise": dict(kinds),
+            "by_kind": self._by_kind(),
+            "delays_s": [round(noise.delay_s, 3) for noise in self.noises if noise.delay_s is not None],
+            "precision": _share(self.true_episodes, self.true_episodes + self.false_episodes),
+            "false_episodes": self.false_episodes,
+            "false_during": dict(self.false_during),
+            "disturbances": self._disturbances(),
+            "calm_node_hours": round(hours, 4),
+            "false_episodes_per_node_hour": round(self.false_episodes / hours, 3) if hours else None,
+            "false_episodes_per_node_day": round(self.false_episodes / hours * 24, 2) if hours else None,
+        }
+
+    def _disturbances(self) -> dict[str, dict[str, Any]]:
+        """Kind of label that is no noise, and `nothing` -> how long it was done to nodes, false episodes beside it."""
+        calm_s = self.calm_node_hours * 3600
+        seconds = {**self.disturbed_node_s, "nothing": max(0.0, calm_s - sum(self.disturbed_node_s.values()))}
+        return {
+            kind: {"node_s": round(node_s, 1), "false_episodes": self.false_during.get(kind, 0)}
+            for kind, node_s in sorted(seconds.items())
+        }
+
+    def _by_kind(self) -> dict[str, dict[str, Any]]:
+        """Kind -> recall and delays of all its noises and of those that were felt, and how strong they were."""
+        found = {}
+        for kind in sorted({noise.kind for noise in self.noises}):
+            some = [noise for noise in self.noises if noise.kind == kind]
+            harm = _quantile([noise.harm for noise in some if noise.harm is not None], 0.5)
+            felt = of_noises([noise for noise in some if noise.felt])
+            found[kind] = {**of_noises(some), "harm_median": harm, "felt": felt}
+        return found
+
+
+def of_noises(noises: Sequence[Noise]) -> dict[str, Any]:
+    """Recall and delays of some noises."""
+    delays_s = [noise.delay_s for noise in noises if noise.delay_s is not None]
+    return {
+        "noises": len(noises),
+        "missed": len(noises) - len(delays_s),
+        "recall": _share(len(delays_s), len(noises)),
+        "detection_delay_median_s": _quantile(delays_s, 0.5),
+        "detection_delay_p95_s": _quantile(delays_s, 0.95),
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return round(float(np.quantile(values, share)), 3) if values else None
+
+
+def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
+    """Compares Verdicts on a recording with its labels."""
+    scores = Scores()
+    by_node: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        by_node[verdict.node].append(verdict)
+    for node, ticks in by_node.items():
+        labels = [label for label in recording.labels if label.node in (node, "*")]
+        noises = [label for label in labels if label.state == "interference"]
+        calm_ms = _p95_ms(tick for tick in ticks if not any(_covers(label, tick.time_unix_s) for label in labels))
+        calm_s = ticks[-1].time_unix_s - ticks[0].time_unix_s
+        for noise in noises:
+            calm_s -= noise.end_unix_s - noise.start_unix_s
+            during = [tick for tick in ticks if noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s]
+            found = next((tick.time_unix_s for tick in during if tick.state == "interference"), None)
+            loud_ms = _p95_ms(during)
+            harm = loud_ms / calm_ms if loud_ms and calm_ms else None
+            delay_s = None if found is None else found - noise.start_unix_s
+            scores.noises.append(Noise(noise.kind, noise.intensity, delay_s, harm))
+        scores.calm_node_hours += max(0.0, calm_s) / 3600
+        for label in labels:
+            if label.state != "interference":
+                scores.disturbed_node_s[label.kind] += label.end_unix_s - label.start_unix_s
+        before = "calm"
+        for tick in ticks:
+            began = tick.state == "interference" and before != "interference"
+            before = tick.state
+            if began and any(_covers(noise, tick.time_unix_s) for noise in noises):
+                scores.true_episodes += 1
+            elif began:
+                scores.false_episodes += 1
+                beside = next((label.kind for label in labels if _covers(label, tick.time_unix_s)), "nothing")
+                scores.false_during[beside] += 1
+            if not any(label.end_unix_s <= tick.time_unix_s < label.end_unix_s + GRACE_S for label in labels):
+                scores.confusion[recording.truth(node, tick.time_unix_s)][tick.state] += 1
+    return scores
+
+
+def _p95_ms(ticks: Iterable[Verdict]) -> float | None:
+    """Median of the ticks' p95 response times."""
+    found = [tick.rt_p95_ms for tick in ticks if tick.rt_p95_ms is not None]
+    return float(np.median(found)) if found else None
+
+
+def _covers(label: Label, time_unix_s: float) -> bool:
+    return label.start_unix_s <= time_unix_s < label.end_unix_s + GRACE_S

@@ -1,0 +1,378 @@
+"""Builds a model from labelled recordings: the tree, the estimator's starting coefficients, and honest scores of both.
+
+Scores come from cross-validation by recording, never by tick: ticks of one recording resemble each other, so a tree
+judged on ticks of recordings that it has seen looks better than it is. Each held-out recording is replayed through the
+whole detector (baselines, tree, state machine), and the Verdicts are compared with the labels.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import slackwater
+from detector.classify.judge import Judge, Tick
+from detector.classify.tree import CLASSES, MAX_DEPTH, Model, Tree, save
+from detector.estimator import TERMS
+from detector.features.columns import Bools, Floats
+from detector.features.features import EVIDENCE, FEATURES
+from detector.tail.curves import TooFewRows, compare
+from detector.tail.data import rows_of
+from detector.train.recording import Recording, RecordingError
+from detector.train.replay import play
+from detector.train.scores import Scores, of_noises, score
+
+SETTLE_S = 1.0
+"""Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
+MIN_LEAF_SHARE = 0.005
+MIN_LEAF = 20
+PRUNE = 0.001
+"""Splits that lower the impurity by less are left out: they tell nobody anything."""
+MAX_FOLDS = 10
+MIN_TICKS = 50
+"""Ticks of each class that a training needs."""
+RIDGE = 1e-3
+INTERFERED = "interference"
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many steps are done, of how many."""
+
+
+class TrainingError(Exception):
+    """Recordings that cannot be trained on; the text says what they lack."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one recording teaches."""
+
+    matrix: Floats
+    """(ticks, features)."""
+    interfered: Bools
+    law: Floats
+    """(ticks, 5): the estimator's terms and the CPU that followed."""
+    kinds: np.ndarray[Any, np.dtype[np.str_]]
+    """(ticks,) the kind of each tick's label; empty where there is none."""
+
+    def without(self, kinds: Sequence[str]) -> Learned:
+        """The same without the ticks of these kinds."""
+        kept = ~np.isin(self.kinds, list(kinds))
+        return Learned(self.matrix[kept], self.interfered[kept], self.law, self.kinds[kept])
+
+
+@dataclass(frozen=True)
+class Options:
+    """The detector's settings that replays use."""
+
+    stale_after_s: float = 1.0
+    calm_dwell_s: float = 1.2
+
+
+def learn(recording: Recording, options: Options) -> Learned:
+    """Replays a recording with its labels as judge of what is calm, and gives its ticks as features and truth."""
+    judge = _judge(recording, options, None)
+    ticks: list[Tick] = []
+    history: list[Floats] = []
+    judge.ticks, judge.estimator.history = ticks, history
+
+    def labels_now(time_unix_s: float) -> None:
+        judge.calm_by_label = {node: recording.truth(node, time_unix_s) == "calm" for node in recording.nodes}
+
+    play(recording, judge, labels_now)
+    kept = [tick for tick in ticks if _teaches(recording, tick)]
+    matrix = np.array([tick.features for tick in kept]).reshape(len(kept), len(FEATURES))
+    interfered = np.array([_truth(recording, tick) == "interference" for tick in kept], dtype=bool)
+    law = np.concatenate(history) if history else np.zeros((0, len(TERMS) + 1))
+    kinds = np.array([recording.kind(tick.sample.node, tick.sample.time_unix_s) for tick in kept], dtype=np.str_)
+    return Learned(matrix, interfered, law, kinds)
+
+
+def _judge(recording: Recording, options: Options, model: Model | None) -> Judge:
+    pools = {sample.pool for sample in recording.samples}
+    if len(pools) > 1:
+        raise RecordingError(f"{recording.path}: holds Samples of several pools: {', '.join(sorted(pools))}")
+    return Judge(pools.pop(), stale_after_s=options.stale_after_s, calm_dwell_s=options.calm_dwell_s, model=model)
+
+
+def _truth(recording: Recording, tick: Tick) -> str:
+    return recording.truth(tick.sample.node, tick.sample.time_unix_s)
+
+
+def _teaches(recording: Recording, tick: Tick) -> bool:
+    """A tick with requests, of a truth that the tree tells apart, away from the edges of labels, with a baseline."""
+    if not tick.has_requests or _truth(recording, tick) not in CLASSES:
+        return False
+    if np.isnan(tick.features[: len(EVIDENCE)]).all():
+        return False
+    end = tick.sample.time_unix_s
+    begin = end - tick.sample.period_s
+    return not any(
+        label.node in (tick.sample.node, "*")
+        and (
+            begin < label.start_unix_s < end
+            or label.end_unix_s - tick.sample.period_s < end < label.end_unix_s + SETTLE_S
+        )
+        for label in recording.labels
+    )
+
+
+def fit_tree(parts: Sequence[Learned]) -> Any:
+    """Fits the classifier. Raises TrainingError when one of the classes is missing."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    matrix = np.concatenate([np.zeros((0, len(FEATURES))), *(part.matrix for part in parts)])
+    interfered = np.concatenate([np.zeros(0, dtype=bool), *(part.interfered for part in parts)])
+    counts = {"interference": int(interfered.sum()), "calm": int((~interfered).sum())}
+    for name, count in counts.items():
+        if count < MIN_TICKS:
+            raise TrainingError(
+                f"the recordings hold {count} ticks of `{name}` with requests; expected at least {MIN_TICKS}: "
+                f"{counts['calm']} calm, {counts['interference']} interfered"
+            )
+    classifier = DecisionTreeClassifier(
+        max_depth=MAX_DEPTH,
+        min_samples_leaf=max(MIN_LEAF, round(MIN_LEAF_SHARE * len(matrix))),
+        class_weight="balanced",
+        ccp_alpha=PRUNE,
+        random_state=0,
+    )
+    classifier.fit(matrix.astype(np.float32), np.array(CLASSES)[interfered.astype(int)])
+    return classifier
+
+
+def fit_law(parts: Sequence[Learned]) -> tuple[tuple[float, ...], dict[str, float]]:
+    """Least squares (with a small ridge) for the estimator's law; the coefficients, and R2 and mean absolute error."""
+    law = _whole(parts)
+    if len(law) < MIN_TICKS:
+        raise TrainingError(
+            f"the recordings hold {len(law)} ticks with CPU, request rate and capacity; expected at least {MIN_TICKS}"
+        )
+    coefficients = _least_squares(law[:, :-1], law[:, -1])
+    return tuple(float(value) for value in coefficients), law_scores(coefficients, law)
+
+
+def _least_squares(terms: Floats, cpu: Floats) -> Floats:
+    """With a small ridge on all but the constant, which is the term that the law's rows end with."""
+    weights = RIDGE * len(terms) * np.diag((terms != 1.0).any(axis=0).astype(np.float64))
+    return np.asarray(
+        np.linalg.solve(terms.T @ terms + weights + 1e-9 * np.eye(terms.shape[1]), terms.T @ cpu), dtype=np.float64
+    )
+
+
+def quadratic(law: Floats) -> Floats:
+    """The law's rows with squares and products of its terms too: (ticks, 11)."""
+    terms = law[:, :-2]
+    first, second = np.triu_indices(terms.shape[1])
+    return np.concatenate([terms, terms[:, first] * terms[:, second], law[:, -2:]], axis=1)
+
+
+def law_scores(coefficients: Sequence[float] | Floats, law: Floats) -> dict[str, float]:
+    """R2 and mean absolute error (CPU share) of the law on rows of its terms and the CPU that followed."""
+    error = law[:, -1] - law[:, :-1] @ np.asarray(coefficients)
+    spread = float(((law[:, -1] - law[:, -1].mean()) ** 2).sum())
+    return {
+        "r2": round(1.0 - float((error**2).sum()) / spread, 4) if spread > 0 else 0.0,
+        "mean_absolute_error": round(float(np.abs(error).mean()), 4),
+        "ticks": len(law),
+    }
+
+
+def compare_laws(parts: Sequence[Learned], held: Sequence[Learned]) -> dict[str, dict[str, float]]:
+    """Scores on `held` of the law and of one with quadratic terms, both fitted to `parts`. Empty with too few ticks."""
+    known, asked = _whole(parts), _whole(held)
+    if len(known) < MIN_TICKS or not len(asked):
+        return {}
+    found = {}
+    for name, expand in {"linear": lambda law: law, "quadratic": quadratic}.items():
+        rows = expand(known)
+        found[name] = law_scores(_least_squares(rows[:, :-1], rows[:, -1]), expand(asked))
+    return found
+
+
+def _whole(parts: Sequence[Learned]) -> Floats:
+    """The law's rows without gaps."""
+    law = np.concatenate([np.zeros((0, len(TERMS) + 1)), *(part.law for part in parts)])
+    return np.asarray(law[np.isfinite(law).all(axis=1)])
+
+
+def train_model(
+    recordings: Sequence[Recording], out: Path, name: str, trained: str, options: Options, progress: Progress
+) -> Model:
+    """Trains on recordings and writes the model file. `trained` is the date that goes into its metadata.
+
+    Raises TrainingError, RecordingError, `detector.classify.tree.ModelError`, OSError.
+    """
+    import sklearn
+    import skops
+
+    parts = []
+    for number, recording in enumerate(recordings):
+        progress("reading features", number, len(recordings))
+        parts.append(learn(recording, options))
+    progress("reading features", len(recordings), len(recordings))
+    classifier = fit_tree(parts)
+    coefficients, law_fit = fit_law(parts)
+    scores = _cross_validate(recordings, parts, options, progress)
+    progress("estimators of p95", 0, 1)
+    tail = _compare_tail(recordings)
+    progress("estimators of p95", 1, 1)
+    importances = dict(
+        zip(FEATURES, (round(float(value), 4) for value in classifier.feature_importances_), strict=True)
+    )
+    metadata: dict[str, Any] = {
+        "name": name,
+        "trained": trained,
+        "versions": {
+            "slackwater": slackwater.__version__,
+            "scikit-learn": sklearn.__version__,
+            "skops": skops.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "data": [
+            {
+                "file": Path(recording.path).name,
+                "description": recording.description,
+                "seconds": round(recording.seconds, 1),
+                "nodes": len(recording.nodes),
+                "samples": len(recording.samples),
+                "kinds": sorted({label.kind for label in recording.labels}),
+            }
+            for recording in recordings
+        ],
+        "ticks": {
+            "calm": int(sum((~part.interfered).sum() for part in parts)),
+            "interference": int(sum(part.interfered.sum() for part in parts)),
+        },
+        "scores": {**scores, "law_on_training_data": law_fit, "tail": tail},
+        "importances": {feature: value for feature, value in importances.items() if value > 0},
+    }
+    return save(out, classifier, coefficients, metadata)
+
+
+def _cross_validate(
+    recordings: Sequence[Recording], parts: Sequence[Learned], options: Options, progress: Progress
+) -> dict[str, Any]:
+    """Scores of held-out recordings: of trees trained on the others, and of the thresholds, which know none of them."""
+    folds = min(len(recordings), MAX_FOLDS)
+    by_tree, by_thresholds = Scores(), Scores()
+    laws: list[dict[str, dict[str, float]]] = []
+    held_shares: list[Floats] = []
+    held_truths: list[Bools] = []
+    scored = 0
+    for fold in range(folds):
+        progress("cross-validation", fold, folds)
+        held = [number for number in range(len(recordings)) if number % folds == fold]
+        rest = [parts[number] for number in range(len(recordings)) if number % folds != fold]
+        for number in held:
+            by_thresholds.merge(replay(recordings[number], options, None))
+        try:
+            coefficients, _ = fit_law(rest)
+            model = Model("fold", Tree.of(fit_tree(rest)), coefficients, {})
+        except TrainingError:
+            # Too little is left without the held-out ones; `scored` says so.
+            continue
+        for number in held:
+            by_tree.merge(replay(recordings[number], options, model))
+            laws.append(compare_laws(rest, [parts[number]]))
+            held_shares.append(model.tree.interference[model.tree.walk(parts[number].matrix)[0]])
+            held_truths.append(parts[number].interfered)
+            scored += 1
+    progress("cross-validation", folds, folds)
+    return {
+        "cross_validation": f"by recording, {folds} folds, {scored} of {len(recordings)} recordings scored",
+        "tree": by_tree.as_dict() if scored else None,
+        "thresholds": by_thresholds.as_dict(),
+        "kinds_left_out": _leave_kinds_out(recordings, parts, options, progress),
+        "law": mean_laws(laws),
+        "curves": _curves(held_shares, held_truths),
+    }
+
+
+def _compare_tail(recordings: Sequence[Recording]) -> dict[str, Any] | None:
+    """Scores and learning curves of the estimators of p95; None with too few seconds of servers with requests."""
+    try:
+        return compare(rows_of(recordings))
+    except TooFewRows:
+        return None
+
+
+def mean_laws(laws: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any] | None:
+    """Mean of the folds' scores (`compare_laws`): of the law, and of one with quadratic terms; None without any."""
+    found = [one for one in laws if one]
+    if not found:
+        return None
+    linear, quadratic = (
+        {key: round(float(np.mean([one[name][key] for one in found])), 4) for key in ("r2", "mean_absolute_error")}
+        for name in ("linear", "quadratic")
+    )
+    return {**linear, "quadratic": quadratic}
+
+
+def _curves(shares: Sequence[Floats], truths: Sequence[Bools]) -> dict[str, Any] | None:
+    """ROC and precision/recall of held-out ticks, by the share of interference in their leaves; None without both."""
+    from sklearn import metrics
+
+    share, truth = np.concatenate([np.zeros(0), *shares]), np.concatenate([np.zeros(0, dtype=bool), *truths])
+    if truth.all() or not truth.any():
+        return None
+    false, true, _ = metrics.roc_curve(truth, share)
+    precision, recall, _ = metrics.precision_recall_curve(truth, share)
+    return {
+        "roc": _points(false, true),
+        "roc_auc": round(float(metrics.roc_auc_score(truth, share)), 4),
+        "precision_recall": _points(recall[::-1], precision[::-1]),
+        "average_precision": round(float(metrics.average_precision_score(truth, share)), 4),
+    }
+
+
+def _points(first: Floats, second: Floats) -> list[tuple[float, float]]:
+    return [(round(float(one), 4), round(float(other), 4)) for one, other in zip(first, second, strict=True)]
+
+
+def pairs_of(kinds: Sequence[str]) -> list[tuple[str, ...]]:
+    """The kinds two by two, each once; the last of an odd number goes with the first."""
+    pairs = [tuple(kinds[number : number + 2]) for number in range(0, len(kinds), 2)]
+    return [pair if len(pair) == 2 else (*pair, kinds[0]) for pair in pairs]
+
+
+def _leave_kinds_out(
+    recordings: Sequence[Recording], parts: Sequence[Learned], options: Options, progress: Progress
+) -> dict[str, Any]:
+    """Noise kind -> how noises of it fare by a tree that was trained on neither it nor one other kind.
+
+    Empty with less than three kinds: nothing would be left to train on.
+    """
+    kinds = sorted({label.kind for recording in recordings for label in recording.labels if label.state == INTERFERED})
+    if len(kinds) < 3:
+        return {}
+    found: dict[str, Any] = {}
+    pairs = pairs_of(kinds)
+    for number, pair in enumerate(pairs):
+        progress("two kinds left out", number, len(pairs))
+        rest = [part.without(pair) for part in parts]
+        try:
+            model = Model("fold", Tree.of(fit_tree(rest)), fit_law(rest)[0], {})
+        except TrainingError:
+            continue
+        scores = Scores()
+        for recording in recordings:
+            if any(label.kind in pair for label in recording.labels):
+                scores.merge(replay(recording, options, model))
+        for kind in pair:
+            if kind not in found:
+                some = [noise for noise in scores.noises if noise.kind == kind]
+                felt = of_noises([noise for noise in some if noise.felt])
+                found[kind] = {**of_noises(some), "felt": felt, "left_out_with": [k for k in pair if k != kind]}
+    progress("two kinds left out", len(pairs), len(pairs))
+    return found
+
+
+def replay(recording: Recording, options: Options, model: Model | None) -> Scores:
+    """Scores of a recording that was replayed through the whole detector; model None: by the thresholds."""
+    return score(recording, play(recording, _judge(recording, options, model)))

@@ -1,1 +1,0 @@
-"""Slackwater beside what a user would pick instead: policies, comparisons in the lab, a simulator, figures."""

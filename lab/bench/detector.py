@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""How long a Sample waits for its Verdict, with thousands of nodes on one core (`make bench-detector`).
+
+The real detector core, fed with encoded Samples on a schedule: each node sends one every `--period` at its own offset.
+What it does with them (decode, judge, encode the Verdicts) is really done and timed; the schedule's clock moves on by
+that time, so that Samples queue as they would behind a process that has one core. Not in it: the bus and its client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from detector.baseline_checkpoint import Keeper
+from detector.classify import tree
+from detector.classify.judge import Judge
+from detector.features.columns import row_of
+from detector.service import spare_the_collector
+from detector.train import reading
+from lab.cluster.paths import ROOT
+from slackwater import messages
+
+TEMPLATE = ROOT / "schema/examples/sample-full.json"
+VARIANTS = 32
+LOUD_SHARE = 0.01
+"""So many of the nodes get a neighbour in the middle of the last round."""
+PER_NODE = ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")
+START_UNIX_S = 1_795_000_000.0
+LEVELS, LEVEL_S = 8, 60.0
+Clock = Callable[[], float]
+
+
+def bodies(seed: int, loud: bool, busy: float | None = None) -> list[bytes]:
+    """The part of Samples that is not the node's own, in variants: every number moves a little.
+
+    `busy` is the share of its CPU that the web server takes; None: the template's.
+    """
+    random = np.random.default_rng(seed)
+    plain = json.loads(TEMPLATE.read_text())
+    made = []
+    for _ in range(VARIANTS):
+        sample = {key: value for key, value in plain.items() if key not in PER_NODE}
+        for name in ("sched", "traffic", "counters", "canary", "cpu", "pressure", "disk", "network"):
+            sample[name] = {key: _moved(value, random) for key, value in sample[name].items()}
+        if busy is not None:
+            sample["cpu"]["utilisation"] = busy
+            sample["sched"]["cpu_s_per_s"] = busy * sample["cpu"]["cores"]
+        if loud:
+            sample["sched"]["run_delay_per_cpu_s"] = random.uniform(15.0, 40.0)
+            sample["canary"]["wall_cpu_ratio"] = sample["counters"]["wall_cpu_ratio"] = random.uniform(2.0, 20.0)
+            sample["traffic"]["rt_mean_ms"], sample["traffic"]["rt_p95_ms"] = 60.0, 180.0
+            for route in sample["traffic"]["routes"]:
+                route["rt_mean_ms"] = 250.0
+        made.append(json.dumps(sample, separators=(",", ":")).encode()[1:])
+    return made
+
+
+def loud_nodes(nodes: int) -> int:
+    """How many of so many nodes get a neighbour."""
+    return max(1, round(LOUD_SHARE * nodes))
+
+
+def _moved(value: Any, random: np.random.Generator) -> Any:
+    return round(value * random.normal(1.0, 0.03), 6) if isinstance(value, float) and value not in (0.0, 1.0) else value
+
+
+@dataclass
+class Load:
+    """Encoded Samples of a pool of nodes in order of time: (seconds, message)."""
+
+    nodes: int
+    period_s: float
+    loud_from_s: float
+    levels: int = 1
+    """So many ranges the nodes' load climbs through, `LEVEL_S` each, and begins again."""
+
+    def __iter__(self) -> Iterator[tuple[float, bytes]]:
+        levels = range(self.levels)
+        calm = [bodies(1, False, (level + 0.5) / self.levels if self.levels > 1 else None) for level in levels]
+        loud = bodies(2, True)
+        names = [f"node{number}" for number in range(self.nodes)]
+        loud_until = loud_nodes(self.nodes)
+        seq = 0
+        while True:
+            level = calm[int(seq * self.period_s / LEVEL_S) % self.levels]
+            for number, name in enumerate(names):
+                at_s = (seq + number / self.nodes) * self.period_s
+                some = loud if number < loud_until and at_s >= self.loud_from_s else level
+                head = (
+                    f'{{"v":1,"node":"{name}","pool":"web","time_unix_s":{START_UNIX_S + at_s:.4f},'
+                    f'"boot_id":"b","seq":{seq},"period_s":{self.period_s},'
+                )
+                yield at_s, head.encode() + some[(seq * 7 + number * 13) % VARIANTS]
+            seq += 1
+
+
+@dataclass
+class Result:
+    """What a round showed."""
+
+    latency_s: np.ndarray[Any, np.dtype[np.float64]]
+    busy_s: float
+    """Time on the core."""
+    busy: float
+    """Share of the core's time."""
+    decode_share: float
+    loud_found: int
+    samples: int
+    behind_s: float
+    """At its end: how long ago the next Sample came."""
+    memory_mib: float
+    """Resident at its end."""
+
+    def ms(self, quantile: float) -> float:
+        """A quantile of the latency."""
+        return float(np.quantile(self.latency_s, quantile)) * 1e3
+
+    @property
+    def sample_us(self) -> float:
+        """Time on the core for each Sample."""
+        return self.busy_s / max(self.samples, 1) * 1e6
+
+
+def run(
+    load: Load, warm_s: float, seconds: float, rounds: int, tick_s: float, model: tree.Model | None, clock: Clock
+) -> Iterator[Result]:
+    """Feeds a Judge `warm_s` of Samples, then for `rounds` times `seconds` that count. `clock` times what is done.
+
+    What is done before is not timed, so that the rounds begin with nothing left to do, and with baselines of that age.
+    """
+    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=1.2, model=model)
+    keeper = Keeper({"web": judge}, 0.0)
+    arrivals = iter(load)
+    at_s, raw = next(arrivals)
+    now_s = 0.0
+    spare_the_collector()
+    for number in range(-1, rounds):
+        end_s = warm_s + (number + 1) * seconds
+        timed = stopped if number < 0 else clock
+        busy_s, decode_s, counted, began_s = 0.0, 0.0, 0, now_s
+        latency: list[float] = []
+        found: set[str] = set()
+        while now_s < end_s:
+            batch: list[tuple[float, bytes]] = []
+            while at_s <= now_s:
+                batch.append((at_s, raw))
+                at_s, raw = next(arrivals)
+            began = timed()
+            rows = [row_of(reading.decode(raw)) for _, raw in batch]
+            decoded = timed()
+            verdicts = judge.take(now_s, rows)
+            for verdict in verdicts:
+                messages.encode(verdict)
+            keeper.step(now_s, START_UNIX_S + now_s)
+            done = timed()
+            started_s, now_s = now_s, now_s + done - began
+            busy_s, decode_s, counted = busy_s + done - began, decode_s + decoded - began, counted + len(batch)
+            latency += [now_s - arrived_s for arrived_s, _ in batch]
+            found |= {verdict.node for verdict in verdicts if verdict.state == "interference"}
+            now_s = max(now_s, started_s + tick_s)
+        if number >= 0:
+            yield Result(
+                latency_s=np.array(latency),
+                busy_s=busy_s,
+                busy=busy_s / max(now_s - began_s, 1e-9),
+                decode_share=decode_s / max(busy_s, 1e-9),
+                loud_found=len(found),
+                samples=counted,
+                behind_s=max(0.0, now_s - at_s),
+                memory_mib=memory_mib(),
+            )
+
+
+def stopped() -> float:
+    """The clock of what is not timed."""
+    return 0.0
+
+
+def memory_mib() -> float:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def machine() -> str:
+    """Processor, cores, kernel, Python."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    return (
+        f"{model}, {os.cpu_count()} cores, kernel {platform.release()}, Python {platform.python_version()}, "
+        f"numpy {np.__version__}, msgspec {msgspec.__version__}"
+    )
+
+
+def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[Result]:
+    """The rounds with so many nodes."""
+    load = Load(nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
+    return list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
+
+
+def tables(by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None) -> list[str]:
+    """What was measured: medians by nodes, and each round."""
+    lines = [
+        f"{1 / options.period:g} Samples/s of each node ({TEMPLATE.name} with moving numbers, "
+        f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
+        f"{model.name if model else 'the thresholds'}; {options.warm:g} s of Samples before, not timed, then "
+        f"{options.rounds} rounds of {options.seconds:g} s. {LOUD_SHARE:.0%} of the nodes get a neighbour in the "
+        "middle of the last round.",
+        "",
+        "Medians of the rounds (least to most):",
+        "",
+        "| nodes | core busy | p50 ms | p99 ms | a Sample us | neighbours found |",
+        "|---|---|---|---|---|---|",
+    ]
+    for nodes, results in by_nodes.items():
+        cells = [
+            f"{np.median(values):.{digits}f}{unit} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+            for digits, unit, values in (
+                (0, "%", [100 * one.busy for one in results]),
+                (1, "", [one.ms(0.5) for one in results]),
+                (1, "", [one.ms(0.99) for one in results]),
+                (1, "", [one.sample_us for one in results]),
+            )
+        ]
+        lines.append(f"| {nodes} | {' | '.join(cells)} | {results[-1].loud_found} of {loud_nodes(nodes)} |")
+    lines += [
+        "",
+        "| nodes | round | Samples | p50 ms | p99 ms | longest ms | core busy | decoding | behind s | memory MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for nodes, results in by_nodes.items():
+        lines += [
+            f"| {nodes} | {number} | {one.samples} | {one.ms(0.5):.1f} | {one.ms(0.99):.1f} | {one.ms(1.0):.1f} "
+            f"| {one.busy:.0%} | {one.decode_share:.0%} | {one.behind_s:.2f} | {one.memory_mib:.0f} |"
+            for number, one in enumerate(results, 1)
+        ]
+    return lines
+
+
+def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
+    """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
+    load = Load(options.hour, options.period, float("inf"), LEVELS)
+    said = []
+    for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
+        said.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
+    return [
+        "",
+        f"Memory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
+        f"{options.hour * round(60 * options.minutes / options.period)} "
+        f"Samples, as quickly as they are judged, while the load climbs through all its ranges every "
+        f"{LEVELS * LEVEL_S / 60:g} min: {', '.join(said)}.",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        nargs="+",
+        default=[2500, 5000, 7500, 10_000],
+        help="one or more numbers of nodes (default 2500 5000 7500 10000)",
+    )
+    parser.add_argument("--period", type=float, default=0.2, help="seconds between a node's Samples (default 0.2)")
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds before the measured ones (default 60)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a measured round (default 10)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument("--tick", type=float, default=0.05, help="detector.tick_s (default 0.05)")
+    parser.add_argument("--hour", type=int, default=0, metavar="NODES", help="also an hour of so many nodes, quickly")
+    parser.add_argument("--minutes", type=float, default=60.0, help="length of that hour (default 60)")
+    parser.add_argument("--thresholds", action="store_true", help="without the shipped model")
+    parser.add_argument("--wall", action="store_true", help="time by the wall, not by the time on the core")
+    parser.add_argument("--write", type=Path, help="also write the tables to this Markdown file")
+    options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    model = None if options.thresholds else tree.load(tree.SHIPPED)
+    clock = time.perf_counter if options.wall else time.process_time
+    load_before = os.getloadavg()[0]
+    lines = tables({nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
+    if options.hour:
+        lines += hour(options, model)
+    lines += [
+        "",
+        f"From the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk. A "
+        f"core busy 100% falls behind without end: the times then say how long it ran. Timed by "
+        f"{'the wall' if options.wall else 'the time on the core'}. The bus and its client are not in it. Load of the "
+        f"machine at the start: {load_before:.1f}.",
+        "",
+        f"Machine: {machine()}",
+        "",
+        f"Command: `python {shlex.join([str(Path(sys.argv[0])), *sys.argv[1:]])}`",
+    ]
+    print("\n".join(lines))
+    if options.write:
+        options.write.write_text("# The detector's speed\n\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

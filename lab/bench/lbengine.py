@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""Measures lbengine on a real HAProxy (`make bench-lbengine`): Verdict to weight set, and large batches of weights.
+
+"On the bus": real processes (nats-server, lbengine, journal), a Sample and a Verdict from every node five times a
+second, and the time from publishing a Verdict until HAProxy itself shows the lower weight (it is asked every
+half millisecond, past the code that is measured), and until the Change is heard that was made and read back. "In the
+engine": one turn, from the Verdict in its inbox to the weight read back. Servers are not behind the backend: weights
+need none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import platform
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lbengine.backends.haproxy.haproxy import BalancerError, HAProxy
+from lbengine.engine import Engine
+from slackwater.bus import nats_server
+from slackwater.bus.bus import Bus
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change, Cpu, Sample, State, Traffic, Verdict
+
+START_WITHIN_S = 10.0
+HEARD_WITHIN_S = 30.0
+PERIOD_S = 0.2
+POLL_S = 0.0005
+"""How often HAProxy is asked for a weight."""
+ENOUGH = 100
+"""Below so many rounds a 99th percentile is only the worst value."""
+
+
+@contextmanager
+def haproxy(folder: Path, servers: int, balance: str) -> Iterator[str]:
+    """A HAProxy with so many servers; gives its admin socket."""
+    program = shutil.which("haproxy")
+    if program is None:
+        sys.exit("error: haproxy is not on the PATH")
+    path = folder / "admin.sock"
+    lines = "\n".join(f"    server web{n} 127.0.0.1:{1 + n % 60000} weight 100 maxconn 100" for n in range(servers))
+    configuration = folder / "haproxy.cfg"
+    configuration.write_text(
+        f"global\n    stats socket {path} mode 600 level admin\ndefaults\n    mode http\n    timeout connect 1s\n"
+        f"    timeout client 5s\n    timeout server 5s\nbackend web\n    balance {balance}\n{lines}\n"
+    )
+    with (folder / "haproxy.log").open("wb") as log:
+        process = subprocess.Popen([program, "-db", "-f", str(configuration)], stdout=log, stderr=log)
+    try:
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while True:
+            try:
+                HAProxy(str(path), "web", 1.0).read()
+                break
+            except BalancerError as error:
+                if process.poll() is not None or time.monotonic() > deadline_s:
+                    sys.exit(f"error: HAProxy does not start: {error}\n{(folder / 'haproxy.log').read_text()}")
+                time.sleep(0.02)
+        yield str(path)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Timed(HAProxy):
+    """Notes when the last weights were set and read back."""
+
+    set_s = 0.0
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        super().set_weights(weights)
+        self.set_s = time.perf_counter()
+
+
+def verdict(node: str, state: State, time_unix_s: float) -> Verdict:
+    slow = state == "interference"
+    return Verdict(
+        v=1,
+        node=node,
+        pool="web",
+        time_unix_s=time_unix_s,
+        state=state,
+        since_unix_s=0.0,
+        severity=0.8 if slow else 0.0,
+        path=["bench"],
+        model="bench",
+        capacity_rps=60.0 if slow else 300.0,
+        capacity_stderr_rps=3.0,
+        rps=150.0,
+        rt_p95_ms=60.0 if slow else 4.0,
+    )
+
+
+def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list[float]:
+    """Milliseconds from waking the engine with a Verdict to the weight set in HAProxy and read back.
+
+    With everything in between: the look at HAProxy, the law, the baseline on disk, the Change in the journal on disk.
+    """
+    taken_ms = []
+    with haproxy(folder, servers, "roundrobin") as path, Journal.open(journal_path(folder)) as journal:
+        pool = PoolSettings(name="web", backend="web", socket=path, mode="act", law=law)  # type: ignore[arg-type]
+        balancer = Timed(path, "web", 10.0)
+        engine = Engine(pool, LbengineSettings(ramp_s=0.001), folder, journal, balancer=balancer)
+        now_s = 0.0
+        for number in range(rounds):
+            for state in ("calm", "calm", "calm", "interference"):
+                now_s += 1.0
+                for n in range(servers):
+                    slow = state == "interference" and n == number % servers
+                    engine.inbox.put(verdict(f"web{n}", "interference" if slow else "calm", now_s), now_s)
+                began_s = time.perf_counter()
+                engine.cycle(now_s)
+                if state == "interference":
+                    taken_ms.append((balancer.set_s - began_s) * 1e3)
+            engine.outbox.clear()
+            if not any(change.after != 100 for change in journal.changes("web", 1)):
+                sys.exit("error: the weight was not lowered")
+    return taken_ms
+
+
+class Shown:
+    """A connection to HAProxy's admin socket, in the interactive mode, that watches a weight."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(HEARD_WITHIN_S)
+        self._connection.connect(path)
+        self._say("prompt")
+
+    def lowered(self, server: str, initial: int = 100) -> float:
+        """Waits until HAProxy shows less than the initial weight; when that was, by `time.perf_counter`."""
+        until_s = time.perf_counter() + HEARD_WITHIN_S
+        while int(self._say(f"get weight web/{server}").split()[0]) >= initial:
+            if time.perf_counter() > until_s:
+                sys.exit(f"error: HAProxy shows no lower weight for {server} within {HEARD_WITHIN_S:g} s")
+            time.sleep(POLL_S)
+        return time.perf_counter()
+
+    def _say(self, line: str) -> str:
+        self._connection.sendall(line.encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n> "):
+            answer += self._connection.recv(65536)
+        return answer.decode()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Site:
+    """A controller's processes, and what 100 nodes say; measures from outside, on the bus and in HAProxy."""
+
+    def __init__(self, bus: Bus, servers: int, shown: Shown) -> None:
+        self.bus = bus
+        self.shown = shown
+        self.states: dict[str, State] = {f"web{n}": "calm" for n in range(servers)}
+        self._heard: asyncio.Queue[tuple[Change, float]] = asyncio.Queue()
+
+    async def listen(self) -> None:
+        await self.bus.subscribe("change", lambda made: self._heard.put_nowait((made, time.perf_counter())), pool="web")
+
+    async def talk(self) -> None:
+        """Every node's Sample and Verdict, each period."""
+        seq = 0
+        while True:
+            began_s, now_unix_s = time.perf_counter(), time.time()
+            for node, state in self.states.items():
+                await self.bus.publish(
+                    Sample(
+                        v=1,
+                        node=node,
+                        pool="web",
+                        time_unix_s=now_unix_s,
+                        boot_id="bench",
+                        seq=seq,
+                        period_s=PERIOD_S,
+                        cpu=Cpu(scope="system", utilisation=0.4),
+                        traffic=Traffic(rps=150.0, rt_p50_ms=2.0, rt_p95_ms=4.0),
+                    )
+                )
+                await self.bus.publish(verdict(node, state, now_unix_s))
+            seq += 1
+            await asyncio.sleep(max(0.0, began_s + PERIOD_S - time.perf_counter()))
+
+    async def change(self, node: str, state: State, expected: Callable[[Change], bool]) -> float:
+        """Says that a node's state is another; seconds until the Change that is waited for is told."""
+        while not self._heard.empty():
+            self._heard.get_nowait()
+        self.states[node] = state
+        began_s = time.perf_counter()
+        await self.bus.publish(verdict(node, state, time.time()))
+        async with asyncio.timeout(HEARD_WITHIN_S):
+            while True:
+                made, heard_s = await self._heard.get()
+                if made.what == "weight" and made.applied and made.target == node and expected(made):
+                    return heard_s - began_s
+
+    async def episodes(self, rounds: int) -> tuple[list[float], list[float]]:
+        """Milliseconds from the Verdict until HAProxy shows the lower weight, and until the Change is heard."""
+        shown_ms, heard_ms = [], []
+        dice = random.Random(1)
+        for number in range(rounds):
+            await asyncio.sleep(dice.uniform(0.0, PERIOD_S))  # at any time of the engine's own turns
+            node = f"web{number % len(self.states)}"
+            watching = asyncio.create_task(asyncio.to_thread(self.shown.lowered, node))
+            await asyncio.sleep(0.0)  # it watches from before the Verdict
+            began_s = time.perf_counter()
+            heard_ms.append(1e3 * await self.change(node, "interference", lambda made: int(made.after or 0) < 100))
+            shown_ms.append(1e3 * (await watching - began_s))
+            await self.change(node, "calm", lambda made: made.after == 100)
+        return shown_ms, heard_ms
+
+
+@contextmanager
+def process(folder: Path, name: str, *command: str) -> Iterator[None]:
+    """A program of the controller, ended with SIGTERM."""
+    with (folder / f"{name}.log").open("wb") as log:
+        started = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+        if started.poll() is not None:
+            sys.exit(f"error: {name} ended with status {started.returncode}: {(folder / f'{name}.log').read_text()}")
+    finally:
+        started.terminate()
+        started.wait()
+
+
+def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], list[float]]:
+    """`Site.episodes`, with everything running."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = folder / "controller.toml"
+    run = [sys.executable, "-m", "slackwater.cli.main", "run"]
+    with contextlib.ExitStack() as stack:
+        admin_socket = stack.enter_context(haproxy(folder, servers, "roundrobin"))
+        config.write_text(
+            f'state_dir = "{folder}"\n[bus]\nlisten = "{listen}"\n[lbengine]\nramp_s = 0.01\n[[pool]]\nname = "web"\n'
+            f'backend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
+        )
+        stack.enter_context(process(folder, "nats-server", *nats_server.command(folder, listen)))
+        nats_server.wait_until_it_answers(listen, folder / "nats.log")
+        stack.enter_context(process(folder, "journal", *run, "journal", "--config", str(config)))
+        stack.enter_context(process(folder, "lbengine", *run, "lbengine", "--config", str(config)))
+
+        shown = Shown(admin_socket)
+        stack.callback(shown.close)
+
+        async def measure() -> tuple[list[float], list[float]]:
+            bus = await Bus.connect(f"nats://{listen}", "bench")
+            site = Site(bus, servers, shown)
+            await site.listen()
+            talking = asyncio.create_task(site.talk())
+            await site.change("web0", "interference", lambda made: int(made.after or 0) < 100)  # all are up then
+            await site.change("web0", "calm", lambda made: made.after == 100)
+            taken_ms = await site.episodes(rounds)
+            talking.cancel()
+            await bus.close()
+            return taken_ms
+
+        return asyncio.run(measure())
+
+
+def batches(folder: Path, changes: int, rounds: int) -> list[float]:
+    """Milliseconds for so many weights in one call, each answer read, and all weights read back."""
+    taken_ms = []
+    with haproxy(folder, changes, "roundrobin") as path:
+        client = HAProxy(path, "web", 10.0)
+        for number in range(rounds):
+            weights = {f"web{n}": (number + n) % 200 for n in range(changes)}
+            began_s = time.perf_counter()
+            client.set_weights(weights)
+            taken_ms.append((time.perf_counter() - began_s) * 1e3)
+    return taken_ms
+
+
+def show(what: str, taken_ms: Sequence[float]) -> None:
+    ordered = sorted(taken_ms)
+    p99 = f"{ordered[int(0.99 * len(ordered))]:.1f}" if len(ordered) >= ENOUGH else "-"
+    print(f"| {what} | {statistics.median(ordered):.1f} | {p99} | {ordered[-1]:.1f} | {len(ordered)} |")
+
+
+def cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Example: make bench-lbengine")
+    parser.add_argument("--servers", type=int, default=100, help="servers in the pool (default 100)")
+    parser.add_argument("--changes", type=int, default=1000, help="weights in one batch (default 1000)")
+    told = "episodes, turns and batches (default 200; a 99th percentile needs 100)"
+    parser.add_argument("--rounds", type=int, default=200, help=told)
+    options = parser.parse_args()
+    version = subprocess.run(["haproxy", "-v"], capture_output=True, text=True).stdout.splitlines()[0]
+    print(f"{cpu_model()}, {os.cpu_count()} cores, kernel {platform.release()}, Python {platform.python_version()}")
+    print(f"{version}; load average {os.getloadavg()[0]:.1f}")
+    print(f"`{' '.join(['python', *sys.argv])}`\n")
+    print("| what | median ms | p99 ms | worst ms | rounds |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        shown, heard = on_the_bus(Path(name), options.servers, options.rounds)
+    show(f"Verdict to weight shown by HAProxy, {options.servers} servers, on the bus", shown)
+    show(f"Verdict to Change heard, {options.servers} servers, on the bus", heard)
+    for law in ("optimal", "tail"):
+        with tempfile.TemporaryDirectory(prefix="sw-") as name:
+            taken = verdict_to_weight(Path(name), options.servers, options.rounds, law)
+        show(f"Verdict to weight set, {options.servers} servers, in the engine, law {law}", taken)
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        taken = batches(Path(name), options.changes, options.rounds)
+    show(f"{options.changes} weights in one batch, set and read back", taken)
+
+
+if __name__ == "__main__":
+    main()

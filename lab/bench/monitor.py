@@ -1,0 +1,437 @@
+#!/usr/bin/env python3
+"""Measures the monitor side by side with node_exporter and collectd (`make bench-monitor`), all at five times a second.
+
+What each takes: CPU, memory, wake-ups; without traffic, and with requests through the sniffer. Then what the web
+server's own p99 says to the monitor. Prints the machine, the commands, medians and ranges; `--write FILE` also writes
+them into a document. Needs root: it works in network namespaces and a PID namespace of its own, so that no other web
+server of the machine is looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.bench.sniffer import Report, machine, spread
+from lab.bench.sniffer_bench.stage import (
+    DEBIAN,
+    SERVER_ADDRESS,
+    BenchError,
+    Running,
+    Stage,
+    oha,
+    program,
+    stage,
+    start_server,
+)
+
+PERIOD_S = 0.2
+WARM_UP_S = 3.0
+AT_REST_S = 62.0
+"""After a minute without requests the monitor's canary runs once a second."""
+STARTED = "has started"
+"""The monitor says so when it has given back what only its start needed."""
+START_WITHIN_S = 30.0
+CONNECTIONS = 32
+CONFIDENCE = 0.95
+
+NODE = """\
+node = "bench"
+pool = "web"
+period_s = {period_s}
+[bus]
+url = "nats://127.0.0.1:4222"
+[sniffer]
+interface = "eth0"
+"""
+
+COLLECTD = """\
+Hostname "bench"
+FQDNLookup false
+BaseDir "{folder}/collectd"
+PluginDir "{debian}/usr/lib/collectd"
+TypesDB "{debian}/usr/share/collectd/types.db"
+Interval {period_s}
+LoadPlugin cpu
+LoadPlugin memory
+LoadPlugin load
+LoadPlugin contextswitch
+LoadPlugin interface
+LoadPlugin disk
+LoadPlugin processes
+LoadPlugin network
+<Plugin processes>
+    Process "apache2"
+    Process "php-fpm8.2"
+</Plugin>
+<Plugin network>
+    Server "127.0.0.1" "25826"
+</Plugin>
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process took over some seconds."""
+
+    cpu_share: float
+    rss_mib: float
+    pss_mib: float
+    wake_ups_per_s: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    at_s: float
+    cpu_s: float
+    switches: int
+
+
+def read(pid: int) -> Reading:
+    """CPU time in nanoseconds' steps and context switches, voluntary or not, of all threads."""
+    cpu_ns, switches = 0, 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        cpu_ns += int((task / "schedstat").read_text().split()[0])
+        status = (task / "status").read_text()
+        switches += sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status)))
+    return Reading(time.monotonic(), cpu_ns / 1e9, switches)
+
+
+def memory_mib(pid: int) -> tuple[float, float]:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    rss, pss = (re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE) for name in ("Rss", "Pss"))
+    if rss is None or pss is None:
+        raise BenchError(f"no memory figures of process {pid}")
+    return int(rss[1]) / 1024, int(pss[1]) / 1024
+
+
+def real_pid(running: Running, name: str) -> int:
+    """`ip netns exec` and the wrappers call exec: the process is the program itself, once they did."""
+    deadline_s = time.monotonic() + 10
+    while name not in str(Path(f"/proc/{running.process.pid}/exe").resolve()):
+        if running.process.poll() is not None or time.monotonic() > deadline_s:
+            raise BenchError(f"{name} did not start")
+        time.sleep(0.05)
+    return running.process.pid
+
+
+def cost(pid: int, seconds: float) -> Cost:
+    """Threads that end meanwhile take their figures with them; none of these programs ends any."""
+    before = read(pid)
+    time.sleep(seconds)
+    after = read(pid)
+    elapsed_s = after.at_s - before.at_s
+    return Cost(
+        (after.cpu_s - before.cpu_s) / elapsed_s,
+        *memory_mib(pid),
+        (after.switches - before.switches) / elapsed_s,
+    )
+
+
+# --- the programs
+
+
+Start = Callable[[Stage], tuple[Running, str]]
+
+
+def monitor(made: Stage) -> tuple[Running, str]:
+    config = made.folder / "node.toml"
+    config.write_text(NODE.format(period_s=PERIOD_S))
+    return made.start(made.server, program("slackwater-monitor"), "run", "--config", str(config)), "slackwater-monitor"
+
+
+def node_exporter(made: Stage) -> tuple[Running, str]:
+    command = (program("prometheus-node-exporter"), f"--web.listen-address={SERVER_ADDRESS}:9100", "--log.level=error")
+    return made.start(made.server, *command), "prometheus-node-exporter"
+
+
+def collectd(made: Stage) -> tuple[Running, str]:
+    (made.folder / "collectd").mkdir(exist_ok=True)
+    config = made.folder / "collectd.conf"
+    config.write_text(COLLECTD.format(folder=made.folder, debian=DEBIAN, period_s=PERIOD_S))
+    return made.start(made.server, program("collectd"), "-f", "-C", str(config)), "collectd"
+
+
+PROGRAMS: dict[str, Start] = {
+    "slackwater-monitor": monitor,
+    "node_exporter": node_exporter,
+    "collectd": collectd,
+}
+
+
+def wait_for_start(made: Stage, said_before: int) -> None:
+    """Until the monitor says that it has started once more than before."""
+    deadline_s = time.monotonic() + START_WITHIN_S
+    while times_said(made) <= said_before:
+        if time.monotonic() > deadline_s:
+            raise BenchError(f"the monitor did not say that it {STARTED} within {START_WITHIN_S:g} s")
+        time.sleep(0.05)
+
+
+def times_said(made: Stage) -> int:
+    return made.errors.read_text().count(STARTED) if made.errors.exists() else 0
+
+
+@contextmanager
+def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator[int]:
+    """The program's process id, while it runs; it has settled."""
+    said_before = times_said(made)
+    process, name = start(made)
+    try:
+        pid = real_pid(process, name)
+        if start is monitor:
+            wait_for_start(made, said_before)
+        time.sleep(warm_up_s)
+        yield pid
+    finally:
+        process.stop()
+
+
+@contextmanager
+def scraped(made: Stage, url: str) -> Iterator[list[int]]:
+    """Fetches a page once a period from the client's namespace, as Prometheus would; the sizes of the pages."""
+    sizes: list[int] = []
+    code = (
+        "import sys, time, urllib.request\n"
+        "due = time.monotonic()\n"
+        "while True:\n"
+        "    due += float(sys.argv[2])\n"
+        "    time.sleep(max(0.0, due - time.monotonic()))\n"
+        "    try:\n"
+        "        print(len(urllib.request.urlopen(sys.argv[1], timeout=5).read()), flush=True)\n"
+        "    except OSError:\n"
+        "        print(0, flush=True)\n"
+    )
+    command = made.inside(made.client, sys.executable, "-c", code, url, str(PERIOD_S))
+    scraper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+
+    def keep() -> None:
+        for line in scraper.stdout or ():
+            sizes.append(int(line))
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        yield sizes
+    finally:
+        scraper.terminate()
+        scraper.wait()
+        keeper.join()
+
+
+@contextmanager
+def load(made: Stage, rate: int, seconds: float) -> Iterator[None]:
+    """`rate` requests a second for at least so long; none at a rate of zero."""
+    if rate == 0:
+        yield
+        return
+    options = ("-z", f"{seconds:.0f}s", "-q", str(rate), "-c", str(CONNECTIONS))
+    command = (program("oha"), "--no-tui", *options, f"http://{SERVER_ADDRESS}/page.html")
+    generator = made.start(made.client, *command)
+    try:
+        yield
+    finally:
+        generator.process.terminate()
+        generator.wait()
+
+
+def requests_seen(made: Stage) -> float:
+    """What the monitor's page counted; it is on loopback of the server's namespace."""
+    code = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9465/metrics').read().decode())"
+    done = subprocess.run(made.inside(made.server, sys.executable, "-c", code), capture_output=True, text=True)
+    found = re.search(r"^slackwater_requests_total (\S+)", done.stdout, re.MULTILINE)
+    if found is None:
+        raise BenchError(f"the monitor's page does not tell requests: {done.stderr.strip()}")
+    return float(found[1])
+
+
+# --- the parts of the report
+
+
+def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
+    """Each program alone, one after the other in each round."""
+    title = f"{rate:,} requests/s" if rate else "Without traffic"
+    report.say(f"\n## {title}\n")
+    if rate:
+        report.say(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
+    else:
+        report.say("The monitor after a minute of that: its canary then runs once a second.\n")
+    costs: dict[str, list[Cost]] = {name: [] for name in PROGRAMS}
+    rates: list[float] = []
+    for _ in range(rounds):
+        for name, start in PROGRAMS.items():
+            warm_up_s = AT_REST_S if start is monitor and not rate else WARM_UP_S
+            with load(made, rate, WARM_UP_S + seconds + 30), running(made, start, warm_up_s) as pid:
+                if name == "node_exporter":
+                    with scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes:
+                        costs[name].append(cost(pid, seconds))
+                    if not any(sizes):
+                        raise BenchError("node_exporter did not answer")
+                elif name == "slackwater-monitor":
+                    before, start_s = requests_seen(made), time.monotonic()
+                    costs[name].append(cost(pid, seconds))
+                    rates.append((requests_seen(made) - before) / (time.monotonic() - start_s))
+                else:
+                    costs[name].append(cost(pid, seconds))
+    report.say("| | CPU, % of one core | resident, MiB | proportional, MiB | wake-ups/s | CPU to node_exporter's |")
+    report.say("|---|---|---|---|---|---|")
+    theirs = statistics.median(each.cpu_share for each in costs["node_exporter"])
+    for name, of in costs.items():
+        cpu = [100 * each.cpu_share for each in of]
+        ratio = statistics.median(each.cpu_share for each in of) / theirs if theirs else float("nan")
+        report.say(
+            f"| {name} | {spread(cpu)} | {spread([c.rss_mib for c in of], '.1f')} |"
+            f" {spread([c.pss_mib for c in of], '.1f')} | {spread([c.wake_ups_per_s for c in of], '.1f')} |"
+            f" {ratio:.2f} |"
+        )
+    report.say(f"\nThe monitor saw {spread(rates, ',.0f')} requests/s.")
+
+
+def bytes_per_sample(report: Report, made: Stage) -> None:
+    """The size of what goes over the wire once a period."""
+    command = made.inside(
+        made.server, program("slackwater-monitor"), "once", "--json", "--config", str(made.folder / "node.toml")
+    )
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
+    if done.returncode != 0:
+        raise BenchError(f"`slackwater-monitor once` failed: {done.stderr.decode().strip()}")
+    sample = len(done.stdout.strip())
+    with (
+        running(made, node_exporter),
+        scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes,
+    ):
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while not any(sizes) and time.monotonic() < deadline_s:
+            time.sleep(PERIOD_S)
+    page = max(sizes, default=0)
+    report.say(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
+
+
+def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
+    """The web server's p99 with the monitor on and off, one after the other in each round, in random order."""
+    p99: dict[bool, list[float]] = {False: [], True: []}
+    options = ("-z", f"{seconds:.0f}s", "-q", str(rate), "-c", str(CONNECTIONS), "--latency-correction")
+
+    def measured() -> float:
+        figures = oha(made, "page.html", *options)
+        value: float = figures["latencyPercentiles"]["p99"]
+        return value * 1e3
+
+    for _ in range(rounds):
+        for is_on in random.sample((False, True), 2):
+            if is_on:
+                with running(made, monitor, warm_up_s=0.0):
+                    p99[True].append(measured())
+            else:
+                p99[False].append(measured())
+    pairs = [on - off for on, off in zip(p99[True], p99[False], strict=True)]
+    change = statistics.median(pairs)
+    noise = statistics.median(abs(one - other) for one, other in itertools.pairwise(p99[False]))
+    low, high, confidence = median_between(pairs)
+    report.say(
+        f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
+        f" (open loop), {rounds} rounds with the monitor and without, in random order.\n"
+    )
+    report.say("| p99 without, ms | with, ms | difference of each round, ms |")
+    report.say("|---|---|---|")
+    report.say(f"| {spread(p99[False])} | {spread(p99[True])} | {spread(pairs, '+.3f')} |")
+    verdict = "within" if abs(change) <= noise else "beyond"
+    report.say(
+        f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {confidence:.1%}"
+        f" confidence (sign test). It is {verdict} the noise: a run without the monitor differs from the next one by"
+        f" {noise:.3f} ms (median)."
+    )
+
+
+def median_between(values: list[float]) -> tuple[float, float, float]:
+    """Bounds of the median whatever the distribution (the sign test's), and their confidence: the narrowest of at least
+    CONFIDENCE, or the whole range where there are too few values for that."""
+    ordered, count = sorted(values), len(values)
+    missed, cut = 2 / 2**count, 0
+    while cut + 1 < count / 2:
+        more = missed + 2 * math.comb(count, cut + 1) / 2**count
+        if more > 1 - CONFIDENCE:
+            break
+        missed, cut = more, cut + 1
+    return ordered[cut], ordered[count - 1 - cut], 1 - missed
+
+
+def go_alone() -> None:
+    """Starts anew as the first process of a PID namespace."""
+    if os.geteuid() == 0 and os.getpid() != 1:
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
+        os.execvp(command[0], command)
+
+
+def server_threads() -> int:
+    """Threads of the web server: no other one is in this PID namespace."""
+    names = [path for path in Path("/proc").glob("[0-9]*/comm") if path.read_text().startswith(("apache2", "php-fpm"))]
+    return sum(len(list((path.parent / "task").iterdir())) for path in names)
+
+
+def start_bus(made: Stage) -> None:
+    """A NATS of its own in the server's namespace, where the monitor finds it on loopback."""
+    made.start(made.server, program("nats-server"), "-a", "127.0.0.1", "-p", "4222")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Example: python -m lab.bench.monitor --rounds 1 --seconds 3",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
+    parser.add_argument("--rate", type=int, default=2000, help="requests a second through the sniffer (default 2000)")
+    parser.add_argument("--pairs", type=int, default=15, help="runs with and without the monitor for p99 (default 15)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the report into this document")
+    options = parser.parse_args()
+    go_alone()
+    report = Report()
+    folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-"))
+    folder.chmod(0o755)
+    try:
+        with stage(folder) as made:
+            start_server(made)
+            start_bus(made)
+            report.say("# Benchmark of the monitor\n\nWritten by `make bench-monitor`; figures of one run.\n")
+            report.say(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {machine()}.\n")
+            report.say(
+                f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` with its defaults (canary,"
+                f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
+                f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
+                f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"
+                " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads. The web server (Apache,"
+                f" php-fpm) has {server_threads()} threads."
+            )
+            for rate in (0, options.rate):
+                side_by_side(report, made, options.rounds, options.seconds, rate)
+            bytes_per_sample(report, made)
+            effect(report, made, options.pairs, options.seconds / 2, options.rate)
+    except BenchError as error:
+        print(f"bench_monitor: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.write:
+        options.write.write_text("\n".join(report.lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Measures the sniffer side by side with others, on files and traffic that it makes itself (`make bench-sniffer`).
+
+Prints the machine, the commands, medians and ranges; `--write FILE` also writes them into a document. Needs root: it
+works in network namespaces of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.bench.sniffer_bench.captures import CaptureFile, doubled, make, part
+from lab.bench.sniffer_bench.stage import (
+    BenchError,
+    Stage,
+    Usage,
+    measure,
+    oha,
+    peak_mib,
+    pin,
+    program,
+    stage,
+    start_server,
+)
+
+TSHARK_PACKETS = 100_000
+REPLAY_PPS = 400_000
+SENDER = Path(__file__).resolve().parent / "sniffer_bench/sender.py"
+
+
+@dataclass
+class Report:
+    """Lines of Markdown, printed as they come."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, text: str = "") -> None:
+        print(text, flush=True)
+        self.lines.append(text)
+
+
+def spread(values: list[float], form: str = ".3f") -> str:
+    """The median, and the range in brackets."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+def machine() -> str:
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = model[1] if model else platform.processor()
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} cores ({name}), Linux {platform.release()}, load average at the start {load:.2f}"
+
+
+def sniffer_command(file: CaptureFile) -> list[str]:
+    return [program("slackwater-sniffer"), "read", str(file.path), "--port", "80", "--json"]
+
+
+def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFile:
+    """Reads both captures with everything, on one core."""
+    core = str(max(os.sched_getaffinity(0)))
+    pinned = ["taskset", "-c", core]
+    report.say(f"\n## Files\n\nOne pinned core (`taskset -c {core}`), warm cache, medians of {rounds} (range).\n")
+    report.say(
+        "| file | packets | MiB | tcpdump, s | sniffer, s | times tcpdump | million packets/s | tshark, packets/s |"
+        " times tshark | sniffer's peak, MiB | doubled, MiB |"
+    )
+    report.say("|---|---|---|---|---|---|---|---|---|---|---|")
+    kept: CaptureFile | None = None
+    exchanges = []
+    for name, options in (("keep-alive", ("-c", "32")), ("short-connection", ("-c", "32", "--disable-keepalive"))):
+        file = make(made, name, packets, *options)
+        kept = kept or file
+        short, twice = part(file, TSHARK_PACKETS), doubled(file)
+        floor = [program("tcpdump"), "-Z", "root", "-r", str(file.path), "-w", "/dev/null"]
+        measure([*pinned, *floor])
+        both: list[tuple[Usage, Usage]] = []
+        for _ in range(rounds):
+            # One after the other in each round: what the machine does meanwhile, it does to both.
+            both.append((measure([*pinned, *floor]), measure([*pinned, *sniffer_command(file)])))
+        ratios = [sniffer.wall_s / tcpdump.wall_s for tcpdump, sniffer in both]
+        walls = [sniffer.wall_s for _, sniffer in both]
+        shark = [program("tshark"), "-n", "-r", str(short.path), "-Y", "http.time", "-T", "fields", "-e", "http.time"]
+        shark_rate = short.packets / statistics.median(measure([*pinned, *shark]).wall_s for _ in range(3))
+        rate = file.packets / statistics.median(walls)
+        peaks = [peak_mib(sniffer_command(each)) for each in (file, twice)]
+        report.say(
+            f"| {name} | {file.packets:,} | {file.mib:.0f} | {spread([t.wall_s for t, _ in both])} | {spread(walls)} |"
+            f" {spread(ratios, '.2f')} | {rate / 1e6:.2f} | {shark_rate:,.0f} | {rate / shark_rate:.0f} |"
+            f" {peaks[0]:.1f} | {peaks[1]:.1f} |"
+        )
+        summary = json.loads(both[0][1].output)
+        exchanges.append(
+            f"{name}: {summary['exchanges']:,} exchanges, {summary['unmatched_requests']} unmatched, "
+            f"{summary['holes']} holes"
+        )
+    report.say(
+        "\nCommands: `tcpdump -r FILE -w /dev/null`, `slackwater-sniffer read FILE --port 80 --json`, "
+        f"`tshark -n -r PART -Y http.time -T fields -e http.time` (the first {TSHARK_PACKETS:,} packets, median "
+        f"of 3). {'; '.join(exchanges)}."
+    )
+    assert kept is not None
+    return kept
+
+
+def live_sniffer(
+    made: Stage, interface: str, buffer_mib: int, *before: str
+) -> Callable[[], tuple[dict[str, object], Usage]]:
+    """Starts a live capture in the server's namespace; the result ends it and gives its summary and use."""
+    command = [program("slackwater-sniffer"), "live", "-i", interface, "--port", "80", "--json"]
+    running = made.start(
+        made.server, *before, *command, "--buffer-mib", str(buffer_mib), "--user", "nobody", keep_output=True
+    )
+    time.sleep(1)
+
+    def end() -> tuple[dict[str, object], Usage]:
+        usage = running.stop()
+        return json.loads(usage.output.splitlines()[-1]), usage
+
+    return end
+
+
+def number(summary: dict[str, object], name: str) -> int:
+    value = summary[name]
+    if not isinstance(value, int):
+        raise BenchError(f"the sniffer's summary has no {name}: {value!r}")
+    return value
+
+
+def replay(report: Report, made: Stage, file: CaptureFile, rounds: int, seconds: int) -> None:
+    """Replays a capture on the veth pair at a steady rate."""
+    cores = sorted(os.sched_getaffinity(0))
+    rates, drops, costs, seen = [], [], [], []
+    packets = REPLAY_PPS * seconds
+    for _ in range(rounds):
+        end = live_sniffer(made, "wire1", 64, "taskset", "-c", str(cores[-1]))
+        sender = measure(
+            made.inside(
+                made.client, "taskset", "-c", str(cores[0]), sys.executable, str(SENDER), "wire0", str(file.path),
+                "--packets", str(packets), "--pps", str(REPLAY_PPS),
+            )
+        )  # fmt: skip
+        time.sleep(0.5)
+        summary, usage = end()
+        rates.append(float(json.loads(sender.output)["pps"]))
+        count = number(summary, "packets")
+        drops.append(number(summary, "drops"))
+        seen.append(float(count))
+        costs.append(usage.cpu_s / count * 1e6)
+    report.say(
+        f"\n## Live: replay on a veth pair\n\n`lab/bench/sniffer_bench/sender.py wire0 FILE --packets {packets} --pps "
+        f"{REPLAY_PPS}` with the keep-alive capture on one core, `slackwater-sniffer live --buffer-mib 64` on another; "
+        f"{rounds} rounds. The kernel copies packets into the sniffer's ring in the sender's time.\n"
+    )
+    report.say("| packets/s sent | packets seen | dropped | sniffer's CPU, microseconds a packet |\n|---|---|---|---|")
+    report.say(f"| {spread(rates, ',.0f')} | {spread(seen, ',.0f')} | {drops} | {spread(costs)} |")
+
+
+def real(report: Report, made: Stage, rounds: int, seconds: int) -> None:
+    """Real requests, as many as the machine serves, with the sniffer and without."""
+    without, with_sniffer, drops, costs, exchanges = [], [], [], [], []
+    load = ("-z", f"{seconds}s", "-c", "32")
+    for _ in range(rounds):
+        without.append(oha(made, "page.html", *load)["summary"]["requestsPerSec"])
+        end = live_sniffer(made, "eth0", 64)
+        with_sniffer.append(oha(made, "page.html", *load)["summary"]["requestsPerSec"])
+        time.sleep(0.5)
+        summary, usage = end()
+        drops.append(number(summary, "drops"))
+        exchanges.append(number(summary, "exchanges"))
+        costs.append(usage.cpu_s / number(summary, "packets") * 1e6)
+    losses = [100 * (1 - w / o) for o, w in zip(without, with_sniffer, strict=True)]
+    report.say(
+        f"\n## Live: real requests\n\nApache serves a static page to `oha -z {seconds}s -c 32` (closed loop, as many"
+        f" as it can: both and the sniffer share all cores); {rounds} rounds, without and with the sniffer.\n"
+    )
+    report.say("| requests/s without | with | lost, % | dropped | exchanges seen | CPU, microseconds a packet |")
+    report.say("|---|---|---|---|---|---|")
+    report.say(
+        f"| {spread(without, ',.0f')} | {spread(with_sniffer, ',.0f')} | {spread(losses, '.1f')} | {drops} |"
+        f" {spread([float(e) for e in exchanges], ',.0f')} | {spread(costs)} |"
+    )
+
+
+def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) -> None:
+    """Percentiles of the sniffer against the load generator's own, open loop and far from saturation."""
+    cores = sorted(os.sched_getaffinity(0))
+    pin(made, cores[-1])
+    load = ("-z", f"{seconds}s", "-q", str(rate), "-c", "32", "--wait-ongoing-requests-after-deadline")
+    ways = {"sent": (), "due": ("--latency-correction",)}
+    report.say(
+        f"\n## Accuracy\n\n`oha -z {seconds}s -q {rate} -c 32` on a PHP page that computes 1 to 3 ms and waits 10 to "
+        f"90 ms, as one that asks a database: some {rate * 0.052:.0f} of 32 connections are busy, so no request waits "
+        f"for one (open loop, unsaturated). oha has core {cores[0]} for itself, the server and the sniffer core "
+        f"{cores[-1]}. oha counts from the moment at which it sent a request, or with `--latency-correction` from the "
+        f"moment at which it was due; {rounds} rounds of each, in turns, {seconds * rate:,} requests a round.\n"
+    )
+    report.say("| round | oha counts from | oha p95, ms | sniffer p95 | off by | oha p99, ms | sniffer p99 | off by |")
+    report.say("|---|---|---|---|---|---|---|---|")
+    off: dict[tuple[str, str], list[float]] = {(way, name): [] for way in ways for name in ("p95", "p99")}
+    for index in range(rounds):
+        for way, correction in ways.items():
+            end = live_sniffer(made, "eth0", 8, "taskset", "-c", str(cores[-1]))
+            figures = oha(made, "page.php", *load, *correction, core=cores[0])
+            time.sleep(0.5)
+            summary, _ = end()
+            times = summary["last_byte_ms"]
+            cells = []
+            for name in ("p95", "p99"):
+                theirs = figures["latencyPercentiles"][name] * 1e3
+                ours = times[name] if isinstance(times, dict) else 0.0
+                off[way, name].append(100 * (theirs / ours - 1))
+                cells.append(f"{theirs:.3f} | {ours:.3f} | {theirs - ours:+.3f} ms, {off[way, name][-1]:+.2f}%")
+            report.say(f"| {index + 1} | {way} | {' | '.join(cells)} |")
+    medians = {key: f"{statistics.median(values):+.2f}%" for key, values in off.items()}
+    report.say(
+        f"\nMedians: from when it was sent p95 {medians['sent', 'p95']}, p99 {medians['sent', 'p99']}; from when it "
+        f"was due p95 {medians['due', 'p95']}, p99 {medians['due', 'p99']}. The sniffer's times are those of the wire "
+        "at the server. What oha has more is its own: from the call that sends to the wire, and from the wire until it "
+        "is woken up for the answer; from when it was due also how late its timer is. These are times, not shares: "
+        "on a page that takes a tenth of the time they are ten times as many percent."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Example: python -m lab.bench.sniffer --packets 20000 --rounds 1 --seconds 2",
+    )
+    parser.add_argument("--packets", type=int, default=1_000_000, help="packets of each capture (default 1000000)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
+    parser.add_argument("--seconds", type=int, default=10, help="length of each live measurement (default 10)")
+    parser.add_argument("--rate", type=int, default=150, help="requests a second of the accuracy rounds (default 150)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the report into this document")
+    options = parser.parse_args()
+    report = Report()
+    folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-"))
+    folder.chmod(0o755)
+    try:
+        with stage(folder) as made:
+            start_server(made)
+            report.say("# Benchmark of the sniffer\n\nWritten by `make bench-sniffer`; figures of one run.\n")
+            report.say(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {machine()}.")
+            file = offline(report, made, options.packets, options.rounds)
+            replay(report, made, file, options.rounds, options.seconds)
+            real(report, made, options.rounds, options.seconds)
+            accuracy(report, made, options.rounds, 3 * options.seconds, options.rate)
+    except BenchError as error:
+        print(f"bench_sniffer: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.write:
+        options.write.write_text("\n".join(report.lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The stage of the sniffer's benchmark: captures and traffic."""

@@ -1,0 +1,297 @@
+"""Where the benchmark runs: two network namespaces of its own and a veth pair, a real server and a load generator.
+
+Everything is made here and taken away again, also after an error; nothing of the machine's own network is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.cluster.paths import ROOT
+
+DEBIAN = ROOT / ".build/debian"
+SERVER_ADDRESS = "10.231.7.1"
+CLIENT_ADDRESS = "10.231.7.2"
+DEADLINE_S = 900
+
+
+class BenchError(Exception):
+    """The benchmark cannot run here; the message says what is missing."""
+
+
+def program(name: str) -> str:
+    """The path of a program of .build/bin, of the release build, or of the machine."""
+    for place in (ROOT / "target/release" / name, ROOT / ".build/bin" / name):
+        if place.exists():
+            return str(place)
+    found = shutil.which(name)
+    if found is None:
+        raise BenchError(f"{name} is not there: run `make setup`")
+    return found
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process used: seconds of wall clock and CPU, and what it printed."""
+
+    wall_s: float
+    cpu_s: float
+    output: str
+
+
+def peak_mib(command: list[str]) -> float:
+    """Runs a command and returns its peak of resident memory in MiB.
+
+    The peak that `wait4` reports would hold this process's own too (a child starts as its copy), so it is asked for
+    while the command runs; it never falls.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    status = Path(f"/proc/{process.pid}/status")
+    program_file = Path(f"/proc/{process.pid}/exe")
+    peak_kib = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            if program_file.resolve().name == Path(command[0]).resolve().name:
+                found = re.search(r"VmHWM:\s+(\d+)", status.read_text())
+                peak_kib = max(peak_kib, int(found[1]) if found else 0)
+        time.sleep(0.002)
+    if process.returncode != 0 or peak_kib == 0:
+        raise BenchError(f"the memory of `{' '.join(command)}` could not be measured")
+    return peak_kib / 1024
+
+
+def measure(command: list[str], *, cwd: Path | None = None) -> Usage:
+    """Runs a command to its end and measures it alone (not its siblings); raises when it fails."""
+    with (cwd or Path("/tmp")).joinpath(f"bench-output-{os.getpid()}").open("w+") as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    Path(output.name).unlink()
+    if process.returncode != 0:
+        raise BenchError(f"`{' '.join(command)}` failed with status {process.returncode}")
+    return Usage(wall_s, usage.ru_utime + usage.ru_stime, text)
+
+
+@dataclass
+class Running:
+    """A process in the background."""
+
+    process: subprocess.Popen[str]
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> Usage:
+        """Ends it and says what it used; `wall_s` is zero: nobody measured when it began to work."""
+        self.process.send_signal(by)
+        return self.wait()
+
+    def wait(self) -> Usage:
+        text = self.process.stdout.read() if self.process.stdout else ""
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        return Usage(0.0, usage.ru_utime + usage.ru_stime, text)
+
+
+def ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BenchError(f"`ip {' '.join(words)}`: {done.stderr.strip()}")
+
+
+@dataclass
+class Stage:
+    """The namespaces `server` and `client`, joined by `eth0`, and `wire0` to `wire1` for replays."""
+
+    folder: Path
+    name: str = field(default_factory=lambda: f"swbench{os.getpid()}")
+
+    @property
+    def server(self) -> str:
+        return f"{self.name}s"
+
+    @property
+    def client(self) -> str:
+        return f"{self.name}c"
+
+    @property
+    def errors(self) -> Path:
+        """What the programs said."""
+        return self.folder / "errors.log"
+
+    def inside(self, namespace: str, *command: str) -> list[str]:
+        return ["ip", "netns", "exec", namespace, *command]
+
+    def start(self, namespace: str, *command: str, keep_output: bool = False) -> Running:
+        sink = subprocess.PIPE if keep_output else subprocess.DEVNULL
+        with self.errors.open("a") as errors:
+            process = subprocess.Popen(
+                self.inside(namespace, *command), stdin=subprocess.DEVNULL, stdout=sink, stderr=errors, text=True
+            )
+        return Running(process)
+
+
+def make_network(stage: Stage) -> None:
+    for namespace in (stage.server, stage.client):
+        ip("netns", "add", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+    ends = {stage.server: ("eth0", "wire1", SERVER_ADDRESS), stage.client: ("eth0", "wire0", CLIENT_ADDRESS)}
+    ip("-n", stage.server, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", stage.client)
+    ip("-n", stage.server, "link", "add", "wire1", "type", "veth", "peer", "name", "wire0", "netns", stage.client)
+    for namespace, (pair, wire, address) in ends.items():
+        ip("-n", namespace, "addr", "add", f"{address}/24", "dev", pair)
+        ip("-n", namespace, "link", "set", pair, "up")
+        ip("-n", namespace, "link", "set", wire, "arp", "off")
+        ip("-n", namespace, "link", "set", wire, "up")
+        # Many short connections in a row would otherwise run out of ports.
+        for setting in ("net.ipv4.tcp_tw_reuse=1", "net.ipv4.ip_local_port_range=1024 65000"):
+            subprocess.run(stage.inside(namespace, "sysctl", "-qw", setting), check=True, stdout=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def stage(folder: Path) -> Iterator[Stage]:
+    """Makes the network; takes it away at the end, with every process that is still in it."""
+    if os.geteuid() != 0:
+        raise BenchError("network namespaces and captures need root")
+    made = Stage(folder)
+    try:
+        make_network(made)
+        yield made
+    finally:
+        for namespace in (made.server, made.client):
+            found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
+            for pid in found.stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+
+
+MODULES = ("mpm_event", "authz_core", "mime", "dir", "proxy", "proxy_fcgi")
+
+APACHE = """\
+ServerRoot "{folder}"
+{loads}
+ServerName bench
+Listen {address}:80
+User {user}
+Group {group}
+PidFile "{folder}/apache.pid"
+ErrorLog "{folder}/apache.log"
+LogLevel warn
+DefaultRuntimeDir "{folder}"
+Mutex pthread
+TypesConfig /dev/null
+AddType text/html .html .php
+StartServers 2
+ServerLimit 4
+ThreadsPerChild 64
+ThreadLimit 64
+MaxRequestWorkers 256
+MaxKeepAliveRequests 0
+KeepAliveTimeout 60
+DocumentRoot "{folder}/pages"
+<Directory "{folder}/pages">
+    Require all granted
+</Directory>
+<FilesMatch "\\.php$">
+    SetHandler "proxy:unix:{folder}/php.sock|fcgi://localhost/"
+</FilesMatch>
+"""
+
+FPM = """\
+[global]
+error_log = {folder}/php.log
+daemonize = no
+[web]
+user = {user}
+group = {group}
+listen = {folder}/php.sock
+listen.owner = {user}
+listen.group = {group}
+pm = static
+pm.max_children = 32
+"""
+
+# A page as an application makes it: it computes a little and waits for others, each time differently long.
+PAGE = """\
+<?php
+$until = hrtime(true) + mt_rand(1, 3) * 1000000;
+for ($text = ''; hrtime(true) < $until;) { $text = md5($text . 'x'); }
+usleep(mt_rand(10000, 90000));
+echo str_repeat($text, 100);
+"""
+
+
+def write_site(folder: Path) -> None:
+    for name in ("www-data", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            break
+    else:
+        raise BenchError("neither `www-data` nor `nobody` is a user of this machine")
+    group = grp.getgrgid(user.pw_gid).gr_name
+    modules = DEBIAN / "usr/lib/apache2/modules"
+    loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in MODULES)
+    words = {"folder": folder, "user": user.pw_name, "group": group, "address": SERVER_ADDRESS, "loads": loads}
+    (folder / "pages").mkdir()
+    (folder / "pages/page.html").write_text("<p>" + "A page of a kilobyte. " * 45 + "</p>\n")
+    (folder / "pages/page.php").write_text(PAGE)
+    (folder / "apache.conf").write_text(APACHE.format(**words))
+    (folder / "php.conf").write_text(FPM.format(**words))
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def start_server(made: Stage) -> None:
+    """Starts Apache and php-fpm, and waits until the page of each is there."""
+    write_site(made.folder)
+    made.start(made.server, program("apache2"), "-f", str(made.folder / "apache.conf"), "-DFOREGROUND")
+    made.start(made.server, program("php-fpm8.2"), "-n", "-y", str(made.folder / "php.conf"))
+    for page in ("page.html", "page.php"):
+        until = time.monotonic() + 20
+        while oha(made, page, "-n", "1").get("summary", {}).get("successRate") != 1.0 or not is_ok(made, page):
+            if time.monotonic() > until:
+                raise BenchError(f"Apache does not serve {page}: see {made.folder}/apache.log")
+            time.sleep(0.2)
+
+
+def is_ok(made: Stage, page: str) -> bool:
+    return bool(oha(made, page, "-n", "1").get("statusCodeDistribution", {}).get("200"))
+
+
+def pin(made: Stage, core: int) -> None:
+    """Keeps the servers to one core, with all their threads."""
+    found = subprocess.run(["ip", "netns", "pids", made.server], capture_output=True, text=True)
+    for pid in found.stdout.split():
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), {core})
+
+
+def oha(made: Stage, page: str, *options: str, core: int | None = None) -> dict[str, Any]:
+    """Runs the load generator to its end, on one core if that is said, and returns its own figures."""
+    url = f"http://{SERVER_ADDRESS}/{page}"
+    pinned = [] if core is None else ["taskset", "-c", str(core)]
+    command = [*pinned, program("oha"), "--no-tui", "--output-format", "json", *options, url]
+    done = subprocess.run(
+        made.inside(made.client, *command), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S
+    )
+    try:
+        figures: dict[str, Any] = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        raise BenchError(f"oha failed: {done.stderr.strip()}") from None
+    return figures

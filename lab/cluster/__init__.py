@@ -1,0 +1,1 @@
+"""The machines of the lab: hosts, web servers, balancer, controller."""

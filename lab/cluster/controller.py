@@ -1,0 +1,171 @@
+"""Slackwater in the lab: `slackwater serve` beside the balancer, a `slackwater-monitor` in each guest.
+
+Real processes with generated files, as a site would run them; the lab looks at the journal from outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab.cluster.balancer import BACKEND, free_port
+from lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from lab.cluster.lab import Lab
+from lab.cluster.paths import BIN, LAB_DIR, LabError, program, system_program
+from lab.cluster.spawn import Program, wait_until
+from slackwater.config import Law
+from slackwater.journal.journal import Journal, JournalError
+from slackwater.messages import Mode, Verdict
+from slackwater.supervise.state_dir import read_serve
+
+POOL = BACKEND
+BUS_LISTEN = f"{BRIDGE_ADDRESS}:14222"
+CONTROLLER_FILE = LAB_DIR / "controller.toml"
+STATE_DIR = LAB_DIR / "slackwater"
+JOURNAL_FILE = STATE_DIR / "journal.sqlite"
+READY_S = 30.0
+STOP_S = 15.0
+FRESH_S = 2.0
+
+
+def controller_toml(admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
+    """The controller's file, all else at its defaults."""
+    return f"""\
+state_dir = "{STATE_DIR}"
+
+[[pool]]
+name = "{POOL}"
+backend = "{BACKEND}"
+socket = "{admin_socket}"
+mode = "{mode}"
+law = "{law}"
+
+[bus]
+listen = "{BUS_LISTEN}"
+
+[web]
+listen = "{web_listen}"
+"""
+
+
+def node_toml(host: Host) -> str:
+    """A node's file: what a monitor in a VM would say, with the guest's cgroup in the place of the VM."""
+    return f"""\
+node = "{host.name}"
+pool = "{POOL}"
+
+[bus]
+url = "nats://{BUS_LISTEN}"
+
+[cpu]
+cgroup = "{host.vm}"
+
+[processes]
+cgroup = "{host.vm}"
+
+[sniffer]
+interface = "eth0"
+ports = [80]
+"""
+
+
+def start_bus(lab: Lab) -> Program:
+    """A nats-server alone, for recordings that need no controller."""
+    host, port = BUS_LISTEN.split(":")
+    argv = lab.in_front([program("nats-server"), "-a", host, "-p", port])
+    return lab.add(Program.start("nats-server", argv, LAB_DIR / "nats-server.log"))
+
+
+def start_monitors(lab: Lab) -> list[Program]:
+    """One in each guest."""
+    return [start_monitor(lab, host) for host in lab.hosts]
+
+
+def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Program:
+    """It is in the `vm` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
+    monitor = BIN / "slackwater-monitor"
+    if not monitor.exists():
+        raise LabError(f"{monitor} is missing: run `make setup`")
+    config = host.folder / "node.toml"
+    config.write_text(node_toml(host))
+    settings = [system_program("env"), *(f"{key}={value}" for key, value in env.items())] if env else []
+    argv = host.inside([*settings, str(monitor), "run", "--config", str(config)], lab.cgroups)
+    return lab.add(Program.start(f"slackwater-monitor of {host.name}", argv, host.folder / "monitor.log"))
+
+
+class Controller:
+    """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
+
+    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal") -> None:
+        self.lab = lab
+        self.law: Law = law
+        self.web = f"127.0.0.1:{free_port(8099)}"
+        self.dashboard = f"http://{self.web}"
+        self.program: Program | None = None
+        self._monitors: list[Program] = []
+        self._journal: Journal | None = None
+        self.write(mode)
+
+    def write(self, mode: Mode) -> None:
+        """Writes the controller's file; in force from the next start."""
+        CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law))
+
+    def start(self) -> None:
+        """Starts serve and, the first time, the monitors; waits until it judges all nodes."""
+        argv = self.lab.in_front([program("slackwater"), "serve", "--config", str(CONTROLLER_FILE)])
+        env = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
+        self.program = Program.start("slackwater serve", argv, LAB_DIR / "serve.log", env)
+        self.lab.add(self.program)
+        if not self._monitors:
+            self._monitors = start_monitors(self.lab)
+        wait_until(
+            self.judges_all,
+            "a Verdict on each node that is not `unknown`",
+            READY_S,
+            watch=[self.program, *self._monitors],
+        )
+
+    def stop(self) -> None:
+        """Ends serve; it puts the baseline weights back. The monitors stay."""
+        if self.program is not None:
+            self.program.stop(STOP_S, signal.SIGTERM)
+            self.lab.programs.remove(self.program)
+            self.program = None
+
+    def restart(self, mode: Mode) -> None:
+        self.stop()
+        self.write(mode)
+        self.start()
+
+    @property
+    def journal(self) -> Journal | None:
+        """The controller's journal, open for reading; None while it has not made one."""
+        if self._journal is None:
+            with contextlib.suppress(JournalError):
+                self._journal = Journal.open(JOURNAL_FILE, read_only=True)
+        return self._journal
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Each node's latest Verdict; none while there is no journal yet."""
+        try:
+            return self.journal.latest_verdicts(POOL) if self.journal else {}
+        except JournalError:
+            return {}
+
+    def judges_all(self) -> bool:
+        """Whether there is a Verdict of the last seconds on each node, and none of them is `unknown`."""
+        found = self.verdicts()
+        fresh = time.time() - FRESH_S
+        return all(
+            name in found and found[name].state != "unknown" and found[name].time_unix_s > fresh
+            for name in (host.name for host in self.lab.hosts)
+        )
+
+    def child_pid(self, name: str) -> int | None:
+        """Process of one of serve's children, such as `detector`; None while it is down."""
+        pid = (read_serve(STATE_DIR) or {}).get("children", {}).get(name)
+        return pid if isinstance(pid, int) else None

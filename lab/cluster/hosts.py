@@ -1,0 +1,137 @@
+"""Hosts of the lab: each a network namespace on a bridge, and a cgroup with a CPU quota that two children share.
+
+`vm` holds what the host serves with, `neighbour` holds what takes its time away: the guest sees only the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.cluster.cgroups import Cgroups
+from lab.cluster.paths import LAB_DIR, PREFIX, LabError, system_program
+from lab.cluster.spawn import call, placed
+
+TOP = "slackwater-lab"
+"""The lab's cgroup."""
+
+FRONT = f"{TOP}/front"
+"""Cgroup of what runs beside the hosts: balancer, controller, load generator."""
+
+ASIDE = f"{TOP}/aside"
+"""Cgroup of what must not be noticed, such as a noise that fills its buffers: it gets what nobody else wants."""
+
+BRIDGE = f"{PREFIX}0"
+NETWORK = "198.18.77"
+"""Of the range that RFC 2544 sets aside for benchmarks: never routed."""
+
+BRIDGE_ADDRESS = f"{NETWORK}.1"
+
+LAB_WEIGHT = 1000
+FRONT_WEIGHT = 1000
+"""The lab goes before whatever else the machine runs, and the generator, which must not be slow, before the hosts."""
+
+NEIGHBOUR_WEIGHT = 100
+"""As much as the guest's: each gets half of what both want."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One web server's machine; `number` counts from 1."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"host{self.number}"
+
+    @property
+    def netns(self) -> str:
+        return f"{PREFIX}-{self.name}"
+
+    @property
+    def link(self) -> str:
+        return f"{PREFIX}{self.number}"
+
+    @property
+    def address(self) -> str:
+        return f"{NETWORK}.{10 + self.number}"
+
+    @property
+    def cgroup(self) -> str:
+        return f"{TOP}/{self.name}"
+
+    @property
+    def vm(self) -> str:
+        return f"{self.cgroup}/vm"
+
+    @property
+    def neighbour(self) -> str:
+        return f"{self.cgroup}/neighbour"
+
+    @property
+    def folder(self) -> Path:
+        return LAB_DIR / self.name
+
+    def inside(self, argv: Sequence[str], cgroups: Cgroups) -> list[str]:
+        """The command that runs `argv` in the guest: its namespace and its `vm` cgroup."""
+        return placed(argv, cgroups.procs_files(self.vm), self.netns)
+
+
+def hosts(count: int) -> list[Host]:
+    return [Host(number) for number in range(1, count + 1)]
+
+
+def make_network(members: Sequence[Host]) -> None:
+    """A bridge with an address in this namespace, and one namespace with `eth0` on it for each host."""
+    ip = system_program("ip")
+    for entry in json.loads(call([ip, "-j", "addr"])):
+        for address in entry.get("addr_info", []):
+            if str(address.get("local", "")).startswith(f"{NETWORK}."):
+                raise LabError(f"{entry['ifname']} already has {address['local']}, of the lab's range {NETWORK}.0/24")
+    call([ip, "link", "add", BRIDGE, "type", "bridge"])
+    call([ip, "addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", BRIDGE])
+    call([ip, "link", "set", BRIDGE, "up"])
+    for host in members:
+        call([ip, "netns", "add", host.netns])
+        call([ip, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.netns])
+        call([ip, "link", "set", host.link, "master", BRIDGE, "up"])
+        call([ip, "-n", host.netns, "addr", "add", f"{host.address}/24", "dev", "eth0"])
+        for link in ("lo", "eth0"):
+            call([ip, "-n", host.netns, "link", "set", link, "up"])
+
+
+def network_traces() -> tuple[list[str], list[str]]:
+    """Namespaces and links that carry the lab's names."""
+    ip = system_program("ip")
+    spaces = [line.split()[0] for line in call([ip, "netns", "list"]).splitlines() if line]
+    links = [str(entry["ifname"]) for entry in json.loads(call([ip, "-j", "link"]) or "[]")]
+    return (
+        [name for name in spaces if name.startswith(f"{PREFIX}-host")],
+        [name for name in links if name.startswith(PREFIX) and name[len(PREFIX) :].isdigit()],
+    )
+
+
+def remove_network() -> None:
+    """Removes whatever there is of the lab's network; a veth goes with its namespace or its other end."""
+    ip = system_program("ip")
+    for space in network_traces()[0]:
+        call([ip, "netns", "del", space])
+    for link in network_traces()[1]:
+        try:
+            call([ip, "link", "del", link])
+        except LabError:  # a veth whose namespace was just removed goes by itself, perhaps between the two calls
+            if link in network_traces()[1]:
+                raise
+
+
+def make_cgroups(members: Sequence[Host], cgroups: Cgroups, quota_cores: float) -> None:
+    cgroups.make(TOP, weight=LAB_WEIGHT)
+    cgroups.make(FRONT, weight=FRONT_WEIGHT)
+    cgroups.make(ASIDE, weight=1)
+    for host in members:
+        cgroups.make(host.cgroup, quota_cores=quota_cores)
+        cgroups.make(host.vm)
+        cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)

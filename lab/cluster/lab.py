@@ -1,0 +1,407 @@
+"""The lab as one context manager: all of it is up inside the `with`, nothing of it is left after.
+
+What it made is found again by name (links, namespaces), by cgroup (processes) and by folder, so that `down` also
+clears up after a crash; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from lab.cluster import retunable
+from lab.cluster.applications import APPLICATIONS
+from lab.cluster.balancer import Balancer
+from lab.cluster.cgroups import Cgroups
+from lab.cluster.hosts import (
+    ASIDE,
+    FRONT,
+    NEIGHBOUR_WEIGHT,
+    TOP,
+    Host,
+    hosts,
+    make_cgroups,
+    make_network,
+    network_traces,
+    remove_network,
+)
+from lab.cluster.paths import (
+    LAB_DIR,
+    LOCK_FILE,
+    PROGRAMS,
+    SYSTEM_PROGRAMS,
+    LabError,
+    missing_privileges,
+    program,
+    system_program,
+)
+from lab.cluster.spawn import Program, placed, wait_until
+from lab.cluster.webserver import MPMS, apache_command, fpm_command, write_configuration
+from lab.disturb import noise as noises
+from lab.disturb import stress
+from lab.disturb.load import Demand, Load
+
+READY_S = 60.0
+STATE_FILE = LAB_DIR / "state.json"
+
+
+@dataclass(frozen=True)
+class LabSettings:
+    """What the lab is made of; the defaults are the reference that the documents measure with."""
+
+    hosts: int = 3
+    quota_cores: float = 0.4
+    balance: str = "roundrobin"
+    app: str = "events"
+    php_children: int = 4
+    retunable: bool = False
+    """Each host has a wsengine's ways in: drop-in files and status pages."""
+    mpm: str = "event"
+    """How Apache works on requests: a word of `lab.cluster.webserver.MPMS`."""
+
+
+def missing() -> list[str]:
+    """What the lab lacks on this machine, each with the way to get it; empty: it can start."""
+    found = missing_privileges(os.geteuid(), Path("/proc/self/status").read_text())
+    for check, names in ((program, PROGRAMS), (system_program, tuple(SYSTEM_PROGRAMS))):
+        for name in names:
+            try:
+                check(name)
+            except LabError as error:
+                found.append(str(error))
+    try:
+        cgroups = Cgroups.of_this_machine()
+        if not found and not cgroups.writable():
+            found.append(f"{', '.join(map(str, cgroups.roots))}: cgroups can be seen but not made here")
+    except LabError as error:
+        found.append(str(error))
+    return found
+
+
+def traces() -> list[str]:
+    """What there is of a lab on this machine, in words."""
+    spaces, links = network_traces()
+    found = [f"namespace {name}" for name in spaces] + [f"link {name}" for name in links]
+    with contextlib.suppress(LabError):
+        cgroups = Cgroups.of_this_machine()
+        if cgroups.exists(TOP):
+            found.append(f"cgroup {TOP} with {len(cgroups.pids(TOP))} processes")
+    return found + ([f"folder {LAB_DIR}"] if LAB_DIR.exists() else [])
+
+
+def state() -> dict[str, Any] | None:
+    """What the lab that is up wrote about itself; None when there is none."""
+    try:
+        return dict(json.loads(STATE_FILE.read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (proc(5), field 22); None when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(text.rsplit(")", 1)[1].split()[19])
+
+
+@contextlib.contextmanager
+def locked(wait_s: float = 0.0) -> Iterator[bool]:
+    """Tries to be the only lab on the machine; says whether it is."""
+    with LOCK_FILE.open("a") as file:
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    yield False
+                    return
+                time.sleep(0.1)
+                continue
+            yield True
+            return
+
+
+def is_up() -> bool:
+    """Whether a lab runs; also for who may not write the lock."""
+    try:
+        with LOCK_FILE.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def sweep() -> None:
+    """Removes every trace of a lab; the caller holds the lock."""
+    with contextlib.suppress(LabError):
+        cgroups = Cgroups.of_this_machine()
+        end = time.monotonic() + READY_S
+        while cgroups.exists(TOP):
+            for pid in cgroups.pids(TOP):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # busy until the last process is gone
+                cgroups.remove(TOP)
+            if time.monotonic() > end:
+                raise LabError(f"cgroup {TOP}: processes {cgroups.pids(TOP)} do not end")
+            time.sleep(0.02)
+    remove_network()
+    if LAB_DIR.is_symlink():
+        raise LabError(f"{LAB_DIR} is a symbolic link: not the lab's doing, please look at it")
+    shutil.rmtree(LAB_DIR, ignore_errors=True)
+
+
+def down(wait_s: float = 60.0) -> list[str]:
+    """Ends the lab that is up, if any, and clears up after one that crashed; gives what there was.
+
+    The owner of a running lab is asked first (SIGTERM, it then tears down in order) and killed after `wait_s`.
+    """
+    if os.geteuid() != 0:
+        raise LabError("`lab down` needs root")
+    there = traces()
+    owner = (state() or {}).get("owner", {})
+    with locked() as mine:
+        if mine:
+            sweep()
+            return there
+    pid = int(owner.get("pid", 0))
+    if not pid or start_ticks(pid) != owner.get("start_ticks"):
+        raise LabError(f"another process holds {LOCK_FILE} and has not said who it is; is a lab just starting?")
+    os.kill(pid, signal.SIGTERM)
+    with locked(wait_s) as mine:
+        if mine:
+            sweep()
+            return there
+    if start_ticks(pid) == owner.get("start_ticks"):
+        os.kill(pid, signal.SIGKILL)
+    with locked(5.0) as mine:
+        if not mine:
+            raise LabError(f"process {pid} holds {LOCK_FILE} and does not end")
+        sweep()
+    return there
+
+
+class Lab:
+    """Hosts with web servers, and HAProxy in front of them. `say` gets progress in words."""
+
+    def __init__(self, settings: LabSettings, say: Callable[[str], None] = lambda _: None) -> None:
+        if settings.app not in APPLICATIONS:
+            raise LabError(f"no application `{settings.app}`; there are: {', '.join(APPLICATIONS)}")
+        if settings.mpm not in MPMS:
+            raise LabError(f"no MPM `{settings.mpm}` in the lab; there are: {', '.join(MPMS)}")
+        if not 2 <= settings.hosts <= 50:
+            raise LabError(f"{settings.hosts} hosts: expected 2 to 50")
+        self.settings = settings
+        self.say = say
+        self.app = APPLICATIONS[settings.app]
+        self.hosts = hosts(settings.hosts)
+        self.noisy = self.hosts[0]
+        self.programs: list[Program] = []
+        self._noises: list[noises.Noise] = []
+        self._loads: list[Load] = []
+        self._maker = ""
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Lab:
+        if lacks := missing():
+            raise LabError("the lab cannot run here; missing: " + "; ".join(lacks))
+        with contextlib.ExitStack() as stack:
+            if not stack.enter_context(locked()):
+                raise LabError("a lab is up already: run `slackwater lab down`")
+            if found := traces():
+                raise LabError(f"a lab was left behind ({', '.join(found)}): run `slackwater lab down`")
+            stack.enter_context(_ended_by_signals())
+            stack.callback(self._tear_down)
+            self._build()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _build(self) -> None:
+        self.cgroups = Cgroups.of_this_machine()
+        LAB_DIR.mkdir(mode=0o755)
+        LAB_DIR.chmod(0o755)
+        self.say(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
+        self._maker = noises.build(LAB_DIR)
+        make_cgroups(self.hosts, self.cgroups, self.settings.quota_cores)
+        make_network(self.hosts)
+        for host in self.hosts:
+            root = self.app.lay_out(host)
+            write_configuration(host, root, self.settings.php_children, self.settings.mpm)
+            if self.settings.retunable:
+                retunable.prepare(host)
+            self.start_web_server(host)
+        self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
+        self.balancer.start(self.in_front([program("haproxy")]))
+        if self.balancer.program is not None:
+            self.programs.append(self.balancer.program)
+        self._write_state()
+        for host in self.hosts:
+            self.wait_for_page(f"http://{host.address}{self.app.paths[0]}")
+        self.wait_for_page(self.balancer.url + self.app.paths[0])
+        self.say(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
+
+    def start_web_server(self, host: Host) -> None:
+        for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):
+            argv = host.inside(command(host, program(name)), self.cgroups)
+            self.add(Program.start(f"{name} of {host.name}", argv, host.folder / f"{name}.log"))
+
+    def _write_state(self) -> None:
+        owner = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+        what = {
+            "owner": owner,
+            "settings": asdict(self.settings),
+            "url": self.balancer.url,
+            "paths": self.app.paths,
+            "admin_socket": str(self.balancer.admin_socket),
+            "hosts": {host.name: host.address for host in self.hosts},
+        }
+        draft = STATE_FILE.with_suffix(".new")
+        draft.write_text(json.dumps(what, indent=2) + "\n")
+        draft.rename(STATE_FILE)
+
+    def wait_for_page(self, url: str) -> None:
+        """Until the application answers there; raises LabError with the last answer."""
+        last = "no answer"
+
+        def answers() -> bool:
+            nonlocal last
+            try:
+                with urllib.request.urlopen(url, timeout=5) as reply:
+                    return reply.status == 200 and b"</html>" in reply.read()
+            except urllib.error.HTTPError as error:
+                last = f"{error} {error.read()[:400]!r}"
+            except OSError as error:
+                last = str(error)
+            return False
+
+        try:
+            wait_until(answers, f"a page from {url}", READY_S, watch=self.programs)
+        except LabError as error:
+            raise LabError(f"{error}\nlast answer: {last}") from None
+
+    def in_front(self, argv: list[str]) -> list[str]:
+        """The command that runs `argv` beside the hosts, in the cgroup by which it is found again."""
+        return placed(argv, self.cgroups.procs_files(FRONT))
+
+    def add(self, started: Program) -> Program:
+        """Takes a program into the lab's care: stopped with it, the last one first."""
+        self.programs.append(started)
+        return started
+
+    def load(self, demand: Demand, seconds: float, url: str | None = None) -> Load:
+        """Starts load on the balancer, or on the server with this URL."""
+        urls = [(url or self.balancer.url) + path for path in self.app.paths]
+        self._loads.append(Load(self.in_front([program("oha")]), LAB_DIR, urls, demand, seconds))
+        return self._loads[-1]
+
+    def noise(
+        self, host: Host, kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
+    ) -> noises.Noise:
+        """Starts a neighbour in a host; it is on when this returns, and for at most `seconds`.
+
+        `weight` is the neighbour's share of the host's CPU against the server's 100, as cgroups have it: with 100 each
+        gets half, with 567 (or nearly six neighbours of 100) the server gets 15%. It is of all neighbours in the host.
+        """
+        return self.noise_in([host], kind, intensity, seconds, weight)[0]
+
+    def noise_in(
+        self, hosts: Sequence[Host], kind: str, intensity: float, seconds: float, weight: int = NEIGHBOUR_WEIGHT
+    ) -> list[noises.Noise]:
+        """The same in several hosts, at the same moment (those of stress-ng one after the other)."""
+        before = len(self._noises)
+        waiting: list[noises.Filled] = []
+        try:
+            for host in hosts:
+                self.cgroups.make(host.neighbour, weight=weight)
+                place: dict[str, Any] = {
+                    "quota_cores": self.settings.quota_cores,
+                    "procs_files": self.cgroups.procs_files(host.neighbour),
+                    "wrap": placed([], self.cgroups.procs_files(ASIDE)),
+                }
+                if kind in stress.STRESSORS:
+                    self._noises.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place))
+                else:
+                    waiting.append(
+                        noises.prepare(self._maker, host.name, kind, intensity, seconds, address=host.address, **place)
+                    )
+        except LabError:
+            for filled in waiting:
+                filled.give_up()
+            raise
+        self._noises += noises.begin(waiting)
+        return self._noises[before:]
+
+    def vm_cpu_s(self) -> float:
+        """CPU seconds that the guests used so far, all together."""
+        return sum(self.cgroups.cpu_s(host.vm) for host in self.hosts)
+
+    def check(self) -> None:
+        """Raises LabError when one of its programs has ended."""
+        for one in self.programs:
+            one.check()
+
+    def _tear_down(self) -> None:
+        with _undisturbed():
+            for loud in self._noises:
+                loud.stop()
+            for load in self._loads:
+                load.stop()
+            for one in reversed(self.programs):
+                one.stop()
+            sweep()
+            for one in self.programs:
+                one.process.wait()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the `with` in order, as Ctrl-C does."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handlers(leave, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait until everything is down."""
+    with _handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextlib.contextmanager
+def _handlers(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,0 +1,48 @@
+"""What the numbers of a run were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from lab.cluster.lab import Lab
+from lab.cluster.paths import program
+from lab.disturb.noise import last_level_cache_mib
+
+
+def version_of(name: str, *arguments: str) -> str:
+    """The first version number in what a program prints about itself."""
+    done = subprocess.run([program(name), *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    found = re.search(r"\d+\.\d+[\w.+~-]*", done.stdout + done.stderr)
+    return found.group() if found else "unknown"
+
+
+def cpu_model(cpuinfo: str) -> str:
+    line = next((row for row in cpuinfo.splitlines() if row.startswith("model name")), ": unknown")
+    return line.split(":", 1)[1].strip()
+
+
+def describe(lab: Lab) -> dict[str, Any]:
+    """Machine, programs and the lab's shape, for the `machine` part of a run's JSON."""
+    settings = lab.settings
+    return {
+        "cpu": cpu_model(Path("/proc/cpuinfo").read_text()),
+        "cores": os.cpu_count(),
+        "last_level_cache_mib": last_level_cache_mib(),
+        "kernel": platform.release(),
+        "cgroup_version": lab.cgroups.version,
+        "load_average_at_start": round(os.getloadavg()[0], 2),
+        "haproxy": version_of("haproxy", "-v"),
+        "apache": version_of("apache2", "-v"),
+        "php": version_of("php-fpm8.2", "-n", "-v"),
+        "oha": version_of("oha", "--version"),
+        "hosts": settings.hosts,
+        "quota_cores": settings.quota_cores,
+        "php_children": settings.php_children,
+        "app": settings.app,
+        "balance": settings.balance,
+    }

@@ -1,0 +1,92 @@
+"""A slackwater-wsengine in each host of the lab, and what Apache and php-fpm need for it: drop-ins, status pages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from lab.cluster.hosts import Host
+from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
+from lab.cluster.spawn import Program
+
+if TYPE_CHECKING:
+    from lab.cluster.lab import Lab
+
+WSENGINE = "slackwater-wsengine"
+KEY_FILE = LAB_DIR / "orders.key"
+PUBLIC_FILE = LAB_DIR / "orders.pub"
+
+
+def prepare(host: Host) -> None:
+    """Adds to the configuration that is there what a site adds at the rollout."""
+    folder = host.folder
+    (folder / "pool.d").mkdir(exist_ok=True)
+    with (folder / "apache.conf").open("a") as file:
+        file.write(
+            f'LoadModule status_module "{DEBIAN}/usr/lib/apache2/modules/mod_status.so"\n'
+            f'<Location "/server-status">\n    SetHandler server-status\n    Require all granted\n</Location>\n'
+            f'IncludeOptional "{folder}/zz-slackwater.conf"\n'
+        )
+    with (folder / "fpm.conf").open("a") as file:
+        file.write(f"pm.status_path = /fpm-status\ninclude = {folder}/pool.d/*.conf\n")
+
+
+def make_keys() -> None:
+    """The controller's key, and the half of it that the nodes get."""
+    key = Ed25519PrivateKey.generate()
+    private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    KEY_FILE.touch(mode=0o600)
+    KEY_FILE.write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    public = serialization.PublicFormat.SubjectPublicKeyInfo
+    PUBLIC_FILE.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, public))
+    PUBLIC_FILE.chmod(0o644)
+
+
+def wsengine_toml(host: Host, pool: str, bus: str, knobs: dict[str, dict[str, str]]) -> str:
+    """The file of one host; `knobs` is section -> knob -> allowed values, as TOML."""
+    folder = host.folder
+    sections = {
+        "apache": {
+            "command": f'["{program("apache2")}", "-f", "{folder}/apache.conf"]',
+            "drop_in": f'"{folder}/zz-slackwater.conf"',
+            "info_module": f'"{DEBIAN}/usr/lib/apache2/modules/mod_info.so"',
+            "status_url": f'"http://{host.address}/server-status?auto"',
+            "reload_min_interval_s": "2.0",
+        },
+        "php_fpm": {
+            "command": f'["{program("php-fpm8.2")}", "-c", "{folder}/php.ini"]',
+            "config": f'"{folder}/fpm.conf"',
+            "pool": '"web"',
+            "drop_in": f'"{folder}/pool.d/zz-slackwater.conf"',
+            "reload_min_interval_s": "2.0",
+        },
+    }
+    text = (
+        f'node = "{host.name}"\npool = "{pool}"\nstate_dir = "{folder}/wsengine"\n[bus]\nurl = "nats://{bus}"\n'
+        f'[orders]\npublic_key = "{PUBLIC_FILE}"\n'
+    )
+    for section, settings in sections.items():
+        rows = {**settings, **knobs.get(section, {})}
+        text += f"[{section}]\n" + "".join(f"{name} = {value}\n" for name, value in rows.items())
+    return text
+
+
+def start_wsengine(lab: Lab, host: Host, nice: int = 0) -> Program:
+    """The one of this guest, with the settings that are there; `nice` below 0: before the web server's processes."""
+    engine = shutil.which(WSENGINE, path=f"{os.environ.get('PATH', '')}:{BIN}")
+    if engine is None:
+        raise LabError(f"{BIN}/{WSENGINE} is missing: run `make setup`")
+    command = [system_program("nice"), "-n", str(nice), engine, "run", "--config", str(host.folder / "wsengine.toml")]
+    argv = host.inside(command, lab.cgroups)
+    return lab.add(Program.start(f"{WSENGINE} of {host.name}", argv, host.folder / "wsengine.log"))
+
+
+def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Program]:
+    """One in each guest, beside the monitor."""
+    for host in lab.hosts:
+        (host.folder / "wsengine.toml").write_text(wsengine_toml(host, pool, bus, knobs))
+    return [start_wsengine(lab, host, nice) for host in lab.hosts]

@@ -1,0 +1,89 @@
+"""Starts programs in a cgroup and, if asked, in a network namespace; waits for what they should bring about."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.cluster.paths import LabError, system_program
+
+# The shell joins the cgroups and then becomes the program, so that no moment is spent outside them. nsenter and
+# not `ip netns exec`: the latter mounts a new /sys, in which there are no cgroups.
+JOIN = 'until [ "$1" = -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+
+
+def placed(argv: Sequence[str], procs_files: Sequence[str], netns: str | None = None) -> list[str]:
+    """The command that joins the cgroups and the namespace and then is `argv`."""
+    enter = [system_program("nsenter"), f"--net=/run/netns/{netns}"] if netns else []
+    return ["/bin/sh", "-c", JOIN, "lab", *procs_files, "--", *enter, *argv]
+
+
+def call(argv: Sequence[str]) -> str:
+    """Runs a short command and gives its output; raises LabError with what it said."""
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise LabError(f"`{' '.join(argv)}` failed with status {done.returncode}: {said}")
+    return done.stdout
+
+
+@dataclass
+class Program:
+    """A running program of the lab; what it writes is in `log`."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Program:
+        """Starts it in a session of its own: Ctrl-C reaches the lab alone, which then ends it in order."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, cwd="/", env=env
+            )
+        return cls(name, process, log)
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def said(self, lines: int = 12) -> str:
+        """The end of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n  ".join(text.splitlines()[-lines:])
+
+    def check(self) -> None:
+        """Raises LabError when it has ended."""
+        if not self.running:
+            raise LabError(f"{self.name} ended with status {self.process.returncode}:\n  {self.said()}")
+
+    def stop(self, wait_s: float = 5.0, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ends it, by SIGKILL when it has not gone after `wait_s`; gives its status."""
+        if self.running:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+
+def wait_until(
+    happened: Callable[[], bool], what: str, wait_s: float, *, watch: Sequence[Program] = (), poll_s: float = 0.05
+) -> float:
+    """Waits for an event and gives the seconds it took; raises LabError after `wait_s` or when a program ended."""
+    begin = time.monotonic()
+    while not happened():
+        for one in watch:
+            one.check()
+        if time.monotonic() - begin > wait_s:
+            logs = "".join(f"\n{one.name} says:\n  {one.said()}" for one in watch)
+            raise LabError(f"waited {wait_s:g} s in vain for: {what}{logs}")
+        time.sleep(poll_s)
+    return time.monotonic() - begin

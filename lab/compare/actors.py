@@ -1,0 +1,229 @@
+"""The policies in the lab: who sets the weights of the real HAProxy during a run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.controller import BUS_LISTEN, STATE_DIR, Controller, start_bus, start_monitors
+from lab.cluster.lab import Lab
+from lab.cluster.paths import LabError
+from lab.cluster.spawn import wait_until
+from lab.compare.agents import Agents
+from lab.compare.policies import INTERVAL_S, POLICIES, Look, Seen
+from lab.compare.scenarios import Scenario
+from lab.stories.record import Listener
+from slackwater.messages import Change, Sample, Verdict
+
+READY_S = 15.0
+BUS = f"nats://{BUS_LISTEN}"
+MONITOR = "slackwater-monitor of "
+
+
+class Actor(Protocol):
+    """One run's policy. `begin` and `end` bracket the run, warm-up included; `end` also after a `begin` that failed."""
+
+    def begin(self) -> None: ...
+
+    def noisy(self, lost: Mapping[int, float]) -> None:
+        """Who has a neighbour from now on (hosts count from 0), and the share of the host that it takes; only oracles
+        listen."""
+
+    def check(self) -> None:
+        """Raises LabError when it cannot go on."""
+
+    def end(self) -> None: ...
+
+    @property
+    def lines(self) -> Mapping[str, str]:
+        """What the balancer's line of a server has besides, by server."""
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """What the monitors said, if there were any."""
+
+    @property
+    def verdicts(self) -> Sequence[Verdict] | None:
+        """What the detector judged; None: there is none."""
+
+    @property
+    def turned(self) -> Sequence[Change]:
+        """What was changed in web servers."""
+
+
+class Passive:
+    """The balancer does all there is to do."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
+        self.lab, self.scenario, self.name = lab, scenario, name
+        self.stack = contextlib.ExitStack()
+        """Undoes what `begin` did, however far it came."""
+        self.lines: Mapping[str, str] = {}
+        self.listener: Listener | None = None
+        self.judged: Listener | None = None
+        self.changes: Listener | None = None
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        return list(self.listener.heard) if self.listener is not None else []
+
+    @property
+    def verdicts(self) -> Sequence[Verdict] | None:
+        return list(self.judged.heard) if self.judged is not None else None
+
+    @property
+    def turned(self) -> Sequence[Change]:
+        return [one for one in self.changes.heard if one.by == "wsengine" and one.applied] if self.changes else []
+
+    def listen(self) -> None:
+        """To monitors and detector, until the end of the run."""
+        self.listener = self.stack.enter_context(Listener(BUS))
+        self.judged = self.stack.enter_context(Listener(BUS, "verdict"))
+
+    def begin(self) -> None:
+        pass
+
+    def noisy(self, lost: Mapping[int, float]) -> None:
+        pass
+
+    def check(self) -> None:
+        for one in (self.listener, self.judged, self.changes):
+            if one is not None:
+                one.check()
+
+    def end(self) -> None:
+        self.stack.close()
+
+
+class Knowing(Passive):
+    """The oracle: it knows what every host can do, and what its neighbour takes of that."""
+
+    def noisy(self, lost: Mapping[int, float]) -> None:
+        own = self.lab.settings.quota_cores
+        quotas = self.scenario.quotas or [own] * len(self.lab.hosts)
+        seen = [
+            Seen(
+                host.name,
+                BASE_WEIGHT,
+                noisy=number in lost,
+                capacity=BASE_WEIGHT * quota / own * (1.0 - lost.get(number, 0.0)),
+            )
+            for number, (host, quota) in enumerate(zip(self.lab.hosts, quotas, strict=True))
+        ]
+        set_weights(self.lab, POLICIES[self.name].make()(Look(0.0, seen, self.scenario.load)).weights)
+
+
+class Serving(Passive):
+    """Slackwater itself: the real controller and monitors."""
+
+    def begin(self) -> None:
+        shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
+        controller = Controller(self.lab, "act")
+        self.stack.callback(stop_programs, self.lab, MONITOR)
+        self.stack.callback(controller.stop)
+        controller.start()
+        self.listen()
+
+
+class Looking(Passive):
+    """A peer that decides once a second on what the monitors say; weights are set on HAProxy's admin socket."""
+
+    def begin(self) -> None:
+        self._decide = POLICIES[self.name].make()
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self.stack.callback(stop_programs, self.lab, "nats-server")
+        start_bus(self.lab)
+        self.listener = listener = self.stack.enter_context(Listener(BUS))
+        self.stack.callback(stop_programs, self.lab, MONITOR)
+        start_monitors(self.lab)
+        names = {host.name for host in self.lab.hosts}
+        wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=self.lab.programs)
+        thread = threading.Thread(target=self._run, args=(listener,), name=self.name, daemon=True)
+        self.stack.callback(thread.join, 5.0)
+        self.stack.callback(self._over.set)
+        thread.start()
+
+    def _run(self, listener: Listener) -> None:
+        at = len(listener.heard)
+        weights = {host.name: BASE_WEIGHT for host in self.lab.hosts}
+        try:
+            while not self._over.wait(INTERVAL_S):
+                fresh = listener.heard[at:]
+                at += len(fresh)
+                look = look_of(time.monotonic(), fresh, weights)
+                weights = self._decide(look).weights
+                self._put(weights)
+        except Exception as error:
+            self._error = error
+
+    def _put(self, weights: dict[str, int]) -> None:
+        set_weights(self.lab, weights)
+
+    def check(self) -> None:
+        super().check()
+        if self._error is not None:
+            raise LabError(f"the policy {self.name} stopped: {self._error!r}")
+
+
+class Answering(Looking):
+    """A peer whose weights HAProxy itself fetches, by `agent-check`: an agent for each host answers with a share."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
+        super().__init__(lab, scenario, name)
+        self._agents = self.stack.enter_context(
+            Agents([host.name for host in lab.hosts], inter_ms=round(1e3 * INTERVAL_S))
+        )
+        self.lines = self._agents.lines
+
+    def _put(self, weights: dict[str, int]) -> None:
+        self._agents.say({server: round(100 * weight / BASE_WEIGHT) for server, weight in weights.items()})
+
+
+def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:
+    """What one interval's Samples say of each server; `weights` are those of now."""
+    seen = []
+    for server, weight in weights.items():
+        mine = [one for one in samples if one.node == server]
+        counts = [(one.traffic.rps or 0.0) * one.period_s if one.traffic else 0.0 for one in mine]
+        times = [one.traffic.rt_mean_ms if one.traffic else None for one in mine]
+        timed = [(count, ms) for count, ms in zip(counts, times, strict=True) if ms is not None and count > 0]
+        used = [one.cpu.utilisation for one in mine if one.cpu is not None and one.cpu.utilisation is not None]
+        whole = math.fsum(count for count, _ in timed)
+        seen.append(
+            Seen(
+                server,
+                BASE_WEIGHT,
+                weight,
+                requests=round(math.fsum(counts)),
+                rt_mean_ms=math.fsum(count * ms for count, ms in timed) / whole if whole else None,
+                cpu_idle=1.0 - math.fsum(used) / len(used) if used else None,
+            )
+        )
+    return Look(now_s, seen)
+
+
+def set_weights(lab: Lab, weights: dict[str, int]) -> None:
+    """Sets those that are not as wanted. Raises LabError."""
+    now = lab.balancer.snapshot().weight
+    for server, weight in weights.items():
+        if now[server] != weight:
+            lab.balancer.set_weight(server, weight)
+
+
+def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
+    """Ends the lab's programs of this name, all at a time."""
+    mine = [one for one in lab.programs if one.name.startswith(prefix)]
+    for one in mine:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.terminate()
+    for one in mine:
+        with contextlib.suppress(ProcessLookupError):
+            one.stop(wait_s)
+        lab.programs.remove(one)

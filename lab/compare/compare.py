@@ -1,0 +1,80 @@
+"""A comparison: runs its plan in the lab, one run after the other, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from lab.cluster import machine
+from lab.cluster.lab import Lab, LabSettings
+from lab.compare import plan as plans
+from lab.compare import recording
+from lab.compare.plan import CompareError, Plan, Run
+from lab.compare.runner import one_run
+from lab.compare.scenarios import SCENARIOS
+from lab.stories.scenario import capacity_rps
+
+Say = Callable[[str], None]
+CAPACITIES = 3
+"""The capacity is the median of so many measurements."""
+
+
+def begin(folder: Path, asked: Plan) -> Plan:
+    """The plan to go on with: the one in the folder, if it asks the same, or this one, which is then written.
+
+    Raises CompareError when the folder holds another comparison.
+    """
+    if not (folder / plans.FILE).exists():
+        plans.save(folder, asked)
+        return asked
+    found = plans.load(folder)
+    if not found.same_question(asked):
+        raise CompareError(
+            f"{folder}: it holds another comparison ({len(found.runs)} runs, seed {found.seed}); expected the same"
+            " scenarios, policies, rounds and seed to go on with, or an empty folder"
+        )
+    return found
+
+
+def run(folder: Path, made: Plan, say: Say, until_mono_s: float = float("inf")) -> None:
+    """Runs what is not recorded yet; after `until_mono_s` no further run is begun. Raises LabError."""
+    left = [one for one in made.runs if not recording.done(folder, one)]
+    if len(left) < len(made.runs):
+        say(f"going on: {len(made.runs) - len(left)} of {len(made.runs)} runs are recorded")
+    took_s: list[float] = []
+    while left:
+        app = SCENARIOS[left[0].scenario].app
+        with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app, retunable=True), say) as lab:
+            made = _measure_capacity(folder, made, lab, app, say)
+            while left and SCENARIOS[left[0].scenario].app == app:
+                expected_s = max(took_s, default=0.0)
+                if time.monotonic() + expected_s > until_mono_s:
+                    say(f"time is up: {len(left)} of {len(made.runs)} runs are left; the same command goes on")
+                    return
+                began = time.monotonic()
+                _one(lab, left.pop(0), folder, made, say)
+                took_s.append(time.monotonic() - began)
+                mean_s = sum(took_s) / len(took_s)
+                say(f"{len(made.runs) - len(left)} of {len(made.runs)}; about {mean_s * len(left) / 60:.0f} min left")
+
+
+def _one(lab: Lab, one: Run, folder: Path, made: Plan, say: Say) -> None:
+    say(f"round {one.round}: {one.scenario}, {one.policy}")
+    one_run(lab, one, folder, made.capacity_rps[SCENARIOS[one.scenario].app])
+
+
+def _measure_capacity(folder: Path, made: Plan, lab: Lab, app: str, say: Say) -> Plan:
+    """The plan with the application's capacity: all runs ask for shares of one and the same number."""
+    if app in made.capacity_rps:
+        return made
+    found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
+    say(f"{app}: capacity {found:g} requests/s in calm")
+    made = msgspec.structs.replace(
+        made, capacity_rps={**made.capacity_rps, app: found}, machine=made.machine or machine.describe(lab)
+    )
+    plans.save(folder, made)
+    return made

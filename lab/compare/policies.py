@@ -1,0 +1,315 @@
+"""Policies as decisions on what was seen: no sockets, no clocks; the same looks give the same answers.
+
+Peers are built from their documentation, which each names, and tuned in their favour where the documented default could
+not work on a pool of three servers; what was tuned stands in the table that `POLICIES` is.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lbengine.backends.haproxy.algorithms import effect
+from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.baseline import Baseline
+from lbengine.decision.decide import View, decide
+from lbengine.decision.guard import limit
+from lbengine.decision.ramp import Position
+from lbengine.decision.residual import in_flight
+from lbengine.laws.laws import optimal
+from slackwater.config import Law, LbengineSettings, PoolSettings
+from slackwater.messages import Verdict
+
+INTERVAL_S = 1.0
+"""Peers look once a second; Envoy's `interval` is 10 s and the usual agent-inter 2 s, which would be to our favour."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One server at a look; what is of a time is of the time since the look before."""
+
+    server: str
+    baseline: int = 100
+    weight: int = 100
+    requests: int = 0
+    """Answered since the look before."""
+    rt_mean_ms: float | None = None
+    cpu_idle: float | None = None
+    """Share of its CPU that is not used, as the server itself sees it."""
+    noisy: bool = False
+    """This and the next are for the oracle only."""
+    capacity: float | None = None
+    """What it can do now, noise included, in the unit of the baselines; None: as much as its baseline."""
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """All servers at a time."""
+
+    now_s: float
+    servers: Sequence[Seen]
+    load: float | None = None
+    """Share of the pool's capacity in calm that is asked for; the oracle knows it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Weights by server, and knobs of the web server by server and name."""
+
+    weights: dict[str, int]
+    knobs: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+class Decider(Protocol):
+    """Answers looks one after the other; what it remembers is its own."""
+
+    def __call__(self, look: Look) -> Answer: ...
+
+
+class Keeps:
+    """The baseline weights, always: what the balancer does by itself is the policy."""
+
+    def __call__(self, look: Look) -> Answer:
+        return Answer({one.server: one.baseline for one in look.servers})
+
+
+class AgentCheck:
+    """Weights by idle CPU: an agent answers `75%` when three quarters of the CPU are idle, and HAProxy sets that share
+    of the configured weight (HAProxy Configuration Manual 2.6, `agent-check`: "an ASCII representation of a positive
+    integer percentage"; loadbalancer.org's feedback agent for Linux answers with vmstat's idle column).
+
+    Tuned: never below 1%, since all servers at 0% would be no server.
+    """
+
+    def __call__(self, look: Look) -> Answer:
+        weights = {}
+        for one in look.servers:
+            percent = 100 if one.cpu_idle is None else max(1, math.floor(100 * min(max(one.cpu_idle, 0.0), 1.0)))
+            weights[one.server] = max(1, round(one.baseline * percent / 100))
+        return Answer(weights)
+
+
+class Outlier:
+    """Ejection of outliers as Envoy's documentation has it (Envoy, "Outlier detection", success rate): at each interval
+    a host beyond `stdev_factor` standard deviations of the mean over all hosts is ejected for `base_ejection_s` times
+    the number of its ejections, at most `max_share` of the hosts at a time but always one. A host that stays in for an
+    interval has its number lowered by one.
+
+    Envoy looks at success rates, and noise makes no errors: here it is the mean response time, as the documentation
+    names latency as an axis that outliers may be on. Tuned for small pools: in a pool of n hosts none can be further
+    than √(n-1) deviations from the mean, so Envoy asks for 5 hosts and 1.9; here 3 hosts are enough with 1.2, if the
+    host is also `times` as slow as the median (or any two of three would eject the third). Up to half of the hosts
+    rather than 10%, ejections of 5 s rather than 30 s, a volume of 20 requests rather than 100.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = INTERVAL_S,
+        stdev_factor: float = 1.9,
+        small_factor: float = 1.2,
+        times: float = 2.0,
+        base_ejection_s: float = 5.0,
+        max_share: float = 0.5,
+        volume: int = 20,
+        least_hosts: int = 3,
+    ) -> None:
+        self._interval_s, self._base_s, self._max_share = interval_s, base_ejection_s, max_share
+        self._factors, self._times = (stdev_factor, small_factor), times
+        self._volume, self._least_hosts = volume, least_hosts
+        self._next_s = -math.inf
+        self._until_s: dict[str, float] = {}
+        self._number: dict[str, int] = {}
+
+    def __call__(self, look: Look) -> Answer:
+        if look.now_s >= self._next_s:
+            self._next_s = look.now_s + self._interval_s
+            self._sweep(look)
+        return Answer({one.server: 0 if one.server in self._until_s else one.baseline for one in look.servers})
+
+    def _sweep(self, look: Look) -> None:
+        for server in [one for one, until_s in self._until_s.items() if until_s <= look.now_s]:
+            del self._until_s[server]
+        times = {
+            one.server: one.rt_mean_ms
+            for one in look.servers
+            if one.rt_mean_ms is not None and one.requests >= self._volume and one.server not in self._until_s
+        }
+        out = self._beyond(times)
+        for server in times.keys() - set(out):
+            self._number[server] = max(0, self._number.get(server, 0) - 1)
+        for server in out:
+            allowed = max(1, math.floor(self._max_share * len(look.servers)))
+            if len(self._until_s) < allowed:
+                self._number[server] = self._number.get(server, 0) + 1
+                self._until_s[server] = look.now_s + self._base_s * self._number[server]
+
+    def _beyond(self, times: Mapping[str, float]) -> list[str]:
+        """The outliers, slowest first."""
+        if len(times) < self._least_hosts:
+            return []
+        mean, deviation = statistics.fmean(times.values()), statistics.pstdev(times.values())
+        limit_ms = mean + self._factors[len(times) < 5] * deviation
+        slow_ms = self._times * statistics.median(times.values())
+        return sorted((one for one in times if times[one] > max(limit_ms, slow_ms)), key=lambda one: -times[one])
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Knows the noise, the load and what each server can do: it drains noisy servers at the onset as long as the others
+    can carry everything, and else splits the load for the least mean response time (`lbengine.laws.laws.optimal`).
+
+    On `leastconn` a weight says how many requests a server should hold, by Little's law r·T, and r/(μ - r) under
+    processor sharing.
+    """
+
+    balance: str = "roundrobin"
+
+    ROOM = 0.95
+
+    def __call__(self, look: Look) -> Answer:
+        base = {one.server: one.baseline for one in look.servers}
+        if look.load is None or not any(one.noisy for one in look.servers):
+            return Answer(base)
+        total = look.load * sum(base.values())
+        able = [float(one.baseline if one.capacity is None else one.capacity) for one in look.servers]
+        quiet = [0.0 if one.noisy else mu for one, mu in zip(look.servers, able, strict=True)]
+        if total <= self.ROOM * sum(quiet):
+            able = quiet
+        if sum(able) <= 0.0:
+            return Answer(base)
+        wanted = optimal(able, total)
+        if effect(self.balance) == "concurrency":
+            wanted = [in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
+        most = max(wanted)
+        return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Slackwater's own decision, by one of its laws: `lbengine.decision.decide`."""
+
+    law: Law
+    positions: dict[str, Position] = field(default_factory=dict)
+    balance: str = "roundrobin"
+    knobs: bool = False
+    """Also the second stage's knobs, for servers in an episode that is `LONG_S` old."""
+
+    LONG_S = 10.0
+
+    def __call__(self, look: Look) -> Answer:
+        for one in look.servers:
+            self.positions.setdefault(one.server, Position(one.weight))
+        snapshot = Snapshot(1, 0, 0, "", False, self.balance, "", tuple(map(_server, look.servers)))
+        rates = {one.server: one.verdict.rps for one in look.servers if one.verdict and one.verdict.rps is not None}
+        view = View(
+            snapshot=snapshot,
+            baselines={one.server: Baseline(one.baseline, one.baseline) for one in look.servers},
+            positions=self.positions,
+            yielded=frozenset(),
+            verdicts={one.server: one.verdict for one in look.servers if one.verdict is not None},
+            waiting=False,
+            rates=rates or None,
+            total_rps=sum(rates.values()) if len(rates) == len(look.servers) else None,
+            now_s=look.now_s,
+        )
+        pool = PoolSettings(name="web", backend="web", socket="/none", law=self.law)
+        for name, decision in decide(view, pool, LbengineSettings()).servers.items():
+            self.positions[name] = decision.position
+        weights = {one.server: self.positions[one.server].weight for one in look.servers}
+        return Answer(weights, _knobs(_slow(look, self.LONG_S), len(look.servers)) if self.knobs else {})
+
+
+class WebServerOnly:
+    """IC²: the web server is reconfigured, the balancer is left alone (A. K. Maji, S. Mitra, B. Zhou, S. Bagchi, A.
+    Verma: "Mitigating Interference in Cloud Services by Middleware Reconfiguration", Middleware 2014, as ICE's slides
+    compare themselves with it): during interference MaxClients falls, KeepAliveTimeout and php-fpm's children rise.
+
+    Tuned: it has our detector instead of its own, which takes 15 to 20 s; and what was turned stays so until there was
+    no sign of interference for `LEAVE_AFTER_S`, since a reload to and fro costs more than a wrong value.
+    """
+
+    LEAVE_AFTER_S = 5.0
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+
+    def __call__(self, look: Look) -> Answer:
+        for one in _slow(look, 0.0):
+            self._until_s[one] = look.now_s + self.LEAVE_AFTER_S
+        slow = [one.server for one in look.servers if look.now_s < self._until_s.get(one.server, -math.inf)]
+        return Answer({one.server: one.baseline for one in look.servers}, _knobs(slow, len(look.servers)))
+
+
+KNOBS: dict[str, tuple[int, int]] = {
+    "php_fpm.max_children": (4, 16),
+    "apache.max_request_workers": (512, 256),
+    "apache.keepalive_timeout": (60, 120),
+}
+"""Name as wsengine has it -> the lab's value in calm, value beside a neighbour. Directions as IC² and ICE have them
+(ICE's slide 13: least latency at MaxClients 8 with 2 children in calm, at 4 with 4 beside LLCProbe: workers halved);
+children as many as serve best beside LLCProbe in this lab (docs/second-stage.md), which is to their favour, and first
+asked for: what became of a full Apache is only known when the requests before that question are answered."""
+
+
+def _slow(look: Look, after_s: float) -> list[str]:
+    """Servers whose interference is `after_s` old."""
+    return [
+        one.server
+        for one in look.servers
+        if one.verdict is not None
+        and one.verdict.state == "interference"
+        and one.verdict.time_unix_s - one.verdict.since_unix_s >= after_s
+    ]
+
+
+def _knobs(slow: Sequence[str], servers: int) -> dict[str, dict[str, int]]:
+    """Knobs of slow servers; of at most half of all, as with weights."""
+    return {server: {name: values[1] for name, values in KNOBS.items()} for server in slow[: limit(servers, 0.5)]}
+
+
+def _server(one: Seen) -> Server:
+    return Server(
+        name=one.server,
+        status="UP",
+        available=True,
+        backup=False,
+        weight=one.weight,
+        configured=one.baseline,
+        in_flight=0,
+        queued=0,
+        requests=one.requests,
+        rt_mean_ms=one.rt_mean_ms,
+        errors=0,
+        agent_check=False,
+        srv_record=False,
+        cookie="",
+    )
+
+
+@dataclass(frozen=True)
+class Described:
+    """A policy: the balance algorithm it runs on, and what makes its decisions."""
+
+    balance: str
+    make: Callable[[], Decider]
+    source: str
+
+
+POLICIES: dict[str, Described] = {
+    "static": Described("roundrobin", Keeps, "HAProxy's `roundrobin` with its configured weights"),
+    "leastconn": Described("leastconn", Keeps, "HAProxy's `leastconn` with its configured weights"),
+    "random2": Described("random(2)", Keeps, "HAProxy's `random(2)`: the less loaded of two that are drawn"),
+    "agent-check": Described("roundrobin", AgentCheck, "HAProxy's `agent-check`, loadbalancer.org's feedback agent"),
+    "outlier": Described("roundrobin", Outlier, "Envoy's outlier detection, on response times"),
+    "wsengine-only": Described("roundrobin", WebServerOnly, "IC², Middleware 2014, with our detector"),
+    "ice": Described("roundrobin", lambda: Ours("ice", knobs=True), "ICE, ICAC 2015: threshold law and knobs"),
+    "slackwater": Described("roundrobin", lambda: Ours("optimal"), "this project, as it comes"),
+    "slackwater-lc": Described("leastconn", lambda: Ours("optimal", balance="leastconn"), "the same on `leastconn`"),
+    "oracle": Described("roundrobin", Oracle, "knows when and where the noise is, and what each server can do"),
+    "oracle-lc": Described("leastconn", lambda: Oracle("leastconn"), "the same on `leastconn`"),
+}

@@ -1,0 +1,123 @@
+"""What a run leaves behind, in Parquet: every request, every weight, and what is needed to make all figures again.
+
+`NNNN.parquet`: a request a row (`due_s` from the run's begin, `seconds`, `status`); the file's metadata has the run,
+its marks and what was lost. `NNNN-weights.parquet`: the balancer 20 times a second (`at_s`, `server`, `weight`,
+`requests`). `NNNN-verdicts.parquet`: what the detector judged, where the policy had one (`at_s`, `server`, `state`).
+`NNNN-samples.parquet`: the monitors' Samples where the policy had any, labelled, as `slackwater record` writes them.
+The first is written last: a run is there when it is. Recordings of earlier versions lack Verdicts and some facts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from detector.features.columns import Floats, Ints
+from lab.compare.plan import CompareError, Run
+
+KEY = b"slackwater-compare"
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Instants of a run in seconds from its begin."""
+
+    calm_s: float
+    on_s: float
+    """The first neighbour is loud."""
+    off_s: float
+    """The last one has ended."""
+    end_s: float
+
+
+@dataclass
+class Recorded:
+    """One run. Arrays of requests, and of looks at the balancer."""
+
+    run: Run
+    marks: Marks
+    lost: int
+    """Requests without any response."""
+    due_s: Floats
+    seconds: Floats
+    status: Ints
+    weights: list[tuple[float, str, int, int]] = field(default_factory=list)
+    """(at_s, server, weight, requests so far)"""
+    verdicts: list[tuple[float, str, str]] | None = None
+    """(at_s, server, state), in order of time; None: there was no detector, or an earlier version recorded."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+LOOKS = ("at_s", "server", "weight", "requests")
+JUDGED = ("at_s", "server", "state")
+
+
+def path_of(folder: Path, number: int, what: str = "") -> Path:
+    """The file of a run's requests, or of its `weights`, `verdicts` or `samples`."""
+    return folder / RUNS / (f"{number:04d}-{what}.parquet" if what else f"{number:04d}.parquet")
+
+
+def done(folder: Path, run: Run) -> bool:
+    """Whether a run is recorded."""
+    return path_of(folder, run.number).exists()
+
+
+def write(folder: Path, recorded: Recorded) -> None:
+    """Writes a run; it counts as done afterwards. Raises OSError."""
+    number = recorded.run.number
+    path = path_of(folder, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path_of(folder, number, "weights"), _columns(LOOKS, recorded.weights))
+    if recorded.verdicts is not None:
+        _write(path_of(folder, number, "verdicts"), _columns(JUDGED, recorded.verdicts))
+    about = {
+        "run": msgspec.to_builtins(recorded.run),
+        "marks": asdict(recorded.marks),
+        "lost": recorded.lost,
+        "facts": recorded.facts,
+    }
+    table = pa.table({"due_s": recorded.due_s, "seconds": recorded.seconds, "status": recorded.status})
+    _write(path, table.replace_schema_metadata({KEY: json.dumps(about).encode()}))
+
+
+def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Any:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return pa.table(dict(zip(names, map(list, columns), strict=True)))
+
+
+def _write(path: Path, table: Any) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    pq.write_table(table, draft, compression="zstd")
+    draft.replace(path)
+
+
+def _rows(path: Path, names: Sequence[str]) -> list[Any]:
+    return [tuple(row[name] for name in names) for row in pq.read_table(path).to_pylist()]
+
+
+def read(folder: Path, run: Run) -> Recorded:
+    """Reads a run. Raises CompareError for a file that is damaged or of another comparison."""
+    path = path_of(folder, run.number)
+    judged = path_of(folder, run.number, "verdicts")
+    try:
+        table = pq.read_table(path)
+        about = json.loads(table.schema.metadata[KEY])
+        found = msgspec.convert(about["run"], Run)
+        marks = msgspec.convert(about["marks"], Marks)
+        weights = _rows(path_of(folder, run.number, "weights"), LOOKS)
+        verdicts = _rows(judged, JUDGED) if judged.exists() else None
+        due_s, seconds, status = (np.asarray(table[name]) for name in ("due_s", "seconds", "status"))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise CompareError(f"{path}: not a run of a comparison: {error!r}") from None
+    if found != run:
+        raise CompareError(f"{path}: it is of {found}; the plan says {run}")
+    return Recorded(run, marks, int(about["lost"]), due_s, seconds, status, weights, verdicts, about["facts"])

@@ -1,0 +1,117 @@
+"""What happens in a comparison, as one table: who is loud, when and how, and how much is asked for meanwhile.
+
+Times are in seconds from the begin of a run's disturbed phase; before it there is calm, after it calm again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIND = "llcprobe"
+"""The paper's LLCProbe, unless a scenario says otherwise."""
+CALM_S = 6.0
+AFTER_S = 6.0
+
+
+@dataclass(frozen=True)
+class Loud:
+    """A neighbour beside a host (numbered from 0)."""
+
+    host: int
+    begin_s: float
+    end_s: float
+    kind: str = KIND
+    intensity: float = 1.0
+    lost: float = 0.5
+    """Share of the host's CPU that it takes while both want all of it: a half, as one neighbour as large as the server
+    does; more, as several neighbours do."""
+
+    @property
+    def weight(self) -> int:
+        """Its share as cgroups have it, against the server's 100."""
+        return round(100.0 * self.lost / (1.0 - self.lost))
+
+
+@dataclass(frozen=True)
+class Surge:
+    """More requests for a while: a share of the pool's capacity on top."""
+
+    share: float
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One line of the table, for a pool of three hosts."""
+
+    what: str
+    loud: tuple[Loud, ...]
+    seconds: float = 20.0
+    load: float = 0.5
+    """Share of the pool's capacity in calm."""
+    surges: tuple[Surge, ...] = ()
+    clients: int | None = None
+    """Closed loop of so many clients, no faster than `load`; None: open loop."""
+    quotas: tuple[float, ...] = ()
+    """Cores of each host; empty: all alike."""
+    app: str = "events"
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """Who has a neighbour at some time."""
+        return frozenset(one.host for one in self.loud)
+
+
+def _all_of(*hosts: int, seconds: float = 20.0, lost: float = 0.5) -> tuple[Loud, ...]:
+    return tuple(Loud(host, 0.0, seconds, lost=lost) for host in hosts)
+
+
+BURSTS = tuple(Loud(0, at, at + 2.0) for at in (0.0, 7.0, 14.0, 21.0))
+RAMP = tuple(
+    Loud(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
+)
+STRESS = tuple(
+    Loud(host, 6.0 * number, 6.0 * number + 5.0, kind)
+    for number, (host, kind) in enumerate(
+        ((0, "stress-cache"), (1, "stress-stream"), (0, "stress-vm"), (1, "stress-hdd"), (0, "stress-cpu"))
+    )
+)
+MIXED = (Loud(0, 0.0, 8.0, "llcprobe"), Loud(1, 8.0, 16.0, "dcopy"), Loud(0, 16.0, 24.0, "cpu"))
+DEVICES = (Loud(0, 0.0, 7.0, "disk"), Loud(1, 8.0, 15.0, "pagecache"), Loud(0, 16.0, 23.0, "flood"))
+
+SCENARIOS: dict[str, Scenario] = {
+    "one": Scenario("one of three noisy", _all_of(0)),
+    "one-closed": Scenario("one of three noisy, closed loop of 24 clients", _all_of(0), clients=24),
+    "one-70": Scenario("one of three noisy, 70% of its host lost", _all_of(0, lost=0.7)),
+    "one-severe": Scenario("one of three noisy, 85% of its host lost", _all_of(0, lost=0.85)),
+    "one-severe-closed": Scenario(
+        "one of three noisy, 85% of its host lost, closed loop of 24 clients", _all_of(0, lost=0.85), clients=24
+    ),
+    "two": Scenario("two of three noisy", _all_of(0, 1)),
+    "all": Scenario("all noisy", _all_of(0, 1, 2)),
+    "bursts": Scenario("2 s on, 5 s off beside one", BURSTS, seconds=28.0),
+    "slow-ramp": Scenario("noise that grows beside one", RAMP, seconds=25.0),
+    "flash-crowd": Scenario("a crowd comes while one is noisy", _all_of(0), load=0.3, surges=(Surge(0.3, 6.0, 14.0),)),
+    "mixed": Scenario("three kinds, one after the other, beside two hosts", MIXED, seconds=24.0),
+    "devices": Scenario("disk, page cache and network flooded, 7 s each, beside two hosts", DEVICES, seconds=23.0),
+    "stress": Scenario("stress-ng's cache, stream, vm, hdd and cpu, 5 s each, beside two hosts", STRESS, seconds=29.0),
+    "uneven-hosts": Scenario(
+        "hosts of 0.3, 0.4 and 0.5 core, the middle one noisy", _all_of(1), quotas=(0.3, 0.4, 0.5)
+    ),
+    "load-20": Scenario("one of three noisy at 20% load", _all_of(0), load=0.2),
+    "load-80": Scenario("one of three noisy at 80% load", _all_of(0), load=0.8),
+    "long": Scenario("an episode of a minute", _all_of(0, seconds=60.0), seconds=60.0),
+    "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
+}
+"""By name."""
+
+SEVERITY: dict[str, float] = {"one": 0.5, "one-70": 0.7, "one-severe": 0.85}
+"""Scenarios that differ in nothing but the share of the host that is lost."""
+
+ELSEWHERE: dict[str, str] = {
+    "streaming": "its balancer is IPVS, in a guest of its own: `STREAMING_JSON=FILE pytest"
+    " tests/lab/test_compare_streaming.py` measures frame delays with static weights and with lbengine's, from played"
+    " Verdicts"
+}
+"""Scenarios that a comparison does not run, with the reason and what does."""

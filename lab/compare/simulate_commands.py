@@ -1,0 +1,171 @@
+"""The command `slackwater lab simulate`."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from typing import Any
+
+import click
+from rich.table import Table
+
+from lab.cluster.terminal import console
+
+MANY = 50
+"""Up to so many servers every request is simulated, above it every decision cycle."""
+MANY_MORE = 200
+"""Above so many servers a Sample and a decision come once a second."""
+AUTO = "auto"
+BALANCES = ("roundrobin", "leastconn", "random2")
+
+
+GIVEN = "slackwater.simulate.given"
+
+
+class Remembering(click.Command):
+    """Keeps the words that it was called with, for what it writes to say how it was made."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    cls=Remembering,
+    epilog="Example: slackwater lab simulate --servers 10 --servers 100 --noisy 0.1 --noisy 0.3 --json out.json",
+)
+@click.option("--servers", multiple=True, type=click.IntRange(2, 20_000), help="Again for more.  [default: 10]")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(["static", "slackwater", "ice", "oracle"]),
+    help="Again for more.  [default: static, slackwater, oracle]",
+)
+@click.option(
+    "--model",
+    type=click.Choice([AUTO, "requests", "cycles"]),
+    default=AUTO,
+    show_default=True,
+    help=f"Each request, or each decision; auto: requests up to {MANY} servers.",
+)
+@click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True)
+@click.option("--balancers", multiple=True, type=click.IntRange(1), help="Sharing the servers; again.  [default: 1]")
+@click.option("--load", "loads", multiple=True, type=float, help="Share of the pool's capacity; again.  [default: 0.5]")
+@click.option("--noisy", multiple=True, type=float, help="Share of servers noisy at a time; again.  [default: 0.1]")
+@click.option(
+    "--taken", type=float, default=0.8, show_default=True, help="Share of a noisy server's speed that is gone."
+)
+@click.option("--episode", "episode_s", type=float, default=30.0, show_default=True, help="Mean seconds; 0: for ever.")
+@click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured, after 30 s of warm-up.")
+@click.option("--period", "period_s", type=float, help=f"Seconds  [default: 0.2, above {MANY_MORE} servers 1]")
+@click.option("--delay", "delays", multiple=True, type=float, help="Of Samples, in seconds; again.  [default: 0.02]")
+@click.option("--loss", "losses", multiple=True, type=float, help="Share of Samples lost; again.  [default: 0]")
+@click.option(
+    "--capacity", "capacity_rps", type=float, default=250.0, show_default=True, help="Requests/s of a server."
+)
+@click.option("--spread", type=float, default=0.0, show_default=True, help="Of capacities: deviation over mean.")
+@click.option("--cost-cv2", type=float, default=1.0, show_default=True, help="Of requests' cost: variance over mean².")
+@click.option(
+    "--clients", type=click.IntRange(0), default=0, show_default=True, help="Closed loop of so many; 0: open."
+)
+@click.option(
+    "--quota", "quota_cores", type=float, default=0.0, show_default=True, help="Servers are cgroups of so many cores."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
+@click.option("--thresholds", is_flag=True, help="Judge by the stated thresholds instead of the shipped model.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - : stdout.")
+def simulate(
+    servers: tuple[int, ...],
+    policies: tuple[str, ...],
+    model: str,
+    balancers: tuple[int, ...],
+    loads: tuple[float, ...],
+    noisy: tuple[float, ...],
+    delays: tuple[float, ...],
+    losses: tuple[float, ...],
+    period_s: float | None,
+    thresholds: bool,
+    json_file: str | None,
+    **given: Any,
+) -> None:
+    """Run the detector and the laws against a model of 10 to 10,000 servers.
+
+    Options that may be given again are combined: every value of one with every value of the others. What is not of the
+    chosen model is refused. Costs are CPU time of this machine for one decision cycle.
+    """
+    from detector.service import choose_model
+    from lab.commands import say, write_json
+    from lab.compare import source
+    from lab.sim import cycles, requests
+    from lab.sim.setup import Setup
+    from slackwater.config import DetectorSettings
+
+    judge_by = choose_model(DetectorSettings(model="thresholds" if thresholds else ""))
+    runs = list(
+        itertools.product(
+            servers or (10,), balancers or (1,), loads or (0.5,), noisy or (0.1,), delays or (0.02,), losses or (0.0,)
+        )
+    )
+    plans = []
+    for count, lbs, load, share, delay_s, loss in runs:
+        chosen = ("requests" if count <= MANY else "cycles") if model == AUTO else model
+        only = [name for name in ("clients", "quota_cores") if given[name]] + ["cost_cv2"] * (given["cost_cv2"] != 1.0)
+        if chosen == "cycles" and only:
+            raise click.UsageError(f"{only[0]} is of the request-level model: expected `--model requests` with it")
+        setup = Setup(
+            servers=count,
+            balancers=lbs,
+            load=load,
+            noisy=share,
+            delay_s=delay_s,
+            loss=loss,
+            period_s=period_s or (0.2 if count <= MANY_MORE else 1.0),
+            **given,
+        )
+        plans += [(setup, policy, chosen) for policy in policies or ("static", "slackwater", "oracle")]
+    outcomes = []
+    began = time.monotonic()
+    for number, (setup, policy, chosen) in enumerate(plans, start=1):
+        outcomes.append((cycles if chosen == "cycles" else requests).simulate(setup, policy, judge_by, say))
+        left_s = (time.monotonic() - began) / number * (len(plans) - number)
+        say(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
+    found = [one.as_json() for one in outcomes]
+    if json_file:
+        command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
+        write_json({"command": command, "commit": source.commit(), "runs": found}, json_file)
+        if json_file == "-":
+            return
+    for one in tables(found):
+        console().print(one)
+
+
+RUN = ("run", "model", "policy", "servers", "balancers", "load", "noisy")
+FELT = ("mean ms", "p50 ms", "p95 ms", "p99 ms", "failed")
+DECIDED = ("answered s", "missed", "false", "turns/h", "detector ms", "lbengine ms", "model ms", "of a core", "late")
+
+
+def tables(runs: list[dict[str, Any]]) -> list[Table]:
+    """What users felt, and how it was decided: a run a row. `answered`: median from an episode's begin to the first
+    weight; `turns/h`: changes of direction per server and hour; the last: median CPU time of a cycle by
+    part, and of the whole run over its simulated time; `late`: cycles that took longer than their period, after
+    learning."""
+    felt = Table(*RUN, *FELT, title="what users felt", box=None)
+    decided = Table("run", "policy", *DECIDED, title="how it was decided", box=None)
+    for number, run in enumerate(runs, start=1):
+        setup, users, costs = run["setup"], run["felt"], run["cost_ms"]
+        about = [number, run["model"], run["policy"], *(setup[key] for key in RUN[3:])]
+        times = [_shown(users[key]) for key in ("mean_ms", "p50_ms", "p95_ms", "p99_ms")]
+        felt.add_row(*map(str, about), *times, f"{users['failed_share']:.2%}")
+        calls = [_shown(run["detection_s"]["p50"], ".2f"), run["missed"], run["false_reductions"]]
+        calls += [f"{run['turns_per_server_hour']:.1f}"]
+        calls += [_shown(costs[part]["p50"], ".2f") for part in ("detector", "lbengine", "model")]
+        calls.append(f"{run['core_share']:.0%}")
+        calls.append(f"{run['pace']['late']} of {run['pace']['cycles']}" if run["pace"] else "-")
+        decided.add_row(str(number), run["policy"], *map(str, calls))
+    return [felt, decided]
+
+
+def _shown(value: float | None, form: str = ".1f") -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,146 @@
+"""The policies in the lab that retune web servers, through a real wsengine in each host."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+
+from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.controller import BUS_LISTEN, POOL, STATE_DIR, Controller
+from lab.cluster.paths import LabError
+from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
+from lab.cluster.spawn import wait_until
+from lab.compare.actors import BUS, MONITOR, READY_S, Passive, stop_programs
+from lab.compare.policies import INTERVAL_S, POLICIES, Look, Seen
+from lab.stories.all_noisy import RetuningController
+from lab.stories.record import Listener
+from slackwater.bus.bus import Bus
+from slackwater.bus.signing import Signer
+from slackwater.messages import VERSION, Order, Verdict
+
+WSENGINE = "slackwater-wsengine of "
+RESTORE_S = 25.0
+"""A wsengine that is stopped puts everything back first."""
+BOUNDS = {
+    "php_fpm": {"max_children": "[1, 64]"},
+    "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},
+}
+FIRST = -10
+"""Niceness of wsengine and of the tests of configurations that it runs: they must not wait for the web server in a host
+that has lost most of its CPU."""
+LEASE_S = 30.0
+LONG_AFTER_S = 10.0
+"""`ice` enters its second stage after so long, so that it also shows in scenarios of 20 s."""
+
+
+class TwoStages(Passive):
+    """ICE: the real controller with the threshold law, and the second stage with its knowledge base."""
+
+    def begin(self) -> None:
+        shutil.rmtree(STATE_DIR, ignore_errors=True)
+        make_keys()
+        controller = RetuningController(self.lab, LONG_AFTER_S, law="ice")
+        self.stack.callback(stop_programs, self.lab, MONITOR)
+        self.stack.callback(controller.stop)
+        controller.start()
+        self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
+        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
+        self.listen()
+        self.changes = self.stack.enter_context(Listener(BUS, "change"))
+
+
+class Orders:
+    """What a policy wants of web servers, as Orders: given once, again after a third of their lease, and taken back."""
+
+    def __init__(self, by: str) -> None:
+        self._by = by
+        self._given: dict[tuple[str, str], tuple[int, float]] = {}
+        """Node and knob -> value, and when it was last asked for."""
+
+    def due(self, knobs: Mapping[str, Mapping[str, int]], now_s: float) -> list[Order]:
+        """The Orders to give now, so that each node's knobs become these and all others what they were."""
+        wanted = {(node, knob): value for node, values in knobs.items() for knob, value in values.items()}
+        due = []
+        for key, value in wanted.items():
+            before, at_s = self._given.get(key, (None, -math.inf))
+            if before != value or now_s - at_s >= LEASE_S / 3:
+                self._given[key] = value, now_s
+                due.append(order(*key, value, self._by))
+        for key in self._given.keys() - wanted.keys():
+            del self._given[key]
+            due.append(order(*key, "baseline", self._by))
+        return due
+
+
+class Retuning(Passive):
+    """IC²: Verdicts of our detector, Orders by the policy's own decision, no weights and no drains."""
+
+    def begin(self) -> None:
+        shutil.rmtree(STATE_DIR, ignore_errors=True)
+        make_keys()
+        controller = Controller(self.lab, "observe")
+        self.stack.callback(stop_programs, self.lab, MONITOR)
+        self.stack.callback(controller.stop)
+        controller.start()
+        self.listen()
+        self.changes = self.stack.enter_context(Listener(BUS, "change"))
+        knobs = self.stack.enter_context(Listener(BUS, "knobs"))
+        self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
+        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
+        names = {host.name for host in self.lab.hosts}
+        wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self.stack.callback(thread.join, READY_S)
+        self.stack.callback(self._over.set)
+        thread.start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._give_orders())
+        except Exception as error:
+            self._error = error
+
+    async def _give_orders(self) -> None:
+        decide, orders = POLICIES[self.name].make(), Orders(self.name)
+        signer = Signer.load(KEY_FILE)
+        bus = await Bus.connect(BUS, self.name)
+        try:
+            while not await asyncio.to_thread(self._over.wait, INTERVAL_S):
+                now_s = time.monotonic()
+                for one in orders.due(decide(self._look(now_s)).knobs, now_s):
+                    await bus.publish(one, headers=signer.headers)
+        finally:
+            await bus.flush()
+            await bus.close()
+
+    def _look(self, now_s: float) -> Look:
+        latest: dict[str, Verdict] = {one.node: one for one in self.verdicts or ()}
+        return Look(now_s, [Seen(host.name, BASE_WEIGHT, verdict=latest.get(host.name)) for host in self.lab.hosts])
+
+    def check(self) -> None:
+        super().check()
+        if self._error is not None:
+            raise LabError(f"the policy {self.name} stopped: {self._error!r}")
+
+
+def order(node: str, knob: str, value: int | str, by: str) -> Order:
+    """An Order of now, for `LEASE_S`."""
+    return Order(
+        v=VERSION,
+        id=uuid.uuid4().hex,
+        node=node,
+        pool=POOL,
+        time_unix_s=time.time(),
+        knob=knob,
+        value=value,
+        lease_s=LEASE_S,
+        reason="interference, says the detector" if value != "baseline" else "no interference any more",
+        by=by,
+    )

@@ -1,0 +1,1 @@
+"""What is done to the lab: neighbours, load, and disturbances that are no neighbour."""

@@ -1,0 +1,215 @@
+"""Disturbances that are no neighbour, done to the lab for real: one table. Loads are the generator's, not here.
+
+Each request first runs a small prelude (PHP's `auto_prepend_file`), which asks a shared service, as a page asks its
+database, and which a deploy makes dearer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import struct
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from lab.cluster import database
+from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.controller import start_monitor
+from lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from lab.cluster.lab import Lab
+from lab.cluster.paths import LAB_DIR, ROOT, LabError, program, system_program
+from lab.cluster.spawn import Program, call, wait_until
+from lab.cluster.webserver import php_ini
+
+DATABASE_PORT = 14306
+DEARER = 0.3
+"""What a deploy adds to a request's CPU time."""
+SLOWER = 8.0
+"""A slow database takes so many times a request's CPU time to answer."""
+DRAINED_S = 0.5
+READY_S = 20.0
+CLOCK_SOURCE = Path(__file__).resolve().parent.parent / "native/clock.c"
+HASHES = 200_000
+TIME_HASHES = """
+$begin = getrusage();
+for ($i = 0; $i < %d; $i++) { hash('sha256', 'slackwater'); }
+$end = getrusage();
+echo ($end['ru_utime.tv_sec'] - $begin['ru_utime.tv_sec'])
+    + ($end['ru_utime.tv_usec'] - $begin['ru_utime.tv_usec']) / 1e6;
+"""
+
+
+def prelude(hashes: int) -> str:
+    """What each request runs first: a question to the shared service, and some arithmetic."""
+    return f"""<?php
+(function (): void {{
+    $database = @pfsockopen('{BRIDGE_ADDRESS}', {DATABASE_PORT}, $number, $why, 2.0);
+    if ($database) {{
+        fwrite($database, "page\\n");
+        fgets($database);
+    }}
+    for ($i = 0; $i < {hashes}; $i++) {{
+        hash('sha256', 'slackwater');
+    }}
+}})();
+"""
+
+
+class Clock:
+    """The wall clock of one host's monitor: a file with its distance to the machine's."""
+
+    def __init__(self, file: Path) -> None:
+        file.write_bytes(struct.pack("d", 0.0))
+        self.file = file
+
+    def step(self, offset_s: float) -> None:
+        with self.file.open("r+b") as opened, mmap.mmap(opened.fileno(), 8) as place:
+            place[:] = struct.pack("d", offset_s)
+
+
+class Site:
+    """The lab with all that disturbances need: preludes, the shared service, monitors with a clock of their own."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.cpu_s = 0.0
+        """CPU time of a request in calm; the recorder measures it before anything is disturbed."""
+        self._hash_s = float(call([program("php8.2"), "-n", "-r", TIME_HASHES % HASHES])) / HASHES
+        self._shim = LAB_DIR / "clock.so"
+        call([system_program("cc"), "-O2", "-shared", "-fPIC", "-o", str(self._shim), str(CLOCK_SOURCE), "-lm"])
+        self.clocks = {host.name: Clock(LAB_DIR / f"{host.name}.clock") for host in lab.hosts}
+        self.monitors: dict[str, Program] = {}
+        argv = [sys.executable, "-m", "lab.cluster.database", BRIDGE_ADDRESS, str(DATABASE_PORT)]
+        root = str(ROOT)
+        service = lab.add(
+            Program.start("the shared service", lab.in_front(argv), LAB_DIR / "database.log", {"PYTHONPATH": root})
+        )
+        wait_until(self._answers, "the shared service", READY_S, watch=[service])
+        for host in lab.hosts:
+            ini = host.folder / "php.ini"
+            ini.write_text(php_ini(host) + f'auto_prepend_file = "{host.folder}/prelude.php"\n')
+        self.deploy(0.0)
+        wait_until(self._all_serve, "pages after the first deploy", READY_S, watch=lab.programs)
+
+    def _answers(self) -> bool:
+        try:
+            self.think(0.0)
+        except OSError:
+            return False
+        return True
+
+    def _all_serve(self) -> bool:
+        return all(self.serves(host) for host in self.lab.hosts)
+
+    def serves(self, host: Host) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{host.address}{self.lab.app.paths[0]}", timeout=5) as reply:
+                return bool(reply.status == 200)
+        except OSError:
+            return False
+
+    def start_monitors(self) -> list[Program]:
+        self.monitors = {host.name: self._start_monitor(host) for host in self.lab.hosts}
+        return list(self.monitors.values())
+
+    def _start_monitor(self, host: Host) -> Program:
+        clock = self.clocks[host.name].file
+        return start_monitor(self.lab, host, {"LD_PRELOAD": str(self._shim), "SLACKWATER_LAB_CLOCK": str(clock)})
+
+    def think(self, delay_s: float) -> None:
+        """How long the shared service takes for an answer from now on."""
+        database.set_delay(BRIDGE_ADDRESS, DATABASE_PORT, delay_s)
+
+    def deploy(self, dearer: float) -> None:
+        """Makes each request dearer by a share of its CPU time on all hosts, by a graceful reload as deploys do."""
+        hashes = round(dearer * self.cpu_s / self._hash_s)
+        for host in self.lab.hosts:
+            (host.folder / "prelude.php").write_text(prelude(hashes))
+            self.php(host).process.send_signal(signal.SIGUSR2)
+
+    def php(self, host: Host) -> Program:
+        return self._program(f"php-fpm8.2 of {host.name}")
+
+    def apache(self, host: Host) -> Program:
+        return self._program(f"apache2 of {host.name}")
+
+    def _program(self, name: str) -> Program:
+        return next(one for one in self.lab.programs if one.name == name)
+
+    def restart(self, host: Host) -> None:
+        """Takes a host out of the balance, starts its web server and monitor anew, and puts it back."""
+        balancer = self.lab.balancer
+        balancer.set_weight(host.name, 0)
+        threading.Event().wait(DRAINED_S)
+        for one in (self.monitors[host.name], self.apache(host), self.php(host)):
+            self.lab.programs.remove(one)
+            one.stop()
+        self.lab.start_web_server(host)
+        self.monitors[host.name] = self._start_monitor(host)
+        wait_until(lambda: self.serves(host), f"pages of {host.name} after its restart", READY_S)
+        balancer.set_weight(host.name, BASE_WEIGHT)
+
+
+@contextmanager
+def _deploy(site: Site, _host: Host | None, _size: float) -> Iterator[None]:
+    site.deploy(DEARER)
+    yield
+    site.deploy(0.0)
+
+
+@contextmanager
+def _slow_database(site: Site, _host: Host | None, _size: float) -> Iterator[None]:
+    site.think(SLOWER * site.cpu_s)
+    yield
+    site.think(0.0)
+
+
+@contextmanager
+def _reload(site: Site, host: Host | None, _size: float) -> Iterator[None]:
+    assert host is not None
+    site.php(host).process.send_signal(signal.SIGUSR2)
+    site.apache(host).process.send_signal(signal.SIGUSR1)
+    yield
+
+
+@contextmanager
+def _start(site: Site, host: Host | None, _size: float) -> Iterator[None]:
+    assert host is not None
+    failed: list[Exception] = []
+
+    def restart() -> None:
+        try:
+            site.restart(host)
+        except Exception as error:
+            failed.append(error)
+
+    # In a thread: the load goes on meanwhile.
+    thread = threading.Thread(target=restart, name="restart", daemon=True)
+    thread.start()
+    yield
+    thread.join(3 * READY_S)
+    if thread.is_alive():
+        raise LabError(f"restarting {host.name}: not within {3 * READY_S:g} s")
+    if failed:
+        raise LabError(f"restarting {host.name}: {failed[0]}")
+
+
+@contextmanager
+def _clock_step(site: Site, host: Host | None, size: float) -> Iterator[None]:
+    assert host is not None
+    site.clocks[host.name].step(size)
+    yield
+    site.clocks[host.name].step(0.0)
+
+
+DOERS: Mapping[str, Callable[[Site, Host | None, float], AbstractContextManager[None]]] = {
+    "deploy": _deploy,
+    "slow_database": _slow_database,
+    "reload": _reload,
+    "start": _start,
+    "clock_step": _clock_step,
+}

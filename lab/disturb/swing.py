@@ -1,0 +1,76 @@
+"""Load that swings: a seeded sequence of rates, run back to back."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lab.cluster.lab import Lab
+from lab.disturb.load import Demand, Load
+
+LOW, HIGH = 0.2, 0.7
+"""Shares of the pool's capacity between which it swings."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A rate for some seconds; `share` is of the pool's capacity."""
+
+    share: float
+    seconds: float
+
+
+def levels(dice: random.Random, seconds: float, low: float = LOW, high: float = HIGH) -> list[Level]:
+    """Levels of 4 to 12 s that together last `seconds`; the first at the middle, so that a run begins gently."""
+    found = [Level((low + high) / 2, min(8.0, seconds))]
+    while (left := seconds - sum(one.seconds for one in found)) > 0.001:
+        length = dice.uniform(4.0, 12.0)
+        found.append(Level(round(dice.uniform(low, high), 3), left if left < length + 4.0 else round(length, 1)))
+    return found
+
+
+class Swing:
+    """Runs levels one after the other; `tend` starts the next when it is time. The last requests of one level may
+    overlap with the next: the load does not pause for a slow host."""
+
+    def __init__(self, lab: Lab, capacity_rps: float, plan: Sequence[Level]) -> None:
+        self._lab = lab
+        self._capacity_rps = capacity_rps
+        self._left = list(plan)
+        self._begun: list[Load] = []
+        self._next_s = time.monotonic()
+        self.share = 0.0
+
+    def tend(self) -> None:
+        if self._begun and self._left:
+            self._begun[-1].check()
+        while self._left and time.monotonic() >= self._next_s:
+            level = self._left.pop(0)
+            rate = max(1.0, round(level.share * self._capacity_rps, 1))
+            self._begun.append(self._lab.load(Demand(rate_rps=rate), level.seconds))
+            self._next_s += level.seconds
+            self.share = level.share
+
+    @property
+    def over(self) -> bool:
+        return not self._left and time.monotonic() >= self._next_s
+
+    def finish(self) -> tuple[int, int]:
+        """Waits for the last requests; gives requests and errors of all levels."""
+        results = [one.finish() for one in self._begun]
+        answered = sum(len(one.seconds) for one in results)
+        lost = sum(one.lost_count for one in results)
+        return answered + lost, sum(int((one.status >= 400).sum()) for one in results) + lost
+
+
+def run(lab: Lab, capacity_rps: float, plan: Sequence[Level], each: Callable[[Swing], None]) -> tuple[int, int]:
+    """Runs a plan to its end, calling `each` about 20 times a second; gives requests and errors."""
+    swing = Swing(lab, capacity_rps, plan)
+    while not swing.over:
+        swing.tend()
+        lab.check()
+        each(swing)
+        time.sleep(0.05)
+    return swing.finish()

@@ -1,0 +1,163 @@
+"""Slackwater in simulated time: the detector's `Judge`, lbengine's `decide` (law, ramp, guard) and its rates, imported
+as they are; only bus, sockets and clocks are the simulation's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.classify.judge import Judge
+from detector.classify.tree import Model
+from detector.features.columns import Floats, Ints
+from lab.sim.signals import POOL
+from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.baseline import Baseline
+from lbengine.decision.decide import View, decide
+from lbengine.decision.ramp import Position
+from lbengine.inbox import Inbox
+from lbengine.outcome.rates import Rates
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import Sample, Verdict
+
+BASE_WEIGHT = 100
+
+
+def pool_settings(law: str = "optimal", max_mitigated: float = 0.5) -> PoolSettings:
+    """The pool as its settings would say. Raises msgspec.ValidationError for a law that there is none."""
+    import msgspec
+
+    told = {
+        "name": POOL,
+        "backend": POOL,
+        "socket": "/simulated",
+        "mode": "act",
+        "law": law,
+        "max_mitigated": max_mitigated,
+    }
+    return msgspec.convert(told, PoolSettings)
+
+
+@dataclass
+class Costs:
+    """CPU seconds of this machine for each decision, by part (wall time would count what else it runs)."""
+
+    detector_s: list[float] = field(default_factory=list)
+    lbengine_s: list[float] = field(default_factory=list)
+
+
+class Detecting:
+    """The detector of the pool; its Verdicts go to every load balancer."""
+
+    def __init__(self, *, stale_after_s: float = 1.0, calm_dwell_s: float = 1.2, model: Model | None = None) -> None:
+        self.judge = Judge(POOL, stale_after_s=stale_after_s, calm_dwell_s=calm_dwell_s, model=model)
+        self.inbox = Inbox()
+        self.costs = Costs()
+        self.states: dict[str, str] = {}
+
+    def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
+        """Judges what has arrived by now; gives the new Verdicts."""
+        began = time.thread_time()
+        verdicts = self.judge.tick(now_s, samples)
+        self.costs.detector_s.append(time.thread_time() - began)
+        for verdict in verdicts:
+            self.inbox.put(verdict, now_s)
+            self.states[verdict.node] = verdict.state
+        return verdicts
+
+
+class Balancing:
+    """lbengine of one load balancer: it sees its own balancer's counters and the pool's Verdicts."""
+
+    def __init__(
+        self, names: Sequence[str], balance: str, pool: PoolSettings, settings: LbengineSettings, costs: Costs
+    ) -> None:
+        self.names = list(names)
+        self.weights: Ints = np.full(len(names), BASE_WEIGHT, dtype=np.int64)
+        """(servers,) as the balancer has them now."""
+        self._balance, self._pool, self._settings, self._costs = balance, pool, settings, costs
+        self._baselines = {name: Baseline(BASE_WEIGHT, BASE_WEIGHT) for name in names}
+        self._positions = {name: Position(BASE_WEIGHT) for name in names}
+        self._index = {name: number for number, name in enumerate(names)}
+        self._rates = Rates()
+        self._panicked_s: float | None = None
+
+    def cycle(self, now_s: float, inbox: Inbox, requests: Sequence[int], in_flight: Sequence[int]) -> Mapping[int, int]:
+        """One turn: `requests` are counted since the start. Gives server -> new weight, which are in force at once."""
+        servers = tuple(
+            _server(name, weight, flying, count)
+            for name, weight, flying, count in zip(self.names, self.weights.tolist(), in_flight, requests, strict=True)
+        )
+        snapshot = Snapshot(1, int(now_s), 0, "simulated", False, self._balance, "", servers)
+        began = time.thread_time()
+        verdicts = inbox.fresh(now_s, self._settings.lease_s)
+        self._rates.see(now_s, snapshot, {})
+        view = View(
+            snapshot=snapshot,
+            baselines=self._baselines,
+            positions=self._positions,
+            yielded=frozenset(),
+            verdicts=verdicts,
+            waiting=now_s < self._settings.lease_s,
+            rates=self._rates.rps,
+            total_rps=self._rates.total_rps,
+            now_s=now_s,
+            panicked_s=self._panicked_s,
+        )
+        decided = decide(view, self._pool, self._settings)
+        self._panicked_s = now_s if decided.panic else self._panicked_s
+        self._costs.lbengine_s.append(time.thread_time() - began)
+        changed = {}
+        for name, decision in decided.servers.items():
+            number = self._index[name]
+            self._positions[name] = decision.position
+            if decision.position.weight != self.weights[number]:
+                changed[number] = decision.position.weight
+        for number, weight in changed.items():
+            self.weights[number] = weight
+        return changed
+
+
+def _server(name: str, weight: int, in_flight: int, requests: int) -> Server:
+    return Server(
+        name=name,
+        status="UP",
+        available=True,
+        backup=False,
+        weight=weight,
+        configured=BASE_WEIGHT,
+        in_flight=in_flight,
+        queued=0,
+        requests=requests,
+        rt_mean_ms=None,
+        errors=0,
+        agent_check=False,
+        srv_record=False,
+        cookie="",
+    )
+
+
+class Turns:
+    """Counts how often a server's weight turned from falling to rising or back, after it had time to settle."""
+
+    def __init__(self, servers: int, settle_s: float) -> None:
+        self.settle_s = settle_s
+        self.counted = 0
+        self.moves = 0
+        self._last: Ints = np.zeros(servers, dtype=np.int64)
+        self._changed_s: Floats = np.full(servers, -np.inf)
+
+    def neighbour_changed(self, server: int, now_s: float) -> None:
+        """The neighbour came or went: what follows within `settle_s` is the right answer, and its way there."""
+        self._changed_s[server], self._last[server] = now_s, 0
+
+    def moved(self, server: int, before: int, after: int, now_s: float) -> None:
+        """Takes one change of a weight in."""
+        self.moves += 1
+        direction = 1 if after > before else -1
+        if now_s - self._changed_s[server] > self.settle_s and self._last[server] == -direction:
+            self.counted += 1
+        self._last[server] = direction

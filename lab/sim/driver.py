@@ -1,0 +1,93 @@
+"""What sets the weights in a simulation, whichever model makes the servers' Samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from detector.classify.tree import Model
+from detector.features.columns import Floats, Ints
+from lab.sim.control import BASE_WEIGHT, Balancing, Costs, Detecting, pool_settings
+from lab.sim.outcome import Score
+from lab.sim.setup import LAWS, Setup
+from lbengine.laws import laws as law
+from slackwater.config import LbengineSettings
+from slackwater.messages import Sample
+
+DRAIN_BELOW = 0.95
+"""The oracle drains noisy servers as long as the others stay below this share of their capacity."""
+STALE_PERIODS = 5
+"""A node is quiet after so many periods without a Sample: 1 s at the default period, as in the settings."""
+
+
+class Driver:
+    """The policy of a simulation: weights of each balancer, (balancers, servers)."""
+
+    def __init__(self, setup: Setup, policy: str, score: Score, model: Model | None) -> None:
+        self.setup = setup
+        self.weights: Ints = np.full((setup.balancers, setup.servers), BASE_WEIGHT, dtype=np.int64)
+        self.costs = Costs()
+        self._policy, self._score = policy, score
+        self._detecting: Detecting | None = None
+        self._balancing: list[Balancing] = []
+        self._capacity = setup.capacities()
+        self._changed: set[int] = set()
+        if policy in LAWS:
+            stale_after_s = max(1.0, STALE_PERIODS * setup.period_s)
+            self._detecting = Detecting(stale_after_s=stale_after_s, model=model)
+            self._detecting.costs = self.costs
+            settings = LbengineSettings(lease_s=max(3.0, 3 * setup.period_s))
+            pool = pool_settings(LAWS[policy])
+            self._balancing = [
+                Balancing(setup.names, setup.balance, pool, settings, self.costs) for _ in range(setup.balancers)
+            ]
+
+    @property
+    def idle(self) -> bool:
+        """Nobody listens to Samples."""
+        return self._detecting is None
+
+    def take_changes(self) -> list[Ints | None]:
+        """The weights of each balancer where they changed since the last call, None where not."""
+        found = [self.weights[n] if n in self._changed else None for n in range(self.setup.balancers)]
+        self._changed.clear()
+        return found
+
+    def neighbours_changed(self, now_s: float, taken: Floats) -> None:
+        """For the oracle: what is taken from each server from now on."""
+        if self._policy != "oracle":
+            return
+        left = self._capacity * (1.0 - taken)
+        total_rps = self.setup.load * float(self._capacity.sum())
+        quiet = np.where(taken > 0.0, 0.0, self._capacity)
+        if not taken.any():
+            wanted = np.full(self.setup.servers, BASE_WEIGHT, dtype=np.int64)
+        elif total_rps <= DRAIN_BELOW * float(quiet.sum()):
+            wanted = np.where(taken > 0.0, 0, BASE_WEIGHT)
+        else:
+            rates = np.asarray(law.optimal(left.tolist(), total_rps))
+            wanted = np.maximum(1, np.round(BASE_WEIGHT * rates / max(float(rates.max()), 1e-9))).astype(np.int64)
+        for number in range(self.setup.balancers):
+            for server in np.flatnonzero(wanted != self.weights[number]).tolist():
+                self.weights[number, server] = wanted[server]
+                self._changed.add(number)
+                self._score.moved(number, server, int(wanted[server]), now_s)
+
+    def cycle(
+        self, now_s: float, samples: Sequence[Sample], requests: Sequence[Sequence[int]], in_flight: Sequence[int]
+    ) -> float:
+        """One decision of each balancer. `requests` counts since the start, by balancer and server. Gives the CPU
+        seconds that the decisions took."""
+        if self._detecting is None:
+            return 0.0
+        began = time.thread_time()
+        self._detecting.tick(now_s, samples)
+        for number, balancing in enumerate(self._balancing):
+            changed = balancing.cycle(now_s, self._detecting.inbox, requests[number], in_flight)
+            for server, weight in changed.items():
+                self.weights[number, server] = weight
+                self._changed.add(number)
+                self._score.moved(number, server, weight, now_s)
+        return time.thread_time() - began

@@ -1,0 +1,164 @@
+"""What a simulation found: what users felt, when the policy answered, how calmly, and what a decision cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from detector.features.columns import Floats
+from lab.sim.control import BASE_WEIGHT, Turns
+from lab.sim.episodes import Episode
+from lab.sim.setup import Setup
+from lab.sim.tally import Felt
+
+SETTLE_S = 5.0
+"""So long after its neighbour came or went a weight may still be on its way."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one setup under one policy."""
+
+    setup: Setup
+    policy: str
+    model: str
+    """`requests` or `cycles`: which of the two models this comes from."""
+    felt: Felt
+    detection_s: list[float]
+    """Of each episode that was answered: from its begin to the first weight that was lowered for it."""
+    episodes: int
+    missed: int
+    """Episodes that ended without an answer."""
+    false_reductions: int
+    """Times that a server without a neighbour got less than its baseline."""
+    moves: int
+    """Changes of weights, all balancers together."""
+    turns: int
+    """Moves in the opposite direction of the server's last one, later than `SETTLE_S` after its neighbour changed."""
+    cost_ms: dict[str, list[float]]
+    """CPU time of this machine for each cycle, by part: `detector`, `lbengine`, `model`."""
+    cpu_s: float
+    """CPU time of the whole run, warm-up and learning included."""
+    cycle_s: list[float]
+    """CPU time of each cycle after the warm-up, model and decisions together; empty where the model has no cycles."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: times as percentiles, everything else as it is."""
+        found = asdict(self)
+        found["detection_s"] = _spread(self.detection_s)
+        found["cost_ms"] = {part: _spread(times) for part, times in self.cost_ms.items()}
+        found["pace"] = pace(found.pop("cycle_s"), self.setup.period_s)
+        found["turns_per_server_hour"] = 3600 * self.turns / (self.setup.servers * self.setup.seconds)
+        # Below 1 the run would keep up with real time on one core.
+        found["core_share"] = self.cpu_s / self.setup.end_s
+        return found
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
+    if not len(values):
+        return {"count": 0, "p50": None, "p95": None, "max": None}
+    p50, p95 = np.percentile(values, [50, 95]).tolist()
+    return {"count": len(values), "p50": p50, "p95": p95, "max": float(max(values))}
+
+
+def pace(cycle_s: Sequence[float], period_s: float) -> dict[str, float | int] | None:
+    """Whether these cycles would keep up with real time on one core: how many took longer than their period, and how
+    far behind that put the ones after, at most and at the end. None without cycles."""
+    if not cycle_s:
+        return None
+    behind_s = most_s = 0.0
+    for took_s in cycle_s:
+        behind_s = max(0.0, behind_s + took_s - period_s)
+        most_s = max(most_s, behind_s)
+    late = sum(took_s > period_s for took_s in cycle_s)
+    return {
+        "cycles": len(cycle_s),
+        "late": late,
+        "slowest_s": max(cycle_s),
+        "behind_max_s": most_s,
+        "behind_end_s": behind_s,
+    }
+
+
+class Score:
+    """Watches the weights of all balancers and notes what they say of the episodes."""
+
+    def __init__(self, setup: Setup, episodes: Sequence[Episode]) -> None:
+        self._weights = np.full((setup.balancers, setup.servers), BASE_WEIGHT)
+        self._turns = [Turns(setup.servers, SETTLE_S) for _ in range(setup.balancers)]
+        self._open: dict[int, Episode] = {}
+        self._left = sorted(episodes, key=lambda one: one.begin_s, reverse=True)
+        self._episodes = len(self._left)
+        self._ended: Floats = np.full(setup.servers, -np.inf)
+        self._answered: set[Episode] = set()
+        self.detection_s: list[float] = []
+        self.missed = 0
+        self.false_reductions = 0
+
+    def advance(self, now_s: float) -> None:
+        """Episodes begin and end; call it before the weights of that time."""
+        for server in [s for s, one in self._open.items() if one.end_s <= now_s]:
+            one = self._open.pop(server)
+            self.missed += one not in self._answered
+            self._changed(server, now_s)
+            self._ended[server] = now_s
+        while self._left and self._left[-1].begin_s <= now_s:
+            one = self._left.pop()
+            if one.end_s <= now_s:
+                self.missed += 1
+                continue
+            self._open[one.server] = one
+            self._changed(one.server, now_s)
+            if (self._weights[:, one.server] < BASE_WEIGHT).any():
+                self._answer(one, now_s)
+
+    def _changed(self, server: int, now_s: float) -> None:
+        for turns in self._turns:
+            turns.neighbour_changed(server, now_s)
+
+    def _answer(self, one: Episode, now_s: float) -> None:
+        if one not in self._answered:
+            self._answered.add(one)
+            self.detection_s.append(max(0.0, now_s - one.begin_s))
+
+    def moved(self, balancer: int, server: int, weight: int, now_s: float) -> None:
+        """A weight was set."""
+        before = int(self._weights[balancer, server])
+        self._turns[balancer].moved(server, before, weight, now_s)
+        self._weights[balancer, server] = weight
+        if weight >= before:
+            return
+        if server in self._open:
+            self._answer(self._open[server], now_s)
+        elif before == BASE_WEIGHT and now_s - self._ended[server] > SETTLE_S:
+            self.false_reductions += 1
+
+    def outcome(
+        self,
+        setup: Setup,
+        policy: str,
+        model: str,
+        felt: Felt,
+        cost_ms: dict[str, list[float]],
+        cpu_s: float,
+        cycle_s: Sequence[float] = (),
+    ) -> Outcome:
+        """At the end; episodes that are still open without an answer count as missed."""
+        return Outcome(
+            setup=setup,
+            policy=policy,
+            model=model,
+            felt=felt,
+            detection_s=self.detection_s,
+            episodes=self._episodes,
+            missed=self.missed + sum(one not in self._answered for one in self._open.values()),
+            false_reductions=self.false_reductions,
+            moves=sum(turns.moves for turns in self._turns),
+            turns=sum(turns.counted for turns in self._turns),
+            cost_ms=cost_ms,
+            cpu_s=cpu_s,
+            cycle_s=list(cycle_s),
+        )

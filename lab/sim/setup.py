@@ -1,0 +1,142 @@
+"""What is simulated: pool, load, noise, and the ways in which Samples come late or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.features.columns import Floats
+from lab.sim import episodes
+from lab.sim.balance import SPLITS
+from lab.sim.episodes import Episode
+
+POLICIES = ("static", "slackwater", "ice", "oracle")
+"""`ice` is Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when."""
+LAWS = {"slackwater": "optimal", "ice": "ice"}
+WARM_UP_S = 30.0
+"""Calm time before the first episode, by default: the detector learns what is normal."""
+
+
+class SimulationError(ValueError):
+    """A simulation that cannot be run; the text says which setting, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One simulation. Rates in requests per second, times in simulated seconds."""
+
+    servers: int = 10
+    load: float = 0.5
+    """Share of the pool's capacity in calm."""
+    capacity_rps: float = 250.0
+    """Of one server in calm, on average."""
+    spread: float = 0.0
+    """Of the servers' capacities: their standard deviation over their mean."""
+    balance: str = "roundrobin"
+    balancers: int = 1
+    """Load balancers in front of the same servers, each with its share of the load and its own lbengine."""
+    children: int = 4
+    """Requests that a server works on at a time; the others wait outside its CPU's queue."""
+    cost_cv2: float = 1.0
+    """Of the requests' CPU time: variance over squared mean. 0: all alike, 1: exponential. Request-level only."""
+    arrivals_cv2: float = 1.0
+    """Of the times between requests in an open loop, likewise. 0: a generator's steady beat, 1: at random.
+    Request-level only."""
+    clients: int = 0
+    """Closed loop: so many clients, each sending its next request when the last is answered; 0: open loop.
+    Request-level only."""
+    quota_cores: float = 0.0
+    """The servers are cgroups with this quota of CPU time in each `PERIOD_S`, as the lab's hosts are, and the neighbour
+    spends of the same quota; 0: a neighbour slows a server down evenly. Request-level only."""
+    neighbour_cores: float = 2.0
+    """Cores that the neighbour runs on as long as there is quota; other work of the machine leaves it less than it has
+    threads. With a quota only."""
+    machine_cores: float = 0.0
+    """All servers and neighbours share one machine of so many cores; 0: each host has its own. With a quota only."""
+    slice_ms: float = 0.0
+    """Who comes to that machine's cores and has to wait there waits up to so long: until the scheduler takes the core
+    from who has it."""
+    behind_share: float = 1.0
+    """Of those who come to a core that a neighbour or another program has: how many wait. The others find an idle one,
+    or go first."""
+    busy_share: float = 0.0
+    """Of that machine's cores: what other programs have all the time."""
+    overhead_ms: float = 0.0
+    """What every response takes besides: balancer, network, waits without CPU. Request-level only."""
+    noisy: float = 0.1
+    """Share of the servers that are noisy at a time."""
+    taken: float = 0.8
+    """Share of a noisy server's speed that is gone."""
+    episode_s: float = 30.0
+    """Mean length of an episode; 0: the same servers are noisy all the time."""
+    seconds: float = 120.0
+    """After the warm-up."""
+    warm_up_s: float = WARM_UP_S
+    """It is not measured."""
+    period_s: float = 0.2
+    """A Sample from each server, and a decision, every so often."""
+    delay_s: float = 0.02
+    """From the end of a Sample's period to the detector."""
+    loss: float = 0.0
+    """Share of the Samples that never come."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        wrong = [
+            ("servers", self.servers >= 1, "1 or more"),
+            ("load", self.load > 0, "more than 0"),
+            ("capacity_rps", self.capacity_rps > 0, "more than 0"),
+            ("spread", 0 <= self.spread <= 0.5, "0 to 0.5"),
+            ("balance", self.balance in SPLITS, " or ".join(SPLITS)),
+            ("balancers", self.balancers >= 1, "1 or more"),
+            ("children", self.children >= 1, "1 or more"),
+            ("cost_cv2", self.cost_cv2 >= 0, "0 or more"),
+            ("arrivals_cv2", self.arrivals_cv2 >= 0, "0 or more"),
+            ("clients", self.clients >= 0, "0 or more"),
+            ("machine_cores", self.machine_cores == 0 or self.quota_cores > 0, "0 for servers without a quota"),
+            ("slice_ms", self.slice_ms >= 0, "0 or more"),
+            ("behind_share", 0 <= self.behind_share <= 1, "from 0 to 1"),
+            ("busy_share", 0 <= self.busy_share <= 1, "from 0 to 1"),
+            ("warm_up_s", self.warm_up_s >= 0, "0 or more"),
+            ("neighbour_cores", self.neighbour_cores > 0, "more than 0"),
+            ("overhead_ms", self.overhead_ms >= 0, "0 or more"),
+            ("quota_cores", self.quota_cores >= 0, "0 or more"),
+            ("noisy", 0 <= self.noisy <= 1 and (self.episode_s == 0 or self.noisy < 1), "0 to 1, below 1 for episodes"),
+            ("taken", 0 <= self.taken < 1, "0 or more and less than 1"),
+            ("episode_s", self.episode_s >= 0, "0 or more"),
+            ("seconds", self.seconds > 0, "more than 0"),
+            ("period_s", self.period_s > 0, "more than 0"),
+            ("delay_s", self.delay_s >= 0, "0 or more"),
+            ("loss", 0 <= self.loss < 1, "0 or more and less than 1"),
+        ]
+        for name, right, expected in wrong:
+            if not right:
+                raise SimulationError(f"{name} {getattr(self, name)}: expected {expected}")
+
+    @property
+    def names(self) -> list[str]:
+        return [f"s{number}" for number in range(self.servers)]
+
+    @property
+    def end_s(self) -> float:
+        return self.warm_up_s + self.seconds
+
+    def capacities(self) -> Floats:
+        """(servers,) requests per second that each can serve in calm; the same for the same seed."""
+        dice = np.random.default_rng([self.seed, 1])
+        around = np.clip(dice.normal(1.0, self.spread, self.servers), 0.3, 2.0)
+        return np.asarray(self.capacity_rps * around)
+
+    def episodes(self) -> list[Episode]:
+        """When who is noisy; the same for the same seed, whatever the policy. A share below one server is one."""
+        dice = np.random.default_rng([self.seed, 2])
+        if self.noisy == 0:
+            return []
+        if self.episode_s == 0:
+            count = max(1, round(self.noisy * self.servers))
+            chosen = dice.choice(self.servers, count, replace=False).tolist()
+            return episodes.steady(chosen, self.warm_up_s, self.end_s, self.taken)
+        return episodes.coming_and_going(
+            dice, self.servers, self.warm_up_s, self.end_s, self.noisy, self.episode_s, self.taken
+        )

@@ -1,0 +1,1 @@
+"""What the lab runs: demo, calm, recordings, scenarios."""

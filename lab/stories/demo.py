@@ -1,0 +1,213 @@
+"""The demo: calm, a noisy neighbour with static weights, the same neighbour with Slackwater; told as it happens."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.table import Table
+
+from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.controller import POOL, Controller
+from lab.cluster.lab import Lab
+from lab.cluster.paths import LabError
+from lab.cluster.spawn import wait_until
+from lab.cluster.terminal import console
+from lab.disturb.load import Demand, Load
+from lab.disturb.noise import Noise
+from lab.stories.measure import Figures, figures
+from lab.stories.scenario import RESTORE_WAIT_S, SETTLE_S, WARM_UP_S, at_baseline, shown, stay
+from lab.stories.watch import Watch, first_at, first_reduction, share
+from slackwater.journal.journal import JournalError
+from slackwater.messages import Change
+
+KIND, INTENSITY = "llcprobe", 1.0
+BETWEEN_S = 15.0
+RECOVERY_S = 12.0
+MARGIN_S = 3.0
+GOAL = 0.5
+"""The third act's p95 must be below this share of the second's."""
+
+TOO_OLD_S = 60.0
+LAG_S = 0.8
+
+
+@dataclass
+class Act:
+    """What one act was measured at."""
+
+    title: str
+    figures: Figures
+    detection_s: float | None = None
+    restored_s: float | None = None
+
+
+def worth_telling(change: Change, last: dict[str, int]) -> bool:
+    """A ramp is many Changes: its first and its last are told. `last` keeps each target's direction between calls."""
+    if not isinstance(change.before, (int, float)) or not isinstance(change.after, (int, float)):
+        return True
+    direction = 1 if change.after > change.before else -1
+    known = last.get(change.target)
+    last[change.target] = direction
+    return direction != known or change.after == BASE_WEIGHT
+
+
+@dataclass
+class Story:
+    """Tells what the controller found and did, from its journal, in the order in which it happened."""
+
+    controller: Controller
+    say: Callable[[str], None]
+    begin_unix_s: float = field(default_factory=time.time)
+    states: dict[str, str] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    last: dict[str, int] = field(default_factory=dict)
+    pending: list[tuple[float, str]] = field(default_factory=list)
+
+    def tell(self) -> None:
+        """Looks once. What happened is told a little later, since the journal's writers are not in step."""
+        for node, verdict in sorted(self.controller.verdicts().items()):
+            before = self.states.get(node, "calm")
+            if verdict.state != before:
+                self.add(verdict.since_unix_s, f"{node}: {before} -> {verdict.state}: {'; '.join(verdict.path)}")
+            self.states[node] = verdict.state
+        for change in reversed(self._changes()):
+            if change.id not in self.told and worth_telling(change, self.last):
+                verb = change.what if change.applied else f"would set {change.what}"
+                self.add(
+                    change.time_unix_s, f"{change.target}: {verb} {change.before} -> {change.after} ({change.why})"
+                )
+            self.told.add(change.id)
+        self.flush(time.time() - LAG_S)
+
+    def _changes(self) -> list[Change]:
+        try:
+            journal = self.controller.journal
+            return journal.changes(POOL, 200, time.time() - TOO_OLD_S) if journal else []
+        except JournalError:  # it is being made anew
+            return []
+
+    def add(self, time_unix_s: float, text: str) -> None:
+        self.pending.append((time_unix_s, text))
+
+    def flush(self, until_unix_s: float) -> None:
+        self.pending.sort()
+        while self.pending and self.pending[0][0] <= until_unix_s:
+            at, text = self.pending.pop(0)
+            self.say(f"  {at - self.begin_unix_s:6.1f} s  {text}")
+
+
+def keep(lab: Lab, until_mono_s: float, story: Story, load: Load, noise: Noise | None = None) -> None:
+    """Waits for an instant and tells the story meanwhile."""
+    while (left := until_mono_s - time.monotonic()) > 0:
+        stay(lab, time.monotonic() + min(left, 0.1), load, [noise] if noise else [])
+        story.tell()
+
+
+def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
+    with Watch(lab.balancer.snapshot) as watch:
+        load = lab.load(demand, SETTLE_S + seconds)
+        begin_s = load.begin_mono_s + SETTLE_S
+        end_s = begin_s + seconds
+        keep(lab, end_s, story, load)
+        found = figures(load.finish(), begin_s, end_s, share(watch.history, lab.noisy.name, begin_s, end_s))
+    return Act(title, found)
+
+
+def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
+    """A neighbour for some seconds, and the time after it until the weights are back."""
+    name = lab.noisy.name
+    with Watch(lab.balancer.snapshot) as watch:
+        load = lab.load(demand, SETTLE_S + seconds + RECOVERY_S)
+        keep(lab, load.begin_mono_s + SETTLE_S, story, load)
+        noise = lab.noise(lab.noisy, KIND, INTENSITY, seconds + MARGIN_S)
+        story.add(noise.on_unix_s, f"the neighbour in {name} begins")
+        end_s = noise.on_mono_s + seconds
+        keep(lab, end_s, story, load, noise)
+        noise.stop()
+        off_s = time.monotonic()
+        story.add(time.time(), f"the neighbour in {name} ends")
+        keep(lab, load.begin_mono_s + load.seconds - 0.2, story, load)
+        requests = load.finish()
+        story.flush(time.time())
+        with contextlib.suppress(LabError):  # the table then shows that they did not
+            wait_until(lambda: at_baseline(lab), "the weights to come back", RESTORE_WAIT_S)
+            time.sleep(0.2)  # for the watch to see it too
+        lab.check()
+    noisy_share = share(watch.history, name, noise.on_mono_s, end_s)
+    found = figures(requests, noise.on_mono_s, end_s, noisy_share, requests.lost_count)
+    return Act(
+        title,
+        found,
+        first_reduction(watch.history, name, noise.on_mono_s),
+        first_at(watch.history, name, BASE_WEIGHT, off_s),
+    )
+
+
+def between(lab: Lab, controller: Controller, demand: Demand, story: Story) -> None:
+    """Load goes on while the controller is started again to act, and learns what calm is."""
+    load = lab.load(demand, BETWEEN_S)
+    controller.restart("act")
+    story.states.clear()
+    keep(lab, load.begin_mono_s + load.seconds - 0.2, story, load)
+    load.finish()
+
+
+def table(acts: list[Act]) -> Table:
+    shape = Table(
+        "act", "p50 ms", "p95 ms", "p99 ms", "errors", "share of host1", "first change s", "back s", title="Demo"
+    )
+    for act in acts:
+        shape.add_row(
+            act.title,
+            *(shown(act.figures[key]) for key in ("p50_ms", "p95_ms", "p99_ms")),
+            str(act.figures["errors"]),
+            shown(act.figures["noisy_share"], ".2f"),
+            shown(act.detection_s, ".2f"),
+            shown(act.restored_s, ".2f"),
+        )
+    return shape
+
+
+def judge(static: Act, acting: Act) -> str | None:
+    """What is wrong with the outcome, in words; None: p95 was brought down as it should."""
+    before, after = static.figures["p95_ms"], acting.figures["p95_ms"]
+    if before is None or after is None:
+        return "an act without a single answered request"
+    if after >= GOAL * before:
+        return f"p95 beside the neighbour is {after:.1f} ms with Slackwater, not below half of {before:.1f} ms without"
+    return None
+
+
+def run(lab: Lab, seconds: float, linger: bool, say: Callable[[str], None]) -> str | None:
+    """Plays the demo on a fresh lab; gives what is wrong with the outcome, if anything."""
+    demand = Demand(rate_rps=lab.app.rate_rps)
+    controller = Controller(lab, "observe")
+    warm = lab.load(demand, WARM_UP_S)
+    controller.start()
+    say(f"dashboard: {controller.dashboard}   pages: {lab.balancer.url}{lab.app.paths[0]}")
+    warm.finish()
+    story = Story(controller, say)
+    say(f"\nAct 1: {seconds:g} s of calm, {demand.rate_rps:g} requests/s over {len(lab.hosts)} hosts")
+    acts = [quiet_act(lab, "calm", seconds, demand, story)]
+    say(f"\nAct 2: {seconds:g} s of a neighbour ({KIND}) in {lab.noisy.name}, static weights; Slackwater only observes")
+    acts.append(loud_act(lab, "neighbour, static weights", seconds, demand, story))
+    say("\nBetween the acts: Slackwater is started again, now in mode `act`")
+    between(lab, controller, demand, story)
+    say(f"\nAct 3: {seconds:g} s of the same neighbour; Slackwater acts")
+    acts.append(loud_act(lab, "neighbour, Slackwater", seconds, demand, story))
+    console().print(table(acts))
+    wrong = judge(acts[1], acts[2])
+    say(f"not as it should be: {wrong}" if wrong else "p95 beside the neighbour was brought down to less than half")
+    if linger:
+        say(f"it stays up with load and dashboard ({controller.dashboard}) until Ctrl-C")
+        try:
+            while True:
+                load = lab.load(demand, 60.0)
+                keep(lab, load.begin_mono_s + 59.8, story, load)
+                load.finish()
+        except KeyboardInterrupt:
+            say("going down")
+    return wrong

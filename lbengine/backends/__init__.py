@@ -1,0 +1,1 @@
+"""The balancers: each reads and writes one kind."""

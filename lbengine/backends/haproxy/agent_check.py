@@ -1,0 +1,150 @@
+"""A door to HAProxy for sites that forbid writing to its admin socket: weights go by the agent-check protocol.
+
+HAProxy asks each server's agent (here the node's monitor) every `agent-inter`, and takes the answer "50%" as that part
+of the configured weight (HAProxy Configuration Manual, section 5.2, `agent-check`). So this door only says what each
+monitor is to answer, and looks whether HAProxy shows it some time later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from lbengine.backends.snapshot import BalancerError, Server, Snapshot
+
+PATIENCE_S = 5.0
+"""A weight that HAProxy still does not show after so long was not heard: two rounds of `agent-inter` at its default."""
+TELL_AGAIN_S = 0.5
+"""What a monitor is to answer is told again this often, well within its lease."""
+LOOK_EVERY_S = 0.1
+MOST_PERCENT = 25_600
+
+
+class Reads(Protocol):
+    """What is needed of the HAProxy, or HAProxies: a socket of level `operator` will do."""
+
+    def read(self) -> Snapshot: ...
+
+
+class AgentCheck:
+    """One balancer whose weights are asked for, not set. `clock` is monotonic.
+
+    Unlike the other doors, `set_weights` returns before the weights are in force: that takes HAProxy's `agent-inter`.
+    Until then, and for at most `PATIENCE_S`, `read` shows what was asked for. What HAProxy shows after that is what
+    counts, and nothing is asked of that server's monitor any more until its weight is to change again: the monitor
+    answers 100% then. `maxconn` cannot be set this way, so no server shows one.
+    """
+
+    def __init__(
+        self,
+        haproxy: Reads,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        expect: Callable[[Mapping[str, int]], None] = lambda _: None,
+    ) -> None:
+        """`expect` is told which weights HAProxy is about to show."""
+        self._haproxy = haproxy
+        self._clock = clock
+        self._sleep = sleep
+        self._expect = expect
+        self._configured: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+        self._wrong_since_s: dict[str, float] = {}
+        """By server, since when HAProxy shows another weight than the one asked for last."""
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def read(self) -> Snapshot:
+        """As HAProxy shows it, but for what is on its way. Raises BalancerError."""
+        now_s, snapshot = self._clock(), self._haproxy.read()
+        for server in snapshot.servers:
+            if self._configured.get(server.name, server.configured) != server.configured:
+                self._asked.pop(server.name, None)  # a share of something else now
+        self._configured = {server.name: server.configured for server in snapshot.servers}
+        shown = [self._as_asked(server, now_s) for server in snapshot.servers]
+        unheard = tuple(
+            f"{server.name} shows weight {server.weight} instead of the one asked for: does its line have"
+            " `agent-check`, and does its node's monitor answer?"
+            for server in snapshot.servers
+            if self._is_unheard(server.name, now_s)
+        )
+        return dataclasses.replace(snapshot, servers=tuple(shown), trouble=snapshot.trouble + unheard)
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Asks for absolute weights. Raises BalancerError, and asks for none, when one is out of reach."""
+        for server, weight in weights.items():
+            if server not in self._configured:
+                raise BalancerError(f"agent-check: HAProxy has shown no server `{server}`; nothing was asked for")
+            if not 0 <= weight <= 256:
+                raise BalancerError(
+                    f"agent-check: weight {weight} for {server}: expected 0..256; nothing was asked for"
+                )
+            if weight > 0 and self._configured[server] == 0:
+                raise BalancerError(
+                    f"agent-check: {server} is configured with weight 0, of which every share is 0; nothing was asked"
+                    " for"
+                )
+        now_s = self._clock()
+        for server, weight in weights.items():
+            self._asked[server], self._wrong_since_s[server] = weight, now_s
+        self._expect({server: in_force(weight, self._configured[server]) for server, weight in weights.items()})
+
+    def wait_for(self, weights: Mapping[str, int], lease_s: float) -> None:
+        """Returns when HAProxy shows these, as it does when leases of `lease_s` have ended: nothing is told from here.
+
+        Raises BalancerError when it does not within `PATIENCE_S` more.
+        """
+        until_s = self._clock() + lease_s + PATIENCE_S
+        while True:
+            servers = [server for server in self._haproxy.read().servers if server.name in weights]
+            wrong = [
+                f"{server.name} shows {server.weight} instead of {weights[server.name]}"
+                for server in servers
+                if server.weight != in_force(weights[server.name], server.configured)
+            ]
+            if not wrong:
+                return
+            if self._clock() >= until_s:
+                raise BalancerError(
+                    f"agent-check: {', '.join(wrong)}: does its node's monitor answer? If not: `disable agent` and"
+                    " `set server ... weight` on HAProxy's admin socket"
+                )
+            self._sleep(LOOK_EVERY_S)
+
+    def words(self) -> dict[str, int]:
+        """What the servers' monitors are to be told now, in percent: what is new, and what is due again."""
+        now_s = self._clock()
+        due = {}
+        for server in self._asked.keys() & self._configured.keys():
+            percent = percent_of(self._asked[server], self._configured[server])
+            told_s, told = self._told.get(server, (-TELL_AGAIN_S, -1))
+            if not self._is_unheard(server, now_s) and (percent != told or now_s - told_s >= TELL_AGAIN_S):
+                due[server] = percent
+                self._told[server] = (now_s, percent)
+        return due
+
+    def _as_asked(self, server: Server, now_s: float) -> Server:
+        without_limit = dataclasses.replace(server, maxconn=None)
+        asked = self._asked.get(server.name)
+        if asked is None:  # what an earlier run asked for goes on until we say otherwise
+            self._asked[server.name] = server.weight
+            return without_limit
+        if server.weight == in_force(asked, server.configured):
+            self._wrong_since_s.pop(server.name, None)
+        elif now_s - self._wrong_since_s.setdefault(server.name, now_s) >= PATIENCE_S:
+            return without_limit
+        return dataclasses.replace(without_limit, weight=asked)
+
+    def _is_unheard(self, server: str, now_s: float) -> bool:
+        return now_s - self._wrong_since_s.get(server, now_s) >= PATIENCE_S
+
+
+def percent_of(weight: int, configured: int) -> int:
+    """The whole percentage of a configured weight that HAProxy makes into a weight, or into the next one above."""
+    return min(-(-100 * weight // configured), MOST_PERCENT) if configured > 0 else 100
+
+
+def in_force(weight: int, configured: int) -> int:
+    """The weight that HAProxy makes of the percentage for this one: the same up to a configured weight of 100."""
+    return min(configured * percent_of(weight, configured) // 100, 256)

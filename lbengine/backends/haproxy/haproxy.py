@@ -1,0 +1,225 @@
+"""One door to HAProxy: its runtime API over a Unix socket (Management Guide, section 9.3 "Unix Socket commands").
+
+One connection carries all commands of a call, joined by `;` to lines; each answer ends with an empty line. What takes
+several lines goes in the interactive mode (`prompt`), since otherwise HAProxy hears one line a connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+
+from lbengine.backends.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot, facts_of, parse, states
+from slackwater.config import TCP, host_and_port
+from slackwater.messages import is_name
+
+__all__ = ["BalancerError", "BalancerUnreachable", "HAProxy", "Server", "Snapshot", "split_answers"]
+
+MOST_BYTES = 8000
+"""Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
+PROMPT = "> "
+MOST_CONNECTIONS = 1_000_000
+"""More than any server takes."""
+ADVICE = {
+    "No such server": "it is not in this backend; was it removed by a reload?",
+    "No such backend": "was it renamed? `backend` in the pool's settings names it",
+    "Permission denied": "the socket needs `level admin`",
+    "Backend is using a static LB algorithm": "use `balance roundrobin`, or add `hash-type consistent` to a hash",
+    "Unknown command": "this HAProxy is older than 2.2, or its socket has a lower level than admin",
+}
+"""Beginning of HAProxy's refusals and what they mean for the site."""
+
+
+class HAProxy:
+    """A backend of the HAProxy behind an admin socket: a path, or `tcp://HOST:PORT`.
+
+    Opens a connection for each call and keeps none: a kept one would hold one of the few, and after a reload it would
+    still talk to the process that goes.
+    """
+
+    def __init__(self, path: str, backend: str, timeout_s: float) -> None:
+        if not is_name(backend):
+            raise BalancerError(f"{path}: {backend!r} is no safe name of a backend (letters, digits, `_-:.` expected)")
+        self.path = path
+        self.backend = backend
+        self.timeout_s = timeout_s
+        self._show_state = f"show servers state {backend}"
+        self._show = ("show info", f"show stat {backend} 6 -1", self._show_state)
+        self._read_pid: int | None = None
+        """The process that answered `read` last."""
+
+    def read(self) -> Snapshot:
+        """The process, the algorithm and all servers, of one moment. Raises BalancerError."""
+        info, stat, state = self.ask(*self._show)
+        snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
+        self._read_pid = snapshot.pid
+        return snapshot
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Sets absolute weights (0..256) and reads them back.
+
+        Raises BalancerError before anything is sent when a name or a weight is not safe; afterwards when HAProxy
+        refused one (the others are set then), shows another weight than the one set, or another process than was read
+        answered.
+        """
+        self._check(weights, 0, 256, "weight")
+        commands = [f"set server {self.backend}/{server} weight {weight}" for server, weight in weights.items()]
+        *answers, info, state = self.ask(*commands, "show info", self._show_state)
+        self._check_process(info)
+        self._raise_refused(weights, answers)
+        shown = {row["srv_name"]: int(row["srv_uweight"]) for row in states(state, self.path)}
+        self._raise_different(weights, shown)
+
+    def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
+        """As `set_weights`, for the most requests that a server gets at a time; never 0, which means no limit."""
+        self._check(maxconns, 1, MOST_CONNECTIONS, "maxconn")
+        commands = [f"set maxconn server {self.backend}/{server} {most}" for server, most in maxconns.items()]
+        *answers, info, stat, state = self.ask(*commands, *self._show)
+        self._check_process(info)
+        self._raise_refused(maxconns, answers)
+        snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
+        self._raise_different(maxconns, {server.name: server.maxconn for server in snapshot.servers})
+
+    def _check(self, values: Mapping[str, int], least: int, most: int, what: str) -> None:
+        for server, value in values.items():
+            if not is_name(server):
+                raise BalancerError(
+                    f"{self.path}: {server!r} is no safe name of a server (letters, digits, `_-:.` expected); not sent"
+                )
+            if not least <= value <= most:
+                raise BalancerError(f"{self.path}: {what} {value} for {server}: expected {least}..{most}; not sent")
+
+    def _check_process(self, info: str) -> None:
+        """Raises BalancerUnreachable when another process answers than the one that was read: during a reload both do
+        for a moment, and what the one took the other knows nothing of."""
+        pid, read_pid = int(facts_of(info, self.path)["Pid"]), self._read_pid
+        if read_pid not in (None, pid):
+            self._read_pid = None
+            raise BalancerUnreachable(
+                f"{self.path}: process {pid} answered, what was read before was of process {read_pid}; is HAProxy"
+                " restarting?"
+            )
+
+    def _raise_refused(self, values: Mapping[str, int], answers: Sequence[str]) -> None:
+        refused = [
+            f"{server}: {in_words(answer)}" for server, answer in zip(values, answers, strict=True) if answer.strip()
+        ]
+        if refused:
+            raise BalancerError(f"{self.path}: backend `{self.backend}` refused: {'; '.join(refused)}")
+
+    def _raise_different(self, values: Mapping[str, int], shown: Mapping[str, int | None]) -> None:
+        wrong = [
+            f"{server} shows {shown.get(server, 'nothing')} instead of {value}"
+            for server, value in values.items()
+            if shown.get(server) != value
+        ]
+        if wrong:
+            raise BalancerError(f"{self.path}: backend `{self.backend}` read back: {', '.join(wrong)}")
+
+    def ask(self, *commands: str) -> list[str]:
+        """Sends commands in one connection and returns their answers, without the empty lines that end them.
+
+        Raises BalancerUnreachable when HAProxy doesn't answer all of them within the timeout, BalancerError when a
+        command is no single one.
+        """
+        for command in commands:
+            if not command.isprintable() or ";" in command:
+                raise BalancerError(f"{self.path}: {command!r} is not one command; not sent")
+        batches: list[list[str]] = []
+        room = 0
+        for command in commands:
+            if (room := room - len(command) - 1) < 0:
+                batches.append([])
+                room = MOST_BYTES - len(command) - 1
+            batches[-1].append(command)
+        if not batches:
+            return []
+        try:
+            with self._connect() as connection:
+                answers = self._converse(connection, batches)
+        except TimeoutError:
+            raise BalancerUnreachable(
+                f"{self.path}: HAProxy did not answer within {self.timeout_s:g} s; is it stuck, or are all connections"
+                " of its admin socket taken (`stats maxconn`, 10 by default)?"
+            ) from None
+        except OSError as error:
+            raise BalancerUnreachable(f"{self.path}: {self._why_not(error)}") from None
+        if len(answers) != len(commands):
+            raise BalancerUnreachable(
+                f"{self.path}: {len(answers)} of {len(commands)} answers came, then HAProxy closed the connection;"
+                " is it restarting?"
+            )
+        return answers
+
+    def _connect(self) -> socket.socket:
+        if self.path.startswith(TCP):
+            return socket.create_connection(host_and_port(self.path.removeprefix(TCP)), self.timeout_s)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(self.timeout_s)
+            connection.connect(self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _why_not(self, error: OSError) -> str:
+        if self.path.startswith(TCP):
+            return f"{error.strerror or error}; expected HAProxy's `stats socket` on this address, with `level admin`"
+        if isinstance(error, FileNotFoundError):
+            return f"no such socket; expected HAProxy's `stats socket {self.path} level admin`"
+        if isinstance(error, PermissionError):
+            return (
+                "no permission to connect; expected a socket that this user may write to"
+                " (`stats socket PATH user USER mode 600 level admin`)"
+            )
+        if isinstance(error, ConnectionRefusedError):
+            return "nobody listens there; expected a running HAProxy's admin socket"
+        return f"{error.strerror or error}; is HAProxy restarting?"
+
+    def _converse(self, connection: socket.socket, batches: Sequence[Sequence[str]]) -> list[str]:
+        """The answers that came, until all had or HAProxy hung up. Raises OSError."""
+        until_s = time.monotonic() + self.timeout_s
+        interactive = len(batches) > 1
+        lines = [["prompt"], *batches] if interactive else batches
+        answers: list[str] = []
+        for line in lines:
+            connection.settimeout(max(until_s - time.monotonic(), 0.001))
+            connection.sendall(";".join(line).encode() + b"\n")
+            received = bytearray()
+            while not interactive or not (received.endswith(PROMPT.encode()) and len(_answers(received)) >= len(line)):
+                connection.settimeout(max(until_s - time.monotonic(), 0.001))
+                if not (chunk := connection.recv(65536)):
+                    break
+                received += chunk
+            answers += _answers(received)
+            if interactive and not received.endswith(PROMPT.encode()):
+                break
+        return answers[1:] if interactive else answers
+
+
+def in_words(answer: str) -> str:
+    """HAProxy's refusal, and what to do about it where that is known."""
+    text = answer.strip().splitlines()[0] if answer.strip() else ""
+    return next((f"{text} ({words})" for start, words in ADVICE.items() if text.startswith(start)), text)
+
+
+def _answers(received: bytearray) -> list[str]:
+    """In the interactive mode a prompt stands before each answer."""
+    return split_answers(
+        "\n".join(line.removeprefix(PROMPT) for line in received.decode("utf-8", "replace").split("\n"))
+    )
+
+
+def split_answers(text: str) -> list[str]:
+    """The answers in a reply: each ends with an empty line; what comes after the last empty line is cut off."""
+    answers: list[str] = []
+    lines: list[str] = []
+    for line in text.split("\n")[:-1]:
+        if line:
+            lines.append(line)
+        else:
+            answers.append("\n".join(lines))
+            lines = []
+    return answers

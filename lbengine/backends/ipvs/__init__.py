@@ -1,0 +1,1 @@
+"""IPVS, the kernel's balancer, through ipvsadm."""

@@ -1,0 +1,88 @@
+"""What weights do in each of IPVS's schedulers. Each row was shown by traffic through a real one (Linux 6.1):
+tests/lbengine/test_ipvs_traffic.py; docs/balancing-lvs.md has the split of each run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Heeds = Literal["connections", "in flight", "keys", "nothing"]
+"""What a server's weight is a share of: new connections; connections held at a time; the hash table's keys."""
+
+SH_BUCKETS = 256
+"""Size of `sh`'s table (IP_VS_SH_TAB_SIZE)."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """One scheduler. `refused`: why it cannot be driven, in words; empty where it can."""
+
+    heeds: Heeds
+    refused: str = ""
+    fallback: str = ""
+    """The flag without which a server of weight 0 still owns keys, whose connections are then refused."""
+    port_flag: str = ""
+    """The flag that makes the client's port part of the key."""
+    most_weights: int | None = None
+    """The weights' sum may not exceed this."""
+
+
+SCHEDULERS = {
+    "wrr": Scheduler("connections"),
+    "wlc": Scheduler("in flight"),
+    "sed": Scheduler("in flight"),
+    "nq": Scheduler("in flight"),
+    "sh": Scheduler("keys", fallback="sh-fallback", port_flag="sh-port", most_weights=SH_BUCKETS),
+    "mh": Scheduler("keys", fallback="mh-fallback", port_flag="mh-port"),
+    "rr": Scheduler("nothing", "it ignores every weight but 0; use `wrr`"),
+    "lc": Scheduler("nothing", "it ignores every weight but 0; use `wlc`"),
+    "dh": Scheduler("nothing", "it chooses by the virtual address and ignores weights; use `mh` or `wrr`"),
+    "fo": Scheduler("nothing", "it sends everything to the highest weight, so a small change moves all; use `wrr`"),
+    "ovf": Scheduler("nothing", "its weights are limits of connections, the rest of which it refuses; use `wlc`"),
+    "lblc": Scheduler("nothing", "it keeps each virtual address on one server, whatever the weights; use `wlc`"),
+    "lblcr": Scheduler("nothing", "it keeps each virtual address on one server, whatever the weights; use `wlc`"),
+}
+
+
+def refusal(scheduler: str, flags: frozenset[str], weights: int) -> str:
+    """Why a service cannot be driven, in words; empty when it can. `weights` is their sum."""
+    row = SCHEDULERS.get(scheduler)
+    if row is None:
+        driven = ", ".join(name for name, known in SCHEDULERS.items() if not known.refused)
+        return f"scheduler `{scheduler}` is not known here; expected one of {driven}"
+    if row.refused:
+        return f"scheduler `{scheduler}` cannot be driven: {row.refused}"
+    if row.fallback and row.fallback not in flags:
+        return (
+            f"scheduler `{scheduler}` without `{row.fallback}` refuses the connections of a server at weight 0; add it"
+            f" (`ipvsadm -E ... -s {scheduler} -b {','.join(sorted({*flags, row.fallback}))}`)"
+        )
+    if row.most_weights is not None and weights > row.most_weights:
+        return (
+            f"scheduler `{scheduler}` has a table of {row.most_weights} places, which weights that sum up to {weights}"
+            f" overflow: the last servers get less than their share; use smaller weights, as 20 for each"
+        )
+    return ""
+
+
+def warnings(scheduler: str, flags: frozenset[str], persistent_s: int | None, quiescent_expire: bool) -> list[str]:
+    """What limits how much weights move."""
+    row = SCHEDULERS[scheduler]
+    found = []
+    if row.heeds == "keys":
+        moved = "sh moves keys between all servers when a weight changes" if scheduler == "sh" else ""
+        key = "connections" if row.port_flag in flags else f"clients (without `{row.port_flag}`)"
+        found.append(
+            f"with scheduler `{scheduler}`, weights move a share of the {key}"
+            + (f"; {moved}, `mh` only to or from the changed one" if moved else "")
+        )
+    if persistent_s is not None:
+        found.append(
+            f"persistence keeps known clients on their server for {persistent_s} s after their last connection, so"
+            " less load moves"
+        )
+        if not quiescent_expire:
+            found.append(
+                "a server at weight 0 keeps its known clients; set `sysctl net.ipv4.vs.expire_quiescent_template=1`"
+            )
+    return found

@@ -1,0 +1,1 @@
+"""IPVS where keepalived owns the table."""

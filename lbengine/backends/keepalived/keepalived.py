@@ -1,0 +1,256 @@
+"""One door to IPVS where keepalived owns the table: weights go through files that keepalived watches.
+
+A real server's FILE_CHECK adds the number in its track_file to the configured weight. keepalived keeps that over
+reloads and restarts, and while the server is down; a weight set past it (ipvsadm) would be overwritten by its next
+change. Without the file, or with 0 in it, the server has its configured weight: that is the way back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from lbengine.backends.ipvs.ipvs import HIGHEST_WEIGHT, Lvs, LvsServer, LvsSnapshot, Run, check_bounds, server_name
+from lbengine.backends.ipvs.table import Service
+from lbengine.backends.keepalived.conf import (
+    ConfigurationError,
+    RealServer,
+    TrackFile,
+    VirtualServer,
+    gather,
+    virtual_servers,
+)
+from lbengine.backends.snapshot import BalancerError, BalancerUnreachable, Snapshot
+
+PID_FILES = ("/run/keepalived.pid", "/run/keepalived/keepalived.pid")
+DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"
+LOOK_EVERY_S = 0.01
+
+
+class Files(Protocol):
+    """The files of the host that keepalived runs on."""
+
+    def read(self, path: str) -> str | None:
+        """The text, or None when there is none to be had."""
+
+    def replace(self, path: str, text: str) -> None:
+        """Writes the whole file at once: a reader sees the old text or the new one. Raises OSError."""
+
+    def matching(self, pattern: str) -> list[str]:
+        """The paths that a shell pattern names, sorted."""
+
+    def is_writable_folder(self, path: str) -> bool: ...
+
+
+class LocalFiles:
+    """This host's."""
+
+    def read(self, path: str) -> str | None:
+        try:
+            return Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def replace(self, path: str, text: str) -> None:
+        new = Path(path).with_name(f".{Path(path).name}.slackwater")
+        new.write_text(text, encoding="ascii")
+        new.replace(path)
+
+    def matching(self, pattern: str) -> list[str]:
+        return sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns
+
+    def is_writable_folder(self, path: str) -> bool:
+        return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A running keepalived."""
+
+    pid: int
+    configuration: str
+
+
+def owner(files: Files) -> Owner | None:
+    """The keepalived that drives IPVS on this host, by its pid file; None when none runs."""
+    for path in PID_FILES:
+        text = (files.read(path) or "").strip()
+        if not text.isdigit() or (files.read(f"/proc/{text}/comm") or "").strip() != "keepalived":
+            continue
+        words = (files.read(f"/proc/{text}/cmdline") or "").split("\0")
+        if "-P" in words or "--vrrp" in words:  # no checkers: it leaves IPVS alone
+            continue
+        return Owner(int(text), _configuration(words))
+    return None
+
+
+def _configuration(words: list[str]) -> str:
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in ("-f", "--use-file"):
+            return following
+        if word.startswith("--use-file="):
+            return word.partition("=")[2]
+        if word.startswith("-f") and word[2:3] == "/":
+            return word[2:]
+    return DEFAULT_CONFIGURATION
+
+
+def owned_by(service: Service, files: Files) -> Owner | None:
+    """The keepalived whose configuration has this service; None when nobody's has. Raises BalancerError."""
+    running = owner(files)
+    if running is None:
+        return None
+    return running if _find(service, _gather(running, files)) is not None else None
+
+
+def _gather(running: Owner, files: Files) -> dict[str, str]:
+    try:
+        return gather(running.configuration, files.read, files.matching)
+    except ConfigurationError as error:
+        raise BalancerError(f"keepalived's configuration {error}") from None
+
+
+def _find(service: Service, texts: Mapping[str, str]) -> VirtualServer | None:
+    try:
+        found = virtual_servers(dict(texts))
+    except ConfigurationError as error:
+        raise BalancerError(f"keepalived's configuration {error}") from None
+    return next((one for one in found if service in one.services), None)
+
+
+class Keepalived:
+    """A virtual service that keepalived owns. Reads IPVS with ipvsadm, writes keepalived's track files."""
+
+    highest_weight = HIGHEST_WEIGHT
+
+    def __init__(
+        self,
+        service: str,
+        run: Run,
+        files: Files,
+        wait_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`wait_s`: how long keepalived may take to follow a file. Raises BalancerError for no name of a service."""
+        self.lvs = Lvs(service, run)
+        self.where = f"keepalived's {self.lvs.where}"
+        self._files = files
+        self._wait_s = wait_s
+        self._clock = clock
+        self._sleep = sleep
+        self._texts: dict[str, str] = {}
+        self._known: VirtualServer | None = None
+
+    def read(self) -> Snapshot:
+        """`look`, as the engine takes it."""
+        return self.look().as_snapshot()
+
+    def look(self) -> LvsSnapshot:
+        """The configured servers as IPVS has them; one that keepalived took out shows DOWN with the weight that it will
+        come back with. Raises BalancerUnreachable while keepalived doesn't run."""
+        running, known = self.configuration()
+        seen = self.lvs.look()
+        in_table = {server.address: server for server in seen.servers}
+        servers = tuple(
+            sorted((self._server(real, in_table.get(real.address)) for real in known.servers), key=lambda one: one.name)
+        )
+        return replace(seen, servers=servers, pid=running.pid)
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Writes the files and waits until IPVS shows the weights. Raises BalancerError as `Balancer` says.
+
+        A server that keepalived has taken out gets its weight when it comes back.
+        """
+        check_bounds(weights, self.highest_weight, self.where)
+        _, known = self.configuration()
+        by_name = {server_name(real.address): real for real in known.servers}
+        if gone := [name for name in weights if name not in by_name]:
+            raise BalancerError(f"{self.where} has no server {', '.join(gone)}; nothing was changed")
+        # All are looked up before the first is written.
+        paths = {name: own_file(by_name[name]).path for name in weights}
+        for name, weight in weights.items():
+            try:
+                self._files.replace(paths[name], f"{weight - by_name[name].weight}\n")
+            except OSError as error:
+                raise BalancerError(
+                    f"{self.where}: {paths[name]}: {error.strerror or error}; {name} keeps its weight"
+                ) from None
+        until_s = self._clock() + self._wait_s
+        while wrong := self._not_yet(weights):
+            if self._clock() >= until_s:
+                raise BalancerError(
+                    f"{self.where} read back {self._wait_s:g} s after the files were written: {', '.join(wrong)}"
+                )
+            self._sleep(LOOK_EVERY_S)
+
+    def configuration(self) -> tuple[Owner, VirtualServer]:
+        """The running keepalived and what it has configured for the service. Raises BalancerError."""
+        running = owner(self._files)
+        if running is None:
+            raise BalancerUnreachable(f"{self.where}: no keepalived runs here (looked for {' and '.join(PID_FILES)})")
+        texts = _gather(running, self._files)
+        if texts != self._texts or self._known is None:
+            self._known, self._texts = _find(self.lvs.service, texts), texts
+        if self._known is None:
+            raise BalancerError(
+                f"{self.where}: not in {running.configuration}"
+                + (
+                    "; parameters (`$NAME`) are not followed there"
+                    if any("$" in text for text in texts.values())
+                    else ""
+                )
+            )
+        return running, self._known
+
+    def _not_yet(self, weights: Mapping[str, int]) -> list[str]:
+        shown = {server.name: server for server in self.look().servers}
+        return [
+            f"{name} shows {shown[name].weight} instead of {weight}" if name in shown else f"{name} is gone"
+            for name, weight in weights.items()
+            if name not in shown or (shown[name].available and shown[name].weight != weight)
+        ]
+
+    def _server(self, real: RealServer, seen: LvsServer | None) -> LvsServer:
+        if seen is not None and (seen.weight > 0 or self._asked(real) == 0):
+            return replace(seen, status="UP", configured=real.weight)
+        # Taken out, or left in with weight 0 (`inhibit_on_failure`) although its file asks for more.
+        down = LvsServer(server_name(real.address), real.address, 0, 0, 0, 0) if seen is None else seen
+        return replace(down, status="DOWN", available=False, weight=self._asked(real), configured=real.weight)
+
+    def _asked(self, real: RealServer) -> int:
+        """The weight that configuration and file ask for."""
+        told = 0
+        for _, file in real.files:
+            if file is not None:
+                with contextlib.suppress(ValueError):
+                    told += int((self._files.read(file.path) or "0").strip() or 0) * file.weight
+        return min(max(real.weight + told, 0), self.highest_weight)
+
+
+def own_file(real: RealServer) -> TrackFile:
+    """The file that steers this real server's weight. Raises BalancerError that says what to configure."""
+    usable = [file for _, file in real.files if file is not None and file.weight == 1 and not file.reverse]
+    if len(real.files) == 1 and usable:
+        return usable[0]
+    name = "slackwater_" + "".join(letter if letter.isalnum() else "_" for letter in real.address).strip("_")
+    if not real.files:
+        problem = "has no FILE_CHECK"
+    elif len(real.files) > 1:
+        problem = "has several FILE_CHECKs"
+    elif real.files[0][1] is None:
+        problem = f"has a FILE_CHECK of `{real.files[0][0]}`, which no track_file is named"
+    else:
+        problem = "has a FILE_CHECK with another weight than 1"
+    raise BalancerError(
+        f"keepalived's real_server {real.address} {problem}; expected `track_file {name} {{ file"
+        f" /run/slackwater-weights/{name} }}` at the top, and in the real_server `FILE_CHECK {{ track_file {name} }}`"
+        " (one statement a line)"
+    )

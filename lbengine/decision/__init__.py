@@ -1,0 +1,1 @@
+"""From Verdicts to weights: law, limits, guard, ramp. No I/O."""

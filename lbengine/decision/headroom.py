@@ -1,0 +1,92 @@
+"""The servers that share a pool's requests in this turn: how full they would be, and what a drained one keeps. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lbengine.decision import plan, residual
+from lbengine.decision.plan import Load
+
+
+@dataclass(frozen=True)
+class Rest:
+    """`staying` share what the pool carries, `leaving` are asked to be drained. `total_rps` None: not known."""
+
+    staying: Sequence[Load]
+    leaving: Sequence[Load]
+    total_rps: float | None
+    u_threshold: float
+    balance: str
+
+    @cached_property
+    def rps(self) -> float | None:
+        """What those that stay are to carry."""
+        return None if self.total_rps is None else self.total_rps - self._left_rps
+
+    def limit(self) -> float:
+        """How full, as `filled` predicts it, a server that keeps its weight may be."""
+        capacity, rps = self._able, self.rps
+        if capacity is None or rps is None:
+            return self.u_threshold + residual.OVER
+        return residual.allowed(capacity, rps, self.u_threshold)
+
+    def filled(self, weights: Mapping[str, int], without: Collection[str] = ()) -> float:
+        """Predicted utilisation of the fullest server that is neither reduced nor named in `without`.
+
+        From the rate and the capacities, or where they are not known from the CPUs as they are now; 0 without these.
+        """
+        given = [weights[load.server] for load in self.staying]
+        kept = [not load.reduce and load.server not in without for load in self.staying]
+        capacity, rps = self._able, self.rps
+        if capacity is not None and rps is not None:
+            return residual.fullest(given, capacity, kept, rps, self.balance)
+        least = residual.least_weight(self._now(), [load.cpu for load in self.staying], kept, self.u_threshold)
+        return least * self.u_threshold / max(sum(given), 1)
+
+    def keeps(self, weights: Mapping[str, int], min_change: float) -> dict[str, int]:
+        """The weights of the servers to drain: 0 each, or what the ones that stay cannot carry with `weights`."""
+        if not self.leaving:
+            return {}
+        others = [weights[load.server] for load in self.staying]
+        found = {}
+        for load, wanted in zip(self.leaving, self._keep(others), strict=True):
+            weight, now = min(wanted, load.baseline), load.baseline if load.weight is None else load.weight
+            if 0 < abs(weight - now) < min_change * load.baseline and weight > 0 and now < load.baseline:
+                weight = now
+            found[load.server] = weight
+        return found
+
+    def _keep(self, others: Sequence[int]) -> list[int]:
+        capacity, left_rps, rps = self._all, self._left_rps, self.rps
+        if capacity is None or rps is None:
+            least = residual.least_weight(
+                [*self._now(), *(load.weight or 0 for load in self.leaving)],
+                [load.cpu for load in (*self.staying, *self.leaving)],
+                [not load.reduce for load in self.staying] + [False] * len(self.leaving),
+                self.u_threshold,
+            )
+            return [math.ceil(max(least - sum(others), 0.0) / len(self.leaving)) for _ in self.leaving]
+        able, own = capacity[: len(self.staying)], capacity[len(self.staying) :]
+        return [residual.weight_for(left_rps * mu / math.fsum(own), mu, others, able, rps, self.balance) for mu in own]
+
+    @cached_property
+    def _able(self) -> list[float] | None:
+        return plan.capacities(self.staying)
+
+    @cached_property
+    def _all(self) -> list[float] | None:
+        return plan.capacities([*self.staying, *self.leaving])
+
+    @cached_property
+    def _left_rps(self) -> float:
+        """What the drained ones keep together; 0 where that cannot be told."""
+        if not self.leaving or self._all is None or self.total_rps is None:
+            return 0.0
+        able, own = self._all[: len(self.staying)], self._all[len(self.staying) :]
+        return residual.left_rps(math.fsum(able), math.fsum(own), self.total_rps, self.u_threshold)
+
+    def _now(self) -> list[int]:
+        return [load.baseline if load.weight is None else load.weight for load in self.staying]

@@ -1,0 +1,258 @@
+"""From what is known of a pool's servers to the weights that a law wants, for the balance algorithm in use.
+
+Only servers that may be reduced get less than their baseline; the others keep the split that their baselines give.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from lbengine.backends.haproxy.algorithms import effect
+from lbengine.decision import residual
+from lbengine.decision.rounding import closest, grain
+from lbengine.laws import laws as law
+from lbengine.laws import tail
+
+LEAST_IN_FLIGHT = 1.0
+"""Under leastconn a server that should hold fewer requests than this gets weight 0: weights can't say less than one."""
+RETURN_IN_FLIGHT = 1.5
+"""A drained server returns only above this, so that it doesn't come and go."""
+ROOM_TO_DRAIN = 0.95
+"""To drain a server, the others must be able to carry everything within this share of their room; to keep it drained,
+within all of it."""
+LEAST_RPS = 1e-3
+"""No capacity counts as less than this."""
+CAUTION = 1.0
+"""Capacities count so many standard errors low. Response times rise ever steeper with a server's load, so taking a
+capacity for too large costs more than taking it for too small."""
+MOST_CAUTION = 0.5
+"""No doubt takes more than this share of a capacity away."""
+
+IN_RUNS = frozenset({"wrr"})
+"""Schedulers that serve a lowered server in runs, the longer the smaller the weights' common divisor."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """One server that can take requests, as the laws see it. Rates in requests per second."""
+
+    server: str
+    baseline: int
+    """The weight that it has when nothing is wrong; for a server that is left alone the weight it has now."""
+    reduce: bool = False
+    """It may be reduced: interference, admitted by the guard."""
+    slow: bool = False
+    """Interference or overload: its capacity is believed although it is low."""
+    capacity_rps: float | None = None
+    capacity_stderr_rps: float = 0.0
+    severity: float = 0.0
+    cpu_predicted: float | None = None
+    rps: float | None = None
+    drained: bool = False
+    """Its weight is 0 now."""
+    weight: int | None = None
+    """Its weight now; None: its baseline."""
+    cpu: float | None = None
+    """Its CPU utilisation now, where that is known."""
+
+    @property
+    def sure_rps(self) -> float | None:
+        """The capacity that can be counted on."""
+        if self.capacity_rps is None:
+            return None
+        return max(self.capacity_rps - CAUTION * self.capacity_stderr_rps, self.capacity_rps * (1.0 - MOST_CAUTION))
+
+
+@dataclass(frozen=True)
+class Want:
+    """A weight that the law wants, with the numbers that led there."""
+
+    weight: int
+    why: str
+    in_flight: float | None = None
+    """Under least connections: how many requests it should hold, if it keeps any."""
+
+
+def wants(
+    loads: Sequence[Load], total_rps: float | None, law_name: str, u_threshold: float, balance: str
+) -> dict[str, Want]:
+    """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
+
+    Whatever the law says, they keep what pushes no other server over `u_threshold`, as far as that can be predicted.
+    """
+    affected = [load for load in loads if load.reduce]
+    if not affected:
+        return {}
+    capacity = capacities(loads)
+    if capacity is None or total_rps is None:
+        return _by_severity(loads, "the pool's rate is not" if total_rps is None else "no capacity is", u_threshold)
+    # Without load every split is as good: judged as if there were a little, the slow ones are drained.
+    total_rps = max(total_rps, 0.001 * math.fsum(capacity))
+    rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
+    held: dict[str, float] = {}
+    step = grain([load.baseline for load in loads]) if balance in IN_RUNS else 1
+    if effect(balance) == "concurrency":
+        weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+    else:
+        weights = _rounded(loads, rates, step)
+    kept = [not load.reduce for load in loads]
+    given = residual.give_back(
+        [weights.get(load.server, load.baseline) for load in loads],
+        [load.baseline for load in loads],
+        capacity,
+        kept,
+        total_rps,
+        u_threshold,
+        balance,
+        step,
+    )
+    fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
+    told = {}
+    for load, mu, rate, weight in zip(loads, capacity, rates, given, strict=True):
+        if load.reduce:
+            share = (
+                f"{law_name}: {rate:.0f} of {total_rps:.0f} requests/s"
+                f" (capacity {mu:.0f} or more, the others' {fine_rps:.0f})"
+            )
+            if weight > weights[load.server]:
+                share += "; raised, or the others would be too full"
+            told[load.server] = Want(weight, share, held.get(load.server))
+    return told
+
+
+def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dict[str, Want]:
+    """Without the rate or without any capacity: a server keeps the share of its weight that it has of its capacity
+    (1 - severity), and more of it where the others' CPU is known to be so high that they could not take the rest."""
+    affected = [load for load in loads if load.reduce]
+    now = [load.baseline if load.weight is None else load.weight for load in loads]
+    least = residual.least_weight(now, [load.cpu for load in loads], [not load.reduce for load in loads], u_threshold)
+    kept = sum(load.baseline for load in loads if not load.reduce)
+    left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)
+    lost = sum(load.baseline for load in affected) - left
+    share = min(max((least - kept - left) / lost, 0.0), 1.0) if lost > 0.0 else 0.0
+    told = {}
+    for load in affected:
+        weight = load.baseline * (1.0 - load.severity * (1.0 - share))
+        why = f"{missing} known, so it keeps what is left of its capacity"
+        if share > 0.0:
+            weight, why = math.ceil(weight - 1e-9), f"{why}, and what the others' CPU has no room for"
+        told[load.server] = Want(min(round(weight), load.baseline), why)
+    return told
+
+
+def capacities(loads: Sequence[Load]) -> list[float] | None:
+    """Each server's capacity in requests per second, as the laws should take it; None when nothing at all is known.
+
+    Servers that keep their baseline weights share what the reduced ones don't get by these weights. So they count with
+    the median of the calm servers' capacities per weight (one bad estimate changes little), or with less if one of
+    them is known to be slow: that one would fill first. A capacity below the rate that a calm server carries now is
+    raised to that rate. A reduced server whose capacity is not known has lost `severity` of it. What is known counts
+    `CAUTION` standard errors low.
+    """
+    known = [(load, load.sure_rps / load.baseline) for load in loads if load.sure_rps and load.baseline > 0]
+    calm = [max(per, (load.rps or 0.0) / load.baseline) for load, per in known if not load.reduce and not load.slow]
+    before = [per / (1.0 - load.severity) for load, per in known if load.reduce and load.severity < 1.0]
+    if not calm and not before:
+        return None
+    per_weight = statistics.median(calm) if calm else min(before)
+    kept = min([per_weight, *(per for load, per in known if load.slow and not load.reduce)])
+    return [max(_capacity(load, per_weight, kept), LEAST_RPS) for load in loads]
+
+
+def _capacity(load: Load, per_weight: float, kept: float) -> float:
+    if not load.reduce:
+        return load.baseline * kept
+    if load.sure_rps is not None:
+        return load.sure_rps
+    return (1.0 - load.severity) * load.baseline * per_weight
+
+
+def _optimal(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
+    return law.optimal(capacity, total_rps, u_threshold)
+
+
+def _tail(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
+    return tail.tail(capacity, total_rps, u_threshold)
+
+
+def _equalise(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
+    return law.equalise(capacity, total_rps)
+
+
+def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
+    """`ice` for each server to reduce, but at least what the others cannot carry below the threshold."""
+    weights = sum(load.baseline for load in loads)
+    fair = [total_rps * load.baseline / weights for load in loads]
+    rates = [
+        law.ice(mu, load.cpu_predicted, load.rps, rate, u_threshold) if load.reduce else 0.0
+        for load, mu, rate in zip(loads, capacity, fair, strict=True)
+    ]
+    affected_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if load.reduce)
+    fine_rps = math.fsum(capacity) - affected_rps
+    left_rps = residual.left_rps(fine_rps, affected_rps, total_rps, u_threshold)
+    rates = [
+        max(rate, left_rps * mu / affected_rps) if load.reduce else 0.0
+        for load, mu, rate in zip(loads, capacity, rates, strict=True)
+    ]
+    rest_rps = max(total_rps - math.fsum(rates), 0.0)
+    return [
+        rate if load.reduce else rest_rps * mu / fine_rps for load, mu, rate in zip(loads, capacity, rates, strict=True)
+    ]
+
+
+LAWS: dict[str, Callable[[Sequence[Load], Sequence[float], float, float], list[float]]] = {
+    "optimal": _optimal,
+    "ice": _ice,
+    "tail": _tail,
+    "equalise": _equalise,
+}
+
+
+def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> dict[str, int]:
+    """Weights of the servers to reduce, in proportion to `shares`, beside the baselines of those that keep theirs.
+
+    They are multiples of `step`, as all baselines are.
+    """
+    kept_weight = sum(load.baseline for load in loads if not load.reduce)
+    kept = math.fsum(share for load, share in zip(loads, shares, strict=True) if not load.reduce)
+    reduced = [(load, share) for load, share in zip(loads, shares, strict=True) if load.reduce]
+    if kept_weight <= 0 or kept <= 0.0:
+        return {load.server: load.baseline for load, _ in reduced}
+    most = [load.baseline // step for load, _ in reduced]
+    weights = closest(kept_weight // step, kept, [share for _, share in reduced], most)
+    return {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
+
+
+def _by_concurrency(
+    loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Least connections: weights, and how many requests those that keep any should hold.
+
+    Weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
+
+    Below about one request weights say nothing (an idle server is taken first whatever its weight), so such a server
+    gets 0, if the others can carry all below the threshold without it.
+    """
+    held = []
+    for mu, rate in zip(capacity, rates, strict=True):
+        held.append(residual.in_flight(rate / mu) if mu > 0 else 0.0)
+    rounded = _rounded(loads, held)
+    staying_rps = math.fsum(capacity)
+    weights: dict[str, int] = {}
+    keeps: dict[str, float] = {}
+    for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
+        if not load.reduce:
+            continue
+        too_few = held_here < (RETURN_IN_FLIGHT if load.drained else LEAST_IN_FLIGHT)
+        room_rps = u_threshold * (staying_rps - mu) * (1.0 if load.drained else ROOM_TO_DRAIN)
+        if too_few and total_rps <= room_rps:
+            staying_rps -= mu
+            weights[load.server] = 0
+        else:
+            weights[load.server] = max(1, rounded[load.server])
+            keeps[load.server] = held_here
+    return weights, keeps

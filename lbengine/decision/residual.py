@@ -1,0 +1,132 @@
+"""Residual capacity: how full the others would be, and what a slow or drained server keeps so that they stay below the
+threshold. Pure functions of weights and rates.
+
+Under weights that share requests a server's rate is its share of the weight; under least connections its requests in
+flight are, n = f/(1 - f) at a utilisation f (processor sharing), so a search for the common factor gives the rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from lbengine.backends.haproxy.algorithms import effect
+
+OVER = 0.02
+"""So much above the threshold is within what the estimates waver, and what whole weights can say."""
+FULLEST = 0.98
+"""Highest utilisation for which the queue's length is computed: at 1 it has no end."""
+HALVINGS = 40
+STEPS = 8
+"""Of the search for what must be given back: to within 1/256 of it."""
+
+
+def allowed(capacity: Sequence[float], total_rps: float, u_threshold: float) -> float:
+    """The utilisation that no server should exceed: the threshold, or what all have alike when that cannot be."""
+    return max(u_threshold, total_rps / math.fsum(capacity)) + OVER
+
+
+def in_flight(filled: float) -> float:
+    """Requests that a processor-sharing server holds on average at this utilisation."""
+    filled = min(filled, FULLEST)
+    return filled / (1.0 - filled)
+
+
+def fullest(
+    weights: Sequence[int], capacity: Sequence[float], kept: Sequence[bool], total_rps: float, balance: str
+) -> float:
+    """Predicted utilisation of the fullest of the `kept` servers under these weights; 0 when there is none.
+
+    Where least connections cannot hold the load below 1 at all, total rate over capacity.
+    """
+    alike = Counter(zip(weights, capacity, kept, strict=True))
+    whole = sum(weight * count for (weight, _, _), count in alike.items())
+    asked = [(weight, mu) for weight, mu, keeps in alike if keeps and weight > 0]
+    if not asked:
+        return 0.0
+    if effect(balance) != "concurrency":
+        return max(total_rps * weight / whole / mu for weight, mu in asked)
+    able = math.fsum(mu * count for (weight, mu, _), count in alike.items() if weight > 0)
+    if total_rps >= FULLEST * able:
+        return total_rps / able
+    low, high = 0.0, 2.0 * in_flight(FULLEST)  # in flight for each weight
+    for _ in range(HALVINGS):
+        factor = (low + high) / 2.0
+        served = math.fsum(
+            count * mu * weight * factor / (1.0 + weight * factor) for (weight, mu, _), count in alike.items()
+        )
+        low, high = (low, factor) if served >= total_rps else (factor, high)
+    return max(weight * high / (1.0 + weight * high) for weight, _ in asked)
+
+
+def give_back(
+    weights: Sequence[int],
+    baselines: Sequence[int],
+    capacity: Sequence[float],
+    kept: Sequence[bool],
+    total_rps: float,
+    u_threshold: float,
+    balance: str,
+    step: int = 1,
+) -> list[int]:
+    """The weights, with so much given back to the servers that are not `kept` that no kept one is too full.
+
+    Each gets the same share of what it lacks, in whole `step`s; at most its baseline.
+    """
+    limit = allowed(capacity, total_rps, u_threshold)
+
+    def back(share: float) -> list[int]:
+        return [
+            weight if keeps else min(weight + step * math.ceil(share * (full - weight) / step), full)
+            for weight, full, keeps in zip(weights, baselines, kept, strict=True)
+        ]
+
+    def fits(tried: Sequence[int]) -> bool:
+        return fullest(tried, capacity, kept, total_rps, balance) <= limit
+
+    if fits(weights):
+        return list(weights)
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if fits(back(middle)) else (middle, high)
+    return back(high)
+
+
+def left_rps(others_rps: float, own_rps: float, total_rps: float, u_threshold: float) -> float:
+    """What servers of capacity `own_rps` keep of `total_rps` beside others of `others_rps`: what those cannot carry
+    below the threshold, and at most what fills all alike."""
+    too_much = max(total_rps - u_threshold * others_rps, 0.0)
+    return min(too_much, total_rps * own_rps / (others_rps + own_rps))
+
+
+def weight_for(
+    rate: float,
+    capacity: float,
+    others: Sequence[int],
+    others_capacity: Sequence[float],
+    others_rate: float,
+    balance: str,
+) -> int:
+    """The least weight at which a server gets `rate`, beside others with these weights that get `others_rate`."""
+    whole = sum(others)
+    if rate <= 0.0 or whole <= 0 or others_rate <= 0.0:
+        return 0
+    if effect(balance) != "concurrency":
+        return math.ceil(whole * rate / others_rate)
+    able = math.fsum(mu for weight, mu in zip(others, others_capacity, strict=True) if weight > 0)
+    able_count = sum(weight > 0 for weight in others)
+    return max(1, math.ceil(whole / able_count * in_flight(rate / capacity) / in_flight(others_rate / able)))
+
+
+def least_weight(
+    weights: Sequence[int], cpu: Sequence[float | None], kept: Sequence[bool], u_threshold: float
+) -> float:
+    """Sum of the pool's weights below which the fullest kept server's CPU is predicted above the threshold.
+
+    For pools whose rate or capacities are not known: a server's CPU follows its share of the weight. 0 when no kept
+    server's CPU is known.
+    """
+    known = [used for weight, used, keeps in zip(weights, cpu, kept, strict=True) if keeps and weight and used]
+    return sum(weights) * max(known, default=0.0) / u_threshold

@@ -1,0 +1,1 @@
+"""The laws: how many requests per second each server should get."""

@@ -1,0 +1,206 @@
+"""Who drives a balancer: one lbengine, by a lease in NATS key-value; others stand by and take over.
+
+The record is changed by compare-and-set on its revision, and its age is taken by each one's own monotonic clock: no
+clocks are compared (as in C. Gray and D. Cheriton, "Leases", SOSP 1989, but for the clock). It carries the baseline
+and the pause too, so that whoever takes over knows what to go back to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol
+
+import msgspec
+
+from lbengine.baseline import Baseline
+from lbengine.overrides.pause import Pause
+from slackwater.bus.bus import BusError
+from slackwater.config import TCP, PoolSettings, place_in_words
+
+LEASE_S = 1.6
+"""A record that has not changed for so long is nobody's."""
+RENEW_S = 0.4
+"""A death is seen after RENEW_S + LEASE_S + RENEW_S at most: 2.4 s."""
+Say = Literal["ours", "theirs", "alone", "free"]
+"""`alone`: the bus cannot tell. Without it no Verdicts come either, so the only way is to the baseline.
+`free`: nobody's, and not asked for."""
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What stands under a balancer's key; no `holder`: it was given back."""
+
+    holder: str = ""
+    host: str = ""
+    pid: int = 0
+    state_dir: str = ""
+    baseline: dict[str, Baseline] | None = None
+    """While the holder may have changed something."""
+    paused: Pause | None = None
+
+
+class Bucket(Protocol):
+    """What the lease needs of a key-value store. All raise BusError when it cannot be asked."""
+
+    async def get(self, key: str) -> tuple[bytes, int] | None: ...
+
+    async def put(self, key: str, value: bytes, revision: int) -> int | None:
+        """The new revision; None when the key's is not `revision` (0: not there) any more."""
+
+
+def keys_of(pool: PoolSettings) -> dict[str, str]:
+    """The key of each balancer that a pool is behind, and in words what is driven there.
+
+    A path and IPVS's table are of this host: nobody else can reach them. The pool's name does not count, since another
+    pool may have the same backend.
+    """
+    here = socket.gethostname()
+    if pool.service:
+        return {_key(pool.service, here): pool.place}
+    return {
+        _key(pool.backend, path if path.startswith(TCP) else f"{here}:{os.path.realpath(path)}"): place_in_words(
+            pool.balancer, "", pool.backend, path
+        )
+        for path in pool.all_sockets
+    }
+
+
+def _key(what: str, where: str) -> str:
+    return f"balancer.{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:16]}"
+
+
+class Lease:
+    """One lbengine's side. Call `step` every RENEW_S; `clock` is monotonic."""
+
+    def __init__(self, bucket: Bucket, key: str, state_dir: str, clock: Callable[[], float]) -> None:
+        self.key = key
+        self.say: Say = "alone"
+        self.found: Record | None = None
+        """The record that was there when the lease became ours, or the other one's."""
+        self.baseline: dict[str, Baseline] | None = None
+        self.paused: Pause | None = None
+        self._bucket = bucket
+        self._clock = clock
+        self._me = Record(os.urandom(8).hex(), socket.gethostname(), os.getpid(), os.path.realpath(state_dir))
+        self._revision = 0
+        self._renewed_s = -LEASE_S
+        self._seen: tuple[int, float] = (0, 0.0)
+        self._nobodys: tuple[Record | None, int] = (None, 0)
+        """What was found when it was free."""
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def stale(self) -> bool:
+        """True when the last word is too old to act on: somebody may have taken over (we were stopped, or it hung)."""
+        return self.say == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
+
+    @property
+    def is_neighbour(self) -> bool:
+        """True when the other one has the same state folder."""
+        return self.found is not None and (self.found.host, self.found.state_dir) == (self._me.host, self._me.state_dir)
+
+    @property
+    def inherited(self) -> bool:
+        """True when what the record carries is of somebody else, with another state folder, and ours to put back now.
+
+        With the same folder the disk knows better: `slackwater restore` may have been there since.
+        """
+        return self.found is not None and self.found.holder != self._me.holder and not self.is_neighbour
+
+    @property
+    def heard_s(self) -> float:
+        """When the record was last seen to change by another's hand."""
+        return self._seen[1]
+
+    async def step(self, take: bool = True) -> Say:
+        """Renews the lease, takes it if it is nobody's (with `take`), or looks who has it."""
+        async with self._one_at_a_time:
+            now_s = self._clock()
+            try:
+                if self.say != "ours" or not await self._write(self._revision, now_s):
+                    await self._look(now_s, take)
+            except BusError:
+                if self.say == "ours" and now_s - self._renewed_s >= LEASE_S:
+                    self.say = "alone"
+            return self.say
+
+    async def take(self) -> Say:
+        """Takes it as it was found free. Somebody else may have been quicker: the next step tells."""
+        async with self._one_at_a_time:
+            if self.say == "free":
+                with contextlib.suppress(BusError):
+                    await self._take(*self._nobodys, self._clock())
+            return self.say
+
+    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
+        """Has these in the record before it returns, if the lease is ours. Raises BusError."""
+        async with self._one_at_a_time:
+            self.baseline, self.paused = None if baseline is None else dict(baseline), paused
+            if self.say == "ours" and not await self._write(self._revision, self._clock()):
+                raise BusError("somebody else has the lease now")
+
+    async def release(self) -> None:
+        """Gives the lease back: the next one needs not wait. Raises BusError."""
+        async with self._one_at_a_time:
+            if self.say == "ours":
+                left = Record(baseline=self.baseline, paused=self.paused)
+                await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
+            self.say = "alone"
+
+    async def _look(self, now_s: float, take: bool) -> None:
+        entry = await self._bucket.get(self.key)
+        record, revision = None, 0
+        if entry is not None:
+            data, revision = entry
+            try:
+                record = msgspec.json.decode(data, type=Record)
+            except msgspec.DecodeError:
+                record = Record()
+        if record is not None and not self._is_nobodys(record, revision, now_s):
+            self.say, self.found = "theirs", record
+        elif take:
+            await self._take(record, revision, now_s)
+        else:
+            self.say, self._nobodys = "free", (record, revision)
+
+    async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
+        before = self.baseline, self.paused
+        if record is not None and record.holder != self._me.holder:
+            self.baseline, self.paused = record.baseline, record.paused
+        if await self._write(revision, now_s):
+            self.found = record
+        else:
+            self.baseline, self.paused = before
+
+    async def _write(self, revision: int, now_s: float) -> bool:
+        record = msgspec.structs.replace(self._me, baseline=self.baseline, paused=self.paused)
+        written = await self._bucket.put(self.key, msgspec.json.encode(record), revision)
+        if written is None:
+            return False
+        self.say, self._revision, self._renewed_s = "ours", written, now_s
+        return True
+
+    def _is_nobodys(self, record: Record, revision: int, now_s: float) -> bool:
+        old = self._is_old(revision, now_s)
+        return record.holder in ("", self._me.holder) or old or self._is_dead(record)
+
+    def _is_dead(self, record: Record) -> bool:
+        """On this host a process that is gone needs not be waited for."""
+        if record.host != self._me.host:
+            return False
+        try:
+            os.kill(record.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+
+    def _is_old(self, revision: int, now_s: float) -> bool:
+        if self._seen[0] != revision:
+            self._seen = (revision, now_s)
+        return now_s - self._seen[1] >= LEASE_S

@@ -1,0 +1,122 @@
+"""The leases on all balancers of a pool as one: all are held, or none.
+
+Lists of balancers that overlap must not lead to two owners of one balancer, so each balancer has a lease of its own.
+They are taken only when all look free, in the order of their keys, so that of several lbengines that want them at once
+one gets them; who is refused one gives back the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+
+from lbengine.baseline import Baseline
+from lbengine.leadership.lease import Bucket, Lease, Say
+from lbengine.overrides.pause import Pause
+from slackwater.bus.bus import BusError
+
+
+class Leases:
+    """One lbengine's side; `places` are keys and what is driven there (`keys_of`). Call `step` every RENEW_S."""
+
+    def __init__(self, bucket: Bucket, places: Mapping[str, str], state_dir: str, clock: Callable[[], float]) -> None:
+        self.say: Say = "alone"
+        """Never `free`."""
+        self._places = dict(sorted(places.items()))
+        self._leases = [Lease(bucket, key, state_dir, clock) for key in self._places]
+
+    async def step(self) -> Say:
+        """Renews the leases, takes them if they are all nobody's, or looks who has them."""
+        renewing = self.say == "ours"
+        says = await asyncio.gather(*(lease.step(take=renewing) for lease in self._leases))
+        if not renewing and set(says) <= {"free", "ours"}:
+            says = await self._take_all()
+        if set(says) == {"ours"}:
+            if not renewing:
+                self._share()
+            self.say = "ours"
+            return self.say
+        for lease in self._leases:
+            if lease.say == "ours":
+                with contextlib.suppress(BusError):
+                    await lease.release()
+        if "theirs" in says:
+            self.say = "theirs"
+        elif renewing:
+            self.say = "alone"
+        return self.say
+
+    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
+        """Has these in every record before it returns, where the leases are ours. Raises BusError."""
+        kept = await asyncio.gather(*(lease.keep(baseline, paused) for lease in self._leases), return_exceptions=True)
+        for error in kept:
+            if error is not None:
+                raise error
+
+    async def release(self) -> None:
+        """Gives the leases back: the next one needs not wait. Raises BusError."""
+        self.say = "alone"
+        for lease in self._leases:
+            await lease.release()
+
+    def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
+        """What the records are to carry when they are next written."""
+        for lease in self._leases:
+            lease.baseline, lease.paused = None if baseline is None else dict(baseline), paused
+
+    @property
+    def stale(self) -> bool:
+        """As `Lease.stale`, of any of them."""
+        return self.say == "ours" and any(lease.stale for lease in self._leases)
+
+    @property
+    def told(self) -> str:
+        """Who has what, in words; empty when nobody else has anything."""
+        theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
+        theirs = [(lease, place) for lease, place in theirs if lease.say == "theirs"]
+        found = theirs[0][0].found if theirs else None
+        if found is None:
+            return ""
+        what = "it" if len(theirs) == len(self._leases) else ", ".join(place for _, place in theirs)
+        return f"lbengine of {found.host} (pid {found.pid}) drives {what}"
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """True when others, with other state folders, have all of them: what we stored is of the past then."""
+        return all(lease.say == "theirs" and not lease.is_neighbour for lease in self._leases)
+
+    @property
+    def inherited(self) -> dict[str, Baseline] | None:
+        """The baseline that whoever had them before left to us, if it did; of several, all together."""
+        left = [lease.baseline for lease in self._leases if lease.inherited and lease.baseline is not None]
+        return dict(ChainMap(*left)) if left else None
+
+    @property
+    def paused(self) -> Pause | None:
+        """The pause that the records carry."""
+        return next((lease.paused for lease in self._leases if lease.paused is not None), None)
+
+    @paused.setter
+    def paused(self, paused: Pause | None) -> None:
+        for lease in self._leases:
+            lease.paused = paused
+
+    @property
+    def heard_s(self) -> float:
+        """When one of the others was last heard of."""
+        return max(lease.heard_s for lease in self._leases)
+
+    async def _take_all(self) -> list[Say]:
+        says: list[Say] = []
+        for lease in self._leases:
+            says.append(await lease.take())
+            if says[-1] != "ours":
+                break
+        return says
+
+    def _share(self) -> None:
+        """What one record carried when it was taken, all carry from now on."""
+        if self.inherited is not None:
+            self.hold(self.inherited, self.paused)

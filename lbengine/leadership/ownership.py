@@ -1,0 +1,125 @@
+"""An engine and its leases: renews them, and tells the engine when to stand by and when to take over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from lbengine.baseline import Baseline, BaselineError
+from lbengine.engine import Engine
+from lbengine.leadership.lease import RENEW_S, Bucket, Say, keys_of
+from lbengine.leadership.leases import Leases
+from lbengine.overrides.pause import PauseError
+from slackwater.bus.bus import BusError
+from slackwater.config import PoolSettings
+
+log = logging.getLogger("lbengine")
+
+BUCKET = "slackwater_lease"
+KEPT_WITHIN_S = 1.0
+SPREAD_EVERY_S = 10.0
+
+
+class Store(Bucket, Protocol):
+    """A bucket whose keeper can be told not to die with us."""
+
+    async def spread(self) -> None: ...
+
+
+class Ownership:
+    """`in_thread` runs a function in the engine's thread, so that nothing of it happens within a turn.
+
+    `taken_over` is called after the engine has taken over from another one, with when that was last heard of
+    (monotonic).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: PoolSettings,
+        bucket: Store,
+        in_thread: Callable[..., Awaitable[Any]],
+        taken_over: Callable[[float], None],
+    ) -> None:
+        self.engine = engine
+        self.pool = pool
+        self.lease = Leases(bucket, keys_of(pool), str(engine.state_dir), time.monotonic)
+        self._bucket = bucket
+        self._spread_s = 0.0
+        self._in_thread = in_thread
+        self._taken_over = taken_over
+        self._said: tuple[Say, bool] = ("alone", False)
+        """And whether what we stored is of the past."""
+        self._one_at_a_time = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Asks for the lease once, then goes on renewing it or waiting for it."""
+        loop = asyncio.get_running_loop()
+
+        def mirror(baseline: Mapping[str, Baseline] | None) -> None:
+            """From the engine's thread: what is to be put back is where the next one finds it, before it is needed."""
+            keeping = asyncio.run_coroutine_threadsafe(self._keep(baseline), loop)
+            try:
+                keeping.result(KEPT_WITHIN_S)
+            except (BusError, TimeoutError) as error:
+                keeping.cancel()
+                log.warning("pool %s: the baseline is on disk, but not with the lease: %s", self.pool.name, error)
+
+        self.lease.hold(self.engine.stored_baseline(), self.engine.paused)
+        await self.step()
+        self.engine.mirror_baseline(mirror)
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def end(self) -> None:
+        """Gives the lease back after the engine has stopped."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        with contextlib.suppress(BusError):
+            await self.lease.release()
+
+    async def step(self) -> None:
+        """Renews or looks, and has the engine follow."""
+        async with self._one_at_a_time:
+            if self._said[0] == "ours":
+                self.lease.paused = self.engine.paused
+            say = await self.lease.step()
+            said = say, say == "theirs" and self.lease.are_elsewhere
+            if said != self._said:
+                self._said = said
+                await self._follow(*said)
+
+    async def _follow(self, say: Say, elsewhere: bool) -> None:
+        lease = self.lease
+        if say == "theirs":
+            log.warning("pool %s: standing by: %s", self.pool.name, lease.told)
+            await self._in_thread(self.engine.stand_by, lease.told, elsewhere)
+        elif say == "ours":
+            stood_by = bool(self.engine.standby)
+            if stood_by:
+                log.warning("pool %s: taking over", self.pool.name)
+            try:
+                await self._in_thread(self.engine.take_over, lease.inherited, lease.paused, time.monotonic())
+            except (BaselineError, PauseError) as error:
+                log.error("pool %s: %s", self.pool.name, error)
+            if stood_by:
+                self._taken_over(lease.heard_s)
+        else:
+            log.warning("pool %s: the lease cannot be renewed; the way is to the baseline only", self.pool.name)
+
+    async def _keep(self, baseline: Mapping[str, Baseline] | None) -> None:
+        await self.lease.keep(baseline, self.engine.paused)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await self.step()
+            if self._said[0] == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
+                self._spread_s = time.monotonic()
+                with contextlib.suppress(BusError):
+                    await self._bucket.spread()

@@ -1,0 +1,1 @@
+"""What operators and the second stage ask for."""

@@ -1,0 +1,1 @@
+"""The bus: messages over NATS."""

@@ -1,0 +1,355 @@
+"""The bus: one door to NATS. Everything that the parts tell each other goes through here, on one machine too.
+
+Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
+`slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.change.<pool>`,
+`slackwater.cycle.<pool>`; requests:
+`slackwater.control.<pool>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.kv import KeyValue
+
+from slackwater import messages
+from slackwater.bus.intake import PER_S, Intake
+from slackwater.config import BusSettings
+from slackwater.messages import KINDS, Change, Message, MessageError
+
+log = logging.getLogger("slackwater.bus")
+
+FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": 5000}
+"""Kinds that nodes publish -> how many a second of one subject count. Changes of a pool share theirs."""
+RECONNECT_EVERY_S = 0.2
+STORE_ANSWERS_WITHIN_S = 0.5
+COMPLAIN_EVERY_S = 60.0
+"""A sender that is wrong is wrong five times a second: say so once a minute."""
+
+
+class BusError(Exception):
+    """The bus cannot be reached, or nobody answered; the text says which address and what to look at."""
+
+
+def subject_of(message: Message) -> str:
+    """The subject that a message is published under."""
+    return _subject(next(kind for kind, struct in KINDS.items() if isinstance(message, struct)), message)
+
+
+def _subject(kind: str, message: Any) -> str:
+    subject = f"slackwater.{kind}.{message.pool}"
+    node = getattr(message, "node", None)
+    return subject if node is None else f"{subject}.{node}"
+
+
+def without_password(url: str) -> str:
+    """The URL as it may stand in logs."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
+
+
+def _access(settings: BusSettings) -> dict[str, Any]:
+    """User, password and TLS for nats-py. Raises BusError for a file that is not there or open to others."""
+    access: dict[str, Any] = {}
+    if settings.user:
+        path = Path(settings.password_file)
+        try:
+            mode = path.stat().st_mode & 0o777
+            if mode & 0o007:
+                raise BusError(
+                    f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
+                )
+            access |= {"user": settings.user, "password": path.read_text(encoding="utf-8").strip()}
+        except OSError as error:
+            raise BusError(f"bus.password_file: {path}: {error.strerror}") from None
+    if settings.tls_ca:
+        try:
+            access["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise BusError(f"bus.tls_ca: {settings.tls_ca}: {error.strerror or error}") from None
+    return access
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> KeyValue:
+    """Kept by three servers where the bus is a cluster that has so many: one may die. Else by one."""
+    if is_cluster:
+        with contextlib.suppress(nats.js.errors.APIError):
+            return await stream.create_key_value(bucket=name, history=1, replicas=3)
+    return await stream.create_key_value(bucket=name, history=1)
+
+
+class NoStoreError(BusError):
+    """The bus keeps nothing: JetStream is not switched on."""
+
+
+class Bucket:
+    """Keys with revisions. All methods raise BusError when the store does not answer."""
+
+    def __init__(self, store: KeyValue, stream: JetStreamContext, name: str, client: Client) -> None:
+        self._store = store
+        self._stream = stream
+        self._name = f"KV_{name}"
+        self._client = client
+        self._url = without_password(client.connected_url.geturl() if client.connected_url else "")
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        """Value and revision; None when it is not there."""
+        try:
+            entry = await self._store.get(key)
+        except nats.js.errors.KeyNotFoundError:
+            return None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"the key-value store at {self._url} does not answer ({_text(error)})") from None
+        return entry.value or b"", entry.revision or 0
+
+    async def put(self, key: str, value: bytes, revision: int) -> int | None:
+        """Sets it if its revision is this one (0: if it is not there); the new revision, or None if it is not."""
+        try:
+            if revision == 0:
+                return await self._store.create(key, value)
+            return await self._store.update(key, value, last=revision)
+        except nats.js.errors.KeyWrongLastSequenceError:
+            return None
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"the key-value store at {self._url} does not answer ({_text(error)})") from None
+
+    async def spread(self) -> None:
+        """Where the bus is a cluster: has three servers keep it, led by another one than ours.
+
+        Who waits for our lease dies with us where our server does, and a new leader is found within 4 to 9 s only.
+        """
+        if not self._client.discovered_servers:
+            return
+        try:
+            found = await self._stream.stream_info(self._name)
+            if found.config.num_replicas == 1:
+                await self._stream.update_stream(found.config, num_replicas=3)
+            elif found.cluster and found.cluster.leader == self._client._server_info.get("server_name"):
+                await self._client.request(
+                    f"$JS.API.STREAM.LEADER.STEPDOWN.{self._name}", timeout=STORE_ANSWERS_WITHIN_S
+                )
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusError(f"the key-value store at {self._url} was not spread ({_text(error)})") from None
+
+
+class Bus:
+    """A connection that reconnects by itself for ever. Use `await Bus.connect(url)`."""
+
+    def __init__(self, client: Client, url: str) -> None:
+        self._client = client
+        self._complained_s: dict[str, float] = {}
+        self._intakes: list[Intake] = []
+        self.url = without_password(url)
+
+    @classmethod
+    async def connect(cls, where: str | BusSettings, name: str, *, wait_s: float = 10.0) -> Bus:
+        """Connects as `name`; raises BusError when there is no NATS there within `wait_s`, or we cannot log in."""
+        settings = BusSettings(url=where) if isinstance(where, str) else where
+        url = settings.address
+        client = Client()
+        access = _access(settings)
+        shown = without_password(url)
+        trouble = ""
+
+        async def on_error(error: Exception) -> None:
+            nonlocal trouble
+            if client.is_connected and _text(error) != trouble:
+                log.warning("bus %s: %s", shown, _text(error))
+            trouble = _text(error)
+
+        async def on_disconnect() -> None:
+            if not client.is_closed:
+                log.warning("bus %s: connection lost, reconnecting", shown)
+
+        async def on_reconnect() -> None:
+            nonlocal trouble
+            trouble = ""
+            log.warning("bus %s: connected again", shown)
+
+        try:
+            async with asyncio.timeout(wait_s):
+                await client.connect(
+                    url,
+                    name=name,
+                    allow_reconnect=True,
+                    connect_timeout=2,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=RECONNECT_EVERY_S,  # type: ignore[arg-type]  # it is only slept on
+                    ping_interval=5,
+                    error_cb=on_error,
+                    disconnected_cb=on_disconnect,
+                    reconnected_cb=on_reconnect,
+                    **access,
+                )
+        except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
+            if client.is_connecting or client.is_connected:
+                await client.close()
+            raise BusError(
+                f"no NATS at {shown} ({trouble or _text(error)}); is nats-server running and the address right?"
+            ) from None
+        return cls(client, url)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return self._client.is_connected
+
+    async def publish(self, message: Message, headers: Callable[[bytes], dict[str, str]] | None = None) -> None:
+        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news.
+
+        `headers` makes the headers that go with the message's bytes, such as a signature.
+        """
+        if not self.connected and not isinstance(message, Change):
+            return
+        try:
+            payload = messages.encode(message)
+            await self._client.publish(subject_of(message), payload, headers=headers(payload) if headers else None)
+        except nats.errors.Error as error:
+            log.debug("bus %s: not sent: %s", self.url, _text(error))
+
+    async def subscribe(
+        self,
+        kind: str,
+        handle: Callable[[Any], None],
+        *,
+        pool: str | None = None,
+        decode: Callable[[bytes], Any] | None = None,
+    ) -> None:
+        """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out.
+
+        Of what comes from nodes only so many a second count (`slackwater.bus.intake`).
+        `decode` reads it otherwise than `messages.decode`, for one who needs less of it; it raises MessageError.
+        """
+        has_node = "node" in KINDS[kind].__struct_fields__
+        tail = ">" if pool is None else f"{pool}.>" if has_node else pool
+
+        def take(raw: Msg) -> None:
+            try:
+                message = messages.decode(kind, raw.data) if decode is None else decode(raw.data)
+            except MessageError as error:
+                self._complain(raw.subject, str(error))
+                return
+            subject = _subject(kind, message)
+            if subject != raw.subject:
+                self._complain(raw.subject, f"it calls itself {subject}")
+            elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
+                handle(message)
+
+        async def on_message(raw: Msg) -> None:
+            take(raw)
+
+        subject = f"slackwater.{kind}.{tail}"
+        if kind in FROM_NODES:
+            intake = Intake(self._client, subject, take, per_s=FROM_NODES[kind])
+            self._intakes.append(intake)
+            await intake.start()
+        else:
+            await self._client.subscribe(subject, cb=on_message)
+
+    def _complain(self, subject: str, what: str) -> None:
+        now = time.monotonic()
+        if now - self._complained_s.get(subject, -COMPLAIN_EVERY_S) >= COMPLAIN_EVERY_S:
+            self._complained_s[subject] = now
+            log.warning("bus: message on %s left out: %s", subject, what)
+
+    async def ask(self, subject: str, question: dict[str, Any], *, timeout_s: float = 3.0) -> dict[str, Any]:
+        """Request and reply in JSON objects; raises BusError when nobody answers in time."""
+        try:
+            reply = await self._client.request(subject, json.dumps(question).encode(), timeout=timeout_s)
+            answer = json.loads(reply.data)
+        except nats.errors.NoRespondersError:
+            raise BusError(f"nobody answers on {subject} at {self.url}; is `slackwater serve` running?") from None
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BusError(f"no answer on {subject} at {self.url} within {timeout_s:g} s ({_text(error)})") from None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise BusError(f"the answer on {subject} at {self.url} is no JSON object")
+        return answer
+
+    async def answer(self, subject: str, handle: Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]) -> None:
+        """Answers requests on a subject; what `handle` raises as ValueError is answered as `{"error": text}`.
+
+        None: it is for somebody else to answer.
+        """
+
+        async def on_request(raw: Msg) -> None:
+            try:
+                question = json.loads(raw.data)
+                if not isinstance(question, dict):
+                    raise ValueError(f"expected a JSON object, got {type(question).__name__}")
+                reply: dict[str, Any] | None = await handle(question)
+            except ValueError as error:
+                reply = {"error": str(error)}
+            if reply is None:
+                return
+            await raw.respond(json.dumps(reply).encode())
+
+        await self._client.subscribe(subject, cb=on_request)
+
+    async def bucket(self, name: str) -> Bucket:
+        """A bucket of NATS key-value, made if it is not there. Raises NoStoreError without JetStream, BusError."""
+        stream = self._client.jetstream(timeout=STORE_ANSWERS_WITHIN_S)
+        try:
+            try:
+                store = await stream.key_value(name)
+            except nats.js.errors.BucketNotFoundError:
+                store = await _new_store(stream, name, bool(self._client.discovered_servers))
+            return Bucket(store, stream, name, self._client)
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            # Without JetStream nobody listens there; a cluster that has no leader yet says so with a number.
+            missing = isinstance(error, nats.js.errors.ServiceUnavailableError) and error.err_code is None
+            raise (NoStoreError if missing else BusError)(
+                f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?"
+            ) from None
+
+    async def flush(self, timeout_s: float = 2.0) -> None:
+        """Waits until what was published is at the server; raises nothing (the journal also has the Changes)."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                # nats-py 2.16 sends flush's PING past the commands that wait in its buffer: its PONG proves nothing
+                # before those are on their way.
+                while self._client.pending_data_size > 0:
+                    await asyncio.sleep(0.001)
+                await self._client.flush(timeout=max(1, round(timeout_s)))
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            log.debug("bus %s: not flushed: %s", self.url, _text(error))
+
+    async def drain(self) -> None:
+        """Handles the messages that are on their way to us, then ends the connection."""
+        await self._stop_intakes()
+        try:
+            await self._client.drain()
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            log.debug("bus %s: not drained: %s", self.url, _text(error))
+            await self.close()
+
+    async def close(self) -> None:
+        """Sends what is pending and ends the connection."""
+        await self._stop_intakes()
+        try:
+            await self._client.close()
+        except (nats.errors.Error, OSError) as error:
+            log.debug("bus %s: not closed cleanly: %s", self.url, _text(error))
+
+    async def _stop_intakes(self) -> None:
+        for intake in self._intakes:
+            await intake.stop()
+        self._intakes.clear()

@@ -1,0 +1,179 @@
+"""The core's subcommands; `slackwater/cli/main.py` has the table of all."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slackwater.cli.remote import login_name
+from slackwater.config import ControllerSettings, PoolSettings, load
+from slackwater.options import config_option, pool_option, why_option
+
+SERVICES = {
+    "journal": "slackwater.journal.service",
+    "detector": "detector.service",
+    "lbengine": "lbengine.service",
+    "retune": "retune.service",
+    "web": "web.service",
+}
+"""What `serve` runs; each module has `async def run(settings)`."""
+
+
+class RestoreError(Exception):
+    """Pools could not be put back; the text says which and why."""
+
+
+# --- the controller
+
+
+@click.command(epilog="Example: slackwater serve --config /etc/slackwater/controller.toml")
+@config_option
+def serve(config_path: Path) -> None:
+    """Run the controller until SIGTERM or Ctrl-C; then set the baseline weights and end.
+
+    Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
+    (unless retune.mode is off) and the dashboard, and starts again what dies. Exit status 1 when it cannot start, or
+    when the baseline weights could not be confirmed at the end.
+    """
+    from slackwater.supervise import serve as supervisor
+
+    log_to_stderr()
+    settings = load(config_path)
+    sys.exit(supervisor.serve(settings, config_path))
+
+
+@click.command(hidden=True, epilog="Example: slackwater run journal --config controller.toml")
+@click.argument("name", type=click.Choice(list(SERVICES)))
+@config_option
+def run(name: str, config_path: Path) -> None:
+    """Run one part in this process, as `serve` does."""
+    log_to_stderr()
+    settings = load(config_path)
+    service = importlib.import_module(SERVICES[name])
+    asyncio.run(_until_told_to_stop(service.run, settings))
+
+
+async def _until_told_to_stop(service: Callable[[ControllerSettings], Any], settings: ControllerSettings) -> None:
+    """SIGTERM cancels the service, unless it puts its own handler in place of this one."""
+    task = asyncio.ensure_future(service(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise
+
+
+class OneLine(logging.Formatter):
+    """Time, level, name, text. What a name or a reason brings along cannot start a line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+class ForJournald(OneLine):
+    """journald has the time, and takes the level from the number in front: sd-daemon(3)."""
+
+    LEVELS = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        number = next((number for level, number in self.LEVELS if record.levelno >= level), 7)
+        return f"<{number}>{super().formatMessage(record)}"
+
+
+def goes_to_journald(descriptor: int = 2) -> bool:
+    """Whether systemd connected this descriptor with its journal: systemd.exec(5), JOURNAL_STREAM."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    if goes_to_journald():
+        handler.setFormatter(ForJournald("%(name)s: %(message)s"))
+    else:
+        handler.setFormatter(
+            OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+        )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+# --- putting back
+
+
+@click.command(epilog='Example: slackwater restore --pool web --why "the controller is gone"')
+@config_option
+@pool_option("The pool; needed when there are several.")
+@click.option("--all", "every", is_flag=True, help="All pools, each whatever became of the others.")
+@why_option()
+def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> None:
+    """Set the baseline weights by hand, as they are on disk; needs no running controller."""
+    from slackwater.supervise.state_dir import running_serve
+
+    if every and pool_name:
+        raise click.UsageError("--all and --pool exclude each other.")
+    settings = load(config_path)
+    pools = settings.pool if every else [settings.the_pool(pool_name)]
+    serving = running_serve(settings.state_dir)
+    if serving is not None:
+        click.echo(
+            f"warning: `slackwater serve` runs (pid {serving}) and may lower weights again;"
+            f" `slackwater pause --pool {pools[0].name}` keeps it from that",
+            err=True,
+        )
+    failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why or "by hand"))]
+    if failed:
+        raise RestoreError("; ".join(failed))
+
+
+def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:
+    """Sets and prints; returns why it could not, or an empty text."""
+    from lbengine.backends.snapshot import BalancerError
+    from lbengine.baseline import BaselineError
+    from lbengine.restore import LeftOutError
+    from lbengine.restore import restore as set_baseline
+
+    failed = ""
+    try:
+        changes = set_baseline(settings, pool, login_name(), why)
+    except LeftOutError as error:
+        changes, failed = error.changes, str(error)
+    except (BalancerError, BaselineError) as error:
+        return str(error)
+    for change in changes:
+        click.echo(f"{pool.name}: {change.target} {change.before} -> {change.after}")
+    if not changes and not failed:
+        click.echo(f"{pool.name}: nothing to put back")
+    return failed
+
+
+# --- configuration
+
+
+@click.group(epilog="Example: slackwater config check /etc/slackwater/controller.toml")
+def config() -> None:
+    """Check a controller's configuration."""
+
+
+@config.command(epilog="Example: slackwater config check /etc/slackwater/controller.toml")
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Read FILE and print OK, or FILE:LINE and what is wrong there (exit status 1).
+
+    The balancer is not asked; `slackwater serve` does that at its start.
+    """
+    load(file)
+    click.echo("OK")

@@ -1,0 +1,106 @@
+"""The console command `slackwater`: one table of subcommands, each loaded only when it is called.
+
+So `slackwater --help` and `slackwater pause` do not wait for numpy and scikit-learn.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import sys
+from typing import IO, Any
+
+import click
+
+from slackwater import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("slackwater.cli.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
+    "status": ("slackwater.cli.look_commands:status", "Show each server's state, weight and load."),
+    "log": ("slackwater.cli.look_commands:log", "Show what was changed, and why."),
+    "why": ("slackwater.cli.look_commands:why", "Tell the story of a node's last episode."),
+    "pause": ("slackwater.cli.hand_commands:pause", "Set the baseline weights and keep hands off until `resume`."),
+    "resume": ("slackwater.cli.hand_commands:resume", "Take up the work again after `pause`."),
+    "mode": ("slackwater.cli.hand_commands:mode", "Have a pool observe or act."),
+    "pin": ("slackwater.cli.hand_commands:pin", "Hold a server at a weight for a time."),
+    "unpin": ("slackwater.cli.hand_commands:unpin", "End a pin before its time."),
+    "end-episode": ("slackwater.cli.hand_commands:end_episode", "Treat a node as calm until its episode is over."),
+    "ack": ("slackwater.cli.hand_commands:acknowledge", "Say that you have seen a node's episode."),
+    "restore": ("slackwater.cli.commands:restore", "Set the baseline weights by hand, without a running controller."),
+    "web": ("web.commands:web", "Who may log in to the dashboard, and with which tokens."),
+    "config": ("slackwater.cli.commands:config", "Check a controller's configuration."),
+    "record": ("detector.train.record_commands:record", "Record what a live pool's monitors say, for `train`."),
+    "mark": ("detector.train.record_commands:mark", "Label what is being done to a node, for recordings."),
+    "calibrate": (
+        "detector.train.calibrate_commands:calibrate",
+        "Train a model on noise made on your own nodes.",
+    ),
+    "bus": ("slackwater.cli.bus_commands:bus", "Write the configuration of a nats-server of your own, with users."),
+    "train": ("detector.train.commands:train", "Build the detector's model from labelled recordings."),
+    "detector": (
+        "detector.train.commands:detector",
+        "Show the detector's model as text, and its scores.",
+    ),
+    "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
+}
+"""Name -> where it is, and its line in the overview."""
+HIDDEN = {"run": ("slackwater.cli.commands:run", "One child of `serve`.")}
+OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "web", "lab", "evaluation"}
+
+
+class Failure(click.ClickException):
+    """Ends the command with one line on stderr and status 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"error: {self.format_message()}", file=file or sys.stderr)
+
+
+def is_expected(error: Exception) -> bool:
+    """Errors that say all there is to say: our own ones, and the system's about files and sockets."""
+    ours = type(error).__module__.partition(".")[0] in OUR_PACKAGES
+    return ours or (isinstance(error, OSError) and error.errno != errno.EPIPE)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called; expected errors become one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry[0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException:
+            raise
+        except Exception as error:
+            if not is_expected(error):
+                raise
+            raise Failure(str(error)) from error
+
+
+@click.group(cls=LazyGroup, epilog="Example: slackwater status --config /etc/slackwater/controller.toml")
+@click.version_option(__version__, prog_name="slackwater")
+def cli() -> None:
+    """Find web servers with a noisy neighbour, and move their load to the others."""
+
+
+def main() -> None:
+    """The entry point of the console command."""
+    cli(prog_name="slackwater")
+
+
+if __name__ == "__main__":
+    main()

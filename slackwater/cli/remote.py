@@ -1,0 +1,240 @@
+"""Where the command line gets its answers from: this machine's journal and bus, or a dashboard's API elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import http
+import http.client
+import os
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+import msgspec
+
+from slackwater.config import ControllerSettings, load
+from slackwater.options import Command, config_option
+
+if TYPE_CHECKING:
+    from slackwater.journal.journal import Journal
+    from slackwater.messages import Change
+    from slackwater.views.pool import PoolView
+    from slackwater.views.why import Story
+
+ANSWERS_WITHIN_S = 15.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+
+class SiteError(Exception):
+    """The controller could not be asked, or refused; the text says which and why."""
+
+
+class Site(Protocol):
+    """A controller, as the command line sees it."""
+
+    def views(self, pool: str | None) -> list[PoolView]:
+        """The pools' tables, now."""
+
+    def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
+        """The newest first."""
+
+    def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
+        """The pool's name, and the node's last episode within a week."""
+
+    def ask(self, pool: str | None, **wish: Any) -> str:
+        """Has lbengine do it (`slackwater.control.Request`); returns what it did in a sentence."""
+
+
+class LocalSite:
+    """Reads the journal and asks over the bus: works when the dashboard is off or dead."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+
+    @functools.cached_property
+    def _settings(self) -> ControllerSettings:
+        return load(self._config)
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        from slackwater.journal.journal import Journal, journal_path
+
+        with Journal.open(journal_path(self._settings.state_dir), read_only=True) as journal:
+            yield journal
+
+    def views(self, pool: str | None) -> list[PoolView]:
+        from slackwater.views.pool import pool_view
+
+        pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
+        with self._journal() as journal:
+            return [pool_view(journal, one.name, time.time(), one.servers) for one in pools]
+
+    def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
+        name = self._settings.the_pool(pool).name if pool else None
+        with self._journal() as journal:
+            return journal.changes(name, limit, since_unix_s)
+
+    def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
+        from slackwater.views import why
+
+        of = self._settings.the_pool(pool)
+        with self._journal() as journal:
+            return of.name, why.story(journal, of.name, of.servers.get(node, node), of.servers, time.time())
+
+    def ask(self, pool: str | None, **wish: Any) -> str:
+        from slackwater.control import Request, ask_once
+
+        of = self._settings.the_pool(pool)
+        return ask_once(self._settings.bus, of.name, Request(by=login_name(), **wish))
+
+
+class RemoteSite:
+    """Asks the API of a dashboard (`/api/v1/openapi.json`); who asks is whom the token names."""
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise SiteError(f"`{url}` is no address of a dashboard; expected such as https://slackwater.example.org")
+        if token and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+            raise SiteError(f"{url}: the token would cross the network in the clear; use https")
+        self._url = url.rstrip("/")
+        self._token = token
+        self._known: dict[str | None, str] = {}
+
+    def views(self, pool: str | None) -> list[PoolView]:
+        views = self._views()
+        if pool is not None:
+            self._check(pool, views)
+        return [view for view in views if pool in (None, view.pool)]
+
+    def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
+        from slackwater.views.answers import Changes
+
+        asked = {"pool": self._the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
+        return self._get("/changes", Changes, {key: value for key, value in asked.items() if value is not None}).changes
+
+    def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
+        from slackwater.views.answers import Told
+
+        name = self._the_pool(pool)
+        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", Told).story
+
+    def ask(self, pool: str | None, **wish: Any) -> str:
+        from slackwater.views.answers import Done
+
+        name = self._the_pool(pool)
+        return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(wish)).sentence
+
+    def _views(self) -> list[PoolView]:
+        from slackwater.views.answers import Pools
+
+        return self._get("/pools", Pools).pools
+
+    def _check(self, name: str, views: list[PoolView]) -> None:
+        names = [view.pool for view in views]
+        if name not in names:
+            raise SiteError(f"no pool `{name}`; {self._url} has: {', '.join(names)}")
+
+    def _the_pool(self, name: str | None) -> str:
+        """The pool of this name; without a name the only one. The site is asked once for each."""
+        if name not in self._known:
+            views = self._views()
+            if name is not None:
+                self._check(name, views)
+            elif len(views) != 1:
+                names = ", ".join(view.pool for view in views)
+                raise SiteError(f"there are several pools, name one of them: {names}" if names else "there is no pool")
+            self._known[name] = name or views[0].pool
+        return self._known[name]
+
+    def _get(self, path: str, answer: type[Answer], query: Mapping[str, Any] | None = None) -> Answer:
+        return self._send(f"{path}?{urlencode(query)}" if query else path, answer, None)
+
+    def _send(self, path: str, answer: type[Answer], body: bytes | None) -> Answer:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(f"{self._url}/api/v1{path}", body, headers)
+        try:
+            with _OPENER.open(request, timeout=ANSWERS_WITHIN_S) as got:
+                return msgspec.json.decode(got.read(), type=answer)
+        except urllib.error.HTTPError as error:
+            raise SiteError(f"{self._url}: {_refusal(error)}") from None
+        except (OSError, http.client.HTTPException, ssl.SSLError) as error:
+            raise SiteError(f"{self._url}: {getattr(error, 'reason', None) or error}") from None
+        except msgspec.DecodeError as error:
+            raise SiteError(f"{self._url} does not answer as this version of slackwater expects: {error}") from None
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token is for this address alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_Stay)
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    """The API's own words, where it has some."""
+    from slackwater.views.answers import Error
+
+    try:
+        said = msgspec.json.decode(error.read(), type=Error).error
+    except (OSError, msgspec.DecodeError):
+        said = error.reason
+    hint = "; give one with --token-file or SLACKWATER_TOKEN" if error.code == http.HTTPStatus.UNAUTHORIZED else ""
+    return f"{said} (status {error.code}){hint}"
+
+
+def login_name() -> str:
+    """Who asks: behind sudo the person, not root."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return f"uid {os.getuid()}"
+
+
+def reaches_a_site(command: Command) -> Command:
+    """Gives a command `site`, and the options that say which: --config, or --url and --token-file."""
+
+    @functools.wraps(command)
+    def reaching(*arguments: Any, config_path: Path, url: str | None, token_file: Path | None, **more: Any) -> Any:
+        site = RemoteSite(url, _token(token_file)) if url else LocalSite(config_path)
+        return command(*arguments, site=site, **more)
+
+    options = (
+        config_option,
+        click.option(
+            "--url", envvar="SLACKWATER_URL", show_envvar=True, help="Ask this dashboard, instead of this machine."
+        ),
+        click.option(
+            "--token-file",
+            type=click.Path(path_type=Path),
+            envvar="SLACKWATER_TOKEN_FILE",
+            show_envvar=True,
+            help="With --url: a file with the token (`slackwater web token add`); else SLACKWATER_TOKEN has it.",
+        ),
+    )
+    for option in reversed(options):
+        reaching = option(reaching)
+    return cast("Command", reaching)
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get("SLACKWATER_TOKEN", "").strip()
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SiteError(f"{file}: the token cannot be read: {getattr(error, 'strerror', None) or error}") from None

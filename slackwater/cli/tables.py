@@ -1,0 +1,142 @@
+"""How `slackwater status` and `slackwater log` look on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from slackwater import messages
+from slackwater.messages import Change, State
+from slackwater.views.pool import SYMBOLS, WORDS, PoolView, Row, describe_change, duration
+
+__all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "show", "watch"]
+
+PIPE_COLUMNS = 240
+"""Width when nobody looks: nothing is folded for a file or grep."""
+STYLES: dict[State, str] = {
+    "calm": "green",
+    "interference": "bold red",
+    "overload": "yellow",
+    "all_slow": "magenta",
+    "unknown": "dim",
+}
+
+
+def show(views: list[PoolView], now_unix_s: float, console: Console | None = None) -> None:
+    """Prints the pools' tables."""
+    (console or _console()).print(_render(views, now_unix_s))
+
+
+def watch(look: Callable[[], list[PoolView]], every_s: float) -> None:
+    """Prints them again and again in the same place, until Ctrl-C."""
+    try:
+        with Live(_render(look(), time.time()), console=_console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(every_s)
+                live.update(_render(look(), time.time()), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def as_json(views: list[PoolView], now_unix_s: float) -> str:
+    """`{"time_unix_s": ..., "pools": [...]}` with the fields of `slackwater.views.pool.PoolView`."""
+    text = msgspec.json.encode({"time_unix_s": now_unix_s, "pools": views})
+    return msgspec.json.format(text, indent=2).decode()
+
+
+def change_as_json(change: Change) -> str:
+    """One line, as `schema/change.json` says."""
+    return messages.encode(change).decode()
+
+
+def change_as_line(change: Change) -> str:
+    """`2026-11-21 07:14:00.123 web: weight of web1: 100 → 0, by lbengine: interference`."""
+    seconds = int(change.time_unix_s)
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    milliseconds = int((change.time_unix_s - seconds) * 1000)
+    done = describe_change(change) if change.applied else f"would: {describe_change(change)}"
+    line = f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {change.by}" + (
+        f": {change.why}" if change.why else ""
+    )
+    return _one_line(line)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
+
+
+def _render(views: list[PoolView], now_unix_s: float) -> RenderableType:
+    parts: list[RenderableType] = []
+    for view in views:
+        parts += [_headline(view), _table(view, now_unix_s), Text(_one_line(view.sentence), style="dim"), Text()]
+    return Group(*parts[:-1])
+
+
+def _headline(view: PoolView) -> Text:
+    words = [f"pool {view.pool}"]
+    if view.mode is not None:
+        words += [
+            f"mode {view.mode}",
+            *(["PAUSED"] if view.paused else []),
+            f"law {view.law}",
+            f"balance {view.balance}",
+        ]
+    if view.age_s is not None:
+        words.append(f"last cycle {duration(view.age_s)} ago")
+    line = Text(", ".join(words), style="bold")
+    if view.stale:
+        age = "there was no cycle yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
+        line.append(f"\nSTALE: {age}; is `slackwater serve` running?", style="bold red")
+    return line
+
+
+def _table(view: PoolView, now_unix_s: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="underline")
+    for heading in ("node", "state", "since"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("weight", "rps", "p95 ms", "cpu"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for row in view.rows:
+        table.add_row(*_cells(row, now_unix_s))
+    return table
+
+
+def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
+    node = row.node if row.server in ("", row.node) else f"{row.node} ({row.server})"
+    taken = f" ({row.resource})" if row.resource not in (None, "unclear") else ""
+    since = "" if row.since_unix_s is None else duration(max(0.0, now_unix_s - row.since_unix_s))
+    return [
+        node,
+        Text(f"{SYMBOLS[row.state]} {WORDS[row.state]}{taken}", style=STYLES[row.state]),
+        since,
+        _weight(row),
+        _number(row.rps, "{:.1f}"),
+        _number(row.rt_p95_ms, "{:.1f}"),
+        _number(row.cpu, "{:.0%}"),
+        Text(_one_line(row.why)),
+    ]
+
+
+def _weight(row: Row) -> str:
+    """Now/baseline, and what lbengine wants where that differs (observe mode, a ramp)."""
+    if row.weight is None:
+        return "-"
+    wish = f" (wants {row.wanted})" if row.wanted not in (None, row.weight) else ""
+    return f"{row.weight}/{row.baseline}{wish}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _one_line(text: str) -> str:
+    """Reasons come from other machines: no control characters reach the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)

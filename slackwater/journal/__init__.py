@@ -1,0 +1,1 @@
+"""The journal: what was measured, judged and changed."""

@@ -1,0 +1,242 @@
+"""How the journal's file is opened, and what is written to its tables and read from them.
+
+The tables are made by the steps in `slackwater.journal.steps`; a file of a newer version than ours is refused in words.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from slackwater.journal.steps import STEPS
+
+APPLICATION_ID = 0x534C574B
+"""`SLWK`: tells our files from other SQLite files (https://sqlite.org/pragma.html#pragma_application_id)."""
+
+SAMPLE_COLUMNS: dict[str, tuple[str, str]] = {
+    "rps": ("traffic", "rps"),
+    "rt_mean_ms": ("traffic", "rt_mean_ms"),
+    "rt_p50_ms": ("traffic", "rt_p50_ms"),
+    "rt_p95_ms": ("traffic", "rt_p95_ms"),
+    "rt_p99_ms": ("traffic", "rt_p99_ms"),
+    "in_flight": ("traffic", "in_flight"),
+    "errors_per_s": ("traffic", "errors_per_s"),
+    "cpu": ("cpu", "utilisation"),
+    "steal": ("cpu", "steal"),
+    "run_delay_per_cpu_s": ("sched", "run_delay_per_cpu_s"),
+    "pressure_cpu": ("pressure", "cpu_some"),
+    "pressure_memory": ("pressure", "memory_some"),
+    "pressure_io": ("pressure", "io_some"),
+    "cpi": ("counters", "cpi"),
+    "cache_miss_rate": ("counters", "cache_miss_rate"),
+    "wall_cpu_ratio": ("counters", "wall_cpu_ratio"),
+}
+"""Column of `samples` -> section and field of a Sample, in the order of the table. `rolled` has the same columns. A new
+one goes to the end, with a step of its own that adds it to both tables."""
+
+SCALE = 10_000
+"""Rolled-up values are kept as whole numbers of 1/SCALE: SQLite keeps those in 1 to 4 bytes instead of 8."""
+MINUTE_S, HOUR_S = 60, 3600
+"""The steps of rolled-up series."""
+
+INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"
+
+_KEPT = (
+    *("samples WHERE", "states WHERE"),
+    *(f"{table} WHERE step_s = {step} AND" for table in ("rolled", "rolled_weights") for step in (MINUTE_S, HOUR_S)),
+)
+PRUNE_NODES = "DELETE FROM nodes WHERE " + " AND ".join(
+    f"NOT EXISTS (SELECT 1 FROM {kept} node_id = id)" for kept in _KEPT
+)
+"""Nodes of which nothing is left. Servers have their ids in `nodes` too, by the balancer's name."""
+
+
+def _mean(name: str, count: str) -> str:
+    """Response times: mean over requests, not over Samples; a Sample without traffic says nothing about them."""
+    if name.startswith("rt_"):
+        return (
+            f"sum({name} * rps * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN rps * {count} END), 0)"
+        )
+    return f"sum({name} * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN {count} END), 0)"
+
+
+def _means(names: Iterable[str], count: str = "1", scale: str = "") -> str:
+    return ", ".join(f"{_mean(name, count)}{scale} AS {name}" for name in names)
+
+
+_READ = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu")
+SIGNALS = (
+    *("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu", "errors_per_s", "run_delay_per_cpu_s", "steal"),
+    *("pressure_cpu", "pressure_io", "cpi"),
+)
+"""The columns that a `History` has."""
+_WHOLE = ", ".join(f"CAST(round({_mean(name, '1')} * {SCALE}) AS INTEGER)" for name in SAMPLE_COLUMNS)
+_WHOLE_AGAIN = ", ".join(f"CAST(round({_mean(name, 'n')}) AS INTEGER)" for name in SAMPLE_COLUMNS)
+
+# The newest step that is there is made anew each time: it was not over when it was made.
+_NEWEST = "(SELECT max(time_unix_s) FROM {table} WHERE step_s = {step} AND {of})"
+ROLL_MINUTES = (
+    f"INSERT OR REPLACE INTO rolled SELECT {MINUTE_S}, node_id,"
+    f" CAST(time_unix_s / {MINUTE_S} AS INTEGER) * {MINUTE_S} AS minute, count(*), {_WHOLE} FROM samples"
+    f" WHERE node_id = :node AND time_unix_s >="
+    f" coalesce({_NEWEST.format(table='rolled', step=MINUTE_S, of='node_id = :node')}, 0) GROUP BY minute"
+)
+ROLL_HOURS = (
+    f"INSERT OR REPLACE INTO rolled SELECT {HOUR_S}, node_id, time_unix_s / {HOUR_S} * {HOUR_S} AS hour, sum(n),"
+    f" {_WHOLE_AGAIN} FROM rolled WHERE step_s = {MINUTE_S} AND node_id = :node AND time_unix_s >="
+    f" coalesce({_NEWEST.format(table='rolled', step=HOUR_S, of='node_id = :node')}, 0) GROUP BY hour"
+)
+ROLL_WEIGHTS = tuple(
+    f"INSERT OR REPLACE INTO rolled_weights SELECT {step}, :node,"
+    f" CAST(time_unix_s / {step} AS INTEGER) * {step} AS slot, CAST(round(avg(weight){times}) AS INTEGER),"
+    f" CAST(round(avg(wanted){times}) AS INTEGER) FROM {source} AND time_unix_s >="
+    f" coalesce({_NEWEST.format(table='rolled_weights', step=step, of='node_id = :node')}, 0) GROUP BY slot"
+    for step, times, source in (
+        (MINUTE_S, f" * {SCALE}", "weights WHERE pool = :pool AND server = :server"),
+        (HOUR_S, "", f"rolled_weights WHERE step_s = {MINUTE_S} AND node_id = :node"),
+    )
+)
+DELETE_RAW = (
+    "DELETE FROM samples WHERE node_id = :node AND time_unix_s < :before",
+    "DELETE FROM weights WHERE pool = :pool AND server = :server AND time_unix_s < :before",
+)
+DELETE_ROLLED = tuple(
+    f"DELETE FROM {table} WHERE step_s = :step AND node_id = :node AND time_unix_s < :before"
+    for table in ("rolled", "rolled_weights")
+)
+
+_CHOSEN = "pool = :pool AND (:nodes IS NULL OR node IN (SELECT value FROM json_each(:nodes)))"
+HISTORY = (
+    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS)}"
+    f" FROM nodes JOIN samples ON node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since AND time_unix_s < :until"
+    " GROUP BY id, slot ORDER BY id, slot"
+)
+ROLLED_HISTORY = (
+    f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS, 'n', f' / {SCALE}.0')}"
+    f" FROM nodes JOIN rolled ON step_s = :tier AND node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since"
+    " AND time_unix_s < :until GROUP BY id, slot ORDER BY id, slot"
+)
+WEIGHTS = (
+    "SELECT server, time_unix_s, weight FROM weights WHERE pool = :pool AND time_unix_s >= :since - :held"
+    " AND time_unix_s < :until AND (:servers IS NULL OR server IN (SELECT value FROM json_each(:servers)))"
+    " ORDER BY time_unix_s"
+)
+ROLLED_WEIGHTS = (
+    f"SELECT node AS server, time_unix_s, weight / {SCALE}.0 AS weight FROM nodes JOIN rolled_weights ON"
+    " step_s = :tier AND node_id = id WHERE pool = :pool AND"
+    " (:servers IS NULL OR node IN (SELECT value FROM json_each(:servers)))"
+    " AND time_unix_s >= :since AND time_unix_s < :until ORDER BY time_unix_s"
+)
+READINGS = (
+    f"SELECT nodes.node, {_means(_READ)}, received_unix_s FROM nodes"
+    " JOIN latest ON kind = 'sample' AND latest.pool = nodes.pool AND latest.node = nodes.node"
+    " JOIN samples ON node_id = id AND time_unix_s > json_extract(json, '$.time_unix_s') - :last_s"
+    " AND time_unix_s <= json_extract(json, '$.time_unix_s')"
+    " WHERE nodes.pool = :pool GROUP BY id ORDER BY nodes.node"
+)
+
+
+class JournalError(Exception):
+    """The journal cannot be opened, read or written; the text names the file, what happened and what to look at."""
+
+
+def failure(path: Path, verb: str, error: sqlite3.Error) -> JournalError:
+    """SQLite's error in words."""
+    advice = {
+        "SQLITE_FULL": "the disk is full",
+        "SQLITE_BUSY": "another process has been writing to it for too long",
+        "SQLITE_READONLY": "it, or its folder, is read-only for this user",
+        "SQLITE_CANTOPEN": "it cannot be opened: look at the rights on its folder",
+        "SQLITE_IOERR": "the disk refused",
+        "SQLITE_CORRUPT": "it is damaged; move it away and a new one is begun",
+        "SQLITE_NOTADB": "it is not an SQLite file; move it away and a new one is begun",
+    }
+    name = getattr(error, "sqlite_errorname", None) or ""
+    words = next((text for code, text in advice.items() if name.startswith(code)), "unexpected")
+    return JournalError(f"{path}: not {verb}: {words} ({error})")
+
+
+def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
+    """Opens the file, makes or updates its tables unless `read_only`. Raises JournalError."""
+    if read_only and not path.exists():
+        raise JournalError(f"no journal at {path}: is `slackwater serve` running with this state_dir?")
+    try:
+        if not read_only:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+        connection = sqlite3.connect(uri, uri=True, timeout=wait_s, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        if isinstance(error, sqlite3.Error):
+            raise failure(path, "opened", error) from error
+        raise JournalError(f"{path}: cannot be made: {error}") from None
+    connection.row_factory = sqlite3.Row
+    try:
+        if not read_only:
+            _use_wal(connection, wait_s)
+            connection.execute("PRAGMA synchronous=NORMAL")  # what must be on the disk at once is forced there after it
+            _update(connection)
+        _check(connection, path, read_only)
+    except sqlite3.Error as error:
+        connection.close()
+        raise failure(path, "opened", error) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _use_wal(connection: sqlite3.Connection, wait_s: float) -> None:
+    """The switch to WAL does not wait for other users by itself, so two processes that make the file would collide."""
+    give_up = time.monotonic() + wait_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > give_up:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _numbers(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Application id, schema version, number of tables."""
+    return (
+        int(connection.execute("PRAGMA application_id").fetchone()[0]),
+        int(connection.execute("PRAGMA user_version").fetchone()[0]),
+        int(connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]),
+    )
+
+
+def _update(connection: sqlite3.Connection) -> None:
+    """Runs the steps that are missing; a file that is not ours or newer is left as it is (`_check` refuses it)."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        application, version, tables = _numbers(connection)
+        if application == APPLICATION_ID or (application, version, tables) == (0, 0, 0):
+            for number, statements in enumerate(STEPS[version:], start=version + 1):
+                for statement in statements:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={number}")
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
+    application, version, tables = _numbers(connection)
+    if application != APPLICATION_ID:
+        if read_only and tables == 0:
+            raise JournalError(f"no journal at {path} yet: it is being made")
+        raise JournalError(f"{path}: is an SQLite file, but not a journal of Slackwater")
+    if version > len(STEPS):
+        raise JournalError(
+            f"{path}: was written by a newer Slackwater (schema {version}, expected at most {len(STEPS)}): update"
+        )
+    if version < len(STEPS):
+        raise JournalError(f"{path}: has schema {version}, expected {len(STEPS)}: `slackwater serve` updates it")

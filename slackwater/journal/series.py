@@ -1,0 +1,121 @@
+"""What the journal answers with: a node's means, its states, and series of all signals on one time grid."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from slackwater.journal import schema
+from slackwater.messages import Resource, State
+
+WEIGHT_HOLDS_S = 15.0
+"""A weight that was written counts for this long at most."""
+MAX_STEPS = 20_000
+
+
+class NodeSeries(msgspec.Struct):
+    """One node's series on the grid of its `History`; None where nothing was measured."""
+
+    rps: list[float | None]
+    rt_p50_ms: list[float | None]
+    rt_p95_ms: list[float | None]
+    rt_p99_ms: list[float | None]
+    cpu: list[float | None]
+    """Utilisation: 1.0 is full."""
+    errors_per_s: list[float | None]
+    run_delay_per_cpu_s: list[float | None]
+    """Seconds runnable but not running, per CPU second used."""
+    steal: list[float | None]
+    """Share of the VM's CPU time that the hypervisor gave to others."""
+    pressure_cpu: list[float | None]
+    """Share of time in which some task waited for a CPU."""
+    pressure_io: list[float | None]
+    cpi: list[float | None]
+    """Cycles per instruction, or per load of the probe."""
+    weight: list[float | None]
+
+
+class History(msgspec.Struct):
+    """Series of a pool's nodes on one time grid; `time_unix_s` is the start of each step."""
+
+    step_s: float
+    time_unix_s: list[float]
+    nodes: dict[str, NodeSeries]
+
+
+class Reading(msgspec.Struct):
+    """A node's means over its last seconds; None where nothing was measured."""
+
+    rps: float | None
+    rt_p50_ms: float | None
+    rt_p95_ms: float | None
+    rt_p99_ms: float | None
+    cpu: float | None
+    received_unix_s: float
+    """When its last Sample was written, by this machine's clock."""
+
+
+class StateSpan(msgspec.Struct):
+    """A time that a node spent in one state: an episode, if the state is not `calm`."""
+
+    node: str
+    state: State
+    since_unix_s: float
+    last_unix_s: float
+    """The last Verdict that said so."""
+    severity: float
+    """The highest."""
+    path: list[str]
+    """Why it began."""
+    resource: Resource | None = None
+    """What the neighbour took, as it was last told clearly; None in other states."""
+
+
+def read_history(
+    database: sqlite3.Connection,
+    pool: str,
+    since_unix_s: float,
+    until_unix_s: float,
+    step_s: float,
+    servers: Mapping[str, str],
+    nodes: Collection[str] | None,
+) -> History:
+    """`Journal.history`, from an open database. Raises ValueError as that does, sqlite3.Error."""
+    if step_s <= 0:
+        raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
+    length = max(0, math.ceil((until_unix_s - since_unix_s) / step_s))
+    if length > MAX_STEPS:
+        raise ValueError(f"step_s: {step_s:g} s gives {length} steps, expected at most {MAX_STEPS}")
+    tier = schema.HOUR_S if step_s >= schema.HOUR_S else schema.MINUTE_S if step_s >= schema.MINUTE_S else 0
+    held_s = tier or WEIGHT_HOLDS_S
+    drawn = None if nodes is None else [*nodes, *(name for name, node in servers.items() if node in nodes)]
+    where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "step": step_s, "tier": tier}
+    where |= {"nodes": _json_list(nodes), "servers": _json_list(drawn), "held": held_s}
+    measured = database.execute(schema.ROLLED_HISTORY if tier else schema.HISTORY, where).fetchall()
+    weights = database.execute(schema.ROLLED_WEIGHTS if tier else schema.WEIGHTS, where).fetchall()
+    found: dict[str, NodeSeries] = {}
+    gaps: list[float | None] = [None] * length
+
+    def series(node: str) -> NodeSeries:
+        if node not in found:
+            found[node] = NodeSeries(*[list(gaps) for _ in NodeSeries.__struct_fields__])
+        return found[node]
+
+    for row in measured:
+        of_node = series(row["node"])
+        for name in schema.SIGNALS:
+            getattr(of_node, name)[row["slot"]] = row[name]
+    for row in weights:
+        first = (row["time_unix_s"] - since_unix_s) / step_s
+        held = series(servers.get(row["server"], row["server"])).weight
+        for slot in range(max(0, int(first)), min(length, int(first + held_s / step_s) + 1)):
+            held[slot] = row["weight"]
+    grid = [since_unix_s + slot * step_s for slot in range(length)]
+    return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
+
+
+def _json_list(names: Collection[str] | None) -> str | None:
+    return None if names is None else msgspec.json.encode(sorted(names)).decode()

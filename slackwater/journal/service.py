@@ -1,0 +1,173 @@
+"""The journal process: writes what goes over the bus into the journal, a transaction each half second.
+
+Changes are never dropped: what cannot be written waits, and at the very end goes to the log instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import signal
+import time
+from collections.abc import Callable
+
+from slackwater import messages
+from slackwater.bus.bus import Bus
+from slackwater.config import ControllerSettings, JournalSettings
+from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.journal.retention import keep
+from slackwater.messages import Change, Message
+
+log = logging.getLogger("slackwater.journal")
+
+KINDS = ("sample", "verdict", "change", "cycle", "knobs")
+FLUSH_S = 0.5
+KEEP_S = 60.0
+KEEP_MESSAGES = 50_000
+"""As many Samples, Verdicts and Cycles wait in memory for a journal that cannot be written."""
+COMPLAIN_S = 10.0
+LAST_TRIES = 3
+
+
+class Queue:
+    """Messages on their way to the journal. When it is full the oldest are dropped and counted, but never a Change."""
+
+    def __init__(self, keep: int = KEEP_MESSAGES) -> None:
+        self._keep = keep
+        self._changes: list[Change] = []
+        self._others: collections.deque[Message] = collections.deque()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._changes) + len(self._others)
+
+    def put(self, message: Message) -> None:
+        if isinstance(message, Change):
+            self._changes.append(message)
+            return
+        self._others.append(message)
+        self._drop()
+
+    def take(self) -> list[Message]:
+        """Everything that waits, Changes first; the queue is empty afterwards."""
+        batch: list[Message] = [*self._changes, *self._others]
+        self._changes.clear()
+        self._others.clear()
+        return batch
+
+    def put_back(self, batch: list[Message]) -> None:
+        """A batch that was not written, in front of what came since."""
+        self._changes[:0] = [message for message in batch if isinstance(message, Change)]
+        self._others.extendleft(message for message in reversed(batch) if not isinstance(message, Change))
+        self._drop()
+
+    def _drop(self) -> None:
+        while len(self._others) > self._keep:
+            self._others.popleft()
+            self.dropped += 1
+
+
+class Writer:
+    """Writes a Queue into a journal, and complains once in a while, not twice a second, when that fails."""
+
+    def __init__(self, journal: Journal, queue: Queue, clock: Callable[[], float] = time.monotonic) -> None:
+        self._journal = journal
+        self._queue = queue
+        self._clock = clock
+        self._failures = 0
+        self._complained_at = -COMPLAIN_S
+
+    async def flush(self) -> bool:
+        """Writes everything that waits, in one transaction; False if it could not, then it waits on."""
+        batch = self._queue.take()
+        if not batch:
+            return True
+        try:
+            await asyncio.to_thread(self._journal.record, *batch)
+        except JournalError as error:
+            self._queue.put_back(batch)
+            self._failures += 1
+            if self._clock() - self._complained_at >= COMPLAIN_S:
+                self._complained_at = self._clock()
+                log.error("%s; tries: %d, %s", error, self._failures, self._waiting())
+            return False
+        except Exception as error:
+            log.warning("one of %d messages cannot be stored (%s): writing them one by one", len(batch), error)
+            await asyncio.to_thread(self._write_singly, batch)
+        if self._failures:
+            log.warning("the journal is written again after %d tries, %s", self._failures, self._waiting())
+            self._failures = 0
+            self._complained_at = -COMPLAIN_S
+        return True
+
+    def _write_singly(self, batch: list[Message]) -> None:
+        """So that one message that cannot be stored (a number beyond 64 bits) does not hold up the others."""
+        for number, message in enumerate(batch):
+            try:
+                self._journal.record(message)
+            except JournalError:
+                self._queue.put_back(batch[number:])
+                return
+            except Exception as error:
+                log.error("left out (%s): %.500s", error, messages.encode(message).decode())
+
+    async def keep(self, settings: JournalSettings) -> None:
+        """Rolls up and deletes what is too old or too much; a failure is logged, the next minute tries again."""
+        try:
+            deleted = await asyncio.to_thread(keep, self._journal, settings, time.time())
+        except JournalError as error:
+            log.error("%s", error)
+        else:
+            log.debug("pruned %d rows", deleted)
+
+    async def finish(self) -> None:
+        """The last flush; Changes that still cannot be written go to the log, whole."""
+        for attempt in range(LAST_TRIES):
+            if await self.flush():
+                return
+            if attempt < LAST_TRIES - 1:
+                await asyncio.sleep(FLUSH_S)
+        left = self._queue.take()
+        for change in (message for message in left if isinstance(message, Change)):
+            log.error("not in the journal: %s", messages.encode(change).decode())
+        log.error("ended with %d messages that were not written", len(left))
+
+    def _waiting(self) -> str:
+        return f"waiting: {len(self._queue)}, dropped so far: {self._queue.dropped}"
+
+
+async def run(settings: ControllerSettings) -> None:
+    """Writes the configured pools' messages until SIGTERM or SIGINT. Raises JournalError, BusError at the start."""
+    queue = Queue()
+    with Journal.open(journal_path(settings.state_dir)) as journal:
+        writer = Writer(journal, queue)
+        bus = await Bus.connect(settings.bus, "slackwater-journal")
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        try:
+            for pool in settings.pool:
+                for kind in KINDS:
+                    await bus.subscribe(kind, queue.put, pool=pool.name)
+            log.info("journal %s, bus %s", journal.path, bus.url)
+            await _loop(writer, settings.journal, stop)
+        finally:
+            await bus.drain()
+            await writer.finish()
+
+
+async def _loop(writer: Writer, settings: JournalSettings, stop: asyncio.Event) -> None:
+    keep_at = time.monotonic()
+    keeping: asyncio.Task[None] | None = None
+    while not stop.is_set():
+        try:
+            await asyncio.wait_for(stop.wait(), FLUSH_S)
+        except TimeoutError:
+            await writer.flush()
+            # Beside the writing: rolling up a large pool takes some seconds.
+            if time.monotonic() >= keep_at and (keeping is None or keeping.done()):
+                keep_at = time.monotonic() + KEEP_S
+                keeping = asyncio.create_task(writer.keep(settings))
+    if keeping is not None:
+        await keeping

@@ -1,0 +1,1 @@
+"""The supervisor: `slackwater serve`."""

@@ -1,0 +1,279 @@
+"""What `slackwater status`, the page and the API say of a pool: one table, decided in one place.
+
+Old data is never shown as if it were now: a silent controller or node gives `unknown`, with how long it is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from slackwater.journal.journal import Journal, Reading
+from slackwater.messages import Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
+from slackwater.views.percentile import pooled_ms
+
+STALE_AFTER_S = 3.0
+"""Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
+SERVING = ("UP", "no check")
+"""How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
+KNOBS_FRESH_S = 20.0
+"""A wsengine says what its knobs are every 5 s; one that is silent for longer may have put everything back."""
+FORGET_AFTER_S = 60.0
+"""A node that is no server of the balancer is listed while its last Sample is younger than this."""
+
+SYMBOLS: dict[State, str] = {"calm": "●", "interference": "▲", "overload": "■", "all_slow": "◆", "unknown": "?"}
+"""Beside the word, never instead of it."""
+WORDS: dict[State, str] = {
+    "calm": "calm",
+    "interference": "interference",
+    "overload": "overload",
+    "all_slow": "all slow",
+    "unknown": "unknown",
+}
+_TOLD_WITH: dict[DecisionCause, State] = {
+    "interference": "interference",
+    "not_shown": "interference",
+    "enough_reduced": "interference",
+    "overload": "overload",
+    "all_slow": "all_slow",
+    "unknown": "unknown",
+}
+"""Causes of lbengine's decisions whose reason has the Verdict's in it."""
+_URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
+_TOLD: tuple[tuple[State, str], ...] = (("interference", "beside a noisy neighbour"), ("overload", "overloaded"))
+
+
+class Row(msgspec.Struct):
+    """One server of a pool; what is not known is None."""
+
+    node: str
+    server: str
+    """The balancer's name of it; empty for a node that is no server of this backend."""
+    status: str
+    """The balancer's word: UP, DOWN, MAINT, ..."""
+    state: State
+    since_unix_s: float | None
+    weight: int | None
+    baseline: int | None
+    wanted: int | None
+    """The weight that lbengine wants; differs from `weight` in observe mode."""
+    rps: float | None
+    share: float | None
+    """Share of the pool's requests in the last second."""
+    share_wanted: float | None
+    """What the wanted weights say; None where weights do not set it (least connections, hashes), or it is not known."""
+    rt_p95_ms: float | None
+    rt_p99_ms: float | None
+    cpu: float | None
+    """Utilisation: 1.0 is full."""
+    why: str
+    resource: Resource | None = None
+    """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
+    turned: list[str] = []
+    """What the second stage has turned on the node: `php_fpm.max_children 4 → 16`."""
+
+
+class PoolView(msgspec.Struct):
+    """A pool, now; mode, law and balance are None when there never was a Cycle."""
+
+    pool: str
+    mode: Mode | None
+    paused: bool
+    law: str | None
+    balance: str | None
+    sentence: str
+    """What the last cycle did."""
+    age_s: float | None
+    """Since the last Cycle; None: there was none."""
+    stale: bool
+    """True: the controller is silent, the rows say what was last known."""
+    state: State
+    """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
+    headline: str
+    rt_p95_ms: float | None
+    """What users feel: over the requests of all servers; None when stale or without requests."""
+    rt_p99_ms: float | None
+    rows: list[Row]
+
+
+def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[str, str] | None = None) -> PoolView:
+    """The pool's table at `now_unix_s`; `servers` maps server names to node names where they differ (settings).
+
+    Raises JournalError.
+    """
+    servers = servers or {}
+    cycle = journal.latest_cycle(pool)
+    verdicts = journal.latest_verdicts(pool)
+    judged_unix_s = journal.received("verdict", pool)
+    readings = journal.readings(pool)
+    knobs = journal.latest_knobs(pool)
+    age_s = None if cycle is None else max(0.0, now_unix_s - cycle.time_unix_s)
+    stale = age_s is None or age_s > STALE_AFTER_S
+    silence = "" if not stale else ("no cycle yet" if age_s is None else f"no data for {duration(age_s)}")
+    by_weight = cycle is not None and cycle.weights_mean == "share"
+    wanted = sum(server.wanted for server in cycle.servers if server.status.startswith(SERVING)) if cycle else 0
+
+    served = sum(reading.rps or 0.0 for reading in readings.values())
+
+    def measured(reading: Reading | None) -> float | None:
+        """The share as the nodes measured it, where the balancer did not."""
+        return reading.rps / served if reading is not None and reading.rps is not None and served > 0.0 else None
+
+    def row(node: str, server: ServerState | None) -> Row:
+        reading = readings.get(node)
+        if reading is not None and now_unix_s - reading.received_unix_s > STALE_AFTER_S:
+            reading = None
+        verdict = verdicts.get(node)
+        state, why = _judged(verdict, now_unix_s - judged_unix_s.get(node, 0.0), silence)
+        told, told_unix_s = knobs.get(node, (None, 0.0))
+        turned = _turned(told) if now_unix_s - told_unix_s < KNOBS_FRESH_S else []
+        reasons = _reasons(server, state, why, stale)
+        if turned:
+            reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(turned)}"
+        return Row(
+            node=node,
+            server=server.server if server else "",
+            status=server.status if server else "",
+            state=state,
+            since_unix_s=verdict.since_unix_s if verdict is not None and state == verdict.state else None,
+            weight=server.weight if server else None,
+            baseline=server.baseline if server else None,
+            wanted=server.wanted if server else None,
+            rps=_first(reading.rps if reading else None, server.rps if server and not stale else None),
+            share=None if stale else _first(server.share if server else None, measured(reading)),
+            share_wanted=server.wanted / wanted if server and wanted and by_weight and not stale else None,
+            rt_p95_ms=reading.rt_p95_ms if reading else None,
+            rt_p99_ms=reading.rt_p99_ms if reading else None,
+            cpu=reading.cpu if reading else None,
+            why=reasons,
+            turned=turned,
+            resource=verdict.resource if verdict is not None and state == verdict.state else None,
+        )
+
+    known = {servers.get(server.server, server.server): server for server in (cycle.servers if cycle else [])}
+    rows = [row(node, server) for node, server in known.items()]
+    for node, reading in readings.items():
+        if node not in known and now_unix_s - reading.received_unix_s < FORGET_AFTER_S:
+            rows.append(row(node, None))
+            if cycle is not None:
+                rows[-1].why = "no server of the backend has this name (see `servers` in the pool's settings)"
+    state, headline = _headline(rows, silence)
+    fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
+    felt = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
+    return PoolView(
+        pool=pool,
+        mode=cycle.mode if cycle else None,
+        paused=cycle.paused if cycle else False,
+        law=cycle.law if cycle else None,
+        balance=cycle.balance if cycle else None,
+        sentence=cycle.sentence if cycle else f"{pool}: nothing recorded yet; is `slackwater serve` running?",
+        age_s=age_s,
+        stale=stale,
+        state=state,
+        headline=headline,
+        rt_p95_ms=pooled_ms(felt, 0.95),
+        rt_p99_ms=pooled_ms(felt, 0.99),
+        rows=rows,
+    )
+
+
+def no_view(pool: str, why: str) -> PoolView:
+    """The view of a pool whose journal cannot be read."""
+    return PoolView(
+        pool=pool,
+        mode=None,
+        paused=False,
+        law=None,
+        balance=None,
+        sentence=why,
+        age_s=None,
+        stale=True,
+        state="unknown",
+        headline="Nothing is known: the journal cannot be read",
+        rt_p95_ms=None,
+        rt_p99_ms=None,
+        rows=[],
+    )
+
+
+def describe_change(change: Change) -> str:
+    """What a Change did, in a few words: `weight of web1: 100 → 0`."""
+    if change.what == "outcome":
+        return f"outcome for {change.target}"  # `why` has it in words, with units
+    if change.before is None and change.after is None:
+        return change.what if change.target == change.pool else f"{change.what} {change.target}"
+    return f"{change.what} of {change.target}: {_value(change.before)} → {_value(change.after)}"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`: the two largest units."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    first = next(index for index, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def _turned(knobs: Knobs | None) -> list[str]:
+    """What is turned on a node, knob by knob."""
+    held = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
+    return [f"{knob.name} {_value(knob.baseline)} → {_value(knob.value)}" for knob in held]
+
+
+def _judged(verdict: Verdict | None, verdict_age_s: float, silence: str) -> tuple[State, str]:
+    """The state that may be shown now, and why."""
+    if verdict is None:
+        return "unknown", silence or "no Verdict yet"
+    path = "; ".join(verdict.path)
+    if silence:
+        return "unknown", f"{silence}; last known: {WORDS[verdict.state]}"
+    if verdict_age_s > STALE_AFTER_S and verdict.state != "unknown":
+        return "unknown", f"no Verdict for {duration(verdict_age_s)}; last known: {WORDS[verdict.state]}"
+    return verdict.state, "" if verdict.state == "calm" else path
+
+
+def _reasons(server: ServerState | None, state: State, why: str, stale: bool) -> str:
+    """The engine's reason, unless it is old; the Verdict's path follows where the engine does not name the state."""
+    parts: list[str] = []
+    if server is not None and not stale:
+        if not server.status.startswith(SERVING):
+            parts.append(f"{server.status} in the balancer")
+        rests = server.cause == "calm" and server.wanted == server.baseline
+        if server.why and not (rests and state == "calm"):
+            parts.append(server.why)
+            if server.cause is not None and _TOLD_WITH.get(server.cause) == state:
+                why = ""
+    return "; ".join([*parts, why] if why else parts)
+
+
+def _headline(rows: list[Row], silence: str) -> tuple[State, str]:
+    """The pool in one line, and the state that it is coloured by: the one that needs a hand first."""
+    if silence:
+        return "unknown", f"Nobody is steering: {silence}"
+    named = {state: [row.node for row in rows if row.state == state] for state in SYMBOLS}
+    parts = [
+        f"{len(named[state])} of {len(rows)} servers {said}: {_listed(named[state])}"
+        for state, said in _TOLD
+        if named[state]
+    ]
+    if named["all_slow"]:
+        parts.insert(0, "Most servers are slow at once, so it is no neighbour")
+    if named["unknown"]:
+        parts.append(f"{len(named['unknown'])} of {len(rows)} servers unknown: {_listed(named['unknown'])}")
+    worst: State = next((state for state in _URGENCY if named[state]), "calm")
+    calm = {0: "There are no servers", 1: "The only server is calm"}.get(len(rows), f"All {len(rows)} servers are calm")
+    return worst, "; ".join(parts) or calm
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _value(value: int | float | str | None) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,120 @@
+"""What users would have felt with the baseline weights left as they were: an estimate, and said to be one.
+
+Until the first weight was changed, the slow server answered its static share of the requests, so its response times of
+those moments were measured under static weights. They are pooled with the other servers' times before the episode, each
+server with its share by the baseline weights. It holds where weights set shares of the requests (`Cycle.weights_mean`).
+docs/static-weights-estimate.md compares it with what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from slackwater.config import PoolSettings
+from slackwater.journal.journal import History, Journal
+from slackwater.views.percentile import Known, pooled_ms
+
+STEPS_A_PERIOD = 4
+"""So fine are the steps that each Sample has one of its own."""
+BEFORE_PERIODS = 1.5
+"""An episode begins with the Sample that decided it; that one and the one before tell of slow requests."""
+ANSWERED_PERIODS = 1.25
+"""Requests that were sent just before a weight was lowered are answered, and told by a Sample, this much later."""
+LONGEST_S = 10.0
+"""No more than this of an episode is looked at, however late a weight was lowered."""
+LEAST_REQUESTS = 30
+"""With one slow server of three, the p95 of all requests is the p85 of its own: four or five of 30 are slower."""
+LEAST_ANSWERED = 0.5
+"""A server that answers less than this share of its requests has a queue that grows. How far it would have grown,
+nobody knows."""
+
+
+def first_change(history: History, baselines: Mapping[str, float]) -> float | None:
+    """When a weight was first seen to differ from its baseline; None: never."""
+    for slot, time_unix_s in enumerate(history.time_unix_s):
+        for node, baseline in baselines.items():
+            weight = history.nodes[node].weight[slot] if node in history.nodes else None
+            if weight is not None and weight != baseline:
+                return time_unix_s
+    return None
+
+
+def stayed(history: History, baselines: Mapping[str, float]) -> bool:
+    """All weights are known in this time, and none differed from its baseline."""
+    known = all(
+        node in history.nodes and any(weight is not None for weight in history.nodes[node].weight) for node in baselines
+    )
+    return known and first_change(history, baselines) is None
+
+
+def estimate(
+    journal: Journal,
+    pool: PoolSettings,
+    node: str,
+    since_unix_s: float,
+    baselines: Mapping[str, float],
+    calm: History,
+) -> tuple[float | None, str]:
+    """The p95 in ms over all requests, and what it rests on or why there is none. `calm` is of before the episode."""
+    sample = journal.latest_samples(pool.name).get(node)
+    if sample is None:
+        return None, "no estimate: this server tells nothing"
+    begin = since_unix_s - BEFORE_PERIODS * sample.period_s
+    last = since_unix_s + LONGEST_S
+    answered_s = ANSWERED_PERIODS * sample.period_s
+    step_s = sample.period_s / STEPS_A_PERIOD
+    first = journal.history(pool.name, begin, step_s, until_unix_s=last + answered_s, servers=pool.servers)
+    changed = first_change(first, baselines)
+    if changed is not None and changed <= begin:
+        return None, "no estimate: not all weights were at their baselines when it began"
+    changed = last if changed is None else min(last, changed)
+    own = _seen(first, node, changed + answered_s)
+    requests = sample.period_s * math.fsum(rps for rps, *_ in own)
+    if requests < LEAST_REQUESTS:
+        return None, (
+            f"no estimate: only {requests:.0f} requests were answered before a weight was changed, expected at least"
+            f" {LEAST_REQUESTS}"
+        )
+    seen = {other: _seen(calm, other) for other in calm.nodes}
+    answered = _mean_rps(_seen(first, node, changed + step_s)) / (_mean_rps(seen.get(node, [])) or math.inf)
+    if 0.0 < answered < LEAST_ANSWERED:
+        return None, (
+            f"no estimate: this server answered only {answered:.0%} of its requests before a weight was changed; how"
+            " far its queue would have grown is not known"
+        )
+    found = estimate_ms({**seen, node: own}, baselines, 0.95)
+    if found is None:
+        return None, "no estimate: too little was measured before it began"
+    return found, (
+        f"An estimate from the {requests:.0f} requests that this server answered around the beginning, before a weight"
+        " was changed, and from the other servers' times before that, split by the baseline weights. A queue that would"
+        " have grown later is not in it."
+    )
+
+
+def _seen(history: History, node: str, until_unix_s: float = math.inf) -> list[Known]:
+    """Requests per second and response times of a node in each step with requests."""
+    if node not in history.nodes:
+        return []
+    of = history.nodes[node]
+    steps = zip(history.time_unix_s, of.rps, of.rt_p50_ms, of.rt_p95_ms, of.rt_p99_ms, strict=True)
+    return [(rps, p50, p95, p99) for at, rps, p50, p95, p99 in steps if rps and at < until_unix_s]
+
+
+def _mean_rps(known: Sequence[Known]) -> float:
+    return math.fsum(rps for rps, *_ in known) / len(known) if known else 0.0
+
+
+def estimate_ms(seen: Mapping[str, Sequence[Known]], baselines: Mapping[str, float], q: float) -> float | None:
+    """The `q`-quantile of response time over all requests, split by the baselines; None when a server tells nothing."""
+    mixed: list[Known] = []
+    for node, baseline in baselines.items():
+        if baseline <= 0.0:
+            continue
+        known = [one for one in seen.get(node, ()) if one[2] is not None]
+        total = math.fsum(rps for rps, *_ in known)
+        if not total:
+            return None
+        mixed += [(baseline * rps / total, p50, p95, p99) for rps, p50, p95, p99 in known]
+    return pooled_ms(mixed, q)

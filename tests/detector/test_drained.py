@@ -1,0 +1,99 @@
+"""A drained server comes back: its noise holds nothing, and after a minute it is tried whatever its signals say."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from detector.classify.judge import Judge
+from slackwater.messages import Sample
+from tests.support.synthetic_cluster import Cluster
+
+QUIET_CPU_S = 0.005
+"""CPU time per second of a web server without requests: Apache's and php-fpm's housekeeping."""
+GLITCH = 107.0
+"""How many times its peers' value a signal of such a server was seen at, with no neighbour anywhere."""
+GLITCHES = 0.1
+"""Share of its ticks in which a signal is so."""
+SIGNALS = (
+    ("sched", "run_delay_per_cpu_s", 0.9),
+    ("sched", "run_delay_s_per_s", 0.005),
+    ("pressure", "cpu_some", 0.01),
+    ("counters", "wall_cpu_ratio", 1.0),
+    ("counters", "cpi", 110.0),
+    ("canary", "wall_cpu_ratio", 1.0),
+    ("canary", "llc_cycles_per_load", 60.0),
+    ("canary", "alu_cycles_per_op", 0.5),
+    ("canary", "late_ms", 0.1),
+    ("cpu", "steal", 0.01),
+)
+
+
+def new_judge() -> Judge:
+    return Judge("web", stale_after_s=1.0, calm_dwell_s=2.0)
+
+
+def glitching(sample: Sample, dice: random.Random) -> Sample:
+    """The Sample of a server without requests, with a glitch now and then in every signal at once."""
+    plain = msgspec.to_builtins(sample)
+    glitch = dice.random() < GLITCHES
+    for section, name, calm in SIGNALS:
+        if section in plain:
+            value = calm * (GLITCH if glitch else 1.0) * dice.uniform(0.9, 1.1)
+            plain[section][name] = min(value, 1.0) if name in ("steal", "cpu_some") else value
+    plain["sched"]["cpu_s_per_s"] = QUIET_CPU_S
+    return msgspec.convert(plain, Sample)
+
+
+def until(judge: Judge, cluster: Cluster, state: str, limit_s: float, dice: random.Random | None = None) -> float:
+    """Seconds until host1 is in a state; `dice`: its signals glitch."""
+    begin_s = cluster.now_s
+    for now_s, samples in cluster.run(limit_s):
+        told = [glitching(one, dice) if dice and one.node == "host1" else one for one in samples]
+        if any((verdict.node, verdict.state) == ("host1", state) for verdict in judge.tick(now_s, told)):
+            return now_s - begin_s
+    raise AssertionError(f"host1 is not {state} after {limit_s:g} s")
+
+
+def drained(seed: int) -> tuple[Judge, Cluster]:
+    """host1 in an episode and without requests; its neighbour is still there."""
+    judge, cluster = new_judge(), Cluster(seed=seed, rich=True, steal=True)
+    for now_s, samples in cluster.run(8.0):
+        judge.tick(now_s, samples)
+    cluster.hosts["host1"].neighbour = 0.9
+    until(judge, cluster, "interference", 2.0)
+    cluster.hosts["host1"].rps = 0.0
+    return judge, cluster
+
+
+@pytest.fixture(params=[0.0, 125.0], ids=["idle-pool", "busy-pool"])
+def others_rps(request: pytest.FixtureRequest) -> float:
+    return float(request.param)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_drained_server_whose_signals_glitch_is_calm_within_ten_seconds(seed: int, others_rps: float) -> None:
+    judge, cluster = drained(seed)
+    for name in ("host2", "host3"):
+        cluster.hosts[name].rps = others_rps
+    cluster.hosts["host1"].neighbour = 0.0
+    dice = random.Random(seed)
+    assert until(judge, cluster, "calm", 10.0, dice) <= 10.0
+    for now_s, samples in cluster.run(60.0):
+        told = [glitching(one, dice) if one.node == "host1" else one for one in samples]
+        assert all(verdict.state == "calm" for verdict in judge.tick(now_s, told)), "and it stays so"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drained_server_is_tried_within_a_minute_and_found_again_by_its_requests(seed: int) -> None:
+    judge, cluster = drained(seed)
+    for name in ("host2", "host3"):
+        cluster.hosts[name].rps = 125.0
+    took_s = until(judge, cluster, "calm", 60.0)
+    assert took_s >= 30.0, "its neighbour showed all the time"
+    for now_s, samples in cluster.run(10.0):
+        assert all(verdict.state == "calm" for verdict in judge.tick(now_s, samples)), "nothing was asked of it yet"
+    cluster.hosts["host1"].rps = 40.0
+    assert until(judge, cluster, "interference", 2.0) <= 1.0

@@ -1,0 +1,273 @@
+"""The state machine: into a state with 2 of the last 3 ticks, out when calm has lasted. Only requests are a test."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detector.classify.episodes import (
+    CODES,
+    ENOUGH,
+    LOUD_WEIGHT,
+    MAX_DWELL_S,
+    REOPENS_WITHIN_S,
+    STATES,
+    STRONG,
+    TRIAL_AFTER_S,
+    WEAK,
+    StateMachines,
+)
+from slackwater.messages import State
+from tests.support.one_machine import OneMachine, Status
+
+PERIOD_S = 0.2
+DWELL_S = 2.0
+
+
+def machines(count: int) -> StateMachines:
+    made = StateMachines(DWELL_S)
+    made.resize(count)
+    for slot in range(count):
+        made.welcome(slot, 0.0, 1000.0)
+    return made
+
+
+class Run:
+    """Steps a machine tick by tick."""
+
+    def __init__(self) -> None:
+        self.one = OneMachine(DWELL_S, 0.0, 1000.0)
+        self.machines = self.one.machines
+        self.now_s = 0.0
+
+    @property
+    def state(self) -> State:
+        return self.one.state
+
+    def step(
+        self, seen: State, *, wary: bool = False, thin: bool = False, residual: str = "", answered: bool = False
+    ) -> Status:
+        self.now_s += PERIOD_S
+        label_unix_s = 1000.0 + self.now_s
+        return self.one.step(self.now_s, label_unix_s, seen, wary=wary, thin=thin, residual=residual, answered=answered)
+
+    def until(self, state: State, seen: State = "calm", limit_s: float = 120.0, *, thin: bool = False) -> float:
+        begin = self.now_s
+        while self.state != state:
+            assert self.now_s - begin < limit_s, f"still {self.state} after {limit_s} s"
+            self.step(seen, thin=thin)
+        return self.now_s - begin
+
+
+def test_one_odd_tick_changes_nothing() -> None:
+    run = Run()
+    odd: list[State] = ["calm", "interference", "calm", "calm", "interference"]
+    assert [run.step(seen).state for seen in odd] == ["calm"] * 5
+
+
+def test_two_of_the_last_three_ticks_begin_an_episode() -> None:
+    run = Run()
+    run.step("interference")
+    run.step("calm")
+    status = run.step("interference")
+    assert (status.state, status.began, status.episode) == ("interference", True, 1)
+    assert status.said == "2 of the last 3 ticks"
+    assert status.since_unix_s == 1000.0 + run.now_s
+
+
+def weakly(run: Run, *ticks: int | None) -> list[State]:
+    """States after ticks of interference of these strengths; None is a calm tick."""
+    found: list[State] = []
+    for strength in ticks:
+        one = run.one
+        run.now_s += PERIOD_S
+        seen: State = "calm" if strength is None else "interference"
+        found.append(
+            one.step(run.now_s, 1000.0 + run.now_s, seen, strength=WEAK if strength is None else strength).state
+        )
+    return found
+
+
+def test_weak_ticks_are_needed_three_times_of_four_unless_one_is_strong_or_enough() -> None:
+    assert weakly(Run(), WEAK, WEAK, None, None, WEAK, None, WEAK)[-1] == "calm"
+    assert weakly(Run(), WEAK, None, WEAK, WEAK) == ["calm"] * 3 + ["interference"]
+    assert weakly(Run(), WEAK, STRONG) == ["calm", "interference"]
+    assert weakly(Run(), STRONG, None, WEAK) == ["calm", "calm", "interference"]
+    assert weakly(Run(), STRONG, None, None, WEAK)[-1] == "calm"
+    assert weakly(Run(), ENOUGH) == ["interference"]
+
+
+def test_three_weak_ticks_of_four_are_told_so() -> None:
+    run = Run()
+    weakly(run, WEAK, None, WEAK)
+    run.now_s += PERIOD_S
+    assert run.one.step(run.now_s, 1000.0, "interference", strength=WEAK).said == "3 of the last 4 ticks"
+
+
+def test_a_node_without_a_baseline_needs_three_of_three() -> None:
+    run = Run()
+    said = [run.step("interference", wary=True).state for _ in range(3)]
+    assert said == ["calm", "calm", "interference"]
+
+
+def test_two_different_states_do_not_add_up() -> None:
+    run = Run()
+    different: list[State] = ["interference", "overload", "all_slow"]
+    assert [run.step(seen).state for seen in different] == ["calm"] * 3
+
+
+def test_an_episode_ends_after_the_dwell_and_not_before() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    took = run.until("calm")
+    assert DWELL_S <= took <= DWELL_S + 2 * PERIOD_S
+
+
+def test_a_loud_tick_takes_back_several_quiet_ones() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    for _ in range(8):
+        run.step("calm")
+    run.step("interference")
+    left_s = DWELL_S - (8 - LOUD_WEIGHT) * PERIOD_S
+    assert abs(run.until("calm") - left_s) < PERIOD_S / 2
+
+
+@pytest.mark.parametrize("thin", [True, False])
+def test_an_episode_ends_within_ten_seconds_though_one_tick_in_five_is_loud(thin: bool) -> None:
+    took_s = []
+    for seed in range(100):
+        run, dice = Run(), random.Random(seed)
+        run.until("interference", "interference")
+        begin_s = run.now_s
+        while run.state != "calm":
+            loud = dice.random() < 0.2
+            run.step("interference" if loud else "calm", thin=thin, residual="a glitch" if loud else "")
+        took_s.append(run.now_s - begin_s)
+    assert np.median(took_s) <= 6.0
+    assert np.quantile(took_s, 0.9) <= 10.0, "glitches come in a row now and then, not often"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_neighbour_that_shows_in_half_of_the_ticks_holds_the_episode(seed: int, share: float) -> None:
+    """Without requests, until it is time for a trial."""
+    run, dice = Run(), random.Random(seed)
+    run.until("interference", "interference")
+    quiet = 0
+    while run.now_s < TRIAL_AFTER_S:
+        loud = dice.random() < share
+        quiet += run.step("calm", thin=True, residual="the canary's wait" if loud else "").state == "calm"
+        if run.state == "calm":
+            run.step("interference", answered=True)
+            run.step("interference", answered=True)
+    assert quiet <= 4, "it came back too early now and then, and its first requests showed the neighbour"
+
+
+def test_what_shows_without_requests_is_told() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    shows = "canary wall/CPU ratio 9 is 9x its calm baseline"
+    assert run.step("calm", thin=True, residual=shows).said == f"held: {shows}"
+    assert run.step("calm", thin=True).said == "held: looks calm for 0.2 of 2.0 s"
+
+
+def test_what_idle_processes_do_is_no_sign_where_there_are_no_requests() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    run.step("interference", thin=True)
+    assert run.until("calm", "interference", thin=True) <= DWELL_S + PERIOD_S
+
+
+def test_without_requests_an_episode_ends_for_a_trial_whatever_shows() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    run.step("interference")
+    begin_s = run.now_s
+    while (status := run.step("interference", thin=True, residual="late")).state != "calm":
+        assert run.now_s - begin_s <= 60.0
+    assert status.said == "episode 1 ended: 55 s without requests, and only requests can tell"
+    for _ in range(100):
+        assert run.step("interference", thin=True, residual="late").state == "calm", "nothing was asked of it yet"
+    assert run.step("interference", thin=True, answered=True).state == "calm"
+    assert run.step("interference", thin=True, answered=True).state == "interference"
+
+
+def test_after_an_end_without_requests_only_requests_begin_another() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    run.until("calm", thin=True)
+    for _ in range(20):
+        assert run.step("interference", thin=True).state == "calm"
+    run.step("interference")
+    assert run.step("interference").state == "interference"
+
+
+def test_the_dwell_doubles_when_an_episode_reopens_soon_up_to_a_bound_and_resets_when_not() -> None:
+    run = Run()
+    took = []
+    for _ in range(7):
+        run.until("interference", "interference")
+        took.append(run.until("calm"))
+    assert took[1] >= 2 * DWELL_S - PERIOD_S / 2
+    assert took[2] >= 4 * DWELL_S - PERIOD_S / 2
+    assert took[2] <= MAX_DWELL_S + PERIOD_S
+    assert abs(took[-1] - MAX_DWELL_S) <= PERIOD_S
+    run.now_s += REOPENS_WITHIN_S + 1.0
+    run.until("interference", "interference")
+    assert run.until("calm") <= DWELL_S + 1.0
+
+
+def test_a_state_may_turn_into_another_without_calm_between() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    run.until("all_slow", "all_slow")
+    assert run.machines.episode[0] == 1, "it is still the same episode"
+
+
+def test_longer_waits_are_for_interference_alone() -> None:
+    run = Run()
+    for _ in range(4):
+        run.until("interference", "interference")
+        run.until("calm")
+    run.until("interference", "interference")
+    run.until("all_slow", "all_slow")
+    assert run.until("calm") <= DWELL_S + 1.0
+
+
+def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
+    run = Run()
+    run.until("interference", "interference")
+    assert run.machines.lost(0, run.now_s + 1, 2000.0)
+    assert (run.state, run.machines.since_unix_s[0]) == ("unknown", 2000.0)
+    assert not run.machines.lost(0, run.now_s + 2, 2001.0), "that is not new any more"
+    assert run.machines.since_unix_s[0] == 2000.0
+    assert run.step("calm").state == "calm"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(*[st.sampled_from(STATES[:4])] * 3, st.booleans(), st.booleans()), max_size=60))
+def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
+    ticks: list[tuple[State, State, State, bool, bool]],
+) -> None:
+    together, alone = machines(3), [OneMachine(DWELL_S, 0.0, 1000.0) for _ in range(3)]
+    nobody = np.zeros(3, dtype=bool)
+    for number, (*seen, thin, shows) in enumerate(ticks):
+        now_s = number * 0.7
+        steps = together.step(
+            np.arange(3),
+            now_s,
+            np.full(3, 1000.0 + now_s),
+            np.array([CODES[state] for state in seen]),
+            wary=nobody,
+            thin=nobody | thin,
+            residual=nobody | shows,
+        )
+        for slot, state in enumerate(seen):
+            one = alone[slot].step(now_s, 1000.0 + now_s, state, thin=thin, residual="x" if shows else "")
+            assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
+            assert steps.said(slot, lambda _: "x") == one.said

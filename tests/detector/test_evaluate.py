@@ -1,0 +1,205 @@
+"""Scores on labelled recordings: counted by hand, by kind, with kinds left out; and the report of a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector.classify import tree
+from detector.features.columns import Floats
+from detector.train import commands
+from detector.train.recording import Label, Recording, read
+from detector.train.scores import score
+from detector.train.training import Learned, Options, compare_laws, learn, pairs_of, quadratic
+from slackwater.messages import Sample, State, Verdict
+from tests.support.synthetic_recording import make
+
+KINDS = (("cpu", "dcopy"), ("llcprobe", "disk"), ("cpu", "disk"))
+FIRE_S = 100.0
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    for seed, kinds in enumerate(KINDS):
+        make(folder / f"r{seed}.parquet", seed, kinds=kinds)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    folder = tmp_path_factory.mktemp("models")
+    model, report = folder / "m.skops", folder / "out" / "report.html"
+    run = CliRunner().invoke(commands.train, [str(recordings), "--out", str(model), "--report", str(report)])
+    assert run.exit_code == 0, run.output
+    return model, report, run.output
+
+
+def verdict(at_s: float, state: State, node: str = "n1", p95: float = 5.0) -> Verdict:
+    return Verdict(1, node, "web", FIRE_S + at_s, state, FIRE_S, 0.0, [], "m", rt_p95_ms=p95)
+
+
+def recording(*labels: Label) -> Recording:
+    samples = [Sample(1, node, "web", FIRE_S + at, "b", 0, 0.2) for node in ("n1", "n2") for at in (0, 100)]
+    return Recording(samples, list(labels), "", "", ["n1", "n2"])
+
+
+def label(node: str, begin_s: float, end_s: float, kind: str = "cpu", intensity: float = 1.0) -> Label:
+    return Label(node, kind, intensity, FIRE_S + begin_s, FIRE_S + end_s)
+
+
+def test_noises_delays_episodes_and_hours_are_counted() -> None:
+    """One found after 2 s, one missed, one false episode on the other node, which also ends in an episode too soon."""
+    labels = [label("n1", 10, 20), label("n1", 40, 50, "dcopy", 0.5)]
+    ticks = [
+        verdict(at, "interference" if 12 <= at < 21 else "calm", p95=9.0 if 10 <= at < 20 else 5.0) for at in range(101)
+    ]
+    ticks += [verdict(at, "interference" if 70 <= at < 75 else "calm", "n2") for at in range(101)]
+    found = score(recording(*labels), ticks).as_dict()
+    assert (found["noises"], found["missed"], found["recall"]) == (2, 1, 0.5)
+    assert (found["false_episodes"], found["precision"]) == (1, 0.5)
+    assert found["detection_delay_median_s"] == 2.0
+    assert found["delays_s"] == [2.0]
+    assert found["felt"]["noises"] == 1, "only one raised the response time"
+    assert found["by_noise"]["cpu"]["1"] == {
+        "noises": 1, "missed": 0, "recall": 1.0, "detection_delay_median_s": 2.0, "detection_delay_p95_s": 2.0,
+    }  # fmt: skip
+    assert found["by_noise"]["dcopy"]["0.5"]["missed"] == 1
+    assert found["by_kind"]["cpu"]["felt"]["recall"] == 1.0
+    assert (found["by_kind"]["dcopy"]["missed"], found["by_kind"]["dcopy"]["felt"]["noises"]) == (1, 0)
+    assert found["by_kind"]["cpu"]["harm_median"] == pytest.approx(1.8)
+    assert found["false_during"] == {"nothing": 1}
+    assert found["disturbances"] == {"nothing": {"node_s": 180.0, "false_episodes": 1}}
+    hours = (200 - 20) / 3600
+    assert found["calm_node_hours"] == pytest.approx(hours, abs=1e-4)
+    assert found["false_episodes_per_node_day"] == pytest.approx(24 / hours, rel=0.01)
+    assert found["confusion"]["interference"] == {
+        "calm": 12, "interference": 8, "overload": 0, "all_slow": 0, "unknown": 0,
+    }  # fmt: skip
+    assert found["confusion"]["calm"]["interference"] == 5, "a tick just after a noise counts neither way"
+
+
+def test_all_five_states_are_told_apart() -> None:
+    labels = [label("*", 10, 20, "overload"), label("*", 30, 40, "slow_database"), label("*", 50, 60, "deploy")]
+    states: dict[int, State] = {15: "overload", 35: "all_slow", 55: "calm", 80: "unknown"}
+    found = score(recording(*labels), [verdict(at, state) for at, state in states.items()]).as_dict()
+    assert found["confusion"]["overload"]["overload"] == 1
+    assert found["confusion"]["all_slow"]["all_slow"] == 1
+    assert found["confusion"]["calm"] == {"calm": 1, "interference": 0, "overload": 0, "all_slow": 0, "unknown": 1}
+    assert (found["noises"], found["false_episodes"]) == (0, 0)
+
+
+def test_how_long_each_disturbance_was_done_to_nodes_stands_beside_its_false_episodes() -> None:
+    labels = [label("*", 10, 20, "deploy"), label("n2", 60, 90, "reload")]
+    ticks = [
+        verdict(at, "interference" if node == "n2" and 70 <= at < 75 else "calm", node)
+        for node in ("n1", "n2")
+        for at in range(101)
+    ]
+    found = score(recording(*labels), ticks).as_dict()["disturbances"]
+    assert found["deploy"] == {"node_s": 20.0, "false_episodes": 0}
+    assert found["reload"] == {"node_s": 30.0, "false_episodes": 1}
+    assert found["nothing"] == {"node_s": 150.0, "false_episodes": 0}
+
+
+def test_a_noise_within_a_label_of_the_pool_is_still_a_noise() -> None:
+    one = recording(label("*", 0, 90, "flash_crowd"), label("n1", 10, 20))
+    assert (one.truth("n1", FIRE_S + 15), one.kind("n1", FIRE_S + 15)) == ("interference", "cpu")
+    assert (one.truth("n2", FIRE_S + 15), one.kind("n2", FIRE_S + 15)) == ("calm", "flash_crowd")
+
+
+def test_the_command_prints_scores_and_json(recordings: Path, trained: tuple[Path, Path, str]) -> None:
+    run = CliRunner().invoke(commands.detector, ["evaluate", str(recordings), "--model", str(trained[0]), "--json"])
+    assert run.exit_code == 0, run.output
+    found = json.loads(run.output)
+    assert (found["model"], found["noises"], found["false_episodes"]) == ("m", 6, 0)
+    assert set(found["by_noise"]) == {"cpu", "dcopy", "llcprobe", "disk"}
+    assert found["trained_on"] == ["cpu", "dcopy", "disk", "llcprobe"]
+    assert set(found["confusion"]) == {"calm", "interference", "overload", "all_slow"}
+    assert found["law"]["r2"] > 0.5
+    assert set(found["law"]["quadratic"]) == {"r2", "mean_absolute_error"}
+    one = str(recordings / "r0.parquet")
+    run = CliRunner().invoke(commands.detector, ["evaluate", one, "--model", "thresholds"])
+    for words in ("thresholds: 2 noises, 0 missed", "false episodes per node-day: 0", "dcopy 0.9: 1 noises"):
+        assert words in run.output
+
+
+def test_evaluate_refuses_what_is_no_recording_and_no_model(recordings: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.parquet"
+    bad.write_text("no")
+    run = CliRunner().invoke(commands.detector, ["evaluate", str(bad)])
+    assert run.exit_code == 1
+    assert "bad.parquet" in run.output
+    run = CliRunner().invoke(commands.detector, ["evaluate", str(recordings), "--model", str(bad)])
+    assert run.exit_code == 1
+    assert "not a model file" in run.output
+
+
+def test_two_kinds_at_a_time_are_left_out_of_training_and_scored(trained: tuple[Path, Path, str]) -> None:
+    left_out = tree.load(trained[0]).metadata["scores"]["kinds_left_out"]
+    assert {kind: one["left_out_with"] for kind, one in left_out.items()} == {
+        "cpu": ["dcopy"], "dcopy": ["cpu"], "disk": ["llcprobe"], "llcprobe": ["disk"],
+    }  # fmt: skip
+    assert {kind: one["noises"] for kind, one in left_out.items()} == {"cpu": 2, "dcopy": 1, "disk": 2, "llcprobe": 1}
+    assert "disk, never trained on: 2 noises, 0 missed" in trained[2]
+    assert pairs_of(["a", "b", "c"]) == [("a", "b"), ("c", "a")]
+
+
+def test_ticks_of_kinds_left_out_teach_nothing(recordings: Path) -> None:
+    whole = learn(read(recordings / "r0.parquet"), Options())
+    assert set(whole.kinds) == {"", "cpu", "dcopy"}
+    rest = whole.without(["cpu", "dcopy"])
+    assert set(rest.kinds) == {""}
+    assert not rest.interfered.any()
+    assert len(rest.matrix) == (whole.kinds == "").sum()
+
+
+def test_quadratic_terms_are_found_where_they_are() -> None:
+    random = np.random.default_rng(0)
+    terms = np.concatenate([random.random((400, 3)), np.ones((400, 1))], axis=1)
+    cpu = 0.2 + 0.5 * terms[:, 1] ** 2 + 0.3 * terms[:, 0] * terms[:, 2]
+    law = np.concatenate([terms, cpu[:, None]], axis=1)
+    assert quadratic(law).shape == (400, 11)
+    part = learn_of(law)
+    found = compare_laws([part], [part])
+    assert found["quadratic"]["r2"] > 0.99 > found["linear"]["r2"]
+    assert found["quadratic"]["mean_absolute_error"] < found["linear"]["mean_absolute_error"]
+
+
+def learn_of(law: Floats) -> Learned:
+    nothing = np.zeros(0)
+    return Learned(nothing, nothing.astype(bool), law, nothing.astype(np.str_))
+
+
+def test_the_report_is_one_file_with_all_figures(trained: tuple[Path, Path, str]) -> None:
+    text = trained[1].read_text()
+    assert text.startswith("<!doctype html>")
+    assert text.count("<svg") == 7
+    assert not re.search(r"(src|href)=\"(?!#|data:)", text), "nothing outside the file is needed"
+    for words in (
+        "Confusion of states",
+        "area ",
+        "average precision",
+        "share of the noises found",
+        "Decision tree",
+        "PAAE, %",
+        "random forest",
+        "with quadratic terms",
+    ):
+        assert words in text
+    assert "run delay per CPU second" in text
+    again = CliRunner().invoke(commands.detector, ["explain", "--model", str(trained[0]), "--report", str(trained[1])])
+    assert again.exit_code == 0
+    assert trained[1].read_text() == text, "a report can be made again from the model alone"
+
+
+def test_curves_are_of_ticks_held_out(trained: tuple[Path, Path, str]) -> None:
+    curves = tree.load(trained[0]).metadata["scores"]["curves"]
+    assert 0.9 < curves["roc_auc"] <= 1.0
+    assert curves["roc"][0] == [0.0, 0.0]
+    assert curves["roc"][-1] == [1.0, 1.0]

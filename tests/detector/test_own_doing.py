@@ -1,0 +1,81 @@
+"""What a server does to itself is no neighbour: replaced processes, a burst of its own; and what is not its doing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.classify.judge import Judge
+from detector.classify.thresholds import LEISURE, cross
+from detector.features.features import Frame
+from detector.features.signals import INDEX, SIGNALS
+from tests.support.synthetic_cluster import PERIOD_S, Cluster
+
+
+def frame(peak: float, **signals: float) -> Frame:
+    """One node; `signals` are times its calm baseline and times its peers'."""
+    values = np.full((1, len(SIGNALS)), np.nan)
+    for key, value in signals.items():
+        values[0, INDEX[key]] = value
+    busy, no, nothing = np.array([peak]), np.zeros(1, dtype=bool), np.full(1, np.nan)
+    return Frame(
+        slots=np.arange(1),
+        values=values,
+        baseline=np.where(np.isnan(values), np.nan, 1.0),
+        own=values.copy(),
+        usual=values.copy(),
+        spreads=values * 5.0,
+        peers=values.copy(),
+        borrowed=no,
+        load=busy,
+        peak=busy,
+        replaced=no,
+        bins=np.zeros(1, dtype=np.int64),
+        demand=nothing,
+        peers_demand=nothing,
+        rps=np.array([100.0]),
+        utilisation=busy,
+        cores=np.full(1, 0.4),
+    )
+
+
+@pytest.mark.parametrize(("peak", "found"), [(0.3, True), (LEISURE - 0.01, True), (LEISURE, False), (0.8, False)])
+def test_requests_that_wait_for_a_core_twice_show_a_neighbour_where_the_server_had_time(
+    peak: float, found: bool
+) -> None:
+    waiting = frame(peak, run_delay_per_cpu=4.0, rt_mean=3.0, rt_p95=4.0)
+    first = cross(waiting, np.array([False]))
+    assert not first.interfering.any(), "once may be the first tick of a burst"
+    assert first.kept_waiting.tolist() == [found]
+    assert cross(waiting, first.kept_waiting).interfering.tolist() == [found]
+
+
+def test_waiting_that_nobody_feels_and_slowness_without_waiting_are_not_enough() -> None:
+    waited = np.array([True])
+    assert not cross(frame(0.3, run_delay_per_cpu=4.0, rt_mean=1.1, rt_p95=1.1), waited).interfering.any()
+    assert not cross(frame(0.3, run_delay_per_cpu=1.1, rt_mean=4.0, rt_p95=4.0), waited).interfering.any()
+
+
+@pytest.mark.parametrize(
+    ("threads", "state"),
+    [(84, "interference"), (83, "interference"), (74, "calm"), (100, "calm")],
+    ids=["the same", "one process fewer", "a reload", "more of them"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_who_replaces_its_processes_waits_for_itself(seed: int, threads: int, state: str) -> None:
+    """Half a second of waiting as beside a neighbour, while the web server's processes change, or do not."""
+    judge, cluster = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0), Cluster(seed=seed, canary=False)
+    found: set[str] = set()
+
+    def play(seconds: float) -> None:
+        for now_s, batch in cluster.run(seconds):
+            found.update(verdict.state for verdict in judge.tick(now_s, batch) if verdict.node == "host1")
+
+    play(15.0)
+    assert found == {"calm"}
+    host = cluster.hosts["host1"]
+    host.threads, host.neighbour = threads, 0.6
+    play(3 * PERIOD_S)
+    host.neighbour = 0.0
+    play(2.0)
+    assert found == {"calm", state}

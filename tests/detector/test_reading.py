@@ -1,0 +1,94 @@
+"""The detector's own quick reading of Samples: the same values and refusals as the whole, for what it reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from detector.classify.judge import Judge
+from detector.features.columns import reasons, row_of, table_of
+from detector.train import reading
+from slackwater import messages
+from slackwater.messages import MessageError, Sample
+from tests.support.paths import EXAMPLES
+from tests.support.synthetic_cluster import Cluster
+
+FILES = sorted(EXAMPLES.glob("sample-*.json"))
+
+
+def whole(data: bytes) -> Sample:
+    sample = messages.decode("sample", data)
+    assert isinstance(sample, Sample)
+    return sample
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_golden_samples_give_the_same_columns_and_plain_fields(path: Path) -> None:
+    quick, full = reading.decode(path.read_bytes()), whole(path.read_bytes())
+    first, second = (table_of([row_of(one)], one.pool).columns for one in (quick, full))
+    assert first.keys() == second.keys()
+    for name, values in second.items():
+        np.testing.assert_array_equal(first[name], values)
+    for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s", "samples_dropped"):
+        assert getattr(quick, name) == getattr(full, name)
+    assert reasons(quick.absent) == full.absent
+    routes = [(one.route, one.rps, one.rt_mean_ms) for one in full.traffic.routes] if full.traffic else []
+    assert ([(one.route, one.rps, one.rt_mean_ms) for one in quick.traffic.routes] if quick.traffic else []) == routes
+
+
+def test_a_judge_fed_with_it_says_the_same() -> None:
+    cluster = Cluster(rich=True, routes=True)
+    raw = []
+    for now_s, samples in cluster.run(12.0, lambda at: setattr(cluster.hosts["host2"], "neighbour", 0.9 * (at > 7))):
+        raw.append((now_s, [messages.encode(sample) for sample in samples]))
+    quick, full = (Judge("web", stale_after_s=1.0, calm_dwell_s=2.0) for _ in range(2))
+    for now_s, batch in raw:
+        assert quick.tick(now_s, [reading.decode(one) for one in batch]) == full.tick(now_s, [*map(whole, batch)])
+
+
+def broken(change: dict[str, Any]) -> bytes:
+    plain = json.loads(FILES[1].read_bytes())
+    for name, value in change.items():
+        section, _, field = name.partition(".")
+        if field:
+            plain.setdefault(section, {})[field] = value
+        else:
+            plain[section] = value
+    return json.dumps(plain).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": 7},
+        {"seq": -1},
+        {"cpu.utilisation": "much"},
+        {"pool": "a b"},
+        {"node": "n" * 129},
+        {"traffic.rps": -3},
+        {"cpu": []},
+    ],
+)
+def test_what_is_read_is_refused_in_the_same_words(change: dict[str, Any]) -> None:
+    with pytest.raises(MessageError) as full:
+        whole(broken(change))
+    with pytest.raises(MessageError) as quick:
+        reading.decode(broken(change))
+    assert str(quick.value) == str(full.value)
+    with pytest.raises(MessageError, match="not JSON"):
+        reading.decode(b"{")
+
+
+def test_reasons_that_are_none_count_as_none() -> None:
+    for absent in (5, {"sched": 5}, ["sched"]):
+        assert reasons(reading.decode(broken({"absent": absent})).absent) == {}
+
+
+def test_it_stays_small() -> None:
+    quick = reading.decode(FILES[1].read_bytes())
+    assert len(msgspec.json.encode(quick)) < 0.75 * len(messages.encode(whole(FILES[1].read_bytes())))

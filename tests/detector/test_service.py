@@ -1,0 +1,178 @@
+"""The detector's process on a real nats-server: Samples in, Verdicts out, baselines on disk, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from detector.classify import tree
+from detector.service import BASELINES, choose_model
+from slackwater.bus.bus import Bus
+from slackwater.config import DetectorSettings
+from slackwater.messages import Sample, Verdict
+from tests.support.paths import PROGRAMS
+from tests.support.real_processes import free_address
+from tests.support.synthetic_cluster import Cluster
+
+NATS = shutil.which("nats-server", path=str(PROGRAMS)) or shutil.which("nats-server")
+DEADLINE_S = 60.0
+Start = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def bus_url() -> Iterator[str]:
+    assert NATS, "nats-server is missing: run `make setup`"
+    host, _, port = (address := free_address()).partition(":")
+    server = subprocess.Popen([NATS, "-a", host, "-p", port], stderr=subprocess.DEVNULL)
+    yield f"nats://{address}"
+    server.terminate()
+    server.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def config(bus_url: str, tmp_path: Path) -> Path:
+    path = tmp_path / "controller.toml"
+    path.write_text(
+        f'state_dir = "{tmp_path}/state"\n[bus]\nurl = "{bus_url}"\n[detector]\nmodel = "thresholds"\n'
+        '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/nowhere"\n'
+    )
+    return path
+
+
+@pytest.fixture
+def start(config: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run() -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "slackwater.cli.main", "run", "detector", "--config", str(config)]
+        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class Wire:
+    """Sends Samples as monitors would, in their own time, and keeps the Verdicts."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.verdicts: list[Verdict] = []
+
+    async def send_until(self, cluster: Cluster, done: Callable[[], bool], what: str) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while not done():
+            assert time.monotonic() < end_s, f"{what}: not within {DEADLINE_S:g} s; got {self.verdicts[-6:]}"
+            for name in cluster.names:
+                sample: Sample = cluster.sample(name, cluster.now_s)
+                await self.bus.publish(sample)
+            cluster.now_s += 0.2
+            await asyncio.sleep(0.02)
+
+    def states(self, node: str) -> list[str]:
+        return [verdict.state for verdict in self.verdicts if verdict.node == node]
+
+
+Story = Callable[[Wire], Awaitable[None]]
+
+
+def with_wire(bus_url: str, story: Story) -> None:
+    async def main() -> None:
+        bus = await Bus.connect(bus_url, "test")
+        wire = Wire(bus)
+        await bus.subscribe("verdict", wire.verdicts.append, pool="web")
+        try:
+            await story(wire)
+        finally:
+            await bus.close()
+
+    asyncio.run(main())
+
+
+def test_samples_become_verdicts_and_silence_becomes_unknown(bus_url: str, start: Start) -> None:
+    process = start()
+
+    async def story(wire: Wire) -> None:
+        cluster = Cluster()
+        await wire.send_until(cluster, lambda: wire.states("host1").count("calm") >= 25, "25 calm Verdicts")
+        cluster.hosts["host1"].neighbour = 0.9
+        await wire.send_until(cluster, lambda: "interference" in wire.states("host1"), "the neighbour is found")
+        # A node is unknown too while nobody sent its Samples, because the machine was busy with something else.
+        assert set(wire.states("host2")) <= {"calm", "unknown"}
+        found = next(verdict for verdict in wire.verdicts if verdict.state == "interference")
+        assert "x its calm baseline" in found.path[0]
+        assert found.sample_seq is not None
+        cluster.names = ("host2", "host3")
+        await wire.send_until(
+            cluster,
+            lambda: (wire.states("host1")[-1], wire.states("host2")[-1]) == ("unknown", "calm"),
+            "the silent node is unknown, and the others are not",
+        )
+
+    with_wire(bus_url, story)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    assert "web/host1: calm -> interference: " in said
+    assert "Traceback" not in said
+
+
+def test_baselines_are_saved_at_the_end_and_read_at_the_next_start(bus_url: str, start: Start, tmp_path: Path) -> None:
+    async def story(wire: Wire) -> None:
+        await wire.send_until(Cluster(), lambda: wire.states("host3").count("calm") >= 30, "30 calm Verdicts")
+
+    first = start()
+    with_wire(bus_url, story)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=DEADLINE_S)
+    kept = json.loads((tmp_path / "state" / BASELINES).read_text())
+    assert set(kept["pools"]["web"]) == {"host1", "host2", "host3"}
+    second = start()
+    with_wire(bus_url, story)
+    second.send_signal(signal.SIGTERM)
+    _, said = second.communicate(timeout=DEADLINE_S)
+    assert "web: baselines of 3 nodes read from" in said
+
+
+def test_damaged_baselines_are_learnt_anew_and_that_is_said(bus_url: str, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / BASELINES).write_text("{")
+
+    async def story(wire: Wire) -> None:
+        await wire.send_until(Cluster(), lambda: "calm" in wire.states("host1"), "a calm Verdict")
+
+    process = start()
+    with_wire(bus_url, story)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert "not the detector's baselines" in said
+    assert "learnt anew" in said
+
+
+def test_without_a_shipped_model_the_thresholds_judge_and_that_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tree, "SHIPPED", tmp_path / "none.skops")
+    assert choose_model(DetectorSettings()) is None
+    assert "no model is shipped" in caplog.text
+    assert choose_model(DetectorSettings(model="thresholds")) is None
+
+
+def test_a_model_that_was_asked_for_and_is_unusable_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(tree.ModelError, match="cannot be read"):
+        choose_model(DetectorSettings(model=str(tmp_path / "none.skops")))
+    (tmp_path / "bad.skops").write_text("no")
+    with pytest.raises(tree.ModelError, match="not a model file"):
+        choose_model(DetectorSettings(model=str(tmp_path / "bad.skops")))

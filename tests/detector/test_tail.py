@@ -1,0 +1,175 @@
+"""Tail estimators against a queue whose p95 is known in closed form, and on recordings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector.classify.judge import Judge
+from detector.tail.curves import ESTIMATORS, TooFewRows, at_random, compare, first_of, scores
+from detector.tail.data import COLUMNS, Rows, rows_of
+from detector.tail.estimator import NotFitted, TailEstimator, paae, r2
+from detector.tail.forest import Forest
+from detector.tail.online import MIN_ROWS_OF_KIND, Learner, fit
+from detector.tail.predict import p95_at_rps_ms
+from detector.tail.table import ACTIONS, Table
+from detector.train import commands
+from detector.train.recording import read
+from tests.support.synthetic_cluster import Cluster, swing
+from tests.support.synthetic_recording import make
+
+RATE_PER_CORE = 120.0
+
+
+def queue_p95_ms(rps: float, cores: float) -> float:
+    """M/M/1: the response time is exponential with rate μ - λ, so its p95 is ln(20) / (μ - λ)."""
+    return 1e3 * math.log(20) / (cores * RATE_PER_CORE - rps)
+
+
+def queue_rows(seconds: int = 120, seed: int = 0) -> Rows:
+    """Servers of one to three cores whose load goes up in steps and down again, as in the paper."""
+    random = np.random.default_rng(seed)
+    inputs, p95, configuration = [], [], []
+    for number, cores in enumerate((1.0, 2.0, 3.0)):
+        for second in range(seconds):
+            share = 0.1 + 0.7 * (1 - abs(2 * second / seconds - 1))
+            rps = share * cores * RATE_PER_CORE * random.normal(1, 0.02)
+            inputs.append([rps, cores, 2000.0, 0.0])
+            p95.append(queue_p95_ms(rps, cores) * random.normal(1, 0.03))
+            configuration.append(number)
+    return Rows(np.array(inputs), np.array(p95), np.array(configuration))
+
+
+def test_the_measures_are_the_papers() -> None:
+    actual, predicted = np.array([1.0, 2.0, 4.0]), np.array([1.1, 1.8, 4.0])
+    assert paae(predicted, actual) == pytest.approx((0.1 + 0.1 + 0.0) / 3)
+    assert r2(predicted, actual) == pytest.approx(1 - 0.05 / ((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2))
+    assert r2(actual, actual) == 1.0
+    assert math.isnan(r2(actual, np.array([2.0, 2.0, 2.0])))
+
+
+@pytest.mark.parametrize(("make_one", "error", "fit"), [(ESTIMATORS[0], 0.05, 0.97), (ESTIMATORS[1], 0.2, 0.5)])
+def test_forest_and_svm_find_the_queues_p95(make_one: Callable[[], TailEstimator], error: float, fit: float) -> None:
+    rows = queue_rows()
+    train = at_random(rows, 0.7, seed=1)
+    estimator = make_one()
+    estimator.fit(rows.only(train))
+    found = scores(estimator, rows.only(~train))
+    assert found["paae"] < error
+    assert found["r2"] > fit
+
+
+def test_the_table_learns_online_and_gets_better_with_iterations() -> None:
+    rows = queue_rows(600)
+    once, often = Table(seed=1), Table(seed=1)
+    once.fit(rows)
+    often.fit(rows)
+    for _ in range(40):
+        for row, p95_ms in zip(rows.inputs, rows.p95_ms, strict=True):
+            often.learn(row, float(p95_ms))
+    assert often.correctness(rows) > max(0.5, once.correctness(rows))
+    assert scores(often, rows)["paae_within_target"] < 0.3
+
+
+def test_the_table_has_ten_estimates_and_all_violations_in_the_uppermost() -> None:
+    table = Table(least_ms=0.5, target_ms=1.1)
+    rows = queue_rows()
+    table.fit(rows)
+    assert len(table.levels_ms) == ACTIONS
+    assert table.levels_ms[0] == pytest.approx(0.53)
+    assert table.buckets(np.array([0.1, 0.5, 0.57, 1.05, 1.1, 700.0])).tolist() == [0, 0, 1, 9, 9, 9]
+    before = {state: values.copy() for state, values in table._values.items()}
+    table.predict_ms(rows.inputs * 7)
+    assert all((before[state] == values).all() for state, values in table._values.items()), "asking teaches nothing"
+
+
+@pytest.mark.parametrize("make_one", ESTIMATORS)
+def test_an_estimator_that_learnt_nothing_says_so(make_one: Callable[[], TailEstimator]) -> None:
+    with pytest.raises(NotFitted, match="has learnt nothing yet"):
+        make_one().predict_ms(np.zeros((1, len(COLUMNS))))
+
+
+def test_p95_at_a_weight_is_the_queues_at_the_rate_that_the_balancer_would_send() -> None:
+    forest = Forest()
+    forest.fit(queue_rows(400))
+    now = np.array([60.0, 1.0, 2000.0, 0.0])
+    at = p95_at_rps_ms(forest, now, np.array([0.0, 20.0, 40.0, 60.0]))
+    assert at[3] == pytest.approx(queue_p95_ms(60.0, 1.0), rel=0.1)
+    assert at[2] == pytest.approx(queue_p95_ms(40.0, 1.0), rel=0.1)
+    assert at[0] == 0.0 < at[1] < at[2] < at[3]
+    with pytest.raises(ValueError, match="expected 0"):
+        p95_at_rps_ms(forest, now, np.array([-1.0]))
+
+
+def test_a_running_detector_learns_curves_tells_them_once_a_second_and_when_the_cpu_changes() -> None:
+    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0)
+    judge.tail = Learner()
+    cluster = Cluster()
+    load = swing(cluster, 0.2, 0.7, 20.0)
+    fitted, told = 0, []
+    for now_s, samples in cluster.run(85.0, load):
+        if now_s > 80.0:
+            cluster.hosts["host1"].neighbour = 0.9
+        rows = judge.tail.due(now_s)
+        if rows is not None:
+            judge.tail.put(fit(rows))
+            fitted += 1
+        told += [one for one in judge.tick(now_s, samples) if one.p95_at_rps]
+    assert fitted == 2, "once there is enough, and half a minute later"
+    calm = [one for one in told if one.node == "host2"]
+    for one, after in itertools.pairwise(calm[:5]):
+        assert after.time_unix_s - one.time_unix_s <= 1.3
+    rates, p95_ms = zip(*calm[-1].p95_at_rps, strict=True)
+    assert list(rates) == sorted(rates)
+    assert 30.0 < rates[0] < rates[-1] < 220.0, "within what was seen"
+    assert 2.0 < min(p95_ms) <= max(p95_ms) < 12.0, "some times the page of 1.4 ms"
+
+
+def test_servers_of_another_kind_have_another_curve_and_rare_kinds_have_none() -> None:
+    rows = queue_rows()
+    busy = rows.inputs.copy()
+    busy[:, 3] = 20.0
+    few = np.arange(MIN_ROWS_OF_KIND - 1)
+    inputs, p95_ms = np.concatenate([rows.inputs, busy[few]]), np.concatenate([rows.p95_ms, 9 * rows.p95_ms[few]])
+    both = Rows(inputs, p95_ms, np.zeros(len(p95_ms), dtype=np.int64))
+    curves = fit(both).of
+    assert sorted(curves) == [(100, 0), (200, 0), (300, 0)]
+    for (cores, _), curve in curves.items():
+        for rps, p95 in curve[1:-1]:
+            assert p95 == pytest.approx(queue_p95_ms(rps, cores / 100), rel=0.3)
+
+
+def test_learning_curves_train_on_the_first_rows_of_each_configuration_and_get_better() -> None:
+    rows = queue_rows()
+    assert first_of(rows, 0.25).reshape(3, -1)[:, :30].all()
+    assert first_of(rows, 0.25).sum() == 90
+    found = compare(rows, shares=(0.1, 0.5, 1.0))
+    assert set(found) == {"random forest", "SVM", "reinforcement learning"}
+    curve = found["random forest"]["learning_curve"]
+    assert [share for share, _, _ in curve] == [0.1, 0.5, 1.0]
+    assert curve[0][1] > 2 * curve[1][1], "from half the data on, the load steps are revisited"
+    with pytest.raises(TooFewRows, match="2 seconds of servers"):
+        compare(rows.only(np.arange(2)))
+
+
+def test_recordings_give_a_row_a_second_and_the_command_compares_the_estimators(tmp_path: Path) -> None:
+    make(tmp_path / "r.parquet", 3)
+    recording = read(tmp_path / "r.parquet")
+    rows = rows_of([recording])
+    assert 3 * 38 <= len(rows.p95_ms) <= 3 * 42
+    assert rows.inputs[:, 1] == pytest.approx(0.4)
+    assert len(np.unique(rows.configuration)) == 3
+    run = CliRunner().invoke(commands.detector, ["tail", str(tmp_path / "r.parquet"), "--json"])
+    assert run.exit_code == 0, run.output
+    found = json.loads(run.output)
+    assert found["random forest"]["paae"] < 0.5
+    assert found["random forest"]["r2"] > 0.5
+    run = CliRunner().invoke(commands.detector, ["tail", str(tmp_path / "r.parquet")])
+    assert "random forest: PAAE" in run.output

@@ -1,0 +1,101 @@
+"""The detector's tools start, say what they do, and agree with the commands that they call."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from detector.train.scores import Noise, Scores
+from lab.bench import recordings
+from lab.commands import record
+from tests.support.paths import ROOT
+
+
+def run(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", f"lab.bench.{name}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_benchmark_judges_every_sample_and_says_on_what_machine(tmp_path: Path) -> None:
+    out = tmp_path / "bench.md"
+    options = "--nodes 60 --warm 5 --seconds 2 --rounds 1 --hour 2 --minutes 0.6"
+    said = run("detector", *options.split(), "--write", str(out))
+    row = next(line for line in said.splitlines() if line.startswith("| 60 | 1 |"))
+    assert 500 <= int(row.split("|")[3]) <= 700
+    medians = next(line for line in said.splitlines() if line.startswith("| 60 | "))
+    assert medians.endswith("| 1 of 1 |"), "one node of a hundred, at least one, has a neighbour, and is found"
+    assert "Memory (MiB resident) of 2 nodes over 0.6 minutes' 360 Samples" in said
+    assert "after 0.6 min" in said
+    assert "Machine: " in said
+    assert "--nodes 60" in said
+    assert said.strip() in out.read_text()
+
+
+def test_the_plan_of_fresh_recordings_has_options_that_the_lab_knows_and_two_sets_that_differ() -> None:
+    plan = recordings
+    for scene in plan.SCENES:
+        record.make_context("record", ["--out", "x.parquet", "--seconds", "200", *shlex.split(scene.options)])
+    seeds = [scene.options.split("--seed ")[1].split()[0] for scene in plan.SCENES]
+    assert len(set(seeds)) == len(seeds)
+    train, fresh = (
+        " ".join(scene.options for scene in plan.SCENES if scene.name.startswith(name)) for name in ("train/", "fresh/")
+    )
+    assert "--app" not in train
+    assert "--app dokuwiki" in fresh
+    for kind in plan.OTHER_KINDS:
+        assert f"--noise {kind}" in fresh
+        assert f"--noise {kind}" not in train, "two kinds are only scored, never trained on"
+
+
+def test_what_is_recorded_already_is_not_recorded_again(tmp_path: Path) -> None:
+    plan = recordings
+    assert len(list(plan.missing(tmp_path))) == len(plan.SCENES)
+    first = tmp_path / f"{plan.SCENES[0].name}.parquet"
+    first.parent.mkdir()
+    first.touch()
+    assert [scene for scene, _ in plan.missing(tmp_path)] == list(plan.SCENES[1:])
+    said = run("recordings", "--plan", "--out", str(tmp_path))
+    assert said.startswith(f"{len(plan.SCENES) - 1} recordings of 200 s to make: about ")
+    assert plan.SCENES[0].name not in said
+
+
+def test_the_whole_plan_takes_at_most_forty_minutes_and_each_part_less_than_five() -> None:
+    plan = recordings
+    part_s = 200 + plan.OVERHEAD_S
+    assert part_s < 300
+    assert len(plan.SCENES) * part_s <= 40 * 60
+
+
+def test_the_page_tells_each_kind_and_each_disturbance_with_counts(tmp_path: Path) -> None:
+    plan = recordings
+    noises = [Noise("disk", 1.0, None, 2.0), Noise("disk", 1.0, 0.6, 2.0), Noise("cpu", 1.0, 0.4, 9.0)]
+    scores = Scores(noises=noises, calm_node_hours=1.0, false_episodes=1)
+    scores.disturbed_node_s["reload"], scores.false_during["reload"] = 600.0, 1
+    for name in plan.JUDGED:
+        path = tmp_path / f"scores-{name}.json"
+        path.write_text(json.dumps({**scores.as_dict(), "trained_on": ["cpu"]}))
+    tail = {"paae": 0.2, "r2": 0.7, "rows": 30, "learning_curve": [[0.1, 0.5, 0.2], [1.0, 0.1, 0.9]]}
+    for app in plan.APPS:
+        (tmp_path / f"tail-{app}.json").write_text(json.dumps({"random forest": tail, "SVM": tail}))
+    said = plan.page(tmp_path)
+    for line in (
+        "| shipped | 3 | 1 | 0.5 | 0.59 | 1 | 1.00 | 114 |",
+        "| disk | no | 2 | 2.0 | 2 | 1 | 0.6 | 0.6 |",
+        "| cpu | yes | 1 | 9.0 | 1 | 1 | 0.4 | 0.4 |",
+        "| reload | 600, 1 | 600, 1 |",
+        "| nothing | 3000, 0 | 3000, 0 |",
+        "| application, estimator | rows | PAAE | R2 | 10% | 100% |",
+        "| dokuwiki, SVM | 30 | 0.20 | 0.70 | 0.50 | 0.10 |",
+    ):
+        assert line in said

@@ -1,0 +1,176 @@
+"""`slackwater lab` without a lab: what is missing is named, wrong options are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+
+import pytest
+from click.testing import CliRunner
+
+from lab.cluster import lab as labs
+from lab.cluster.applications import APPLICATIONS, MEDIAWIKI, WORDS, events_data, wiki_page
+from lab.cluster.hosts import hosts
+from lab.cluster.machine import cpu_model
+from lab.cluster.paths import LabError, missing_privileges
+from lab.commands import lab as group
+from lab.stories.demo import Act, judge, worth_telling
+from lab.stories.measure import Figures
+from lab.stories.policies import POLICIES
+from lab.stories.scenario import SCENARIOS, medians, sentence
+from slackwater.messages import Change
+
+ALL = "CapEff:\t000001ffffffffff\n"
+NO_NET_ADMIN = "CapEff:\t000001ffffffefff\n"
+
+
+def test_without_root_it_says_what_root_is_for() -> None:
+    assert missing_privileges(1000, ALL) == ["root (for network namespaces, veth pairs, cgroups and packet capture)"]
+
+
+def test_root_without_a_capability_is_told_its_name() -> None:
+    assert missing_privileges(0, NO_NET_ADMIN) == ["CAP_NET_ADMIN (for network namespaces and veth pairs)"]
+    assert missing_privileges(0, ALL) == []
+
+
+def test_a_lab_that_cannot_run_here_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labs, "missing", lambda: ["root (for this)", "`ip` is not on this machine"])
+    with (
+        pytest.raises(LabError, match=r"cannot run here; missing: root \(for this\); `ip` is not"),
+        labs.Lab(labs.LabSettings()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"app": "shop"}, "no application `shop`"), ({"hosts": 1}, "1 hosts"), ({"mpm": "itk"}, "no MPM `itk`")],
+)
+def test_settings_that_make_no_lab_are_refused(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(LabError, match=says):
+        labs.Lab(labs.LabSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for name in ("", *group.commands):
+        done = CliRunner().invoke(group, [*name.split(), "--help"])
+        assert done.exit_code == 0
+        assert "Example: slackwater lab" in done.output, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "--rate", "10", "--clients", "4"], "at most one of --rate, --load, --left and --clients"),
+        (["run", "--policy", "magic"], "'magic' is not one of"),
+        (["run", "--intensity", "0"], "0.0 is not in the range"),
+        (["run", "--balance", "first"], "'first' is not one of"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_starts(arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(group, arguments)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def figures(p95_ms: float | None, errors: int = 0) -> Figures:
+    return Figures(
+        requests=100, errors=errors, rps=10.0, mean_ms=1.0, p50_ms=1.0, p95_ms=p95_ms, p99_ms=9.0, noisy_share=0.3
+    )
+
+
+def test_the_demo_is_judged_by_half_of_the_static_p95() -> None:
+    assert judge(Act("2", figures(40.0)), Act("3", figures(19.9))) is None
+    assert judge(Act("2", figures(40.0)), Act("3", figures(20.0))) == (
+        "p95 beside the neighbour is 20.0 ms with Slackwater, not below half of 40.0 ms without"
+    )
+    assert judge(Act("2", figures(None)), Act("3", figures(1.0))) is not None
+
+
+def change(before: int, after: int) -> Change:
+    return Change(1, f"{before}-{after}", "web", 1.0, "weight", "host1", before, after, "because", "lbengine", True)
+
+
+def test_of_a_ramp_the_first_step_and_the_last_are_told() -> None:
+    last: dict[str, int] = {}
+    steps = [change(100, 40), change(40, 0), change(0, 5), change(5, 10), change(95, 100), change(100, 0)]
+    assert [worth_telling(step, last) for step in steps] == [True, False, True, False, True, True]
+
+
+def test_the_table_shows_medians_of_the_rounds_and_the_sum_of_errors() -> None:
+    rounds = [
+        {
+            "phases": {name: figures(p95, errors) for name in ("calm", "noise", "after")},
+            "detection_s": 0.4,
+            "restored_s": None,
+        }
+        for p95, errors in ((10.0, 1), (30.0, 0), (20.0, 2))
+    ]
+    row = medians({"rounds": rounds})[1]
+    assert row == ["noise", "300", "3", "10.0", "1.0", "1.0", "20.0", "9.0", "0.30"]
+    assert sentence(rounds[0]) == (
+        "p95 ms calm 10.0, noise 10.0, after 10.0; errors 3; first weight change after 0.40 s, back after - s"
+    )
+
+
+def test_the_processor_is_named() -> None:
+    assert cpu_model("processor\t: 0\nmodel name\t: A Processor\nflags: x\n") == "A Processor"
+    assert cpu_model("processor: 0\n") == "unknown"
+
+
+def test_applications_are_laid_out_the_same_each_time() -> None:
+    assert events_data() == events_data()
+    assert wiki_page(3) == wiki_page(3)
+    assert wiki_page(3) != wiki_page(4)
+    assert wiki_page(3, MEDIAWIKI) == wiki_page(3, MEDIAWIKI)
+    assert set(APPLICATIONS) == {"events", "dokuwiki", "mediawiki"}
+
+
+def test_every_wiki_has_the_same_words() -> None:
+    def words(page: str) -> list[str]:
+        return [word for word in re.findall("[A-Za-z]+", page) if word.lower() in WORDS]
+
+    assert words(wiki_page(3, MEDIAWIKI)) == words(wiki_page(3))
+
+
+def test_status_says_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.commands.traces", list)
+    done = CliRunner().invoke(group, ["status"])
+    assert (done.exit_code, done.output) == (1, "no lab on this machine\n")
+    as_json = json.loads(CliRunner().invoke(group, ["status", "--json"]).output)
+    assert as_json["traces"] == []
+
+
+def test_a_scenario_names_its_noisy_hosts() -> None:
+    members = hosts(3)
+    names = {name: [host.name for host in choose(members)] for name, choose in SCENARIOS.items()}
+    assert names == {
+        "one-noisy": ["host1"],
+        "two-noisy": ["host1", "host2"],
+        "weights-all-noisy": ["host1", "host2", "host3"],
+    }
+
+
+class Weights:
+    """A balancer that only knows weights."""
+
+    def __init__(self) -> None:
+        self.weight = {"host1": 100, "host2": 100}
+
+    def snapshot(self) -> Weights:
+        return self
+
+    def set_weight(self, server: str, weight: int) -> None:
+        self.weight[server] = weight
+
+
+def test_the_oracle_drains_at_the_onset_but_never_the_last_host() -> None:
+    balancer = Weights()
+    oracle = POLICIES["oracle"](types.SimpleNamespace(balancer=balancer))  # type: ignore[arg-type]
+    first, second = hosts(2)
+    oracle.noise_on(first)
+    oracle.noise_on(second)
+    assert balancer.weight == {"host1": 0, "host2": 100}
+    oracle.noise_off(first)
+    assert balancer.weight == {"host1": 100, "host2": 100}

@@ -1,0 +1,64 @@
+"""What Slackwater's own processes use: read from /proc, and told as a table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.compare import cost, results
+from lab.compare.cost import Used
+
+
+def test_a_process_that_works_uses_cpu_and_memory_and_one_that_is_gone_nothing() -> None:
+    before = cost.used(os.getpid())
+    assert before is not None
+    began = time.process_time()
+    while time.process_time() - began < 0.2:
+        sum(range(1000))
+    after = cost.used(os.getpid())
+    assert after is not None
+    assert after.cpu_s - before.cpu_s >= 0.1
+    assert 5.0 < after.rss_mib < 10_000.0
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert cost.used(gone.pid) is None
+
+
+def test_the_fields_are_those_of_proc(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(["S", *["1", "7", "7", "0", "-1", "0", "0", "0", "0", "0", "150", "50", "0", "0"], "20"])
+    (tmp_path / "7/stat").write_text(f"7 (a name) with) {fields}\n")
+    (tmp_path / "7/statm").write_text("900 256 10 0 0 0 0\n")
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    assert cost.used(7, tmp_path) == Used(200 / ticks, 256 * page / 2**20)
+
+
+def test_only_processes_that_lived_all_the_time_count() -> None:
+    before = {"monitor": {1: Used(1.0, 5.0), 2: Used(2.0, 7.0)}, "web": {9: Used(0.0, 1.0)}}
+    after = {
+        "monitor": {1: Used(3.0, 6.0), 2: Used(3.0, 8.0), 3: Used(9.0, 99.0)},
+        "web": {},
+        "bus": {4: Used(1.0, 1.0)},
+    }
+    found = cost.between(before, after, 10.0)
+    assert found == {"monitor": {"count": 2.0, "core_share": pytest.approx(0.15), "rss_mib": 7.0}}
+
+
+def test_the_table_has_a_row_for_each_part_with_medians() -> None:
+    runs = [{"bus": {"count": 1.0, "core_share": share, "rss_mib": 20.0}} for share in (0.01, 0.02, 0.09)]
+    runs.append({})
+    assert cost.table(runs) == [{"part": "bus", "runs": 3, "count": 1.0, "core_share": 0.02, "rss_mib": 20.0}]
+
+
+def test_the_share_that_a_server_keeps_is_of_hosts_that_had_a_neighbour() -> None:
+    cpu = {
+        "host1": {"vm_s": 1.2, "neighbour_s": 6.8, "loud_s": 20.0},
+        "host2": {"vm_s": 5.0, "neighbour_s": 0.0, "loud_s": 20.0},
+    }
+    assert results.left(cpu) == pytest.approx(0.15)
+    assert results.left({}) is None

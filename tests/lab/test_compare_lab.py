@@ -1,0 +1,55 @@
+"""A comparison in the real lab: every policy that it has runs once, is recorded, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from detector.train import recording as samples
+from lab.compare import plan, recording, results
+from lab.compare.policies import KNOBS
+from lab.compare.policy_runners import ACTORS
+from tests.support.real_lab import needs_lab, run_lab
+
+pytestmark = [
+    pytest.mark.lab,
+    needs_lab,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    pytest.mark.usefixtures("nothing_before_and_after"),
+]
+POLICIES = list(ACTORS)
+
+
+def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    asked = ["compare", "--out", str(out), "--rounds", "1", *(part for name in POLICIES for part in ("--policy", name))]
+    done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["complete"]
+    assert found["capacity_rps"]["events"] > 0
+    cells = {cell["policy"]: cell for cell in found["cells"]}
+    assert cells.keys() == set(POLICIES)
+    for name in ("slackwater", "slackwater-lc", "ice", "oracle", "oracle-lc"):
+        assert cells[name]["answered"] == 1, name
+    for name in ("static", "leastconn", "random2"):
+        assert cells[name]["answered"] == 0, name
+    for run in plan.load(out).runs:
+        path = recording.path_of(out, run.number, "samples")
+        assert path.exists() == (run.policy not in ("static", "leastconn", "random2", "oracle", "oracle-lc"))
+        if path.exists():
+            assert {label.node for label in samples.read(path).labels} == {"host1"}
+        recorded = recording.read(out, run)
+        judging = run.policy in ("slackwater", "slackwater-lc", "ice", "wsengine-only")
+        assert (recorded.verdicts is not None) == judging
+        if judging:
+            assert results.figures(recorded)["loud"]["detections_s"] == [pytest.approx(2.0, abs=2.0)], run.policy
+        assert [one["host"] for one in recorded.facts["neighbours"]] == ["host1"]
+        if run.policy == "wsengine-only":
+            turned = {(one["node"], one["what"]) for one in recorded.facts["turned"]}
+            assert {("host1", name) for name in KNOBS} <= turned
+        assert {server for _, server, _, _ in recorded.weights} == {"host1", "host2", "host3"}
+    assert json.loads(run_lab(*asked, "--json", "-").stdout) == found, "whole: nothing is run again"

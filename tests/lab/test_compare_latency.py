@@ -1,0 +1,99 @@
+"""How soon a policy answered: weights that move in calm too are no answer; each neighbour has its own detection."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.compare import plan, recording, results
+from lab.compare.latency import answer_s, detections
+from lab.compare.plan import Run
+from tests.support.comparison_files import comparison, recorded
+
+
+def looks(*weights: int) -> list[tuple[float, str, int, int]]:
+    """host1's weights, one a second from 0 s on."""
+    return [(float(at), "host1", weight, 0) for at, weight in enumerate(weights)]
+
+
+def test_a_weight_that_falls_no_further_than_in_calm_is_no_answer() -> None:
+    agents = looks(50, 47, 53, 49, 51, 46, 48, 47)
+    assert answer_s(agents, {"host1"}, 0.0, 4.5) is None, "46 is below all of calm, but by less than calm's own range"
+    assert answer_s([*agents, (8.0, "host1", 30, 0)], {"host1"}, 0.0, 4.5) == pytest.approx(3.5)
+    assert answer_s(looks(100, 100, 100, 99), {"host1"}, 0.0, 2.5) == pytest.approx(0.5), "still weights: any fall"
+
+
+def test_a_drain_is_an_answer_however_much_weights_moved_in_calm() -> None:
+    assert answer_s(looks(20, 90, 20, 90, 0), {"host1"}, 0.0, 3.5) == pytest.approx(0.5)
+
+
+def test_what_is_of_before_the_calm_or_of_other_servers_does_not_count() -> None:
+    assert answer_s(looks(10, 100, 100, 60), {"host1"}, 0.5, 2.5) == pytest.approx(0.5)
+    assert answer_s(looks(100, 100, 100, 60), {"host2"}, 0.5, 2.5) is None
+
+
+def test_a_fall_after_the_neighbours_have_gone_is_no_answer() -> None:
+    assert answer_s(looks(100, 100, 100, 60), {"host1"}, 0.0, 1.5, 2.5) is None
+    assert answer_s(looks(100, 100, 60, 60), {"host1"}, 0.0, 1.5, 2.5) == pytest.approx(0.5)
+
+
+def test_each_neighbour_has_its_own_detection() -> None:
+    bursts = [{"host": "host1", "on_s": at, "off_s": at + 2.0} for at in (10.0, 17.0, 24.0)]
+    other = {"host": "host2", "on_s": 10.0, "off_s": 20.0}
+    verdicts = [
+        (9.8, "host1", "calm"),
+        (10.4, "host1", "interference"),
+        (10.6, "host1", "interference"),
+        (10.8, "host2", "overload"),
+        (13.0, "host1", "calm"),
+        (19.2, "host1", "interference"),
+        (23.9, "host1", "interference"),
+    ]
+    assert detections(verdicts, [*bursts, other]) == [
+        pytest.approx(0.4),
+        None,  # judged only after it had ended
+        # the third: its server was in an episode already
+        None,  # another state is no detection
+    ]
+
+
+def test_recordings_of_an_earlier_version_are_read_and_say_what_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no Verdicts, no neighbours and no commit, and the first weight's time among the marks."""
+    now = dataclasses.asdict
+
+    def before(marks: Any) -> dict[str, Any]:
+        return now(marks) | {"answers_s": 7.0}
+
+    monkeypatch.setattr(recording, "asdict", before)
+    made = plan.plan(("one",), ("slackwater",), rounds=1, seed=1)
+    plan.save(tmp_path, made)
+    recording.write(tmp_path, recorded(made.runs[0], answers_s=0.5))
+    found = results.summary(tmp_path)
+    run = found["runs"][0]
+    assert run["loud"]["answers_s"] == pytest.approx(0.5), "told by the weights themselves"
+    assert (run["loud"]["detections_s"], run["loud"]["detected_s"], run["commit"]) == (None, None, None)
+    assert found["cells"][0]["detections"] is None
+    assert found["commits"] == ["not recorded"]
+
+
+def test_a_summary_tells_detections_by_scenario_and_who_measured(tmp_path: Path) -> None:
+    comparison(tmp_path, scenarios=("one", "one-70"))
+    cells = {(cell["scenario"], cell["policy"]): cell for cell in results.summary(tmp_path)["cells"]}
+    found = cells["one", "slackwater"]["detections"]
+    assert (found["neighbours"], found["found"]) == (5, 5)
+    assert found["p50_s"] == pytest.approx(0.4)
+    assert cells["one-70", "slackwater"]["detected_s"]["value"] == pytest.approx(0.4)
+    assert cells["one", "static"]["detections"] is None
+    assert set(results.summary(tmp_path)["commits"]) == {"0123456789ab", "not recorded"}
+
+
+def test_no_verdicts_are_not_the_same_as_none_recorded(tmp_path: Path) -> None:
+    run = Run(1, 1, "one", "slackwater")
+    silent = recorded(run, detected_s=1e9)
+    recording.write(tmp_path, silent)
+    assert results.figures(recording.read(tmp_path, run))["loud"]["detections_s"] == [None]

@@ -1,0 +1,109 @@
+"""Plans of recordings and of swinging load."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from lab.disturb import swing
+from lab.disturb.timetable import DISTURBANCES, DRAIN_WEIGHTS, OF_ONE_NODE, Plan, plan
+
+
+def a_plan(seed: int = 1, seconds: float = 300.0, **changes: object) -> Plan:
+    settings: dict[str, object] = {
+        "hosts": 3,
+        "kinds": ("llcprobe", "cpu"),
+        "intensities": (0.5, 1.0),
+        "share": None,
+        "drain": False,
+        "overload": False,
+        **changes,
+    }
+    return plan(seed, seconds, **settings)  # type: ignore[arg-type]
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
+    assert a_plan(7) == a_plan(7)
+    assert a_plan(7) != a_plan(8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noises_never_overlap_and_end_within_the_recording(seed: int) -> None:
+    noises = a_plan(seed).noises
+    assert noises[0].begin_s >= 12.0
+    assert noises[-1].end_s <= 300.0
+    for one, following in itertools.pairwise(noises):
+        assert 3.0 <= one.end_s - one.begin_s <= 5.01
+        assert following.begin_s - one.end_s >= 4.49
+
+
+@pytest.mark.parametrize("overload", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_load_lasts_as_long_as_the_recording(seed: int, overload: bool) -> None:
+    for share in (None, 0.3):
+        levels = a_plan(seed, share=share, overload=overload).levels
+        assert sum(level.seconds for level in levels) == pytest.approx(300.0)
+        assert all(level.seconds > 0 for level in levels)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_pool_is_overloaded_exactly_while_the_plan_says_so(seed: int) -> None:
+    script = a_plan(seed, overload=True)
+    overloads = [(one.begin_s, one.end_s) for one in script.disturbances]
+    assert overloads
+    at = 0.0
+    for level in script.levels:
+        middle = at + level.seconds / 2
+        meant = any(first <= middle < last for first, last in overloads)
+        assert (level.share > 1.0) == meant
+        at += level.seconds
+    for first, last in overloads:
+        assert not any(one.begin_s < last and first < one.end_s for one in script.noises)
+
+
+def test_without_kinds_it_is_calm() -> None:
+    assert a_plan(kinds=()).noises == []
+
+
+def test_kinds_come_equally_often() -> None:
+    counts = Counter(one.kind for one in a_plan(kinds=("llcprobe", "cpu", "disk")).noises)
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize("kinds", [(), ("cpu",)])
+@pytest.mark.parametrize("seed", range(20))
+def test_disturbances_take_turns_and_never_overlap(seed: int, kinds: tuple[str, ...]) -> None:
+    script = a_plan(seed, kinds=kinds, disturbances=DISTURBANCES)
+    assert bool(script.noises) == bool(kinds)
+    assert {one.kind for one in script.disturbances} <= set(DISTURBANCES)
+    for one in script.disturbances:
+        assert (one.host is not None) == (one.kind in OF_ONE_NODE), "a node, or the whole pool"
+    turns = sorted(
+        [(one.begin_s, one.end_s) for one in script.noises] + [(one.begin_s, one.end_s) for one in script.disturbances]
+    )
+    for (_, end_s), (begin_s, _) in itertools.pairwise(turns):
+        assert begin_s - end_s >= 4.49
+
+
+def test_a_flash_crowd_is_a_load_that_the_pool_can_carry() -> None:
+    script = a_plan(kinds=(), disturbances=("flash_crowd",), share=0.3)
+    crowds = [level.share for level in script.levels if level.share != 0.3]
+    assert len(crowds) == len(script.disturbances)
+    assert all(0.8 <= share <= 0.95 for share in crowds)
+
+
+def test_weights_move_only_when_asked_for() -> None:
+    assert {one.weight for one in a_plan().noises} == {100}
+    moved = {one.weight for seed in range(5) for one in a_plan(seed, drain=True).noises}
+    assert moved == set(DRAIN_WEIGHTS)
+
+
+def test_swinging_load_stays_between_its_bounds() -> None:
+    levels = swing.levels(random.Random(3), 600.0)
+    assert all(swing.LOW <= level.share <= swing.HIGH for level in levels)
+    assert max(level.share for level in levels) > 0.6
+    assert min(level.share for level in levels) < 0.3
+    assert sum(level.seconds for level in levels) == pytest.approx(600.0)

@@ -1,0 +1,211 @@
+"""The simulator's queues against what queueing theory says of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lab.sim import balance, cycles
+from lab.sim.requests import Dice, Simulation, simulate
+from lab.sim.server import HOST_CORES, PERIOD_S, Machine, Server, fair
+from lab.sim.setup import WARM_UP_S, Setup
+from lab.sim.tally import Mixture
+
+ONE = Setup(servers=1, capacity_rps=100.0, load=0.7, children=10**9, noisy=0.0, seconds=600.0, period_s=1.0)
+
+
+def mean_ms(setup: Setup) -> float:
+    mean = simulate(setup, "static", None).felt["mean_ms"]
+    assert mean is not None
+    return mean
+
+
+def test_mm1_ps_has_the_mean_and_the_variance_of_theory() -> None:
+    run = Simulation(replace(ONE, seconds=1500.0), "static", None)
+    felt = run.run().felt
+    assert felt["mean_ms"] == pytest.approx(1e3 / (100.0 - 70.0), rel=0.05)
+    took = np.array([end - run._began[one] for one, end in run._ended.items() if run._began[one] > WARM_UP_S])
+    # Variance over squared mean of the sojourn time in M/M/1-PS: (2 + u)/(2 - u), Coffman, Muntz and Trotter 1970.
+    assert took.var() / took.mean() ** 2 == pytest.approx((2 + 0.7) / (2 - 0.7), rel=0.15)
+
+
+@pytest.mark.parametrize("cv2", [0.0, 0.25, 4.0])
+def test_mg1_ps_has_the_same_mean_whatever_the_distribution_of_the_work(cv2: float) -> None:
+    assert mean_ms(replace(ONE, cost_cv2=cv2, load=0.6, seconds=1000.0)) == pytest.approx(1e3 / 40.0, rel=0.05)
+
+
+def test_mg1_ps_has_the_same_mean_also_for_heavy_tails() -> None:
+    """Pareto with the exponent 2.3: a request in a thousand takes eleven times the mean."""
+    run = Simulation(replace(ONE, load=0.6, seconds=1000.0), "static", None)
+    dice, exponent = np.random.default_rng(12), 2.3
+    run._cost = Dice(lambda count: (1.0 + dice.pareto(exponent, count)) * (exponent - 1.0) / exponent)
+    assert run.run().felt["mean_ms"] == pytest.approx(1e3 / 40.0, rel=0.05)
+
+
+def test_a_request_takes_its_work_over_the_idle_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E[T | work x] = x/(1 - u) in M/G/1-PS: long requests do not starve short ones."""
+    run = Simulation(replace(ONE, load=0.5, seconds=1000.0), "static", None)
+    work: dict[int, float] = {}
+    add = run.servers[0].add
+
+    def noted(number: int, cost: float) -> None:
+        work[number] = cost
+        add(number, cost)
+
+    monkeypatch.setattr(run.servers[0], "add", noted)
+    run.run()
+    done = [one for one in run._ended if run._began[one] > WARM_UP_S]
+    costs = np.array([work[one] for one in done])
+    took = np.array([run._ended[one] - run._began[one] for one in done])
+    for low, high in ((0.0, 0.5), (0.5, 1.5), (1.5, 8.0)):
+        some = (costs > low / 100.0) & (costs <= high / 100.0)
+        assert took[some].mean() == pytest.approx(costs[some].mean() / 0.5, rel=0.08)
+
+
+def test_one_server_alone_takes_all_its_speed_for_one_request() -> None:
+    server = Server(children=4)
+    server.add(1, 0.02)
+    assert server.next_s() == pytest.approx(0.02)
+    server.add(2, 0.02)
+    assert server.next_s() == pytest.approx(0.04)
+    server.advance(0.04)
+    assert server.finished() == [1, 2]
+    assert server.next_s() == math.inf
+    assert server.cpu_s == pytest.approx(0.04)
+    assert server.runnable_s == pytest.approx(0.08)
+
+
+def test_more_requests_than_children_wait_in_order() -> None:
+    server = Server(children=1)
+    for request in (1, 2, 3):
+        server.add(request, 0.01)
+    found = []
+    while server.next_s() < 1.0:
+        server.advance(server.next_s())
+        found += [(request, round(server.at_s, 6)) for request in server.finished()]
+    assert found == [(1, 0.01), (2, 0.02), (3, 0.03)]
+    assert server.runnable_s == pytest.approx(0.03), "who waits outside does not want the CPU yet"
+
+
+def test_a_quota_stops_a_server_until_the_next_period() -> None:
+    server = Server(children=4, quota_cores=0.4)
+    server.add(1, 0.05)
+    at = []
+    while server.next_s() < 1.0 and not server.finished():
+        server.advance(server.next_s())
+        at.append(round(server.at_s, 6))
+    spent_s = 0.4 * PERIOD_S
+    whole, left_s = divmod(0.05, spent_s)
+    halts = [
+        moment for number in range(int(whole)) for moment in (number * PERIOD_S + spent_s, (number + 1) * PERIOD_S)
+    ]
+    assert at == pytest.approx([*halts, whole * PERIOD_S + left_s])
+
+
+def test_a_neighbour_spends_the_quota_too() -> None:
+    server = Server(children=4, quota_cores=0.4)
+    server.taken = 1.0
+    server.add(1, 0.1)
+    while not server.finished():
+        server.advance(server.next_s())
+    # One core for each of the two, so each gets half of the period's quota, from its beginning on.
+    each_s = 0.4 * PERIOD_S / HOST_CORES
+    assert server.at_s == pytest.approx((round(0.1 / each_s) - 1) * PERIOD_S + each_s)
+
+
+def test_a_machine_is_shared_fairly() -> None:
+    assert fair([1.0, 1.0, 1.0], 2.0) == pytest.approx([2 / 3] * 3)
+    assert fair([0.5, 3.0, 1.0], 2.0) == pytest.approx([0.5, 0.75, 0.75])
+    assert fair([0.5, 1.0], 2.0) == [0.5, 1.0]
+    quiet, loud = (Server(children=4, quota_cores=0.4, neighbour_cores=2.0) for _ in range(2))
+    loud.taken = 1.0
+    for request in (1, 2):
+        quiet.add(request, 0.01)
+    machine = Machine(2.0)
+    machine.share([quiet, loud])
+    assert (quiet.runs_on, loud.runs_on) == ((1.0, 0.0), (0.0, 1.0))
+    assert machine.taken_share == 0.5
+    assert quiet.next_s() == pytest.approx(0.02)
+
+
+def test_who_comes_beside_a_neighbour_waits_for_a_slice_of_its_and_nobody_else_does() -> None:
+    setup = Setup(servers=3, capacity_rps=100.0, load=0.1, cost_cv2=0.0, quota_cores=0.4, machine_cores=2.0)
+    setup = replace(setup, noisy=1 / 3, taken=1.0 - 1e-9, episode_s=0.0, seconds=20.0, warm_up_s=2.0, slice_ms=20.0)
+    still = simulate(replace(setup, noisy=0.0), "static", None).felt
+    assert still["p95_ms"] == pytest.approx(4.0), "the work of one request"
+    # The neighbour has all it wants for 10 ms of 50: a fifth of the others' requests comes then, and waits 10 ms on
+    # average.
+    others = simulate(setup, "oracle", None).felt
+    assert others["p50_ms"] == pytest.approx(4.0)
+    assert others["mean_ms"] == pytest.approx(4.0 + 0.2 * 10.0, abs=0.5)
+    some = simulate(replace(setup, behind_share=0.25), "oracle", None).felt
+    assert some["mean_ms"] == pytest.approx(4.0 + 0.25 * 0.2 * 10.0, abs=0.2)
+    besides = simulate(replace(setup, noisy=0.0, busy_share=0.1), "static", None).felt
+    assert besides["mean_ms"] == pytest.approx(4.0 + 0.1 * 10.0, abs=0.3)
+
+
+def test_servers_on_a_machine_with_room_for_all_are_as_if_each_had_its_own() -> None:
+    setup = Setup(servers=3, capacity_rps=100.0, quota_cores=0.4, noisy=0.0, seconds=20.0, warm_up_s=2.0)
+    alone: Any = simulate(setup, "static", None).felt
+    together: Any = simulate(replace(setup, machine_cores=100.0), "static", None).felt
+    assert together["requests"] == alone["requests"]
+    assert together["p95_ms"] == pytest.approx(alone["p95_ms"], rel=0.25)
+    crowded: Any = simulate(replace(setup, machine_cores=0.8), "static", None).felt
+    assert crowded["p95_ms"] > 1.2 * together["p95_ms"]
+
+
+def test_a_steady_beat_makes_no_queue_and_chance_does() -> None:
+    setup = Setup(servers=2, capacity_rps=100.0, load=0.9, noisy=0.0, cost_cv2=0.0, seconds=20.0, warm_up_s=2.0)
+    even: Any = simulate(replace(setup, arrivals_cv2=0.0), "static", None).felt
+    random: Any = simulate(setup, "static", None).felt
+    assert even["p95_ms"] == pytest.approx(10.0)
+    assert random["p95_ms"] > 1.5 * even["p95_ms"]
+
+
+def test_the_limits_for_many_servers_are_near_what_fifty_do() -> None:
+    setup = Setup(servers=50, load=0.8, noisy=0.0, children=1000, seconds=60.0, capacity_rps=40.0, period_s=1.0)
+    for name in ("leastconn", "random2"):
+        exact = mean_ms(replace(setup, balance=name))
+        limit = cycles.simulate(replace(setup, balance=name, seconds=300.0), "static", None).felt["mean_ms"]
+        assert limit == pytest.approx(exact, rel=0.12), name
+
+
+def test_two_choices_are_as_mitzenmacher_says() -> None:
+    """Alike servers: the share with k requests or more is u^(2^k - 1)."""
+    many, load = 1000, 0.9
+    rates, held = balance.random2(np.full(many, 100), np.full(many, 1.0), load * many)
+    assert rates == pytest.approx(np.full(many, load))
+    assert held[0] == pytest.approx(sum(load ** (2**k - 1) for k in range(1, 12)), rel=1e-3)
+
+
+def test_leastconn_gives_nothing_to_weight_zero_and_all_rates_add_up() -> None:
+    weights, capacity = np.array([100, 0, 1]), np.array([10.0, 10.0, 5.0])
+    rates, busy = balance.leastconn(weights, capacity, 9.0)
+    assert rates[1] == 0.0
+    assert rates.sum() == pytest.approx(9.0)
+    assert busy == pytest.approx(rates / capacity)
+    full, _ = balance.leastconn(weights, capacity, 30.0)
+    assert full == pytest.approx([20.0, 0.0, 10.0]), "beyond the capacity all are filled alike"
+
+
+def test_roundrobin_of_the_two_models_agrees() -> None:
+    """Static weights, one slow server that can just carry its share."""
+    setup = Setup(servers=10, load=0.3, taken=0.5, episode_s=0.0, children=1000, seconds=120.0, capacity_rps=100.0)
+    exact, fluid = simulate(setup, "static", None).felt, cycles.simulate(setup, "static", None).felt
+    assert fluid["mean_ms"] == pytest.approx(exact["mean_ms"], rel=0.05)
+    assert fluid["p95_ms"] == pytest.approx(exact["p95_ms"], rel=0.15)
+
+
+def test_percentiles_of_a_mixture_are_those_of_its_formula() -> None:
+    mixture = Mixture()
+    for _ in range(10):
+        mixture.add(np.array([90.0, 10.0, 0.0]), np.array([0.01, 0.1, 5.0]), 0.0)
+    felt = mixture.felt()
+    assert felt["mean_ms"] == pytest.approx(19.0)
+    at = felt["p99_ms"]
+    assert at is not None
+    assert 0.9 * math.exp(-at / 10.0) + 0.1 * math.exp(-at / 100.0) == pytest.approx(0.01, rel=0.03)

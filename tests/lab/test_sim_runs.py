@@ -1,0 +1,199 @@
+"""Whole simulations: the product's detector and laws on modelled servers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector.classify.judge import Judge
+from lab.commands import lab
+from lab.sim import control, cycles, requests
+from lab.sim.episodes import Episode, Timeline, coming_and_going
+from lab.sim.outcome import Outcome, Score, pace
+from lab.sim.setup import WARM_UP_S, Setup, SimulationError
+from lbengine.decision import decide
+
+SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
+BOTH = pytest.mark.parametrize("model", [requests, cycles])
+
+
+def without_costs(outcome: Outcome) -> Outcome:
+    return replace(outcome, cost_ms={}, cpu_s=0.0, cycle_s=[])
+
+
+def p99(outcome: Outcome) -> float:
+    found = outcome.felt["p99_ms"]
+    assert found is not None
+    return found
+
+
+def test_the_simulation_runs_the_product_itself() -> None:
+    assert isinstance(control.Detecting().judge, Judge)
+    assert vars(control)["decide"] is decide.decide
+
+
+@BOTH
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(model) -> None:  # type: ignore[no-untyped-def]
+    first, again = (without_costs(model.simulate(SMALL, "slackwater", None)) for _ in range(2))
+    other = without_costs(model.simulate(replace(SMALL, seed=2), "slackwater", None))
+    assert first == again
+    assert first.felt != other.felt
+
+
+@BOTH
+def test_slackwater_is_between_static_weights_and_the_oracle(model) -> None:  # type: ignore[no-untyped-def]
+    static, ours, oracle = (model.simulate(SMALL, policy, None) for policy in ("static", "slackwater", "oracle"))
+    assert p99(ours) < p99(static) / 2
+    assert p99(oracle) <= p99(ours)
+    assert static.missed == 1
+    assert ours.missed == 0
+    assert 0.0 < ours.detection_s[0] < 2.0
+    assert oracle.detection_s == [pytest.approx(0.0, abs=SMALL.period_s)]
+
+
+@BOTH
+def test_in_calm_nobody_is_reduced(model) -> None:  # type: ignore[no-untyped-def]
+    calm = model.simulate(replace(SMALL, servers=8, noisy=0.0, seconds=30.0), "slackwater", None)
+    assert calm.moves == 0
+    assert calm.false_reductions == 0
+    assert calm.episodes == 0
+
+
+@BOTH
+def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None:  # type: ignore[no-untyped-def]
+    long = model.simulate(replace(SMALL, seconds=90.0), "slackwater", None)
+    # A drained server is asked again now and then, by a trickle and down again: two turns a probe, ever more seldom.
+    assert long.turns <= 8
+
+
+def test_both_models_tell_the_same_of_slackwater() -> None:
+    """20 servers, two of them noisy all the time. What stays of the noise is the first half second, and the trials of
+    the drained servers: the run is long enough for several."""
+    setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=40.0, load=0.4, seconds=90.0)
+    exact, fluid = (model.simulate(setup, "slackwater", None) for model in (requests, cycles))
+    static = cycles.simulate(setup, "static", None)
+    assert fluid.felt["p95_ms"] == pytest.approx(exact.felt["p95_ms"], rel=0.15)
+    assert fluid.felt["mean_ms"] == pytest.approx(exact.felt["mean_ms"], rel=0.15)
+    assert (exact.missed, fluid.missed) == (0, 0)
+    assert fluid.detection_s == pytest.approx(exact.detection_s, abs=1.0)
+    assert static.felt["p95_ms"] is not None
+    assert fluid.felt["p95_ms"] is not None
+    assert fluid.felt["p95_ms"] < static.felt["p95_ms"] / 3, "the comparison is of something that matters"
+
+
+def test_late_cycles_are_counted_and_so_is_how_far_behind_they_put_the_next() -> None:
+    assert pace([0.5, 0.9, 1.0], 1.0) == {
+        "cycles": 3, "late": 0, "slowest_s": 1.0, "behind_max_s": 0.0, "behind_end_s": 0.0
+    }  # fmt: skip
+    found = pace([0.5, 1.5, 1.2, 0.6, 0.6], 1.0)
+    assert found is not None
+    assert (found["late"], found["behind_end_s"]) == (2, 0.0)
+    assert found["behind_max_s"] == pytest.approx(0.7)
+    found = pace([0.5, 1.5, 0.8], 1.0)
+    assert found is not None
+    assert found["behind_end_s"] == pytest.approx(0.3)
+    assert pace([], 1.0) is None
+
+
+def test_only_cycles_after_learning_are_counted_and_requests_have_none() -> None:
+    run = cycles.simulate(replace(SMALL, period_s=1.0), "slackwater", None)
+    assert len(run.cycle_s) == SMALL.seconds
+    told = run.as_json()
+    assert told["pace"]["cycles"] == SMALL.seconds
+    assert "cycle_s" not in told
+    assert requests.simulate(replace(SMALL, seconds=1.0), "static", None).as_json()["pace"] is None
+
+
+def test_lost_samples_delay_the_answer_but_do_not_prevent_it() -> None:
+    lossy = requests.simulate(replace(SMALL, loss=0.4, delay_s=0.5), "slackwater", None)
+    assert lossy.missed == 0
+    assert lossy.detection_s[0] > requests.simulate(SMALL, "slackwater", None).detection_s[0]
+
+
+def test_several_balancers_each_drain_the_noisy_server() -> None:
+    for model in (requests, cycles):
+        several = model.simulate(replace(SMALL, balancers=3), "slackwater", None)
+        assert several.moves >= 3
+        assert several.missed == 0
+        alone = model.simulate(SMALL, "static", None)
+        assert p99(several) < p99(alone) / 2
+
+
+def test_balancers_that_know_only_their_own_connections_are_of_the_request_level() -> None:
+    with pytest.raises(SimulationError, match="2 balancers with leastconn: expected roundrobin"):
+        cycles.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", None)
+    assert requests.simulate(replace(SMALL, balancers=2, balance="leastconn"), "static", None).felt["requests"] > 0
+
+
+def test_a_closed_loop_has_no_more_requests_in_flight_than_clients() -> None:
+    run = requests.Simulation(replace(SMALL, clients=7, balance="leastconn"), "static", None)
+    run.run()
+    assert sum(server.held for server in run.servers) <= 7
+    assert len(run._began) - len(run._ended) <= 7
+
+
+@pytest.mark.parametrize(("name", "value"), [("servers", 0), ("noisy", 1.5), ("taken", 1.0), ("balance", "source")])
+def test_a_setting_out_of_range_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(SimulationError, match=f"{name} .*: expected"):
+        replace(SMALL, **{name: value})  # type: ignore[arg-type]
+
+
+def test_episodes_take_the_share_of_time_that_was_asked_for() -> None:
+    found = coming_and_going(np.random.default_rng(1), 400, 0.0, 1000.0, 0.2, 20.0, 0.8)
+    assert sum(one.end_s - one.begin_s for one in found) / (400 * 1000.0) == pytest.approx(0.2, rel=0.05)
+    assert np.mean([one.end_s - one.begin_s for one in found if one.begin_s > 0 and one.end_s < 1000]) == pytest.approx(
+        20.0, rel=0.1
+    )
+
+
+def test_a_timeline_tells_who_changed_on_the_way() -> None:
+    line = Timeline(3, [Episode(1, 2.0, 4.0, 0.5), Episode(0, 3.0, 9.0, 0.7)])
+    assert line.advance(1.0) == []
+    assert line.next_s == 2.0
+    assert line.advance(3.5) == [1, 0]
+    assert line.now.tolist() == [0.7, 0.5, 0.0]
+    assert line.advance(9.0) == [1, 0]
+
+
+def test_the_score_tells_answers_misses_false_alarms_and_turns_apart() -> None:
+    setup = replace(SMALL, servers=3)
+    score = Score(setup, [Episode(0, 40.0, 50.0, 0.8), Episode(1, 41.0, 45.0, 0.8)])
+    score.advance(40.0)
+    score.moved(0, 0, 0, 40.5)
+    score.advance(41.0)
+    score.moved(0, 2, 50, 42.0)
+    for weight, at in ((2, 46.0), (0, 46.5), (10, 47.0)):
+        score.moved(0, 0, weight, at)
+    score.advance(50.0)
+    found = score.outcome(setup, "x", "cycles", requests.simulate(SMALL, "static", None).felt, {}, 0.0)
+    assert found.detection_s == [pytest.approx(0.5)]
+    assert found.missed == 1
+    assert found.false_reductions == 1
+    assert found.turns == 3
+    assert found.moves == 5
+
+
+def test_the_command_prints_json_and_refuses_what_is_not_of_the_model() -> None:
+    arguments = ["simulate", "--servers", "3", "--servers", "60", "--policy", "static", "--seconds", "5", "--json", "-"]
+    done = CliRunner().invoke(lab, arguments, catch_exceptions=False)
+    found = json.loads(done.stdout)
+    runs = found["runs"]
+    assert found["command"] == f"slackwater lab {' '.join(arguments)}"
+    assert [(run["setup"]["servers"], run["model"]) for run in runs] == [(3, "requests"), (60, "cycles")]
+    assert runs[0]["felt"]["requests"] == pytest.approx(5 * 3 * 250 * 0.5, rel=0.2)
+    refused = CliRunner().invoke(lab, ["simulate", "--servers", "60", "--clients", "5"])
+    assert refused.exit_code == 2
+    assert "clients is of the request-level model" in refused.output
+
+
+@pytest.mark.slow
+def test_ten_thousand_servers_fit() -> None:
+    """That a cycle takes less than a second is printed by the command; here only that it runs."""
+    setup = Setup(servers=10_000, seconds=3.0, period_s=1.0)
+    found = cycles.simulate(replace(setup, noisy=0.0), "slackwater", None)
+    assert len(found.cost_ms["detector"]) == WARM_UP_S + 3
+    assert found.moves == 0

@@ -1,0 +1,126 @@
+"""What weights really do under each balance algorithm: measured on a real HAProxy, and told in docs/balancing.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbengine.backends.haproxy.algorithms import ALGORITHMS, effect, known_effect
+from lbengine.backends.haproxy.haproxy import BalancerError, HAProxy
+from tests.support.paths import ROOT
+from tests.support.real_haproxy import PATIENCE_S, backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers
+
+COUNT = 420
+"""Requests, one after the other. By weights of 10, 100 and 100 the first server gets 20 of them."""
+CONSISTENT = "\n    hash-type consistent"
+
+
+def share(balance: str, weight: int) -> float:
+    """Share of the first of three servers that it gets with this weight, the others with 100."""
+    with web_servers(3) as ports, haproxy(backend(ports, balance)) as running:
+        client = HAProxy(running.socket, "web", PATIENCE_S)
+        shown = client.read().balance
+        client.set_weights({"host1": weight})
+        found = running.shares(COUNT, distinct_sources=balance.startswith("source"))
+        assert sum(found) == pytest.approx(1.0)
+        assert effect(shown) == ("keys" if "hash-type" in balance else effect(shown))
+        return found[0]
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@oldest_and_newest_too
+def test_round_robin_shares_by_weight() -> None:
+    assert share("roundrobin", 10) == pytest.approx(10 / 210, abs=0.005)
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@pytest.mark.parametrize("balance", ["random(1)", "random(2)"])
+def test_random_shares_by_weight_but_for_chance(balance: str) -> None:
+    assert 0.0 < share(balance, 10) < 0.12
+    assert share(balance, 0) == 0.0
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@oldest_and_newest_too
+def test_least_connections_ignores_weights_when_servers_are_idle() -> None:
+    assert share("leastconn", 10) == pytest.approx(1 / 3, abs=0.05)
+    assert share("leastconn", 0) == 0.0
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@pytest.mark.parametrize("balance", ["source", "uri", "hdr(X-Key)", "url_param id"])
+def test_a_consistent_hash_moves_keys_by_weight(balance: str) -> None:
+    """The ring has few points for a small weight, so its share is rough."""
+    assert 0.0 < share(f"{balance}{CONSISTENT}", 10) < 0.15
+    assert share(f"{balance}{CONSISTENT}", 0) == 0.0
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+def test_an_rdp_cookie_hash_takes_weights_if_it_is_consistent() -> None:
+    for consistent in (True, False):
+        balance = f"rdp-cookie{CONSISTENT if consistent else ''}"
+        section = f"backend web\n    mode tcp\n    balance {balance}\n    server host1 127.0.0.1:9 weight 100\n"
+        with haproxy(
+            "backend in2\n    server a 127.0.0.1:9\n"
+            + section.replace("backend web", "backend tcp")
+            + "backend web\n    server a 127.0.0.1:9\n"
+        ) as running:
+            client = HAProxy(running.socket, "tcp", PATIENCE_S)
+            assert client.read().balance == "rdp-cookie"
+            if consistent:
+                client.set_weights({"host1": 10})
+            else:
+                with pytest.raises(BalancerError, match="refused: host1: Backend is using a static LB algorithm"):
+                    client.set_weights({"host1": 10})
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@pytest.mark.parametrize("balance", ["static-rr", "source", "uri", "hdr(X-Key)", "url_param id"])
+def test_a_static_algorithm_takes_only_nothing_and_everything(balance: str) -> None:
+    with web_servers(3) as ports, haproxy(backend(ports, balance)) as running:
+        client = HAProxy(running.socket, "web", PATIENCE_S)
+        with pytest.raises(BalancerError, match=r"static LB algorithm.*\(use `balance roundrobin`"):
+            client.set_weights({"host1": 10})
+        client.set_weights({"host1": 0})
+        assert running.shares(30)[0] == 0.0
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@oldest_and_newest_too
+def test_first_takes_weights_and_does_nothing_with_them() -> None:
+    assert share("first", 10) == 1.0
+
+
+def test_each_algorithm_is_documented() -> None:
+    text = (ROOT / "docs/balancing.md").read_text()
+    for name in ALGORITHMS:
+        if name != "unknown":
+            assert f"`{name}" in text, name
+
+
+def test_an_algorithm_of_the_future_is_taken_for_one_that_shares() -> None:
+    assert effect("newrr") == "share"
+    assert known_effect("newrr") is None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "does"),
+    [
+        ("wrr", "share"),
+        ("wlc", "concurrency"),
+        ("sed", "concurrency"),
+        ("nq", "concurrency"),
+        ("sh", "keys"),
+        ("mh", "keys"),
+        ("rr", "none"),
+    ],
+)
+def test_the_schedulers_of_ipvs_have_their_effect_too(scheduler: str, does: str) -> None:
+    assert effect(scheduler) == known_effect(scheduler) == does
+    assert scheduler not in ALGORITHMS

@@ -1,0 +1,115 @@
+"""Neighbours beside all servers: a recording from the lab is judged anew, and lbengine decides on the Verdicts.
+
+The weights were equal while it was recorded, so what is played says nothing of servers that have lost their weight.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from detector.classify.judge import Judge
+from detector.classify.tree import SHIPPED, load
+from detector.train.recording import Label, Recording, read
+from detector.train.replay import batches
+from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.baseline import Baseline
+from lbengine.decision.decide import View, decide
+from lbengine.decision.ramp import Position
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import Verdict
+from tests.support.paths import RECORDINGS
+
+RECORDING = RECORDINGS / "events-all-noisy.parquet"
+AT_ONCE, ONE_AFTER_THE_OTHER, ONE = 0, 1, 2
+Weights = list[tuple[float, dict[str, int]]]
+"""Seconds of wall time, weight by server."""
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return read(RECORDING)
+
+
+@pytest.fixture(scope="module", params=["shipped model", "thresholds"])
+def played(request: pytest.FixtureRequest, recording: Recording) -> Weights:
+    model = load(SHIPPED) if request.param == "shipped model" else None
+    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=model)
+    pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
+    verdicts: dict[str, Verdict] = {}
+    positions = {name: Position(100) for name in recording.nodes}
+    found: Weights = []
+    for now_s, batch in batches(recording):
+        verdicts |= {verdict.node: verdict for verdict in judge.tick(now_s, batch)}
+        servers = tuple(
+            Server(name, "UP", True, False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")
+            for name in recording.nodes
+        )
+        decisions = decide(
+            View(
+                snapshot=Snapshot(1, 1, 1, "2.6", False, "roundrobin", "", servers),
+                baselines={name: Baseline(100, 100) for name in recording.nodes},
+                positions=positions,
+                yielded=frozenset(),
+                verdicts=verdicts,
+                waiting=False,
+                rates={name: verdict.rps or 0.0 for name, verdict in verdicts.items()},
+                total_rps=sum(verdict.rps or 0.0 for verdict in verdicts.values()),
+                now_s=now_s,
+            ),
+            pool,
+            settings,
+        )
+        positions = {name: decision.position for name, decision in decisions.servers.items()}
+        found.append((batch[-1].time_unix_s, {name: position.weight for name, position in positions.items()}))
+    return found
+
+
+def noises(recording: Recording) -> list[list[Label]]:
+    """Labels that overlap, together."""
+    groups: list[list[Label]] = []
+    for label in sorted(recording.labels, key=lambda label: label.start_unix_s):
+        if not groups or label.start_unix_s > groups[-1][0].end_unix_s:
+            groups.append([])
+        groups[-1].append(label)
+    return groups
+
+
+def during(played: Weights, labels: list[Label], after_s: float = 4.0) -> Weights:
+    begin_s, end_s = labels[0].start_unix_s, max(label.end_unix_s for label in labels) + after_s
+    return [(at_s - begin_s, weights) for at_s, weights in played if begin_s <= at_s <= end_s]
+
+
+def below_s(weights: Weights, server: str) -> float:
+    """Seconds for which the server had less than its baseline."""
+    steps = itertools.pairwise(weights)
+    return sum(then_s - at_s for (at_s, at), (then_s, _) in steps if at[server] < 100)
+
+
+def test_the_recording_holds_the_three_stories(recording: Recording) -> None:
+    told = noises(recording)
+    assert [len(labels) for labels in told] == [3, 3, 1]
+    first = [max(label.start_unix_s for label in labels) - labels[0].start_unix_s for labels in told]
+    assert first[AT_ONCE] < 0.1 < 0.4 < first[ONE_AFTER_THE_OTHER]
+
+
+def test_neighbours_that_begin_beside_all_at_once_move_no_weight(recording: Recording, played: Weights) -> None:
+    moved = [row for row in during(played, noises(recording)[AT_ONCE]) if set(row[1].values()) != {100}]
+    assert not moved
+
+
+def test_what_the_first_one_lost_is_given_back_when_the_others_are_as_slow(
+    recording: Recording, played: Weights
+) -> None:
+    labels = noises(recording)[ONE_AFTER_THE_OTHER]
+    story = during(played, labels)
+    assert sum(below_s(story, server) for server in recording.nodes) < 1.0
+    all_on_s = labels[-1].start_unix_s - labels[0].start_unix_s
+    assert all(set(weights.values()) == {100} for at_s, weights in story if at_s > all_on_s + 0.6)
+
+
+def test_one_neighbour_alone_is_met_within_three_ticks_all_the_time(recording: Recording, played: Weights) -> None:
+    story = during(played, noises(recording)[ONE], after_s=0.0)
+    assert all(weights["host1"] < 10 for at_s, weights in story if at_s > 0.6)
+    assert all(weights["host2"] == weights["host3"] == 100 for _, weights in story)

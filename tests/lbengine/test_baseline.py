@@ -1,0 +1,145 @@
+"""The baseline on disk: what it is, how it follows the site's own changes, and that it is never half-written."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbengine.backends.haproxy.haproxy import Server, Snapshot
+from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge
+from slackwater.config import PoolSettings
+
+
+def store(folder: Path, **others: object) -> BaselineStore:
+    return BaselineStore(folder, PoolSettings(**{"name": "web", "backend": "web", "socket": "/s", **others}))  # type: ignore[arg-type]
+
+
+def snapshot(**weights: tuple[int, int]) -> Snapshot:
+    """Servers with (weight, configured weight)."""
+    servers = [
+        Server(name, "UP", True, False, weight, configured, 0, 0, 0, None, 0, False, False, "")
+        for name, (weight, configured) in weights.items()
+    ]
+    return Snapshot(1, 1, 1, "2.6", False, "roundrobin", "", tuple(servers))
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    saved = {"host1": Baseline(100, 100), "host2": Baseline(40, 50)}
+    first = store(tmp_path)
+    assert first.load() is None
+    first.save(saved)
+    assert store(tmp_path).load() == saved
+    assert [path.name for path in (tmp_path / "baseline").iterdir()] == ["web.json"]
+    first.remove()
+    assert store(tmp_path).load() is None
+
+
+@given(st.binary(max_size=200))
+def test_a_corrupt_file_is_refused_with_what_to_do(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    found = store(tmp_path_factory.mktemp("state"))
+    found.path.parent.mkdir()
+    found.path.write_bytes(data)
+    with pytest.raises(BaselineError, match=r"web\.json: not a baseline file.*then remove the file"):
+        found.load()
+
+
+def test_every_cut_of_a_file_is_refused(tmp_path: Path) -> None:
+    found = store(tmp_path)
+    found.save({"host1": Baseline(100, 100)})
+    whole = found.path.read_bytes().rstrip()
+    for length in range(len(whole)):
+        found.path.write_bytes(whole[:length])
+        with pytest.raises(BaselineError):
+            found.load()
+
+
+def test_a_file_of_another_backend_is_refused(tmp_path: Path) -> None:
+    store(tmp_path).save({"host1": Baseline(100, 100)})
+    with pytest.raises(BaselineError, match="belongs to pool `web`, backend `web` behind /s, not to"):
+        store(tmp_path, backend="api").load()
+
+
+def test_a_baseline_of_ipvs_belongs_to_its_service_and_balancer(tmp_path: Path) -> None:
+    def of(balancer: Literal["lvs", "keepalived"], service: str) -> BaselineStore:
+        return BaselineStore(tmp_path, PoolSettings("web", balancer=balancer, service=service))
+
+    servers = {"10.0.0.11:80": Baseline(20, 0)}
+    of("lvs", "-t 10.0.0.1:80").save(servers)
+    assert of("lvs", "-t 10.0.0.1:80").load() == servers
+    with pytest.raises(BaselineError, match=r"pool `web`, IPVS's service `-t 10\.0\.0\.1:80`, not to `web`, IPVS's"):
+        of("lvs", "-t 10.0.0.1:81").load()
+    with pytest.raises(BaselineError, match=r"not to `web`, keepalived's service `-t 10\.0\.0\.1:80`"):
+        of("keepalived", "-t 10.0.0.1:80").load()
+    with pytest.raises(BaselineError, match="not to `web`, backend `web` behind /s"):
+        store(tmp_path).load()
+
+
+def test_a_baseline_that_names_only_haproxys_things_is_read(tmp_path: Path) -> None:
+    found = store(tmp_path)
+    found.path.parent.mkdir()
+    found.path.write_text(
+        '{"v":1,"pool":"web","socket":"/s","backend":"web","servers":{"host1":{"weight":80,"configured":100}}}'
+    )
+    assert found.load() == {"host1": Baseline(80, 100)}
+
+
+def test_a_file_that_was_replaced_or_removed_is_not_current(tmp_path: Path) -> None:
+    found = store(tmp_path)
+    assert not found.is_current()
+    found.save({})
+    assert found.is_current()
+    found.path.unlink()
+    assert not found.is_current()
+    found.save({})
+    store(tmp_path).save({})
+    assert not found.is_current()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "baseline").write_text("a file where the folder should be")
+    with pytest.raises(BaselineError, match=r"web\.json: cannot be written.*no weight is changed"):
+        store(tmp_path).save({})
+
+
+def test_the_first_baseline_is_the_weight_of_the_moment() -> None:
+    assert merge(None, snapshot(host1=(80, 100), host2=(100, 100))) == (
+        {"host1": Baseline(80, 100), "host2": Baseline(100, 100)},
+        [],
+    )
+
+
+def test_a_stored_baseline_outlives_what_we_did_to_the_weights() -> None:
+    stored = {"host1": Baseline(80, 100), "host2": Baseline(100, 100)}
+    assert merge(stored, snapshot(host1=(0, 100), host2=(100, 100))) == (stored, [])
+
+
+def test_servers_come_and_go() -> None:
+    stored = {"host1": Baseline(100, 100), "host2": Baseline(100, 100)}
+    merged, news = merge(stored, snapshot(host1=(0, 100), host3=(50, 50)))
+    assert merged == {"host1": Baseline(100, 100), "host3": Baseline(50, 50)}
+    assert news == ["host3 is new with weight 50", "host2 is gone"]
+
+
+def test_while_part_of_the_balancer_cannot_be_asked_nobody_is_gone() -> None:
+    stored = {"host1": Baseline(100, 100), "host2": Baseline(40, 50)}
+    part = dataclasses.replace(snapshot(host1=(0, 100)), absent=("/b: nobody listens there",))
+    assert merge(stored, part) == (stored, [])
+
+
+def test_a_new_configured_weight_is_the_new_baseline() -> None:
+    merged, news = merge({"host1": Baseline(80, 100)}, snapshot(host1=(60, 60)))
+    assert merged == {"host1": Baseline(60, 60)}
+    assert news == ["host1 is configured with 60 now, it was 100"]
+
+
+def test_a_server_without_weight_gets_a_baseline_when_somebody_gives_it_one() -> None:
+    merged, _ = merge({"host1": Baseline(0, 100)}, snapshot(host1=(0, 100)))
+    assert merged["host1"].weight == 0
+    merged, news = merge(merged, snapshot(host1=(70, 100)))
+    assert merged["host1"].weight == 70
+    assert news == ["host1 was given weight 70"]

@@ -1,0 +1,821 @@
+"""The engine's turns against a real HAProxy. Time is an argument, so nothing here waits for a ramp."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from lbengine.backends.haproxy.haproxy import BalancerError, BalancerUnreachable, HAProxy
+from lbengine.baseline import BaselineError
+from lbengine.changes import change
+from lbengine.decision.guard import AFTER_PANIC_S
+from lbengine.engine import Engine
+from lbengine.outcome.outcome import LEAST_AFTER_S, FollowUps
+from lbengine.overrides.pause import Pause
+from lbengine.restore import restore
+from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change, Cycle, State, Verdict
+from tests.support.played_verdict import verdict
+from tests.support.real_haproxy import (
+    RealHAProxy,
+    backend,
+    haproxy,
+    needs_haproxy,
+    oldest_and_newest_too,
+    stopped,
+    until,
+    web_servers,
+)
+from tests.support.real_processes import free_port
+
+pytestmark = needs_haproxy
+HOSTS = ("host1", "host2", "host3")
+CALM_RPS, SLOW_RPS = 300.0, 53.0
+SETTINGS = LbengineSettings(socket_timeout_s=5.0)
+
+
+class Site:
+    """A HAProxy with three servers, an engine before it, and a clock that only the test moves."""
+
+    def __init__(self, balancer: RealHAProxy, ports: list[int], folder: Path) -> None:
+        self.balancer = balancer
+        self.ports = ports
+        self.folder = folder
+        self.now_s = 1000.0
+        self.rps = 80.0
+        self.journal = Journal.open(journal_path(folder))
+        self.engine = self.start()
+
+    def pool(self, **others: object) -> PoolSettings:
+        return PoolSettings(
+            **{"name": "web", "backend": "web", "socket": self.balancer.socket, "mode": "act", **others}  # type: ignore[arg-type]
+        )
+
+    def start(self, **others: object) -> Engine:
+        """A new engine, as after a restart of the process."""
+        self.engine = Engine(self.pool(**others), SETTINGS, self.folder, self.journal)
+        return self.engine
+
+    def says(self, **states: State) -> None:
+        """Fresh Verdicts of all three nodes: calm, but for the ones named."""
+        for host in HOSTS:
+            state = states.get(host, "calm")
+            slow = state == "interference"
+            self.engine.inbox.put(
+                verdict(
+                    host,
+                    state,
+                    severity=0.82 if slow else 0.0,
+                    path=["run delay 14.2x"] if slow else [],
+                    model="thresholds",
+                    capacity_rps=SLOW_RPS if slow else CALM_RPS,
+                    rps=self.rps,
+                ),
+                self.now_s,
+            )
+
+    def cycle(self, after_s: float = 0.2, **states: State) -> str:
+        """Time passes, all nodes speak, the engine turns."""
+        self.now_s += after_s
+        self.says(**states)
+        return self.engine.cycle(self.now_s)
+
+    def silent_cycle(self, after_s: float = 0.2) -> str:
+        self.now_s += after_s
+        return self.engine.cycle(self.now_s)
+
+    def weights(self) -> list[int]:
+        return [self.balancer.weight(host) for host in HOSTS]
+
+    def changes(self) -> list[Change]:
+        """Oldest first."""
+        return list(reversed(self.journal.changes("web")))
+
+    def baseline_file(self) -> Path:
+        return self.folder / "baseline" / "web.json"
+
+
+@pytest.fixture
+def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - which one `haproxy` starts
+    with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
+        running = Site(balancer, ports, tmp_path)
+        yield running
+        running.journal.close()
+
+
+@oldest_and_newest_too
+def test_a_noisy_neighbour_moves_the_load_and_its_end_brings_it_back(site: Site) -> None:
+    assert site.cycle() == "web: 3 unchanged"
+    assert not site.baseline_file().exists()
+    assert (
+        site.cycle(host1="interference")
+        == "web: host1 100 -> 0 (interference, at most 82% of capacity lost, run delay 14.2x); 2 others unchanged"
+    )
+    assert site.weights() == [0, 100, 100]
+    assert site.baseline_file().exists()
+    assert site.cycle(host1="interference") == "web: host1 stays at 0 of 100 (interference); 2 others unchanged"
+    assert site.cycle() == "web: host1 0 -> 2 (calm, on its way back); 2 others unchanged"
+    climbed = []
+    for _ in range(11):
+        site.cycle()
+        climbed.append(site.weights()[0])
+    assert climbed == sorted(climbed)
+    assert climbed[4] in range(10, 20), "1 s after the trickle began: a third of the ramp's time, then doubling"
+    assert site.weights() == [100, 100, 100]
+    assert site.cycle() == "web: 3 unchanged"
+
+
+def test_each_change_is_recorded_with_before_after_and_why(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    (change,) = site.changes()
+    assert (change.what, change.target, change.before, change.after) == ("weight", "host1", 100, 0)
+    assert change.why == (
+        "interference: run delay 14.2x; optimal: 0 of 240 requests/s (capacity 53 or more, the others' 600)"
+    )
+    assert (change.by, change.applied) == ("lbengine", True)
+    assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
+
+
+def test_the_cycle_message_shows_the_servers_after_the_turn(site: Site) -> None:
+    site.cycle()
+    site.balancer.request(30)
+    sentence = site.cycle(1.0, host1="interference")
+    cycle = site.engine.outbox[-1]
+    assert isinstance(cycle, Cycle)
+    assert (cycle.sentence, cycle.mode, cycle.paused, cycle.balance, cycle.law) == (
+        sentence,
+        "act",
+        False,
+        "roundrobin",
+        "optimal",
+    )
+    first = cycle.servers[0]
+    assert (first.server, first.weight, first.baseline, first.wanted) == ("host1", 0, 100, 0)
+    assert first.rps == pytest.approx(10.0)
+    assert first.share == pytest.approx(1 / 3)
+    assert first.why.startswith("interference: run delay 14.2x")
+
+
+def test_the_rate_comes_from_haproxys_counters(site: Site) -> None:
+    site.cycle()
+    site.balancer.request(30)
+    site.cycle(1.0, host1="interference")
+    assert "0 of 30 requests/s" in site.changes()[0].why
+
+
+def test_observe_decides_and_records_but_touches_nothing(site: Site) -> None:
+    site.start(mode="observe")
+    site.cycle()
+    for turn in range(3):
+        sentence = site.cycle(host1="interference")
+        assert ("would set host1 100 -> 0" in sentence) == (turn == 0), sentence
+    (change,) = site.changes()
+    assert (change.before, change.after, change.applied) == (100, 0, False)
+    cycle = site.engine.outbox[-1]
+    assert isinstance(cycle, Cycle)
+    assert (cycle.servers[0].weight, cycle.servers[0].wanted) == (100, 0)
+    assert site.weights() == [100, 100, 100]
+    assert not site.baseline_file().exists()
+    for _ in range(25):
+        site.cycle()
+    assert site.changes()[-1].after == 100
+    assert not any(change.applied for change in site.changes())
+
+
+def test_in_observe_mode_the_baseline_follows_the_operator(site: Site) -> None:
+    site.start(mode="observe")
+    site.cycle()
+    site.balancer.say("set server web/host2 weight 40")
+    site.cycle()
+    assert site.changes() == []
+    cycle = site.engine.outbox[-1]
+    assert isinstance(cycle, Cycle)
+    assert cycle.servers[1].baseline == 40
+
+
+@oldest_and_newest_too
+def test_after_a_reload_the_wanted_weights_are_back_in_the_same_cycle(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    before = site.balancer.pid()
+    site.balancer.reload()
+    assert site.weights() == [100, 100, 100]
+    sentence = site.cycle(host1="interference")
+    assert f"HAProxy was reloaded or started anew (pid {before} -> {site.balancer.pid()}); host1 100 -> 0" in sentence
+    assert site.weights() == [0, 100, 100]
+    assert all(change.by == "lbengine" for change in site.changes())
+
+
+def test_a_reload_with_another_weight_is_the_new_baseline(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.reload(backend(site.ports, options="weight 60"))
+    sentence = site.cycle(host1="interference")
+    assert "host1 is configured with 60 now, it was 100" in sentence
+    assert site.weights() == [0, 60, 60]
+    for _ in range(25):
+        site.cycle()
+    assert site.weights() == [60, 60, 60]
+
+
+def test_a_reload_that_removes_and_adds_servers_is_followed(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.reload(backend(site.ports).replace("host3", "host4"))
+    sentence = site.cycle(host1="interference")
+    assert "host4 is new with weight 100" in sentence
+    assert "host3 is gone" in sentence
+    assert site.balancer.weight("host1") == 0
+
+
+def test_without_verdicts_the_lease_runs_out_and_the_ramp_leads_to_the_baseline(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.silent_cycle(SETTINGS.lease_s - 0.1)
+    assert site.weights() == [0, 100, 100]
+    assert "host1 0 -> 2 (no Verdicts for 3 s: back to the baseline" in site.silent_cycle()
+    for _ in range(25):
+        site.silent_cycle()
+    assert site.weights() == [100, 100, 100]
+
+
+def test_a_node_that_falls_silent_keeps_its_baseline_weight(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.now_s += SETTINGS.lease_s
+    for host in ("host2", "host3"):
+        verdict = Verdict(
+            v=1, node=host, pool="web", time_unix_s=0, state="calm", since_unix_s=0, severity=0, path=[], model=""
+        )
+        site.engine.inbox.put(verdict, site.now_s)
+    assert "host1 0 -> 2 (no fresh Verdict" in site.silent_cycle()
+
+
+@pytest.mark.parametrize("state", ["unknown", "overload", "calm"])
+def test_only_interference_lowers_a_weight(site: Site, state: State) -> None:
+    site.cycle()
+    assert site.cycle(host1=state) == "web: 3 unchanged"
+    assert site.weights() == [100, 100, 100]
+
+
+def test_when_most_servers_look_slow_the_baseline_comes_back(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    sentence = site.cycle(host1="interference", host2="interference")
+    assert "panic: 2 of 3 servers look slow, and more than 50% is not believed" in sentence
+    assert "host1 0 -> 2 (panic" in sentence
+    for _ in range(25):
+        site.cycle(host1="interference", host2="interference")
+    assert site.weights() == [100, 100, 100]
+
+
+def test_all_slow_in_one_verdict_is_panic(site: Site) -> None:
+    site.cycle()
+    assert "panic: all servers are slow alike" in site.cycle(host1="interference", host2="all_slow")
+    assert site.weights() == [100, 100, 100]
+
+
+@oldest_and_newest_too
+def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: Site) -> None:
+    site.cycle()
+    site.balancer.say("set server web/host2 weight 30")
+    assert "host2 100 -> 30 by someone else" in site.cycle(host2="interference")
+    (change,) = site.changes()
+    assert (change.target, change.before, change.after, change.by) == ("host2", 100, 30, "someone else")
+    for _ in range(3):
+        assert "host2 is held at 30 by someone else" in site.cycle(host2="interference")
+    assert site.weights() == [100, 30, 100]
+    assert len(site.changes()) == 1
+    site.balancer.say("set server web/host2 weight 100")
+    assert site.cycle() == "web: 3 unchanged"
+    assert "host2 100 -> 0" in site.cycle(host2="interference")
+
+
+def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.say("set server web/host1 weight 100")
+    assert "host1 0 -> 100 by someone else" in site.cycle(host1="interference")
+    site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+    site.cycle()
+    assert "host1 100 -> 0" in site.cycle(host1="interference")
+
+
+@oldest_and_newest_too
+def test_servers_in_maintenance_or_drained_are_left_alone(site: Site) -> None:
+    site.cycle()
+    site.balancer.say("set server web/host3 state maint")
+    assert "host3 is left alone (MAINT)" in site.cycle(host3="interference")
+    site.balancer.say("set server web/host2 state maint")
+    assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
+    assert site.weights() == [100, 100, 100]
+    assert site.changes() == []
+
+
+def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone(tmp_path: Path) -> None:
+    options = "weight 100 check inter 200ms fall 1 rise 1"
+    with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options=options)) as balancer:
+        site = Site(balancer, ports, tmp_path)
+        client = HAProxy(balancer.socket, "web", 5.0)
+        until(lambda: client.read().servers[2].status.startswith("DOWN"), "the check finds host3 down")
+        site.cycle()
+        assert "host3 is left alone (DOWN" in site.cycle(host3="interference")
+        site.balancer.say("set server web/host2 state drain")
+        assert "host2 is left alone (DRAIN" in site.cycle(host2="interference")
+        assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
+        assert site.weights() == [100, 100, 100]
+        assert site.changes() == []
+        site.balancer.say("set server web/host2 state ready")
+        until(lambda: client.read().servers[1].available, "host2 is back")
+        site.cycle(AFTER_PANIC_S)
+        site.cycle(host2="interference")
+        assert site.weights() == [100, 0, 100], "back, it is driven again"
+        site.journal.close()
+
+
+def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.say("set server web/host2 state maint; set server web/host3 state maint")
+    site.cycle(host1="interference")
+    assert site.weights()[0] == 100
+
+
+def test_pause_puts_the_weights_back_and_outlives_a_restart(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    assert site.engine.pause("alice", "deploy", site.now_s) == (
+        "web: host1 0 -> 100 put back; paused by alice (deploy)"
+    )
+    assert site.weights() == [100, 100, 100]
+    assert [(change.what, change.by) for change in site.changes()[-2:]] == [("pause", "alice"), ("weight", "alice")]
+    site.start()
+    assert site.cycle(host1="interference") == "web: paused by alice (deploy)"
+    assert site.weights() == [100, 100, 100]
+    cycle = site.engine.outbox[-1]
+    assert isinstance(cycle, Cycle)
+    assert cycle.paused
+
+
+def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(site: Site) -> None:
+    site.cycle()
+    site.engine.pause("alice", "", site.now_s)
+    site.balancer.say("set server web/host2 weight 50")
+    site.cycle(host1="interference")
+    assert site.weights() == [100, 50, 100]
+    assert "already" in site.engine.pause("bob", "", site.now_s)
+    assert site.engine.resume("bob", "", site.now_s).startswith("web: resumed by bob; host1 100 -> 0")
+    assert site.weights() == [0, 50, 100]
+    assert site.engine.resume("bob", "", site.now_s) == "web: not paused"
+    assert [change.what for change in site.changes()] == ["pause", "resume", "weight"]
+
+
+def test_a_pause_while_haproxy_is_stuck_takes_effect_when_it_answers(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    stuck = site.start()
+    stuck._writer.balancer.timeout_s = 0.2  # type: ignore[attr-defined]
+    worker = site.balancer.pid()
+    with stopped(worker):
+        assert "put back when HAProxy answers" in stuck.pause("alice", "", site.now_s)
+    stuck._writer.balancer.timeout_s = SETTINGS.socket_timeout_s  # type: ignore[attr-defined]
+    assert "host1 0 -> 100 put back" in site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+
+
+def test_stop_puts_the_weights_back(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    assert site.engine.stop(site.now_s, "lbengine stops") == "web: host1 0 -> 100 (lbengine stops)"
+    assert site.weights() == [100, 100, 100]
+    assert not site.baseline_file().exists()
+    assert site.engine.stop(site.now_s, "again") == "web: nothing to put back"
+
+
+def test_a_killed_engine_is_followed_by_one_that_goes_on_where_it_was(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.start()
+    assert site.silent_cycle() == "web: host1 stays at 0 of 100 (waiting for its first Verdict); 2 others unchanged"
+    assert "host1 stays at 0" in site.cycle(host1="interference")
+    for _ in range(25):
+        site.cycle()
+    assert site.weights() == [100, 100, 100]
+
+
+def test_a_killed_engine_is_followed_by_one_that_goes_back_when_nobody_speaks(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.start()
+    site.silent_cycle()
+    site.silent_cycle(SETTINGS.lease_s)
+    for _ in range(25):
+        site.silent_cycle()
+    assert site.weights() == [100, 100, 100]
+
+
+def test_observing_after_a_crash_first_puts_back_what_was_left(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.start(mode="observe")
+    assert "host1 0 -> 100 put back" in site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+    site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+
+
+def test_restore_sets_the_stored_baseline_by_itself(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    settings = ControllerSettings(pool=[site.pool()], state_dir=str(site.folder))
+    (change,) = restore(settings, site.pool(), "alice", "by hand")
+    assert site.weights() == [100, 100, 100]
+    assert (change.what, change.target, change.before, change.after) == ("restore", "host1", 0, 100)
+    assert site.changes()[-1] == change
+    assert restore(settings, site.pool(), "alice", "again") == []
+
+
+def test_after_a_restore_beside_a_running_engine_the_next_change_has_a_baseline_on_disk(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    restore(ControllerSettings(pool=[site.pool()], state_dir=str(site.folder)), site.pool(), "alice", "")
+    site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+    site.cycle()
+    site.cycle(host1="interference")
+    assert site.weights() == [0, 100, 100]
+    assert site.baseline_file().exists()
+
+
+def test_a_corrupt_baseline_is_refused(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.baseline_file().write_text("{")
+    with pytest.raises(BaselineError, match=r"web\.json"):
+        site.start()
+    with pytest.raises(BaselineError, match=r"web\.json"):
+        restore(ControllerSettings(pool=[site.pool()], state_dir=str(site.folder)), site.pool(), "alice", "")
+    assert site.weights() == [0, 100, 100]
+
+
+def test_what_cannot_be_kept_on_disk_is_not_lowered(site: Site) -> None:
+    site.cycle()
+    (site.folder / "baseline").write_text("a file where the folder should be")
+    assert "not lowered: host1" in site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+    assert site.changes() == []
+    (site.folder / "baseline").unlink()
+    assert "host1 100 -> 0" in site.cycle(host1="interference")
+
+
+def test_what_cannot_be_recorded_is_not_lowered_but_comes_back(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.journal.close()
+    site.journal = Journal.open(journal_path(site.folder), read_only=True)
+    site.engine._writer._journal = site.journal
+    site.cycle()
+    assert site.weights()[0] == 2
+    for _ in range(25):
+        site.cycle()
+    assert "not lowered: host2" in site.cycle(host2="interference")
+    assert site.weights() == [100, 100, 100]
+
+
+def test_a_balancer_that_refuses_is_tried_again_and_not_taken_for_someone_else(site: Site) -> None:
+    site.cycle()
+    pool = site.pool(socket=site.balancer.operator)
+    engine = Engine(pool, SETTINGS, site.folder / "other", site.journal)
+    site.engine = engine
+    site.cycle()
+    for _ in range(3):
+        with pytest.raises(BalancerError, match="Permission denied"):
+            site.cycle(host1="interference")
+    made, failed = site.changes()
+    assert (made.after, failed.applied) == (0, False)
+    assert "tried again in the next cycle" in failed.why
+    engine._writer.balancer.path = site.balancer.socket  # type: ignore[attr-defined]
+    assert "host1 100 -> 0" in site.cycle(host1="interference")
+
+
+def test_the_nodes_may_have_other_names_than_the_servers(site: Site) -> None:
+    engine = site.start(servers={"host1": "host2", "host2": "host1"})
+    site.cycle()
+    assert "host2 100 -> 0" in site.cycle(host1="interference")
+    assert engine.pool.servers["host1"] == "host2"
+
+
+@pytest.mark.usefixtures("haproxy_in_full")
+def test_under_least_connections_the_slow_server_is_drained(tmp_path: Path) -> None:
+    with web_servers(3) as ports, haproxy(backend(ports, "leastconn")) as balancer:
+        site = Site(balancer, ports, tmp_path)
+        site.cycle()
+        site.cycle(host1="interference")
+        assert site.weights() == [0, 100, 100]
+        site.balancer.request(20)
+        site.cycle(1.0, host1="interference")
+        cycle = site.engine.outbox[-1]
+        assert isinstance(cycle, Cycle)
+        assert cycle.servers[0].share == 0.0
+        site.journal.close()
+
+
+def test_weights_that_another_process_took_than_was_read_do_not_count_as_set(site: Site) -> None:
+    """During a reload two answer for a moment: what the one took is not looked for in the other."""
+    client = HAProxy(site.balancer.socket, "web", 5.0)
+    client.read()
+    site.balancer.reload()
+    with pytest.raises(BalancerUnreachable, match=rf"process {site.balancer.pid()} answered, what was read before"):
+        client.set_weights({"host1": 0})
+    client.set_weights({"host1": 1})  # said once: the next look finds what is the case
+
+
+def test_turns_during_reloads_end_with_the_wanted_weights_and_blame_nobody(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    for _ in range(3):
+        before = site.balancer.pid()
+        reloading = threading.Thread(target=site.balancer.reload)
+        reloading.start()
+        while reloading.is_alive():
+            with contextlib.suppress(BalancerUnreachable):
+                site.cycle(0.01, host1="interference")
+        reloading.join()
+        assert site.balancer.pid() != before
+        site.cycle(host1="interference")
+        assert site.weights() == [0, 100, 100]
+    assert {change.by for change in site.changes()} == {"lbengine"}
+
+
+class LosesAnswers(HAProxy):
+    """Sets the weights, but the answer never comes."""
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        super().set_weights(weights)
+        raise BalancerUnreachable("the answer was lost")
+
+
+def test_a_weight_that_was_set_although_the_answer_was_lost_is_ours(site: Site) -> None:
+    site.engine._writer.balancer = LosesAnswers(site.balancer.socket, "web", 5.0)
+    site.cycle()
+    with pytest.raises(BalancerUnreachable, match="the answer was lost"):
+        site.cycle(host1="interference")
+    assert site.weights() == [0, 100, 100]
+    site.engine._writer.balancer = HAProxy(site.balancer.socket, "web", 5.0)
+    assert "host1 stays at 0" in site.cycle(host1="interference")
+    assert {change.by for change in site.changes()} == {"lbengine"}
+
+
+def with_times(site: Site, slow_ms: float, calm_ms: float, **states: State) -> None:
+    """Verdicts that carry response times; their time is the test's clock."""
+    for host in HOSTS:
+        state = states.get(host, "calm")
+        slow = state == "interference"
+        site.engine.inbox.put(
+            Verdict(
+                v=1,
+                node=host,
+                pool="web",
+                time_unix_s=site.now_s,
+                state=state,
+                since_unix_s=0.0,
+                severity=0.82 if slow else 0.0,
+                path=["run delay 14.2x"] if slow else [],
+                model="thresholds",
+                capacity_rps=SLOW_RPS if slow else CALM_RPS,
+                rps=80.0,
+                rt_p95_ms=slow_ms if host == "host1" else calm_ms,
+            ),
+            site.now_s,
+        )
+
+
+def turn(site: Site, slow_ms: float, calm_ms: float, after_s: float = 0.5, **states: State) -> str:
+    site.now_s += after_s
+    site.balancer.request(6)
+    with_times(site, slow_ms, calm_ms, **states)
+    return site.engine.cycle(site.now_s)
+
+
+def test_a_change_tells_what_p95_was_and_is_predicted_to_be_and_later_what_came_of_it(site: Site) -> None:
+    for _ in range(3):
+        turn(site, 4.0, 4.0)
+    for _ in range(2):
+        turn(site, 90.0, 4.0, host1="interference")
+    (change,) = site.changes()
+    assert change.rt_p95_ms is not None
+    assert change.rt_p95_predicted_ms is not None
+    assert change.rt_p95_predicted_ms < 10.0 < change.rt_p95_ms
+    assert f"; p95 {change.rt_p95_ms:.1f} ms, predicted {change.rt_p95_predicted_ms:.1f}" in change.why
+    for _ in range(25):
+        turn(site, 0.0, 4.2, host1="interference")
+    _, follow = site.changes()
+    assert (follow.what, follow.target, follow.follows) == ("outcome", "host1", change.id)
+    assert follow.before == change.rt_p95_ms
+    assert isinstance(follow.after, float)
+    assert follow.after == pytest.approx(4.2, rel=0.05)
+    assert follow.why.startswith("10 s after 100 -> 0: the pool's p95 ")
+    assert "host1's share of the requests 33% -> 0%" in follow.why
+
+
+def test_a_move_that_is_cut_short_is_told_when_it_ends(site: Site) -> None:
+    site.cycle()
+    for _ in range(12):
+        site.cycle(host1="interference")
+    for _ in range(20):
+        site.cycle()
+    down, up = site.changes()[0], next(change for change in site.changes() if change.after == 2)
+    told = [change for change in site.changes() if change.what == "outcome"]
+    assert [change.follows for change in told] == [down.id]
+    for _ in range(60):
+        site.cycle()
+    told = [change for change in site.changes() if change.what == "outcome"]
+    assert [change.follows for change in told] == [down.id, up.id]
+    assert told[1].why.startswith("10 s after 0 -> 100: the pool's p95 is not known")
+
+
+def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
+    made = [
+        change("web", "weight", "host1", before, after, why="", by="test", applied=True, time_unix_s=0.0)
+        for before, after in ((100, 0), (0, 2), (2, 0))
+    ]
+    follow_ups = FollowUps({})
+    assert follow_ups.add(made[0], 0.0, 0.3) == []
+    assert follow_ups.add(made[1], 0.4, 0.3) == [], "0 s after 100 -> 0 nothing has come of it yet"
+    (told,) = follow_ups.add(made[2], 0.4 + LEAST_AFTER_S, 0.3)
+    assert (told[0].first, told[1]) == (made[1], LEAST_AFTER_S)
+
+
+@pytest.mark.usefixtures("haproxy_in_full")
+def test_the_cycle_message_carries_what_the_balancer_sees_of_each_server(tmp_path: Path) -> None:
+    with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options="weight 100 maxconn 9")) as balancer:
+        site = Site(balancer, ports, tmp_path)
+        site.cycle()
+        for _ in range(6):
+            balancer.request_any()
+        site.cycle(1.0)
+        cycle = site.engine.outbox[-1]
+        assert isinstance(cycle, Cycle)
+        fine, gone = cycle.servers[0], cycle.servers[2]
+        assert (fine.queue, fine.queue_mean_ms, fine.errors_per_s, fine.maxconn) == (0, 0.0, 0.0, 9)
+        assert fine.balancer_rt_mean_ms is not None
+        assert gone.errors_per_s is not None
+        assert gone.errors_per_s > 0
+        site.journal.close()
+
+
+@pytest.mark.usefixtures("haproxy_in_full")
+def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) -> None:
+    section = backend([1, 2, 3]).replace("    balance", "    cookie SRV insert\n    balance")
+    with web_servers(3) as ports:
+        for number, port in enumerate(ports, start=1):
+            section = section.replace(f"127.0.0.1:{number} weight 100", f"127.0.0.1:{port} weight 100 cookie c{number}")
+        with haproxy(section) as balancer:
+            site = Site(balancer, ports, tmp_path)
+            site.cycle()
+            said = []
+            for _ in range(8):
+                balancer.request(4, cookie="SRV=c1")
+                said.append(site.cycle(1.0, host1="interference"))
+            assert "host1 gets 100% of the requests, its weight says 0%: cookie persistence" in said[-1]
+            assert "cookie" not in said[2]
+            assert [change.target for change in site.changes() if change.what == "share"] == ["host1"]
+            site.journal.close()
+
+
+@pytest.fixture
+def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - as above
+    """Least connections, a `maxconn` on each server, and more load than two servers can carry."""
+    with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
+        site = Site(balancer, ports, tmp_path)
+        site.engine._rates.counted_rps = 530.0
+        site.rps = 180.0
+        yield site
+        site.journal.close()
+
+
+def maxconns(site: Site) -> list[int | None]:
+    return [server.maxconn for server in HAProxy(site.balancer.socket, "web", 5.0).read().servers]
+
+
+def at_load(site: Site, after_s: float = 0.05, **states: State) -> str:
+    """A turn too soon after the last one for HAProxy's counters to be a rate."""
+    site.engine._rates.reset()
+    return site.cycle(after_s, **states)
+
+
+@oldest_and_newest_too
+def test_under_least_connections_a_server_that_must_keep_load_is_limited_in_flight(limited: Site) -> None:
+    at_load(limited)
+    sentence = at_load(limited, host1="interference")
+    first, *others = maxconns(limited)
+    assert first is not None
+    assert 0 < first < 50
+    assert others == [50, 50]
+    assert f"host1 maxconn 50 -> {first}" in sentence
+    assert limited.weights()[0] > 0
+    assert '"maxconn": 50' in limited.baseline_file().read_text()
+    limited.balancer.reload()
+    at_load(limited, host1="interference")
+    assert maxconns(limited)[0] == first
+    assert "host1 maxconn" in at_load(limited)
+    assert maxconns(limited) == [50, 50, 50]
+    assert {change.by for change in limited.changes()} == {"lbengine"}
+
+
+def test_a_limit_is_put_back_by_stop_by_restore_and_without_verdicts(limited: Site) -> None:
+    at_load(limited)
+    at_load(limited, host1="interference")
+    assert maxconns(limited)[0] != 50
+    limited.engine.stop(limited.now_s, "the end")
+    assert maxconns(limited) == [50, 50, 50]
+    at_load(limited, host1="interference")
+    assert maxconns(limited)[0] != 50
+    settings = ControllerSettings(pool=[limited.pool()], state_dir=str(limited.folder))
+    assert any("(maxconn)" in change.why for change in restore(settings, limited.pool(), "alice", "by hand"))
+    assert maxconns(limited) == [50, 50, 50]
+    at_load(limited)
+    at_load(limited, host1="interference")
+    assert maxconns(limited)[0] != 50
+    limited.silent_cycle(SETTINGS.lease_s)
+    assert maxconns(limited) == [50, 50, 50]
+
+
+def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: Site) -> None:
+    at_load(limited)
+    at_load(limited, host1="interference")
+    first = maxconns(limited)[0]
+    limited.start()._rates.counted_rps = 530.0
+    limited.silent_cycle(0.1)
+    assert maxconns(limited)[0] == first
+    at_load(limited)
+    assert maxconns(limited) == [50, 50, 50]
+
+
+def test_a_limit_that_someone_else_changes_is_theirs(limited: Site) -> None:
+    at_load(limited)
+    at_load(limited, host1="interference")
+    limited.balancer.say("set maxconn server web/host1 33")
+    assert "host1's maxconn is 33 by someone else" in at_load(limited, host1="interference")
+    at_load(limited, host1="interference")
+    assert maxconns(limited)[0] == 33
+    at_load(limited)
+    assert maxconns(limited)[0] == 33
+    at_load(limited, host1="interference")
+    assert maxconns(limited)[0] != 33
+
+
+def test_a_server_without_maxconn_is_never_limited(site: Site) -> None:
+    site.engine._rates.counted_rps = 530.0
+    at_load(site)
+    at_load(site, host1="interference")
+    assert maxconns(site) == [None, None, None]
+
+
+def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Site, tmp_path: Path) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
+    other.stand_by("lbengine of far (pid 7) drives it", forget=True)
+    assert other.cycle(site.now_s) == "web: standing by, lbengine of far (pid 7) drives it"
+    assert other.stop(site.now_s, "the end") == "web: nothing to put back"
+    assert not other.outbox
+    given = site.engine.stored_baseline()
+    other.take_over(given, None, site.now_s)
+    site.engine = other
+    assert "host1 stays at 0 of 100 (waiting for its first Verdict)" in site.silent_cycle()
+    site.balancer.say("set server web/host1 weight 50")
+    site.cycle(host1="interference")
+    assert site.weights()[0] == 0, "the one before may be on its way back: that is not someone else"
+    for _ in range(25):
+        site.cycle()
+    assert site.weights() == [100, 100, 100]
+    assert {change.by for change in site.changes()} == {"lbengine"}
+
+
+def test_a_pause_is_taken_over_too(site: Site, tmp_path: Path) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
+    other.stand_by("another", forget=True)
+    other.take_over(site.engine.stored_baseline(), Pause("alice", "deploy", 1.0), site.now_s)
+    site.engine = other
+    assert "host1 0 -> 100 put back; paused by alice (deploy)" in site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+
+
+def test_a_bus_that_comes_back_leaves_what_someone_else_holds_alone(site: Site) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    site.balancer.say("set server web/host2 weight 30")
+    site.cycle(host1="interference")
+    site.engine.take_over(None, None, site.now_s)
+    assert "host2 is held at 30 by someone else" in site.cycle(host1="interference")
+    assert site.weights() == [0, 30, 100]

@@ -1,0 +1,432 @@
+"""The guard holds for any sequence of verdicts, drains and pins."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbengine.backends.haproxy.haproxy import Server, Snapshot
+from lbengine.baseline import Baseline
+from lbengine.decision import guard
+from lbengine.decision.decide import Decisions, Pin, View, decide
+from lbengine.decision.plan import LAWS
+from lbengine.decision.ramp import Position
+from lbengine.overrides.temporary import Wish
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import State, Verdict
+
+STATES: tuple[State, ...] = get_args(State)
+
+
+def server(name: str, weight: int, available: bool = True) -> Server:
+    return Server(name, "UP", available, False, weight, 100, 0, 0, 0, None, 0, False, False, "")
+
+
+def snapshot(servers: list[Server], balance: str = "roundrobin") -> Snapshot:
+    return Snapshot(1, 1, 1, "2.6", False, balance, "", tuple(servers))
+
+
+def verdict(name: str, state: State, severity: float, capacity_rps: float | None) -> Verdict:
+    return Verdict(
+        v=1,
+        node=name,
+        pool="web",
+        time_unix_s=0.0,
+        state=state,
+        since_unix_s=0.0,
+        severity=severity,
+        path=["because"],
+        model="test",
+        capacity_rps=capacity_rps,
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is the case for one server in one turn."""
+
+    state: State | None
+    severity: float
+    capacity_rps: float | None
+    cpu: float | None
+    rps: float
+    up: bool
+    yielded: int | None
+    """The weight that someone else holds it at."""
+    drained: bool
+    held: bool
+    pin: int | None
+
+
+def mostly(value: object, other: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    """`value` three times of four."""
+    return st.sampled_from([True, True, True, False]).flatmap(lambda usual: st.just(value) if usual else other)
+
+
+told_of_a_server = st.builds(
+    Told,
+    state=st.one_of(st.none(), st.sampled_from(STATES)),
+    severity=st.floats(0.0, 1.0),
+    capacity_rps=st.one_of(st.none(), st.floats(0.0, 500.0)),
+    cpu=st.one_of(st.none(), st.floats(0.0, 1.5)),
+    rps=st.floats(0.0, 500.0),
+    up=mostly(True, st.just(False)),
+    yielded=mostly(None, st.integers(0, 256)),
+    drained=mostly(False, st.just(True)),
+    held=mostly(False, st.just(True)),
+    pin=mostly(None, st.integers(0, 256)),
+)
+turns_strategy = st.lists(
+    st.tuples(
+        st.lists(told_of_a_server, min_size=7, max_size=7),
+        st.floats(0.0, 2.0),
+        st.sampled_from([None, True, 3000.0, 40.0]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+"""For each turn the servers, seconds since the one before, the pool's rate (True: the sum of the servers'), waiting."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 7),
+    st.floats(0.01, 1.0),
+    st.sampled_from(sorted(LAWS)),
+    st.sampled_from(["roundrobin", "leastconn", "unknown", "wrr"]),
+    turns_strategy,
+    st.lists(st.tuples(st.sampled_from([0, 1, 7, 100, 256]), mostly(False, st.just(True))), min_size=7, max_size=7),
+)
+def test_no_sequence_of_verdicts_and_wishes_breaks_the_bounds(
+    count: int,
+    max_mitigated: float,
+    law: str,
+    balance: str,
+    turns: list[tuple[list[Told], float, float | bool | None, bool]],
+    lines: list[tuple[int, bool]],
+) -> None:
+    """`lines` are the baselines and whether it is a backup."""
+    pool = PoolSettings(name="web", backend="web", socket="/none", law=law, max_mitigated=max_mitigated)  # type: ignore[arg-type]
+    stored = {f"host{n}": Baseline(lines[n][0], lines[n][0]) for n in range(count)}
+    backups = {f"host{n}" for n in range(count) if lines[n][1]}
+    positions = {name: Position(baseline.weight) for name, baseline in stored.items()}
+    now_s = 0.0
+    for told_of_all, pause_s, total, waiting in turns:
+        now_s += pause_s
+        of = dict(zip(stored, told_of_all, strict=False))
+        theirs = {name: told.yielded for name, told in of.items() if told.yielded is not None}
+        positions |= {name: Position(weight) for name, weight in theirs.items()}
+        servers = [
+            dataclasses.replace(server(name, positions[name].weight, told.up), backup=name in backups)
+            for name, told in of.items()
+        ]
+        rates = {name: told.rps for name, told in of.items()}
+        decisions = decide(
+            View(
+                snapshot=snapshot(servers, balance),
+                baselines=stored,
+                positions=positions,
+                yielded=frozenset(theirs),
+                verdicts={
+                    name: msgspec.structs.replace(
+                        verdict(name, told.state, told.severity, told.capacity_rps), cpu=told.cpu
+                    )
+                    for name, told in of.items()
+                    if told.state is not None
+                },
+                waiting=waiting,
+                rates=rates if total is True else None,
+                total_rps=sum(rates.values()) if total is True else total,
+                now_s=now_s,
+                drains={name: Wish(now_s + 1.0, "a test", "why") for name, told in of.items() if told.drained},
+                holds={name: Wish(now_s + 1.0, "a test", "", hold=True) for name, told in of.items() if told.held},
+                pins={name: Pin(told.pin, "anna") for name, told in of.items() if told.pin is not None},
+            ),
+            pool,
+            LbengineSettings(),
+        )
+        active = [s for s in servers if s.available and not s.backup]
+        governed = [s.name for s in active if s.name not in theirs and stored[s.name].weight > 0]
+        assert list(decisions.servers) == governed
+        positions |= {name: decision.position for name, decision in decisions.servers.items()}
+        weights = {name: positions[name].weight for name in governed}
+        others = [s.weight for s in active if s.name in theirs and s.weight > 0]
+        assert all(0 <= weight <= stored[name].weight for name, weight in weights.items())
+        assert not governed or sum(weights.values()) + sum(others) > 0
+        reduced = [name for name in governed if weights[name] < stored[name].weight]
+        whole = len(governed) + len(others)
+        assert len(reduced) <= max(0, min(math.floor(whole * max_mitigated + 1e-9), whole - 1))
+
+
+def admit(
+    states: dict[str, tuple[State, float]], max_mitigated: float = 0.5, reduced: tuple[str, ...] = ()
+) -> guard.Admission:
+    return guard.admit(states, list(states), max_mitigated, reduced)
+
+
+def test_the_most_severe_servers_are_reduced_first() -> None:
+    states: dict[str, tuple[State, float]] = {f"h{n}": ("calm", 0.0) for n in range(8)}
+    states |= {"h1": ("interference", 0.3), "h2": ("interference", 0.9), "h3": ("interference", 0.6)}
+    found = admit(states, 0.25)
+    assert found.reduce == {"h2", "h3"}
+    assert found.held_back == {"h1"}
+    assert not found.panic
+
+
+def test_two_servers_of_like_severity_do_not_take_turns() -> None:
+    states: dict[str, tuple[State, float]] = {f"h{n}": ("calm", 0.0) for n in range(4)}
+    states |= {"h1": ("interference", 0.55), "h2": ("interference", 0.5)}
+    assert admit(states, 0.25, reduced=("h2",)).reduce == {"h2"}
+    assert admit(states, 0.25, reduced=()).reduce == {"h1"}
+
+
+def test_more_slow_servers_than_believable_is_panic() -> None:
+    states: dict[str, tuple[State, float]] = {
+        "h1": ("interference", 0.9),
+        "h2": ("interference", 0.8),
+        "h3": ("calm", 0.0),
+    }
+    found = admit(states)
+    assert not found.reduce
+    assert found.panic == "2 of 3 servers look slow, and more than 50% is not believed"
+
+
+def test_all_slow_in_any_verdict_is_panic() -> None:
+    assert admit({"h1": ("interference", 0.9), "h2": ("all_slow", 0.5), "h3": ("calm", 0.0)}).panic
+
+
+def test_overload_alone_is_no_panic_and_no_reason_to_reduce() -> None:
+    found = admit({"h1": ("overload", 0.2), "h2": ("overload", 0.2), "h3": ("calm", 0.0)})
+    assert found == guard.Admission(frozenset())
+
+
+def test_one_on_its_way_back_makes_room_for_one_that_is_slow_now() -> None:
+    bounded = guard.bound({"h1": 40, "h2": 0, "h3": 100}, dict.fromkeys(("h1", "h2", "h3"), 100), {"h2"}, 0.5, {})
+    assert bounded == {"h1": 100, "h2": 0, "h3": 100}
+
+
+def test_the_last_server_that_takes_requests_keeps_its_weight() -> None:
+    assert guard.bound({"h1": 0}, {"h1": 100}, {"h1"}, 1.0, {}) == {"h1": 100}
+    assert guard.bound({"h1": 0}, {"h1": 100}, {"h1"}, 1.0, {"h2": 0}) == {"h1": 100}
+    assert guard.bound({"h1": 0}, {"h1": 100}, {"h1"}, 1.0, {"h2": 5}) == {"h1": 0}
+
+
+def test_weights_stay_within_what_the_balancer_takes() -> None:
+    assert guard.bound({"h1": 900, "h2": -3}, {"h1": 256, "h2": 100}, {"h2"}, 0.5, {}) == {"h1": 256, "h2": 0}
+    large = guard.bound({"h1": 60000, "h2": 70000}, {"h1": 65535, "h2": 65535}, set(), 1.0, {}, 65535)
+    assert large == {"h1": 60000, "h2": 65535}
+
+
+def test_when_all_are_slow_alike_everything_is_given_back_at_once() -> None:
+    names = ["web1", "web2", "web3"]
+    states: dict[str, State] = {"web1": "interference", "web2": "all_slow", "web3": "all_slow"}
+    found = decide(
+        View(
+            snapshot=snapshot([server("web1", 0), server("web2", 100), server("web3", 100)]),
+            baselines={name: Baseline(100, 100) for name in names},
+            positions={"web1": Position(0), "web2": Position(100), "web3": Position(100)},
+            yielded=frozenset(),
+            verdicts={name: verdict(name, state, 0.9 * (name == "web1"), 40.0) for name, state in states.items()},
+            waiting=False,
+            rates=dict.fromkeys(names, 80.0),
+            total_rps=240.0,
+            now_s=10.0,
+        ),
+        PoolSettings(name="web", backend="web", socket="/s", mode="act"),
+        LbengineSettings(),
+    )
+    assert [found.servers[name].position.weight for name in names] == [100] * 3
+    assert "alike" in found.panic
+
+
+# --- residual capacity: what is asked for by hand and by the second stage
+
+FOUR = ("host0", "host1", "host2", "host3")
+
+
+def four(
+    total_rps: float | None,
+    weights: tuple[int, ...] = (100, 100, 100, 100),
+    states: dict[str, State] | None = None,
+    balance: str = "roundrobin",
+    capacity_rps: float | None = 300.0,
+    cpu: float | None = None,
+    unshown: Collection[str] = (),
+    **of_view: Any,
+) -> Decisions:
+    """Four servers of 300 requests/s; one in interference has 60 left, unless it only waits for its end (`unshown`)."""
+    states = {name: (states or {}).get(name, "calm") for name in FOUR}
+    slow = {name for name, state in states.items() if state == "interference" and name not in unshown}
+    told = {
+        name: msgspec.structs.replace(
+            verdict(
+                name,
+                state,
+                0.8 * (name in slow),
+                capacity_rps and (60.0 if name in slow else capacity_rps),
+            ),
+            cpu=cpu,
+            shown=name not in unshown,
+        )
+        for name, state in states.items()
+    }
+    view: dict[str, Any] = {"positions": {name: Position(weight) for name, weight in zip(FOUR, weights, strict=True)}}
+    view |= {"yielded": frozenset(), "waiting": False, "rates": None, "now_s": 100.0} | of_view
+    return decide(
+        View(
+            snapshot=snapshot([server(name, view["positions"][name].weight) for name in FOUR], balance),
+            baselines={name: Baseline(100, 100) for name in FOUR},
+            verdicts=told,
+            total_rps=total_rps,
+            **view,
+        ),
+        PoolSettings(name="web", backend="web", socket="/none"),
+        LbengineSettings(),
+    )
+
+
+def weights_of(found: Decisions) -> list[int]:
+    return [found.servers[name].position.weight for name in FOUR]
+
+
+def drain(*names: str) -> dict[str, Wish]:
+    return {name: Wish(200.0, "retune", "php-fpm reloads") for name in names}
+
+
+def test_a_drain_that_the_others_can_carry_takes_all_weight() -> None:
+    found = four(700.0, drains=drain("host1"))
+    assert weights_of(found) == [100, 0, 100, 100]
+    assert found.servers["host1"].why == "drained for retune: php-fpm reloads"
+    assert found.servers["host1"].cause == "drained"
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+def test_a_drained_server_keeps_what_the_others_cannot_carry(balance: str) -> None:
+    found = four(800.0, drains=drain("host1"), balance=balance)
+    kept = found.servers["host1"].position.weight
+    assert 0 < kept < 100
+    assert found.servers["host1"].why == (
+        f"drained for retune: php-fpm reloads; it keeps {kept}, which the others cannot carry below 80% of their"
+        " capacity"
+    )
+    if balance == "roundrobin":
+        assert 800.0 * 100 / (300 + kept) == pytest.approx(240.0, abs=1.0)
+
+
+def test_in_a_pool_that_is_full_a_drain_takes_nothing() -> None:
+    assert weights_of(four(1150.0, drains=drain("host1"))) == [100, 100, 100, 100]
+
+
+def test_a_drain_in_an_episode_leaves_the_slow_server_what_is_too_much_for_the_two_others() -> None:
+    without = weights_of(four(520.0, states={"host0": "interference"}))
+    found = weights_of(four(520.0, states={"host0": "interference"}, drains=drain("host1")))
+    assert without[0] <= 2
+    assert found[0] > 10
+    assert 520.0 * 100 / sum(found) <= 300.0 * (0.8 + 0.02)
+
+
+def test_where_rates_are_unknown_a_drain_heeds_the_others_cpu() -> None:
+    assert weights_of(four(None, drains=drain("host1"))) == [100, 0, 100, 100]
+    assert weights_of(four(None, drains=drain("host1"), cpu=0.5)) == [100, 0, 100, 100]
+    found = weights_of(four(None, drains=drain("host1"), cpu=0.7))
+    assert found == [100, 50, 100, 100], "0.7 * 400 / 350 = 0.8"
+
+
+def test_a_drain_beyond_the_blast_radius_is_refused_in_words() -> None:
+    found = four(100.0, drains=drain("host1", "host2", "host3"))
+    assert weights_of(found) == [100, 0, 0, 100]
+    assert found.servers["host3"].why == (
+        "not drained: at most 50% of the pool may be reduced at a time, and never its last server"
+    )
+    assert found.servers["host3"].cause == "not_drained"
+
+
+def test_a_pin_wins_and_what_it_does_to_the_others_is_said() -> None:
+    easy, hard = (four(total, pins={"host1": Pin(0, "anna")}) for total in (600.0, 1000.0))
+    assert weights_of(easy) == weights_of(hard) == [100, 0, 100, 100]
+    assert easy.servers["host1"].why == "pinned at 0 by anna"
+    assert hard.servers["host1"].why == (
+        "pinned at 0 by anna; warning: the others are predicted to be 111% full, above 80%"
+    )
+    assert hard.servers["host1"].short == (hard.servers["host1"].why,)
+    assert hard.servers["host1"].cause == "pinned"
+
+
+def test_a_pin_goes_before_a_verdict_where_the_blast_radius_has_room_for_one_only() -> None:
+    states: dict[str, State] = {"host0": "interference", "host2": "interference"}
+    found = weights_of(four(100.0, states=states, pins={"host1": Pin(50, "anna")}))
+    assert found[1] == 50
+    assert sorted(found) == [0, 50, 100, 100]
+
+
+def test_a_pinned_server_is_not_counted_on_for_more_than_it_gets() -> None:
+    found = weights_of(four(520.0, states={"host0": "interference"}, pins={"host1": Pin(0, "anna")}))
+    assert found[1] == 0
+    assert found[0] > 0
+    assert 520.0 * 100 / sum(found) <= 300.0 * (0.8 + 0.02)
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+def test_the_way_back_is_skipped_when_the_others_would_be_too_full(balance: str) -> None:
+    slow: dict[str, State] = {"host0": "interference"}
+    calm = four(520.0, (2, 100, 100, 100), balance=balance)
+    assert weights_of(calm)[0] == 2, "there is room: the trickle first"
+    assert weights_of(four(520.0, (2, 0, 100, 100), {"host1": "interference"}, balance))[0] == 100
+    found = weights_of(four(760.0, (0, 100, 100, 100), slow, balance))
+    assert found[0] > 0, "no dwell"
+
+
+def test_where_rates_are_unknown_and_the_others_cpu_is_high_nothing_is_taken_from_the_slow_server() -> None:
+    slow: dict[str, State] = {"host0": "interference"}
+    assert weights_of(four(None, states=slow)) == [20, 100, 100, 100]
+    assert weights_of(four(None, states=slow, cpu=0.5)) == [20, 100, 100, 100]
+    assert weights_of(four(None, states=slow, cpu=0.7)) == [50, 100, 100, 100], "0.7 * 400 / 350 = 0.8"
+    assert weights_of(four(None, states=slow, cpu=0.85)) == [100, 100, 100, 100]
+    back = four(None, (20, 100, 100, 100), slow, cpu=0.85)
+    assert weights_of(back) == [40, 100, 100, 100], "0.85 * 320 / 340 = 0.8, at once"
+    unknown = four(600.0, states=slow, capacity_rps=None, cpu=0.7)
+    assert weights_of(unknown) == [50, 100, 100, 100]
+
+
+def test_an_episode_that_only_waits_for_its_end_lowers_no_server_that_stands_at_its_baseline() -> None:
+    states: dict[str, State] = {"host0": "interference"}
+    assert weights_of(four(300.0, states=states, unshown={"host0"})) == [100, 100, 100, 100]
+    assert "nothing shows it now" in four(300.0, states=states, unshown={"host0"}).servers["host0"].why
+    assert weights_of(four(100.0, (0, 100, 100, 100), states, unshown={"host0"}))[0] < 100, "it is held"
+    assert weights_of(four(300.0, states=states)) == [0, 100, 100, 100]
+
+
+def test_when_a_panic_is_over_the_episodes_that_wait_for_their_end_lower_nothing() -> None:
+    three: dict[str, State] = dict.fromkeys(FOUR[:3], "interference")
+    found = four(100.0, states=three)
+    assert found.panic
+    positions = {name: decision.position for name, decision in found.servers.items()}
+    for waits in (FOUR[:1], FOUR[:2], FOUR[:3]):
+        after = four(100.0, states=three, positions=positions, unshown=set(waits))
+        assert not after.panic
+        still = [name for name in FOUR[:3] if name not in waits]
+        assert [name for name, weight in zip(FOUR, weights_of(after), strict=True) if weight < 100] == still
+
+
+def test_one_that_waits_for_its_end_makes_room_for_one_that_shows_its_neighbour() -> None:
+    states: dict[str, tuple[State, float]] = {"h1": ("interference", 0.9), "h2": ("interference", 0.5)}
+    states["h3"] = ("calm", 0.0)
+    assert guard.admit(states, list(states), 0.5, {"h1"}, {"h1"}).reduce == {"h2"}
+    assert guard.admit(states, list(states), 0.5, {"h1"}, {"h1", "h2"}).reduce == {"h1"}
+
+
+def test_just_after_a_panic_no_server_that_stands_at_its_baseline_is_lowered() -> None:
+    """Neighbours that leave together: the queue of one server drains a little after that of the other."""
+    one: dict[str, State] = {"host0": "interference"}
+    assert weights_of(four(100.0, states=one, panicked_s=99.5)) == [100, 100, 100, 100]
+    assert weights_of(four(100.0, states=one, panicked_s=98.9))[0] < 100
+    assert weights_of(four(100.0, (0, 100, 100, 100), one, panicked_s=99.5))[0] == 0, "it is held"

@@ -1,0 +1,255 @@
+"""The door to an IPVS that a real keepalived owns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from lbengine.backends.ipvs.check import check_keepalived, check_lvs
+from lbengine.backends.ipvs.ipvs import Lvs
+from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
+from lbengine.backends.protocol import Balancer
+from lbengine.backends.snapshot import BalancerError, BalancerUnreachable
+from tests.support.ipvs_guest import needs_ipvs
+from tests.support.ipvs_site import IpvsSite
+from tests.support.real_haproxy import until
+from tests.support.real_keepalived import FOLDER, RS1, RS2, RS3, WEB, RunningKeepalived, configuration, real_server
+
+
+@pytest.fixture
+def keepalived(site: IpvsSite) -> Iterator[RunningKeepalived]:
+    site.guest.ok(f"mkdir -p {FOLDER}")
+    running = RunningKeepalived(site.guest)
+    try:
+        yield running
+    finally:
+        running.stop()
+        site.guest.ok(f"rm -rf {FOLDER}")
+
+
+def weights(door: Balancer) -> dict[str, int]:
+    return {server.name: server.weight for server in door.read().servers}
+
+
+@needs_ipvs
+def test_weights_go_through_the_files_and_steer_the_traffic(site: IpvsSite, keepalived: RunningKeepalived) -> None:
+    door = keepalived.start(configuration())
+    assert [(one.name, one.weight, one.configured, one.status) for one in door.read().servers] == [
+        (RS1, 20, 20, "UP"),
+        (RS2, 20, 20, "UP"),
+    ]
+    door.set_weights({RS1: 5})
+    assert weights(door) == {RS1: 5, RS2: 20}
+    assert Counter(site.connect(door.lvs, 50)) == {"rs1": 10, "rs2": 40}
+    door.set_weights({RS1: 0, RS2: 65535})
+    assert weights(door) == {RS1: 0, RS2: 65535}
+    assert door.read().servers[0].available
+    door.set_weights({RS1: 20, RS2: 20})
+    assert site.guest.ok(f"cat {FOLDER}/rs1 {FOLDER}/rs2").split() == ["0", "0"]
+
+
+@needs_ipvs
+def test_a_reload_keeps_our_weight_and_shows_a_new_configured_one(keepalived: RunningKeepalived) -> None:
+    door = keepalived.start(configuration())
+    door.set_weights({RS1: 5})
+    keepalived.reload()
+    assert weights(door) == {RS1: 5, RS2: 20}
+    keepalived.reload(configuration(real_server(1, weight=30), real_server(2)))
+
+    def seen() -> list[tuple[int, int]]:
+        return [(server.weight, server.configured) for server in door.read().servers]
+
+    until(lambda: seen() == [(15, 30), (20, 20)], "keepalived follows its file from the new configured weight")
+    door.set_weights({RS1: 5})
+    assert weights(door) == {RS1: 5, RS2: 20}
+
+
+@pytest.mark.slow
+@needs_ipvs
+def test_a_restart_keeps_our_weight_and_is_seen_by_the_pid(keepalived: RunningKeepalived) -> None:
+    door = keepalived.start(configuration())
+    door.set_weights({RS1: 5})
+    before = door.read().pid
+    keepalived.stop()
+    with pytest.raises(BalancerUnreachable, match="no keepalived runs here"):
+        door.read()
+    keepalived.start(configuration())
+    assert (weights(door), door.read().pid != before) == ({RS1: 5, RS2: 20}, True)
+
+
+@pytest.mark.slow
+@needs_ipvs
+def test_without_the_file_a_server_has_its_configured_weight(keepalived: RunningKeepalived) -> None:
+    door = keepalived.start(configuration())
+    door.set_weights({RS1: 5})
+    keepalived.guest.ok(f"rm {FOLDER}/rs1")
+    until(lambda: weights(door) == {RS1: 20, RS2: 20}, "keepalived has seen that the file is gone")
+
+
+@pytest.mark.slow
+@needs_ipvs
+@pytest.mark.parametrize("inhibit", ["", "inhibit_on_failure"])
+def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
+    keepalived: RunningKeepalived, inhibit: str
+) -> None:
+    # Nobody listens on port 82 until the test lets somebody.
+    check = "TCP_CHECK {\n connect_port 82\n connect_timeout 1\n retry 0\n }\n FILE_CHECK {\n track_file rs3\n }"
+    door = keepalived.start(configuration(real_server(1), real_server(2), real_server(3, 40, inhibit, check)))
+    until(lambda: door.read().servers[2].status == "DOWN", "keepalived has found the third server down")
+    third = door.read().servers[2]
+    assert (third.name, third.available, third.weight, third.configured) == (RS3, False, 40, 40)
+    door.set_weights({RS1: 5, RS3: 10})
+    assert weights(door) == {RS1: 5, RS2: 20, RS3: 10}
+    keepalived.guest.ok("ip netns exec rs3 busybox nc -ll -p 82 -e true >/dev/null 2>&1 & echo $! >/run/nc.pid; disown")
+    try:
+        until(lambda: door.read().servers[2].available, "keepalived has found the third server up")
+        assert weights(door) == {RS1: 5, RS2: 20, RS3: 10}
+    finally:
+        keepalived.guest.ok("kill $(cat /run/nc.pid)")
+
+
+@pytest.mark.slow
+@needs_ipvs
+def test_keepalived_that_does_not_follow_is_told(keepalived: RunningKeepalived) -> None:
+    keepalived.start(configuration())
+    door = Keepalived(WEB, keepalived.guest.run, keepalived.guest, 0.0)
+    keepalived.guest.ok("kill -STOP $(cat /run/checkers.pid)")
+    try:
+        with pytest.raises(
+            BalancerError, match=r"0 s after the files were written: 10\.9\.1\.2:80 shows 20 instead of 5"
+        ):
+            door.set_weights({RS1: 5})
+    finally:
+        keepalived.guest.ok("kill -CONT $(cat /run/checkers.pid)")
+    until(lambda: weights(door)[RS1] == 5, "keepalived follows when it goes on")
+
+
+@needs_ipvs
+def test_a_folder_that_is_gone_and_a_server_that_is_not_there_are_told(keepalived: RunningKeepalived) -> None:
+    door = keepalived.start(configuration())
+    with pytest.raises(BalancerError, match=r"has no server 10\.9\.9\.9:80; nothing was changed"):
+        door.set_weights({RS1: 5, "10.9.9.9:80": 5})
+    with pytest.raises(BalancerError, match=r"weight 65536 .* expected 0\.\.65535"):
+        door.set_weights({RS1: 65536})
+    assert weights(door) == {RS1: 20, RS2: 20}
+    keepalived.guest.ok(f"rm -rf {FOLDER}")
+    with pytest.raises(
+        BalancerError, match=rf"{FOLDER}/rs1: No such file or directory; 10\.9\.1\.2:80 keeps its weight"
+    ):
+        door.set_weights({RS1: 5})
+
+
+@needs_ipvs
+def test_the_service_belongs_to_keepalived_while_it_runs(keepalived: RunningKeepalived) -> None:
+    guest = keepalived.guest
+    door = keepalived.start(configuration())
+    running = owned_by(door.lvs.service, guest)
+    assert running == Owner(int(guest.ok("cat /run/keepalived.pid")), keepalived.path)
+    assert owned_by(Lvs("-t 10.9.0.1:9", guest.run).service, guest) is None
+    with pytest.raises(BalancerError, match=r'belongs to keepalived \(pid \d+, .*use `balancer = "keepalived"`'):
+        check_lvs(Lvs(WEB, guest.run), guest)
+    keepalived.stop()
+    assert owned_by(door.lvs.service, guest) is None
+
+
+@needs_ipvs
+def test_a_good_configuration_has_no_warnings(keepalived: RunningKeepalived) -> None:
+    assert check_keepalived(keepalived.start(configuration()), keepalived.guest) == []
+
+
+@pytest.mark.slow
+@needs_ipvs
+def test_a_quorum_and_files_that_last_are_warned_of(keepalived: RunningKeepalived) -> None:
+    text = configuration(more="quorum 10").replace(f"{FOLDER}/rs2", "/var/tmp/rs2")
+    door = keepalived.start(text)
+    found = "\n".join(check_keepalived(door, keepalived.guest))
+    assert "`quorum 10` counts weights" in found
+    assert "/var/tmp/rs2 outlive a boot" in found
+    keepalived.guest.ok(f"ipvsadm -E {WEB} -s rr")
+    with pytest.raises(BalancerError, match="scheduler `rr` cannot be driven"):
+        check_keepalived(door, keepalived.guest)
+
+
+def test_files_are_replaced_at_once(tmp_path: Path) -> None:
+    files = LocalFiles()
+    files.replace(str(tmp_path / "w"), "-3\n")
+    files.replace(str(tmp_path / "w"), "-4\n")
+    assert files.read(str(tmp_path / "w")) == "-4\n"
+    assert files.matching(str(tmp_path / "*")) == [str(tmp_path / "w")]
+    assert files.read(str(tmp_path / "none")) is None
+    assert (files.is_writable_folder(str(tmp_path)), files.is_writable_folder(str(tmp_path / "w"))) == (True, False)
+
+
+class FakeProc:
+    """Only the files of a running keepalived; what is found in them is what is tested."""
+
+    def __init__(self, cmdline: str, others: Mapping[str, str] | None = None) -> None:
+        running = {"/run/keepalived.pid": "7\n", "/proc/7/comm": "keepalived\n", "/proc/7/cmdline": cmdline}
+        self.files = {**running, **(others or {})}
+
+    def read(self, path: str) -> str | None:
+        return self.files.get(path)
+
+    def replace(self, path: str, text: str) -> None:
+        raise NotImplementedError
+
+    def matching(self, pattern: str) -> list[str]:
+        raise NotImplementedError
+
+    def is_writable_folder(self, path: str) -> bool:
+        return path == FOLDER
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (configuration(service="10.9.0.1 99"), "not in /"),
+        (
+            configuration(real_server(1), real_server(2, check="")),
+            "real_server 10.9.2.2:80 has no FILE_CHECK; expected `track_file slackwater_10_9_2_2_80 { file",
+        ),
+        (
+            configuration(real_server(1), real_server(2, check="FILE_CHECK {\n track_file rs1\n }")),
+            f"{FOLDER}/rs1 steers 2 real servers; expected a file for each",
+        ),
+        (
+            configuration(real_server(1), real_server(2, check="FILE_CHECK {\n track_file rs2\n weight 2\n }")),
+            "real_server 10.9.2.2:80 has a FILE_CHECK with another weight than 1",
+        ),
+        (
+            configuration(real_server(1), real_server(2)).replace(f"{FOLDER}/rs2", "/run/nowhere/rs2"),
+            "/run/nowhere, where the weight of 10.9.2.2:80 belongs, is no folder that may be written",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(text: str, problem: str) -> None:
+    files = FakeProc("keepalived\0-f\0/k.conf\0", {"/k.conf": text})
+    door = Keepalived(WEB, lambda argv, _stdin: pytest.fail(f"{argv} before the configuration was right"), files, 0.0)
+    with pytest.raises(BalancerError) as caught:
+        check_keepalived(door, files)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "found"),
+    [
+        ("keepalived\0--dont-fork\0", "/etc/keepalived/keepalived.conf"),
+        ("keepalived\0-f\0/a.conf\0", "/a.conf"),
+        ("keepalived\0-f/a.conf\0", "/a.conf"),
+        ("keepalived\0--use-file=/a.conf\0", "/a.conf"),
+        ("keepalived\0--use-file\0/a.conf\0", "/a.conf"),
+        ("keepalived\0--vrrp\0", None),
+    ],
+)
+def test_keepalived_tells_its_configuration_by_its_command_line(cmdline: str, found: str | None) -> None:
+    running = owner(FakeProc(cmdline))
+    assert (running and running.configuration) == found
+
+
+def test_a_pid_file_of_a_dead_keepalived_is_none() -> None:
+    proc = FakeProc("keepalived\0")
+    proc.files["/proc/7/comm"] = "sshd\n"
+    assert owner(proc) is None

@@ -1,0 +1,207 @@
+"""The lease by itself, on a store that the test can break and with clocks that only the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from typing import Literal
+
+import msgspec
+import pytest
+
+from lbengine.baseline import Baseline
+from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, Record, keys_of
+from lbengine.leadership.leases import Leases
+from lbengine.overrides.pause import Pause
+from slackwater.bus.bus import BusError
+from slackwater.config import PoolSettings
+
+
+class Store:
+    """A key-value store that may be away."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, tuple[bytes, int]] = {}
+        self.away = False
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise BusError("away")
+        return self.values.get(key)
+
+    async def put(self, key: str, value: bytes, revision: int) -> int | None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise BusError("away")
+        if self.values.get(key, (b"", 0))[1] != revision:
+            return None
+        self.values[key] = (value, revision + 1)
+        return revision + 1
+
+    def record(self) -> Record:
+        return msgspec.json.decode(self.values["k"][0], type=Record)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -> Lease:
+    """With a `host` it is another machine's, whose process ids say nothing here."""
+    made = Lease(store, "k", folder, clock)
+    if host:
+        made._me = msgspec.structs.replace(made._me, host=host, pid=1)
+    return made
+
+
+def say(*steps: Lease | Leases) -> list[str]:
+    return [asyncio.run(step.step()) for step in steps]
+
+
+def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock), lease(store, clock, "/two", host="other")
+    for _ in range(20):
+        assert say(one, two) == ["ours", "theirs"]
+        clock.now_s += RENEW_S
+    assert two.found is not None
+    assert two.found.pid == os.getpid()
+    assert not two.is_neighbour
+
+
+def test_a_death_is_followed_within_three_seconds_with_what_the_first_one_left(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    say(one, two)
+    baseline, pause = {"host1": Baseline(100, 100, 50)}, Pause("alice", "deploy", 1.0)
+    asyncio.run(one.keep(baseline, pause))
+    died_s = clock.now_s
+    while say(two) != ["ours"]:
+        clock.now_s += RENEW_S
+    assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
+    assert LEASE_S + 2 * RENEW_S < 3.0
+    assert (two.baseline, two.paused) == (baseline, pause)
+    assert say(one) == ["theirs"], "the first one was only stopped"
+
+
+def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, clock: Clock) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    one, two = lease(store, clock), lease(store, clock, "/two")
+    one._me = msgspec.structs.replace(one._me, pid=process.pid)
+    assert say(one, two) == ["ours", "ours"]
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock), lease(store, clock, "/two")
+    say(one, two)
+    asyncio.run(one.release())
+    assert store.record().holder == ""
+    assert say(two) == ["ours"]
+
+
+def test_without_the_store_nobody_knows_and_an_owner_stays_one_for_the_lease(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock), lease(store, clock, "/two", host="other")
+    say(one, two)
+    store.away = True
+    clock.now_s += LEASE_S / 2 + 0.01
+    assert say(one, two) == ["ours", "theirs"]
+    assert one.stale
+    clock.now_s += LEASE_S / 2 + 0.01
+    assert say(one, two) == ["alone", "theirs"]
+    store.away = False
+    assert say(one) == ["ours"], "nobody else took it"
+
+
+def test_an_owner_that_was_frozen_is_stale_before_it_may_act(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    say(one, two)
+    assert not one.stale
+    clock.now_s += LEASE_S + 0.01
+    assert one.stale
+    assert say(two, one) == ["ours", "theirs"]
+
+
+def test_two_that_want_it_at_once_get_one_owner(store: Store, clock: Clock) -> None:
+    leases = [lease(store, clock, f"/{n}", host=f"h{n}") for n in range(5)]
+
+    async def race() -> list[str]:
+        return list(await asyncio.gather(*(each.step() for each in leases)))
+
+    for _ in range(3):
+        asyncio.run(race())
+    assert sorted(each.say for each in leases).count("ours") == 1
+
+
+def test_what_is_kept_after_somebody_took_over_is_refused(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    say(one, two)
+    clock.now_s += LEASE_S + 0.01
+    assert say(two) == ["ours"]
+    with pytest.raises(BusError, match="somebody else has the lease"):
+        asyncio.run(one.keep({"host1": Baseline(1, 1)}, None))
+    assert store.record().baseline is None
+
+
+def test_a_record_that_cannot_be_read_is_nobodys(store: Store, clock: Clock) -> None:
+    store.values["k"] = (b"{", 7)
+    assert say(lease(store, clock)) == ["ours"]
+
+
+def test_the_same_state_folder_on_the_same_host_is_a_neighbour(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock), lease(store, clock)
+    say(one, two)
+    assert two.is_neighbour
+
+
+def test_only_what_somebody_elsewhere_left_is_inherited(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    say(one)
+    assert not one.inherited
+    store.away = True
+    clock.now_s += LEASE_S + 0.01
+    say(one)
+    store.away = False
+    assert say(one) == ["ours"]
+    assert not one.inherited, "it was its own all the time"
+    clock.now_s += 1.0
+    say(two)
+    clock.now_s += LEASE_S + 0.01
+    assert say(two) == ["ours"]
+    assert two.inherited
+
+
+def keys(backend: str, *sockets: str, name: str = "web") -> set[str]:
+    first, *others = sockets
+    return set(keys_of(PoolSettings(name, backend=backend, socket=first, sockets=others, allow_tcp_socket=True)))
+
+
+def test_a_key_tells_balancers_apart_and_hosts_where_paths_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_ipvs(balancer: Literal["lvs", "keepalived"], service: str) -> set[str]:
+        return set(keys_of(PoolSettings("web", balancer=balancer, service=service)))
+
+    found = keys("web", "/a") | keys("api", "/a") | keys("web", "tcp://h:1") | of_ipvs("lvs", "-f 7")
+    assert len(found | of_ipvs("lvs", "-f 7 -6")) == 5
+    assert of_ipvs("keepalived", "-f 7") < found
+    monkeypatch.setattr("socket.gethostname", lambda: "other")
+    assert len(found | keys("web", "/a") | of_ipvs("lvs", "-f 7")) == 6
+    assert keys("web", "tcp://h:1") < found
+
+
+def test_each_balancer_of_a_pool_has_its_own_key_whatever_the_pool_is_called() -> None:
+    assert keys("web", "/a", "/b") == keys("web", "/a") | keys("web", "/b", name="shop")
+    assert len(keys("web", "/a", "/b")) == 2

@@ -1,0 +1,208 @@
+"""Balancers that several lbengines name in lists that overlap: each has one owner, and nobody owns half of a pool."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lbengine.baseline import Baseline
+from lbengine.engine import Engine
+from lbengine.leadership.lease import LEASE_S, RENEW_S
+from lbengine.leadership.leases import Leases
+from lbengine.leadership.ownership import Ownership
+from lbengine.overrides.pause import Pause
+from slackwater.bus.bus import BusError
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.journal.journal import Journal, journal_path
+from tests.lbengine.test_lease import Clock, Store, say
+from tests.support.played_verdict import verdict
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
+
+BASELINE = {"host1": Baseline(100, 100)}
+HOSTS = ("host1", "host2", "host3")
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def leases(store: Store, clock: Clock, names: str, host: str) -> Leases:
+    """Of a balancer for each letter, on another host."""
+    made = Leases(store, {name: f"backend `web` behind {name}" for name in names}, f"/{host}", clock)
+    for lease in made._leases:
+        lease._me = msgspec.structs.replace(lease._me, host=host, pid=1)
+    return made
+
+
+def holders(store: Store) -> dict[str, str]:
+    """Key -> host of who has it; without those that were given back."""
+    records = {key: msgspec.json.decode(value) for key, (value, _) in sorted(store.values.items())}
+    return {key: record["host"] for key, record in records.items() if "holder" in record}
+
+
+def test_of_two_that_share_one_balancer_only_one_has_any(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    for _ in range(5):
+        assert say(one, two) == ["ours", "theirs"]
+        assert holders(store) == {"a": "one", "b": "one"}
+        clock.now_s += RENEW_S
+    assert two.told == "lbengine of one (pid 1) drives backend `web` behind b"
+    assert not two.are_elsewhere, "c is nobody's: what was stored of it is not of the past"
+
+
+def test_of_two_with_the_same_balancers_the_other_one_has_all(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "ba", "two")
+    assert say(one, two) == ["ours", "theirs"]
+    assert two.told == "lbengine of one (pid 1) drives it"
+    assert two.are_elsewhere
+
+
+def test_balancers_without_any_in_common_have_an_owner_each(store: Store, clock: Clock) -> None:
+    assert say(leases(store, clock, "ab", "one"), leases(store, clock, "cd", "two")) == ["ours", "ours"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_of_a_ring_that_wants_them_at_once_at_least_one_gets_all(
+    store: Store, clock: Clock, order: tuple[int, ...]
+) -> None:
+    ring = [leases(store, clock, names, host) for names, host in (("ab", "one"), ("bc", "two"), ("ca", "three"))]
+
+    async def race() -> None:
+        await asyncio.gather(*(ring[n].step() for n in order))
+
+    for _ in range(3):
+        asyncio.run(race())
+        clock.now_s += RENEW_S
+    assert sorted(each.say for each in ring) == ["ours", "theirs", "theirs"]
+    assert len(holders(store)) == 2
+
+
+def test_a_death_is_followed_in_the_same_time_with_what_any_record_carries(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    say(one, two)
+    pause = Pause("alice", "deploy", 1.0)
+    asyncio.run(one.keep(BASELINE, pause))
+    died_s = clock.now_s
+    say(two)
+    while say(two) != ["ours"]:
+        clock.now_s += RENEW_S
+    assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
+    assert (two.inherited, two.paused) == (BASELINE, pause)
+    assert two.heard_s == died_s
+    say(two)
+    carried = [msgspec.json.decode(store.values[key][0])["baseline"] for key in "bc"]
+    assert carried[0] == carried[1] is not None, "both carry it now"
+
+
+def test_who_loses_one_gives_the_others_back(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    say(one, two)
+    asyncio.run(one.keep(BASELINE, None))
+    say(two)
+    clock.now_s += LEASE_S + 0.01
+    assert one.stale
+    assert say(two, one) == ["ours", "theirs"], "the first one was frozen"
+    assert holders(store) == {"b": "two", "c": "two"}
+    assert not one.are_elsewhere
+    third = leases(store, clock, "a", "three")
+    assert say(third) == ["ours"]
+    assert third.inherited == BASELINE, "what is to be put back behind a is not lost"
+
+
+def test_a_store_that_is_away_while_they_are_taken_leaves_nobody_with_half(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    say(one)
+    store.away = True
+    clock.now_s += LEASE_S + 0.01
+    assert say(one, two) == ["alone", "alone"]
+    store.away = False
+    assert say(one, two) == ["ours", "theirs"]
+    store.away = True
+    with pytest.raises(BusError):
+        asyncio.run(one.keep(BASELINE, None))
+
+
+@pytest.fixture
+def three() -> Iterator[list[RealHAProxy]]:
+    with web_servers(3) as ports, ExitStack() as stack:
+        yield [stack.enter_context(haproxy(backend(ports))) for _ in range(3)]
+
+
+class Spread(Store):
+    """With what only a cluster's store does."""
+
+    async def spread(self) -> None:
+        pass
+
+
+class Owner:
+    """An engine with its leases, as the process has them; it turns when the test says so."""
+
+    def __init__(self, members: list[RealHAProxy], store: Spread, folder: Path, journal: Journal) -> None:
+        first, *others = (member.socket for member in members)
+        pool = PoolSettings(name="web", backend="web", socket=first, sockets=others, mode="act")
+        self.engine = Engine(pool, LbengineSettings(socket_timeout_s=60.0), folder, journal)
+        self.thread = ThreadPoolExecutor(1)
+        self.taken_over: list[float] = []
+        self.ownership = Ownership(self.engine, pool, store, self.in_thread, self.taken_over.append)
+
+    async def in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+
+    async def cycle(self, now_s: float, slow: str = "") -> str:
+        for host in HOSTS:
+            self.engine.inbox.put(verdict(host, "interference" if host == slow else "calm"), now_s)
+        return str(await self.in_thread(self.engine.cycle, now_s))
+
+    async def stop(self, now_s: float) -> None:
+        await self.in_thread(self.engine.stop, now_s, "the end")
+        await self.ownership.end()
+        self.thread.shutdown()
+
+
+@needs_haproxy
+def test_of_two_engines_whose_lists_overlap_one_drives_and_the_other_follows_without_a_jump(
+    three: list[RealHAProxy], tmp_path: Path
+) -> None:
+    def weights() -> list[int]:
+        return [member.weight("host1") for member in three]
+
+    store = Spread()
+
+    async def story(journal: Journal) -> None:
+        one = Owner(three[:2], store, tmp_path / "one", journal)
+        two = Owner(three[1:], store, tmp_path / "two", journal)
+        await one.ownership.begin()
+        await two.ownership.begin()
+        await one.cycle(1.0)
+        await one.cycle(1.2, "host1")
+        assert f"drives backend `web` behind {three[1].socket}" in await two.cycle(1.2, "host1")
+        assert weights() == [0, 0, 100]
+        await one.stop(1.4)
+        assert weights() == [100, 100, 100]
+        await two.ownership.step()
+        assert len(two.taken_over) == 1
+        await two.cycle(1.6)
+        await two.cycle(1.8, "host1")
+        assert weights() == [100, 0, 0]
+        await two.stop(2.0)
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with Journal.open(journal_path(tmp_path)) as journal:
+        asyncio.run(story(journal))
+    assert weights() == [100, 100, 100]

@@ -1,0 +1,75 @@
+"""One writer for each backend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbengine.leadership.lock import LONGEST_NAME, LockError, PoolLock, lock_name
+from slackwater.config import PoolSettings
+
+HOLD = """
+import sys
+from lbengine.lock import PoolLock
+from slackwater.config import PoolSettings
+lock = PoolLock(PoolSettings(name="web", backend="web", socket=sys.argv[1]))
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def pool(path: Path, backend: str = "web") -> PoolSettings:
+    return PoolSettings(name="web", backend=backend, socket=str(path))
+
+
+def test_a_second_lock_says_which_process_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(LockError, match=f"process {holder.pid} already drives backend `web` behind {path}"):
+            PoolLock(pool(path)).acquire()
+        holder.kill()
+        holder.wait()
+    with PoolLock(pool(path)):  # gone with its process
+        pass
+
+
+def test_the_lock_can_be_given_back_and_taken_again(tmp_path: Path) -> None:
+    lock = PoolLock(pool(tmp_path / "admin.sock"))
+    for _ in range(2):
+        with lock, pytest.raises(LockError, match=f"process {os.getpid()} already"):
+            PoolLock(pool(tmp_path / "admin.sock")).acquire()
+
+
+def test_another_backend_is_another_lock(tmp_path: Path) -> None:
+    with PoolLock(pool(tmp_path / "admin.sock")), PoolLock(pool(tmp_path / "admin.sock", "api")):
+        pass
+
+
+def test_a_link_to_the_socket_is_the_same_lock(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "admin.sock")
+    with PoolLock(pool(tmp_path / "admin.sock")), pytest.raises(LockError):
+        PoolLock(pool(tmp_path / "link")).acquire()
+
+
+def test_a_long_path_still_makes_a_name_that_fits() -> None:
+    names = {lock_name("/run/" + "x" * 200 + end, "web") for end in ("a", "b")}
+    assert len(names) == 2
+    assert all(len(name) <= LONGEST_NAME for name in names)
+
+
+def test_a_service_of_ipvs_has_one_lock_for_both_doors() -> None:
+    lvs = PoolSettings(name="web", balancer="lvs", service="-t 127.9.9.9:80")
+    keepalived = PoolSettings(name="web", balancer="keepalived", service="-t 127.9.9.9:80")
+    other = PoolSettings(name="web", balancer="lvs", service="-u 127.9.9.9:80")
+    told = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
+    with PoolLock(lvs), PoolLock(other), pytest.raises(LockError, match=told):
+        PoolLock(keepalived).acquire()

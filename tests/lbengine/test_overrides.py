@@ -1,0 +1,198 @@
+"""What an operator may ask of an engine, against a real HAProxy. Time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lbengine.overrides.overrides import ByHandError
+from slackwater.messages import Change, Cycle
+from tests.lbengine.test_engine import HOSTS, Site
+from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
+
+pytestmark = needs_haproxy
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
+        running = Site(balancer, ports, tmp_path)
+        running.cycle()
+        yield running
+        running.journal.close()
+
+
+class Wall:
+    """The wall clock, which only the test moves."""
+
+    def __init__(self) -> None:
+        self.now_unix_s = 1e9
+
+    def __call__(self) -> float:
+        return self.now_unix_s
+
+
+def weights(site: Site) -> list[int]:
+    return [site.balancer.weight(host) for host in HOSTS]
+
+
+def told(site: Site, what: str) -> list[Change]:
+    return [change for change in site.journal.changes("web") if change.what == what]
+
+
+def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: Site) -> None:
+    assert "host1 is pinned at 20 by anna for 60 s" in site.engine.pin(
+        "host1", 20, 60.0, "anna", "slow disk", site.now_s
+    )
+    site.cycle()
+    assert weights(site) == [20, 100, 100]
+    (pin,) = told(site, "pin")
+    assert (pin.target, pin.after, pin.by, pin.why) == ("host1", 20, "anna", "slow disk: for 60 s")
+    site.cycle(30.0)
+    assert weights(site) == [20, 100, 100]
+    site.cycle(31.0)
+    for _ in range(40):
+        site.cycle()
+    assert weights(site) == [100, 100, 100]
+
+
+def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: Site) -> None:
+    site.engine.pin("host1", 0, 60.0, "anna", "", site.now_s)
+    site.start()
+    site.cycle()
+    site.cycle()
+    assert weights(site) == [0, 100, 100]
+    site.engine.unpin("host1", "bert", "done", site.now_s)
+    for _ in range(40):
+        site.cycle()
+    assert weights(site) == [100, 100, 100]
+    assert told(site, "unpin")[0].by == "bert"
+
+
+@pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
+def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: Site, step_s: float) -> None:
+    wall = Wall()
+    site.start()
+    site.engine._wall = wall
+    site.cycle()
+    site.engine.pin("host1", 20, 60.0, "anna", "", site.now_s)
+    wall.now_unix_s += step_s
+    site.cycle(30.0)
+    site.cycle(29.0)
+    assert weights(site) == [20, 100, 100]
+    site.cycle(2.0)
+    for _ in range(40):
+        site.cycle()
+    assert weights(site) == [100, 100, 100]
+
+
+def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_than_asked(site: Site) -> None:
+    wall = Wall()
+    site.engine._wall = wall
+    site.engine.pin("host1", 20, 60.0, "anna", "", site.now_s)
+    wall.now_unix_s -= 86_400.0
+    site.start()
+    site.engine._wall = wall
+    site.cycle()
+    site.cycle(59.0)
+    assert weights(site) == [20, 100, 100]
+    site.cycle(2.0)
+    for _ in range(40):
+        site.cycle()
+    assert weights(site) == [100, 100, 100]
+
+
+def test_the_guard_bounds_pins_too(site: Site) -> None:
+    for host in HOSTS:
+        site.engine.pin(host, 0, 60.0, "anna", "", site.now_s)
+    site.cycle()
+    assert sorted(weights(site)) == [0, 100, 100], "at most half of three"
+
+
+@pytest.mark.parametrize(("server", "weight", "says"), [("host9", 1, "no server `host9`"), ("host1", 101, "above it")])
+def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(site: Site, server: str, weight: int, says: str) -> None:
+    with pytest.raises(ByHandError, match=says):
+        site.engine.pin(server, weight, 60.0, "anna", "", site.now_s)
+    site.cycle()
+    assert weights(site) == [100, 100, 100]
+    assert told(site, "pin") == []
+
+
+def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: Site) -> None:
+    site.cycle(host1="interference")
+    assert weights(site)[0] < 100
+    said = site.engine.end_episode("host1", "anna", "our own backup", site.now_s)
+    assert "host1's episode was ended by hand by anna" in said
+    for _ in range(40):
+        site.cycle(host1="interference")
+    assert weights(site) == [100, 100, 100]
+    assert told(site, "end_episode")[0].by == "anna"
+    site.cycle()
+    site.cycle(host1="interference")
+    assert weights(site)[0] < 100, "another episode"
+
+
+def test_a_calm_node_has_no_episode_to_end(site: Site) -> None:
+    with pytest.raises(ByHandError, match="host1 is in no episode"):
+        site.engine.end_episode("host1", "anna", "", site.now_s)
+
+
+def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: Site) -> None:
+    site.cycle(host1="interference")
+    assert weights(site)[0] < 100
+    site.says(host1="interference")
+    assert "mode is observe by anna" in site.engine.set_mode("observe", "anna", "first look", site.now_s)
+    assert weights(site) == [100, 100, 100]
+    site.cycle(host1="interference")
+    assert weights(site) == [100, 100, 100]
+    cycle = [message for message in site.engine.outbox if isinstance(message, Cycle)][-1]
+    assert cycle.mode == "observe"
+    assert cycle.servers[0].wanted < 100
+    site.start()
+    assert not site.engine.acting, "it outlives a restart"
+    site.says(host1="interference")
+    site.engine.set_mode("act", "bert", "", site.now_s)
+    site.cycle(host1="interference")
+    assert weights(site)[0] < 100
+    assert [(change.before, change.after, change.by) for change in told(site, "mode")] == [
+        ("observe", "act", "bert"),
+        ("act", "observe", "anna"),
+    ]
+
+
+def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: Site) -> None:
+    site.start(mode="observe")
+    site.cycle(host1="interference")
+    assert weights(site) == [100, 100, 100]
+    site.says(host1="interference")
+    site.engine.set_mode("act", "anna", "", site.now_s)
+    site.cycle(host1="interference")
+    assert weights(site)[0] < 100
+    site.start(mode="act")
+    assert site.engine.acting
+    site.engine.stop(site.now_s, "the end")
+    assert weights(site) == [100, 100, 100]
+
+
+def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: Site) -> None:
+    site.engine.set_mode("observe", "anna", "", site.now_s)
+    site.start(mode="observe")
+    site.start(mode="act")
+    assert not site.engine.acting, "the same configuration as when it was asked for"
+    site.engine.set_mode("act", "anna", "", site.now_s)
+    assert not (site.folder / "by-hand-web.json").exists()
+
+
+def test_wishes_that_cannot_be_read_mean_hands_off(site: Site) -> None:
+    (site.folder / "by-hand-web.json").write_text("{")
+    site.start()
+    assert not site.engine.acting
+
+
+def test_an_acknowledgement_changes_nothing_but_the_log(site: Site) -> None:
+    site.engine.acknowledge("host1", "anna", "looking")
+    (seen,) = told(site, "acknowledge")
+    assert (seen.target, seen.by, seen.why) == ("host1", "anna", "looking")
+    assert weights(site) == [100, 100, 100]

@@ -1,0 +1,245 @@
+"""From capacities to weights, for round robin and for least connections."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lbengine.decision import residual
+from lbengine.decision.plan import LAWS, Load, Want, capacities, wants
+
+
+def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_slow: object) -> list[Load]:
+    slow = {"reduce": True, "slow": True, "severity": 0.82, **of_slow}
+    return [
+        Load("host1", 100, capacity_rps=slow_rps, **slow),  # type: ignore[arg-type]
+        Load("host2", 100, capacity_rps=calm_rps),
+        Load("host3", 100, capacity_rps=calm_rps),
+    ]
+
+
+def weight(loads: list[Load], total: float | None, law: str = "optimal", balance: str = "roundrobin") -> int:
+    found = wants(loads, total, law, 0.8, balance)
+    assert set(found) == {load.server for load in loads if load.reduce}
+    return found["host1"].weight
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+def test_the_slow_server_is_drained_when_the_rest_can_carry_the_load(balance: str) -> None:
+    assert weight(three(), 250.0, balance=balance) == 0
+
+
+@pytest.mark.parametrize("law", ["optimal", "tail", "ice"])
+@pytest.mark.parametrize("total", [490.0, 500.0, 520.0])
+def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float) -> None:
+    found = weight(three(), total, law)
+    others_rps = total * 200 / (200 + found)
+    assert 0 < found < 100
+    assert others_rps <= 0.8 * 604 + total * 0.5 / (200 + found)  # half a weight of rounding
+
+
+@pytest.mark.parametrize("law", ["optimal", "tail", "ice"])
+def test_round_robin_weights_give_the_rate_that_the_law_wants(law: str) -> None:
+    found = wants(three(), 520.0, law, 0.8, "roundrobin")["host1"]
+    wanted_rps = float(found.why.split(": ")[1].split(" of ")[0])
+    assert 520.0 * found.weight / (200 + found.weight) == pytest.approx(wanted_rps, abs=1.5)
+
+
+def test_least_connections_at_saturation_keeps_its_own_balance() -> None:
+    assert weight(three(), 900.0, balance="leastconn") == 100
+
+
+def test_least_connections_scales_by_concurrency_between_drained_and_saturated() -> None:
+    found = weight(three(slow_rps=150.0), 590.0, balance="leastconn")
+    assert 0 < found < 100
+
+
+def test_least_connections_returns_only_well_above_one_request_in_flight() -> None:
+    totals = range(400, 530)
+    drained = [weight(three(drained=True), float(total), balance="leastconn") for total in totals]
+    loaded = [weight(three(drained=False), float(total), balance="leastconn") for total in totals]
+    assert drained.count(0) > loaded.count(0) > 0
+
+
+def test_ice_under_least_connections_drains_what_the_noise_alone_fills() -> None:
+    # CPU at 0.95 with 10 requests/s, full at 53: at no rate below 0.8.
+    assert weight(three(cpu_predicted=0.95, rps=10.0), 250.0, "ice", "leastconn") == 0
+    # The line through the origin allows 42 requests/s, more than least connections would send there anyway.
+    assert weight(three(), 250.0, "ice", "leastconn") == 100
+
+
+def test_only_servers_to_reduce_get_a_weight() -> None:
+    assert (
+        wants(
+            [Load("host1", 100, capacity_rps=50.0), Load("host2", 100, capacity_rps=300.0)],
+            100.0,
+            "optimal",
+            0.8,
+            "roundrobin",
+        )
+        == {}
+    )
+
+
+def test_a_pool_without_traffic_drains_the_slow_server() -> None:
+    assert weight(three(), 0.0) == 0
+
+
+def test_without_any_capacity_a_server_keeps_what_is_left_of_it() -> None:
+    assert weight(three(None, None, severity=0.6), 250.0) == 40
+    assert weight(three(None, 302.0, severity=0.6), None) == 40
+
+
+def test_an_unknown_capacity_of_a_calm_server_is_taken_from_its_peers() -> None:
+    loads = [*three()[:2], Load("host3", 50)]
+    assert capacities(loads) == pytest.approx([53.0, 302.0, 151.0])
+
+
+def test_calm_capacities_can_be_inferred_from_the_slow_one() -> None:
+    assert capacities(three(60.0, None, severity=0.8)) == pytest.approx([60.0, 300.0, 300.0])
+
+
+def test_one_bad_estimate_of_a_calm_server_changes_little() -> None:
+    loads = [Load("host1", 100, reduce=True, slow=True, capacity_rps=53.0, severity=0.8)]
+    loads += [Load(f"host{n}", 100, capacity_rps=300.0) for n in range(2, 6)] + [Load("host6", 100, capacity_rps=20.0)]
+    assert capacities(loads) == pytest.approx([53.0] + [300.0] * 5)
+
+
+def test_a_slow_server_that_keeps_its_weight_bounds_what_the_others_can_take() -> None:
+    loads = [*three()[:2], Load("host3", 100, slow=True, capacity_rps=60.0, severity=0.8)]
+    assert capacities(loads) == pytest.approx([53.0, 60.0, 60.0])
+    assert weight(loads, 250.0) >= 80
+
+
+def test_a_calm_server_carries_at_least_what_it_carries_now() -> None:
+    loads = [*three()[:2], Load("host3", 100, capacity_rps=10.0, rps=302.0)]
+    assert capacities(loads) == pytest.approx([53.0, 302.0, 302.0])
+
+
+loads_strategy = st.lists(
+    st.builds(
+        Load,
+        server=st.uuids().map(str),
+        baseline=st.integers(1, 256),
+        reduce=st.booleans(),
+        slow=st.booleans(),
+        capacity_rps=st.one_of(st.none(), st.floats(0.0, 5000.0)),
+        severity=st.floats(0.0, 1.0),
+        cpu_predicted=st.one_of(st.none(), st.floats(0.0, 3.0)),
+        rps=st.one_of(st.none(), st.floats(0.0, 5000.0)),
+        drained=st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+).filter(lambda loads: not all(load.reduce for load in loads))
+
+
+@settings(deadline=None)
+@given(
+    loads_strategy,
+    st.one_of(st.none(), st.floats(0.0, 20000.0)),
+    st.sampled_from(sorted(LAWS)),
+    st.floats(0.1, 1.0),
+    st.sampled_from(["roundrobin", "leastconn", "unknown"]),
+)
+def test_any_pool_gets_weights_within_its_baselines(
+    loads: list[Load], total: float | None, law: str, u_threshold: float, balance: str
+) -> None:
+    found = wants(loads, total, law, u_threshold, balance)
+    assert set(found) == {load.server for load in loads if load.reduce}
+    assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    loads_strategy,
+    st.floats(1.0, 20000.0),
+    st.sampled_from(sorted(LAWS)),
+    st.floats(0.1, 1.0),
+    st.sampled_from(["roundrobin", "leastconn", "wrr"]),
+)
+def test_no_law_pushes_the_others_over_the_threshold(
+    loads: list[Load], total: float, law: str, u_threshold: float, balance: str
+) -> None:
+    """What the others cannot carry below it stays on the slow ones, unless those would be the fuller ones then."""
+    capacity = capacities(loads)
+    assume(capacity is not None and any(load.reduce for load in loads))
+    assert capacity is not None
+    assume(total >= 0.001 * sum(capacity) and min(capacity) > 0.01)
+    found = wants(loads, total, law, u_threshold, balance)
+    weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
+    if all(found[load.server].weight == load.baseline for load in loads if load.reduce):
+        return
+    fullest = max(u_threshold, total / math.fsum(capacity)) + residual.OVER
+    if balance == "leastconn":
+        kept = [not load.reduce for load in loads]
+        assert residual.fullest(weights, capacity, kept, total, balance) <= fullest + 1e-9
+        return
+    for load, weight, mu in zip(loads, weights, capacity, strict=True):
+        if not load.reduce:
+            assert total * weight / sum(weights) <= fullest * mu * (1 + 1e-9)
+
+
+def test_with_coarse_weights_the_slow_server_keeps_too_much_rather_than_too_little() -> None:
+    """Of a baseline of 1 there is all or nothing."""
+    loads = [msgspec.structs.replace(load, baseline=1) for load in three()]
+    assert weight(loads, 480.0) == 0
+    assert weight(loads, 500.0) == 1
+    assert 0 < weight(three(), 500.0) < 20
+
+
+def test_wrr_gives_back_in_whole_steps_too() -> None:
+    for total in range(440, 620, 10):
+        assert weight(three(), float(total), balance="wrr") % 5 == 0
+
+
+def test_without_a_rate_a_slow_server_keeps_what_the_others_cpu_has_no_room_for() -> None:
+    def kept(cpu: float | None, now: int = 100) -> Want:
+        loads = [msgspec.structs.replace(load, cpu=cpu) for load in three(severity=0.8)]
+        loads[0] = msgspec.structs.replace(loads[0], weight=now, cpu=1.0)
+        return wants(loads, None, "optimal", 0.8, "roundrobin")["host1"]
+
+    assert [kept(cpu).weight for cpu in (None, 0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)] == [
+        20,
+        20,
+        20,
+        25,
+        63,
+        82,
+        100,
+        100,
+    ]
+    assert kept(0.8, now=25).weight == 25, "it stands where it should"
+    assert kept(0.5).why == "the pool's rate is not known, so it keeps what is left of its capacity"
+    assert kept(0.7).why.endswith("so it keeps what is left of its capacity, and what the others' CPU has no room for")
+
+
+def test_doubt_about_the_slow_server_takes_weight_from_it() -> None:
+    sure, unsure = (weight(three(150.0, capacity_stderr_rps=doubt), 400.0) for doubt in (0.0, 60.0))
+    assert 0 < unsure < sure
+
+
+def test_doubt_about_the_others_leaves_more_on_the_slow_server() -> None:
+    loads = three(150.0)
+    unsure = [loads[0], *(Load(name, 100, capacity_rps=302.0, capacity_stderr_rps=60.0) for name in ("h2", "h3"))]
+    assert weight(unsure, 450.0) > weight(loads, 450.0)
+
+
+def test_no_doubt_takes_more_than_half_of_a_capacity() -> None:
+    loads = [Load("host1", 100, capacity_rps=300.0, capacity_stderr_rps=900.0), *three()[1:]]
+    assert loads[0].sure_rps == 150.0
+
+
+def test_equalise_gives_each_server_its_share_of_the_capacity() -> None:
+    assert weight(three(151.0), 250.0, "equalise") == 50
+
+
+@pytest.mark.parametrize("total", [490.0, 500.0, 520.0])
+def test_wrr_gets_weights_in_steps_that_keep_its_runs_short(total: float) -> None:
+    even, stepped = weight(three(), total), weight(three(), total, balance="wrr")
+    assert stepped % 5 == 0
+    assert abs(stepped - even) <= 5

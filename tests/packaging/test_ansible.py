@@ -1,0 +1,266 @@
+"""The rollout without hosts: its linters, its modules, and what it says as other parts of the code do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jinja2
+import pytest
+
+from slackwater.bus import config as bus_config
+from slackwater.config import parse
+from tests.support.nats_identities import USER, Identity
+from tests.support.paths import ROOT
+
+ANSIBLE = ROOT / "ansible"
+GIVEN = {
+    "socket": "/run/haproxy/admin.sock",
+    "group": "haproxy",
+    "user": "haproxy",
+    "listen": "",
+    "allow": [],
+    "backends": ["web"],
+    "weight": 100,
+}
+CFG = """global
+\tchroot /var/lib/haproxy
+\tstats socket /run/haproxy/admin.sock mode 660 level admin
+
+backend web
+\tserver web1 10.0.0.1:80 check
+"""
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ANSIBLE / "library" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def edited(text: str, **given: object) -> tuple[str, list[str]]:
+    lines, reasons = module("slackwater_haproxy").wanted(text.splitlines(keepends=True), {**GIVEN, **given})
+    return "".join(lines), reasons
+
+
+def test_only_what_haproxy_s_file_lacks_is_added_and_taken_away_again_byte_for_byte() -> None:
+    after, reasons = edited(CFG)
+    assert after == CFG.replace("backend web\n", "backend web\n\tdefault-server weight 100  # added by Slackwater\n")
+    assert len(reasons) == 1
+    assert edited(after)[0] == after, "a second time nothing changes"
+    lines = module("slackwater_haproxy").without_ours(after.splitlines(keepends=True))
+    assert "".join(lines) == CFG
+
+
+def test_servers_that_have_weights_keep_theirs() -> None:
+    own = CFG.replace("check", "check weight 30")
+    assert edited(own) == (own, [])
+
+
+def test_a_missing_socket_is_added_and_one_of_a_lower_level_is_refused() -> None:
+    wrong = module("slackwater_haproxy")
+    none = re.sub(r"\tstats socket.*\n", "", CFG)
+    assert "\tstats socket /run/haproxy/admin.sock mode 660 group haproxy level admin" in edited(none)[0]
+    for level in ("level operator", "level user", ""):
+        lower = CFG.replace("level admin", level)
+        with pytest.raises(Exception, match="only `level admin` lets weights be set") as caught:
+            wrong.wanted(lower.splitlines(keepends=True), GIVEN)
+        assert type(caught.value).__name__ == "Wrong"
+    with pytest.raises(Exception, match="no backend `shop`; the file has: web"):
+        wrong.wanted(CFG.splitlines(keepends=True), {**GIVEN, "backends": ["shop"]})
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+def test_haproxy_accepts_the_way_for_other_controllers(tmp_path: Path) -> None:
+    local = CFG.replace("/var/lib/haproxy", str(tmp_path)).replace("/run/haproxy", str(tmp_path))
+    local += "defaults\n\tmode http\n\ttimeout client 1s\n\ttimeout server 1s\n\ttimeout connect 1s\n"
+    user = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
+    given = {"socket": f"{tmp_path}/admin.sock", "listen": "127.0.0.1:14299", "allow": ["10.0.0.1", "10.0.0.2"]}
+    after, _ = edited(local, **given, user=user)
+    assert "tcp-request connection reject unless { src 10.0.0.1 10.0.0.2 }" in after
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(after)
+    done = subprocess.run(["haproxy", "-c", "-q", "-f", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "".join(module("slackwater_haproxy").without_ours(after.splitlines(keepends=True))) == local
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_node_s_key_is_one_that_nats_knows() -> None:
+    identity = module("slackwater_identity")
+    seed = identity.new_nkey()
+    assert seed.startswith(b"SU")
+    public = identity.public_nkey(seed)
+    known = Identity.new(USER)
+    assert identity.public_nkey(known.seed.encode()) == known.public
+    assert public.startswith("U")
+    assert len(public) == 56
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_certificate_fits_its_key_its_authority_and_its_addresses(tmp_path: Path) -> None:
+    identity, authority = module("slackwater_identity"), module("slackwater_authority")
+    certificate, key = authority.authority("Test", 100)
+    private = identity.openssl(*identity.EC_KEY).stdout
+    addresses = ["10.0.0.1", "lb1"]
+    file = tmp_path / "certificate.pem"
+    given = {
+        "name": "lb1",
+        "certificate": str(file),
+        "authority": certificate,
+        "addresses": addresses,
+        "valid_days": 30,
+    }
+    assert not identity.certificate_fits(given, private), "it isn't there yet"
+    request = identity.request(given, private)
+    file.write_text(authority.sign(request, addresses, certificate, key, 90))
+    assert identity.certificate_fits(given, private)
+    assert not identity.certificate_fits({**given, "addresses": ["10.0.0.9"]}, private)
+    assert not identity.certificate_fits({**given, "valid_days": 91}, private)
+    assert not identity.certificate_fits({**given, "authority": authority.authority("Other", 100)[0]}, private)
+    assert not identity.certificate_fits(given, identity.openssl(*identity.EC_KEY).stdout)
+
+
+def rendered(role: str, template: str, **values: Any) -> str:
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)
+    environment.filters["to_json"] = json.dumps
+    environment.filters["combine"] = lambda ours, more, **_: {
+        key: {**ours.get(key, {}), **more.get(key, {})} for key in {*ours, *more}
+    }
+    environment.filters["regex_replace"] = lambda text, pattern, to: re.sub(pattern, to, text)
+    environment.filters["extract"] = lambda key, place: place[key]
+    environment.filters["bool"] = bool
+    return environment.from_string((ANSIBLE / "roles" / role / "templates" / template).read_text()).render(**values)
+
+
+def permissions(text: str) -> set[str]:
+    """What follows `permissions:`, without spaces and quotes that mean nothing."""
+    return {re.sub(r"\s", "", found) for found in re.findall(r"permissions:\s*(\{(?:[^{}]|\{[^{}]*\})*\})", text)}
+
+
+def test_the_broker_s_permissions_are_those_of_the_command() -> None:
+    nodes = [bus_config.Node("web", name) for name in ("web1", "web2")]
+    command = bus_config.config_text(nodes, dict.fromkeys(bus_config.users(nodes), "x"), "127.0.0.1:4222", None)
+    facts = {"node_monitor_nkey": "U1", "node_wsengine_nkey": "U2"}
+    role = rendered(
+        "broker",
+        "users.conf.j2",
+        groups={"nodes": ["web1", "web2"]},
+        slackwater_nodes_group="nodes",
+        hostvars=dict.fromkeys(("web1", "web2"), facts),
+        slackwater_pool="web",
+        slackwater_vault={"controller_password": "x"},
+    )
+    assert permissions(role) == permissions(command)
+    assert len(permissions(role)) == 5
+
+
+def controller(**values: Any) -> str:
+    given: dict[str, Any] = {
+        "slackwater_pool": "web",
+        "slackwater_mode": "observe",
+        "slackwater_balancer": "haproxy",
+        "slackwater_backend": "web",
+        "slackwater_socket": "/run/haproxy/admin.sock",
+        "slackwater_shared": False,
+        "slackwater_admin_port": 14299,
+        "slackwater_balancers_group": "balancers",
+        "groups": {"balancers": ["lb1", "lb2"]},
+        "hostvars": {"lb1": {"base_address": "10.0.0.1"}, "lb2": {"base_address": "10.0.0.2"}},
+        "controller_law": "optimal",
+        "controller_max_mitigated": 0.5,
+        "controller_service": "",
+        "controller_servers": {},
+        "controller_settings": {},
+        "controller_bus_url": "tls://10.0.0.1:14222",
+        "controller_web_listen": "127.0.0.1:8099",
+    }
+    return rendered("controller", "controller.toml.j2", **{**given, **values})
+
+
+def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
+    alone = parse(controller(controller_settings={"detector": {"calm_dwell_s": 5.0}}), "alone").pool[0]
+    assert (alone.mode, alone.socket, alone.sockets) == ("observe", "/run/haproxy/admin.sock", [])
+    shared = parse(controller(slackwater_shared=True, slackwater_mode="act"), "shared").pool[0]
+    assert shared.all_sockets == ["tcp://10.0.0.1:14299", "tcp://10.0.0.2:14299"]
+    lvs = controller(
+        slackwater_balancer="lvs", controller_service="-t 10.0.0.9:80", controller_servers={"10.0.0.1:80": "web1"}
+    )
+    assert parse(lvs, "lvs").pool[0].servers == {"10.0.0.1:80": "web1"}
+
+
+def lint(program: str, *words: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    done = subprocess.run([program, *words], cwd=ANSIBLE, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_yamllint_finds_nothing() -> None:
+    lint("yamllint", "-s", "-c", ".yamllint.yml", ".")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ansible_lint_finds_nothing_with_its_production_profile() -> None:
+    lint("ansible-lint", "-q", "-c", ".ansible-lint.yml", "--nocolor", "--offline")
+
+
+@pytest.mark.parametrize("inventory", ["three-nodes", "two-balancers", "lvs"])
+def test_an_example_inventory_has_all_groups(inventory: str, tmp_path: Path) -> None:
+    if shutil.which("ansible-inventory") is None:
+        pytest.skip("needs ansible-inventory")
+    done = subprocess.run(
+        ["ansible-inventory", "-i", str(ANSIBLE / "inventories" / inventory / "hosts.yml"), "--list"],
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    for group in ("brokers", "controllers", "balancers", "nodes"):
+        assert found[f"slackwater_{group}"]["hosts"]
+    assert len(found["slackwater_nodes"]["hosts"]) == 3
+
+
+PLAYBOOKS = ("act", "doctor", "observe", "remove", "rotate", "site", "upgrade")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "playbook"),
+    [*(("three-nodes", name) for name in PLAYBOOKS), ("two-balancers", "site"), ("lvs", "site")],
+)
+def test_ansible_reads_each_playbook_and_example_inventory(inventory: str, playbook: str, tmp_path: Path) -> None:
+    if shutil.which("ansible-playbook") is None:
+        pytest.skip("needs ansible-playbook")
+    file = ANSIBLE / "inventories" / inventory / "hosts.yml"
+    done = subprocess.run(
+        ["ansible-playbook", "--syntax-check", "-i", str(file), str(ANSIBLE / f"{playbook}.yml")],
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("inventory", ["three-nodes", "two-balancers", "lvs"])
+def test_the_variables_of_an_example_inventory_are_ones_that_the_roles_declare(inventory: str) -> None:
+    declared: set[str] = set()
+    for specs in ANSIBLE.glob("roles/*/meta/argument_specs.yml"):
+        declared |= set(re.findall(r"(?m)^ {6}([a-z_]+):", specs.read_text()))
+    text = (ANSIBLE / "inventories" / inventory / "hosts.yml").read_text()
+    used = set(re.findall(r"(?m)^ {4}([a-z_]+):", text.split("children:")[0]))
+    assert used
+    assert used <= declared

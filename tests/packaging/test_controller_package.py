@@ -1,0 +1,247 @@
+"""The controller's package has all that its code imports and reads, and runs from where it was unpacked."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from slackwater.cli.commands import SERVICES
+from slackwater.cli.main import COMMANDS, HIDDEN
+from tests.packaging.test_packages import build, unpacked
+from tests.slackwater.test_serve import CHILDREN, IN_TIME_S, Site, until
+from tests.support.paths import ROOT
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
+from tests.support.real_wsengine import make_keys
+
+STAYED_UP_S = 5.0
+WALK = """
+import json, click
+from slackwater.cli import COMMANDS, HIDDEN, cli
+
+def walk(command, words):
+    yield words
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        names = [*COMMANDS, *HIDDEN] if command is cli else command.list_commands(context)
+        for name in names:
+            yield from walk(command.get_command(context, name), [*words, name])
+
+print(json.dumps(list(walk(cli, []))))
+"""
+"""Prints the words of every subcommand, the hidden ones too."""
+
+
+def packaging_build() -> ModuleType:
+    """packaging/build.py, which is no module of a package."""
+    place = ROOT / "packaging/build.py"
+    spec = importlib.util.spec_from_file_location("packaging_build", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(place.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(place.parent))
+    return module
+
+
+@pytest.fixture(scope="module")
+def site_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our Python code as the Debian package has it."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    builder = packaging_build()
+    stage = tmp_path_factory.mktemp("stage")
+    builder.stage_python(stage)
+    return Path(stage / builder.SITE)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+# --- what it has
+
+
+def imported(source: str) -> Iterator[str]:
+    """The modules that a source names in its imports, anywhere in it; `from a import b` may mean the module `a.b`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            assert not node.level, "relative imports are not followed here"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def place_of(module: str, under: Path) -> Path | None:
+    stem = under.joinpath(*module.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.exists()), None)
+
+
+def reached() -> tuple[set[str], set[str]]:
+    """Our modules that the console command and its children may import, and the other packages that those import."""
+    waiting = ["slackwater.cli.main", *SERVICES.values()]
+    waiting += [module.partition(":")[0] for module, _ in (COMMANDS | HIDDEN).values()]
+    ours: set[str] = set()
+    others: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        parts = module.split(".")
+        if place_of(parts[0], ROOT) is None:
+            others.add(parts[0])
+            continue
+        place = place_of(module, ROOT)
+        if module in ours or place is None:  # a name within a module
+            continue
+        ours.add(module)
+        waiting += [".".join(parts[:length]) for length in range(1, len(parts))]
+        waiting += imported(place.read_text())
+    return ours, others
+
+
+def test_every_module_that_may_be_imported_is_in_the_package(site_packages: Path) -> None:
+    ours, _ = reached()
+    assert {"slackwater.supervise.serve", "retune.service", "web.service", "lab.compare.whole"} <= ours, (
+        "the walk sees too little"
+    )
+    assert sorted(module for module in ours if place_of(module, site_packages) is None) == []
+
+
+def test_every_other_package_that_may_be_imported_is_pinned() -> None:
+    pinned = {line.partition("==")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()}
+    distributions = importlib.metadata.packages_distributions()
+    _, others = reached()
+    assert "click" in others, "the walk sees too little"
+    for package in sorted(others - sys.stdlib_module_names):
+        names = {re.sub(r"[-_.]+", "-", name).lower() for name in distributions[package]}
+        assert names & pinned, f"{package} is imported, and requirements.txt has none of {names}"
+
+
+def test_the_wheel_has_the_same_files(site_packages: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(site_packages, copy)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt"):
+        shutil.copy(ROOT / name, copy)
+    made = tmp_path / "wheel"
+    options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(made))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(copy)], check=True)
+    (wheel,) = made.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        inside = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert inside == files(site_packages)
+    assert {"retune/knowledge.toml", "detector/models/start.skops", "lab/apps/events/index.php"} <= inside
+
+
+def test_the_settings_of_linters_and_types_name_the_same_packages() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert set(packaging_build().python_packages()) <= set(found["mypy"]["files"])
+
+
+# --- that it runs
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, unpacked where nothing else is."""
+    out = tmp_path_factory.mktemp("controller")
+    return unpacked(build(out, "slackwater-controller"), out / "root")
+
+
+def program(root: Path) -> list[str]:
+    """`slackwater` of the package: its script names the interpreter by the path that it has once it is installed."""
+    script = root / "usr/bin/slackwater"
+    interpreter, *options = script.read_text().splitlines()[0].removeprefix("#!/").split()
+    return [str(root / interpreter), *options, str(script)]
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what would have Python look into the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment() | {"COLUMNS": "100"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", timeout=IN_TIME_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_subcommand_says_what_it_does(root: Path) -> None:
+    interpreter, option, _ = slackwater = program(root)
+    walked = run(interpreter, option, "-c", WALK)
+    assert walked.returncode == 0, walked.stderr
+    commands: list[list[str]] = json.loads(walked.stdout)
+    assert {tuple(words) for words in ([], ["serve"], ["lab", "run"], ["lab", "evaluate"])} <= set(map(tuple, commands))
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda words: run(*slackwater, *words, "--help"), commands))
+    for words, done in zip(commands, said, strict=True):
+        assert done.returncode == 0, f"slackwater {' '.join(words)} --help: {done.stderr}"
+        assert done.stdout.startswith("Usage: slackwater")
+
+
+class PackagedSite(Site):
+    """A site whose `slackwater` is the package's."""
+
+    def __init__(self, folder: Path, balancer: RealHAProxy, root: Path) -> None:
+        super().__init__(folder, balancer)
+        self.program = program(root)
+        self.environment = clean_environment()
+
+    def lives(self) -> dict[str, int]:
+        """Pids of the children; fails when one had to be started again."""
+        log = self.log.read_text()
+        assert "starting it again" not in log, log
+        return self.children()
+
+
+def age_s(pid: int) -> float:
+    """How long a process has been there."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return uptime_s - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@needs_haproxy
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_a_controller_with_a_second_stage_stays_up(mode: str, root: Path, tmp_path: Path) -> None:
+    with haproxy(backend([1, 2, 3])) as balancer:
+        site = PackagedSite(tmp_path, balancer, root)
+        private, _ = make_keys(tmp_path)
+        with site.config.open("a") as file:
+            file.write(f'[retune]\nmode = "{mode}"\norder_key = "{private}"\n')
+        try:
+            serving = site.serve()
+            first = site.lives()
+            assert set(first) == CHILDREN | {"retune"}
+            until(lambda: min(map(age_s, site.lives().values())) >= STAYED_UP_S, "all children are up for a while")
+            assert site.lives() == first
+            until(lambda: f"second stage: {mode}" in site.log.read_text(), "the second stage")
+            site.wait_for_cycles()
+            for name, pid in first.items():
+                command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                assert name == "nats-server" or command[0].startswith(str(root)), command
+            assert site.lives() == first
+            serving.terminate()
+            assert serving.wait(IN_TIME_S) == 0
+        finally:
+            site.clean()

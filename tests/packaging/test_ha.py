@@ -1,0 +1,179 @@
+"""Two balancers with a controller each, and three brokers: any of them may die.
+
+The nodes' Samples are made here and sent with the nodes' own keys, so that an episode begins when the test says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slackwater import messages
+from tests.packaging.test_rollout import made_packages
+from tests.support import rollout_thief
+from tests.support.rollout_ansible import Site
+from tests.support.rollout_hosts import NETWORK, Hosts, hosts, why_not
+from tests.support.rollout_site import set_up, share_address
+from tests.support.synthetic_cluster import Cluster
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),
+]
+WEBS = ["web1", "web2", "web3"]
+BALANCERS = ["lb1", "lb2"]
+BROKERS = [*BALANCERS, "bus3"]
+SHARED = f"{NETWORK}.100"
+"""The address that keepalived gives to one of the balancers."""
+LOOK = """
+import json, socket, sys, time
+end = time.time() + float(sys.argv[1])
+while True:
+    link = socket.socket(socket.AF_UNIX); link.connect("/run/haproxy/admin.sock"); link.sendall(b"show stat\\n")
+    text = b"".join(iter(lambda: link.recv(65536), b"")).decode()
+    rows = [line.split(",") for line in text.splitlines()]
+    weights = {row[1]: int(row[18]) for row in rows if row[0] == "web" and row[1] != "BACKEND"}
+    print(json.dumps([time.time(), weights]), flush=True)
+    if time.time() >= end: break
+    time.sleep(0.1)
+"""
+
+
+class Nodes:
+    """Sends each node's Samples to a broker, five times a second, until the block ends."""
+
+    def __init__(self, site: Site, broker: str, folder: Path) -> None:
+        self.cluster = Cluster(tuple(WEBS))
+        authority = folder / "authority.pem"
+        authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
+        seeds = {name: site.hosts.ssh(name, "cat /etc/slackwater/node/monitor.nkey").stdout.strip() for name in WEBS}
+        self._links = {name: rollout_thief.Thief(broker, seed, authority) for name, seed in seeds.items()}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+
+    def __enter__(self) -> Nodes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        for link in self._links.values():
+            link.close()
+
+    def _send(self) -> None:
+        start_s = time.monotonic()
+        while not self._stop.wait(0.2):
+            for name, link in self._links.items():
+                sample = self.cluster.sample(name, time.monotonic() - start_s)
+                sample = msgspec.structs.replace(sample, time_unix_s=time.time())
+                link.flood(f"slackwater.sample.web.{name}", messages.encode(sample), 1)
+
+
+def wait_until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    packages = made_packages(tmp_path_factory.mktemp("packages"))
+    with hosts() as ours:
+        ours.up([*BROKERS, *WEBS])
+        set_up(ours, BALANCERS, WEBS)
+        share_address(ours, BALANCERS, SHARED)
+        groups = {"brokers": BROKERS, "controllers": BALANCERS, "balancers": BALANCERS, "nodes": WEBS}
+        site = Site(ours, groups, packages, {"slackwater_mode": "act"})
+        said = site.play("site.yml")
+        assert said.status == 0, said.end
+        yield site
+
+
+def is_served() -> bool:
+    """Whether the shared address answers."""
+    try:
+        with urllib.request.urlopen(f"http://{SHARED}/index.php", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def weights(ours: Hosts, name: str) -> dict[str, int]:
+    line = ours.ssh(name, f"python3 - 0 <<'END'\n{LOOK}\nEND").stdout.splitlines()[-1]
+    found: dict[str, int] = json.loads(line)[1]
+    return found
+
+
+def leader(ours: Hosts) -> str:
+    """The host whose controller last said that it is not standing by."""
+    log = {name: ours.ssh(name, "journalctl -u slackwater-controller -o cat --no-pager").stdout for name in BALANCERS}
+    stands = [name for name in BALANCERS if log[name].rfind("standing by") > log[name].rfind("taking over")]
+    assert len(stands) == 1, log
+    return next(name for name in BALANCERS if name not in stands)
+
+
+def test_the_other_controller_takes_over_with_the_weights_as_they_are(site: Site, tmp_path: Path) -> None:
+    ours = site.hosts
+    wait_until(is_served, "the shared address answers")
+    first = leader(ours)
+    other = next(name for name in BALANCERS if name != first)
+    for name in WEBS:
+        ours.ssh(name, "systemctl stop slackwater-monitor")
+    with Nodes(site, f"{ours['bus3'].address}:14222", tmp_path) as nodes:
+        wait_until(lambda: set(weights(ours, other).values()) == {100}, "all at their baseline")
+        nodes.cluster.hosts["web3"].neighbour = 1.0
+        wait_until(lambda: max(weights(ours, name)["web3"] for name in BALANCERS) < 60, "web3 is lowered on both")
+        seen: list[str] = []
+        look = threading.Thread(
+            target=lambda: seen.append(ours.ssh(other, f"python3 - 15 <<'END'\n{LOOK}\nEND").stdout), daemon=True
+        )
+        look.start()
+        dead_unix_s = time.time()
+        ours.power_off(first)
+
+        def took_over() -> float | None:
+            log = ours.ssh(other, "journalctl -u slackwater-controller -o short-unix --no-pager").stdout
+            found = re.findall(r"(?m)^(\d+\.\d+) .*taking over", log)
+            return float(found[-1]) - dead_unix_s if found and float(found[-1]) > dead_unix_s - 1 else None
+
+        wait_until(lambda: took_over() is not None, f"{other} takes over")
+        print(f"took over after {took_over():.2f} s")
+        wait_until(is_served, "the shared address answers, wherever it is now")
+        look.join(60)
+        during = [json.loads(line)[1] for line in seen[0].splitlines()]
+        assert len(during) > 20
+        assert max(look["web3"] for look in during) < 80, "no jump: web3 never came back to its baseline"
+        assert min(min(look["web1"], look["web2"]) for look in during) > 80, "no jump: the others kept theirs"
+    ours.up([first])
+    for name in WEBS:
+        ours.ssh(name, "systemctl start slackwater-monitor")
+    wait_until(lambda: set(weights(ours, other).values()) == {100}, "all at their baseline again")
+
+
+@pytest.mark.parametrize("dead", BROKERS)
+def test_each_broker_may_die(site: Site, dead: str) -> None:
+    ours = site.hosts
+    ours.ssh(dead, "systemctl kill -s KILL slackwater-broker; systemctl stop slackwater-broker")
+    try:
+        watching = next(name for name in BALANCERS if name != dead)
+
+        def heard() -> bool:
+            done = ours.ssh(watching, "slackwater status --json", check=False)
+            rows = json.loads(done.stdout)["pools"][0]["rows"] if done.returncode == 0 else []
+            return sorted(row["node"] for row in rows if row["state"] != "unknown") == WEBS
+
+        wait_until(heard, f"all are heard without {dead}'s broker")
+    finally:
+        ours.ssh(dead, "systemctl start slackwater-broker")

@@ -1,0 +1,122 @@
+"""The Debian packages: what is in them, and that the same sources give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+
+def build(out: Path, name: str, **environment: str) -> Path:
+    for program in ("dpkg-deb", "chrpath", "strip", "git"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    if not (ROOT / "target/release/slackwater-monitor").exists():
+        pytest.skip("needs the release binaries: make setup")
+    subprocess.run(
+        [sys.executable, str(ROOT / "packaging/build.py"), "--out", str(out), "--only", name, "--revision", "7"],
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **environment},
+        check=True,
+        timeout=1500,
+    )
+    (file,) = out.glob("*.deb")
+    return file
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("node"), "slackwater-node")
+
+
+def unpacked(file: Path, place: Path) -> Path:
+    subprocess.run(["dpkg-deb", "-R", str(file), str(place)], check=True)
+    return place
+
+
+def test_the_same_sources_give_the_same_bytes_whoever_builds_where_and_when(node: Path, tmp_path: Path) -> None:
+    again = build(tmp_path, "slackwater-node", LANG="C", TZ="Asia/Tokyo")
+    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(node.read_bytes()).digest()
+
+
+def test_the_node_s_package_has_programs_units_pages_and_nothing_of_the_build(node: Path, tmp_path: Path) -> None:
+    root = unpacked(node, tmp_path / "root")
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    for program in ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine"):
+        assert f"usr/bin/{program}" in files
+        assert f"usr/share/man/man1/{program}.1.gz" in files
+        assert f"usr/share/bash-completion/completions/{program}" in files
+        found = subprocess.run(["chrpath", "-l", str(root / "usr/bin" / program)], capture_output=True, text=True)
+        assert "PATH=" not in found.stdout, "a library path of the checkout would be searched on the hosts"
+    assert {"lib/systemd/system/slackwater-monitor.service", "usr/lib/sysusers.d/slackwater-node.conf"} <= files
+    assert not [name for name in files if name.startswith(("etc/", "usr/local/", "var/"))], (
+        "configuration is the site's"
+    )
+
+
+def test_control_and_scripts_are_what_dpkg_and_sh_accept(node: Path, tmp_path: Path) -> None:
+    fields = subprocess.run(["dpkg-deb", "-f", str(node)], capture_output=True, text=True, check=True).stdout
+    said = dict(line.split(": ", 1) for line in fields.splitlines() if ": " in line and not line.startswith(" "))
+    assert said["Package"] == "slackwater-node"
+    assert said["Version"].endswith("-7")
+    assert "libpcap0.8" in said["Depends"]
+    root = unpacked(node, tmp_path / "root")
+    for script in ("postinst", "prerm", "postrm"):
+        assert (root / "DEBIAN" / script).stat().st_mode & 0o777 == 0o755
+        subprocess.run(["sh", "-n", str(root / "DEBIAN" / script)], check=True)
+    listed = (root / "DEBIAN/md5sums").read_text().splitlines()
+    for line in listed:
+        digest, name = line.split("  ", 1)
+        assert hashlib.md5((root / name).read_bytes()).hexdigest() == digest
+    assert not [path for path in root.rglob("*") if path.stat().st_mode & 0o022 and not path.is_symlink()]
+
+
+def test_completions_know_subcommands_and_their_options(node: Path, tmp_path: Path) -> None:
+    root = unpacked(node, tmp_path / "root")
+
+    def completed(*words: str) -> list[str]:
+        script = (
+            f"source {root}/usr/share/bash-completion/completions/slackwater-monitor;"
+            f" COMP_WORDS=({' '.join(words)} '');"
+            f' COMP_CWORD={len(words)}; _slackwater_monitor; echo "${{COMPREPLY[@]}}"'
+        )
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert {"run", "check", "once"} <= set(completed("slackwater-monitor"))
+    assert "--config" in completed("slackwater-monitor", "run")
+
+
+def test_the_manual_has_each_command(node: Path, tmp_path: Path) -> None:
+    root = unpacked(node, tmp_path / "root")
+    page = subprocess.run(
+        ["gzip", "-dc", str(root / "usr/share/man/man1/slackwater-wsengine.1.gz")], capture_output=True, text=True
+    ).stdout
+    assert page.startswith(".TH SLACKWATER-WSENGINE 1")
+    for command in ("run", "status", "restore", "check", "try", "config"):
+        assert f".SS slackwater\\-wsengine {command}" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_controller_s_package_is_a_virtual_environment_and_has_the_same_bytes_twice(tmp_path: Path) -> None:
+    first = build(tmp_path / "a", "slackwater-controller")
+    second = build(tmp_path / "b", "slackwater-controller", TZ="Asia/Tokyo")
+    assert first.read_bytes() == second.read_bytes()
+    root = unpacked(first, tmp_path / "root")
+    home = root / "opt/slackwater"
+    assert (home / "bin/python").readlink() == Path("/usr/bin/python3.11")
+    site = home / "lib/python3.11/site-packages"
+    assert (site / "slackwater/cli/__pycache__/main.cpython-311.pyc").exists()
+    assert (site / "detector/models/start.skops").exists()
+    assert (site / "web/templates").is_dir()
+    for shell in ("bash-completion/completions/slackwater", "zsh/vendor-completions/_slackwater"):
+        assert "_SLACKWATER_COMPLETE" in (root / "usr/share" / shell).read_text()
+    assert (root / "usr/share/man/man1/slackwater.1.gz").exists()
+    assert str(ROOT) not in (root / "usr/bin/slackwater").read_text()

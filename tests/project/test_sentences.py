@@ -1,0 +1,260 @@
+"""No code decides by what a sentence says: reasons and errors are for people, and have causes beside them for programs.
+
+A sentence is a value of one of the names in `SENTENCES`, an element of a Verdict's `path`, or the text of an exception.
+A branch on it compares it with a text that is no sentence, looks for something in it, takes it apart, matches it with
+a pattern or looks up something by it. Two questions may be asked: whether there is none (it is empty), and whether two
+are the same, so that nothing is said twice. What other programs say can only be read: `ALLOWED` has each such place,
+with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PACKAGES = ("slackwater", "detector", "lbengine", "retune", "web", "lab")
+CRATES = ("messages", "node", "sniffer", "monitor", "wsengine")
+SENTENCES = {
+    "why",
+    "reason",
+    "reasons",
+    "sentence",
+    "short",
+    "said",
+    "trouble",
+    "message",
+    "headline",
+    "detail",
+    "error",
+}
+SENTENCES |= {"cut_short", "search_told", "strerror"}
+"""With or without `_` in front."""
+TOLD = "told"
+"""As an attribute too; as a name it is also other things that somebody told."""
+TAKES_APART = {
+    "startswith",
+    "endswith",
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "split",
+    "rsplit",
+    "partition",
+    "rpartition",
+}
+TAKES_APART |= {"removeprefix", "removesuffix", "splitlines", "count"}
+MATCHES = {"match", "search", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
+SAME_TEXT = {"strip", "lower", "upper", "casefold", "format"}
+
+ALLOWED = {
+    ("slackwater/config.py", "parse"): "tomllib's error says the line in its text only",
+    ("slackwater/config.py", "_located"): "msgspec's error says the field in its text only",
+    ("slackwater/views/why.py", "as_text"): "a reason that was just printed is not printed twice",
+    ("slackwater/bus/bus.py", "on_error"): "the client library's trouble is told once",
+    ("lbengine/backends/ipvs/ipvs.py", "in_words"): "ipvsadm says what is wrong in words only",
+    ("lab/cluster/balancer.py", "info"): "HAProxy's answer to `show info`",
+    ("lab/stories/demo.py", "tell"): "`told` has the ids of Changes",
+    ("lab/disturb/noise.py", "hear"): "the protocol of the noise program",
+    ("lab/compare/runner.py", "_together"): "the load generator's words for what was lost, counted",
+    ("lab/compare/figures.py", "_save"): "a picture's title is the beginning of what its text says",
+    ("lab/compare/report_commands.py", "show"): "a table's title is the beginning of what stands above it",
+    ("sniffer/src/capture/live.rs", "explain"): "libpcap says what is wrong in words only",
+}
+
+
+# --- Python
+
+
+def is_sentence(node: ast.expr) -> bool:
+    match node:
+        case ast.Attribute(attr=name):
+            return name.lstrip("_") in SENTENCES | {TOLD}
+        case ast.Name(id=name):
+            return name in SENTENCES
+        case ast.Subscript(slice=ast.Constant(value=str() as name)):
+            return name in SENTENCES
+        case ast.Subscript(value=ast.Attribute(attr="path"), slice=ast.Constant(value=int())):
+            return True  # of a Verdict's reasons; a file's path is not taken apart by numbers
+        case ast.Subscript(value=inner, slice=ast.Slice()):
+            return is_sentence(inner)
+        case ast.Call(func=ast.Name(id="str" | "repr"), args=[inner]):
+            return is_sentence(inner)
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in SAME_TEXT:
+            return is_sentence(inner)
+    return False
+
+
+def is_reasons(node: ast.expr) -> bool:
+    """A list of sentences."""
+    return isinstance(node, ast.Attribute) and node.attr == "path"
+
+
+def is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ("", None)
+
+
+def is_branch(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+            return is_sentence(left) != is_sentence(right) and not any(map(is_empty, (left, right)))
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[right]):
+            return is_sentence(left) or is_sentence(right) or is_reasons(right)
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if is_sentence(inner) and method in TAKES_APART:
+            return True
+        case ast.Call(func=ast.Attribute(attr=method), args=args) if method in MATCHES | {"get"}:
+            return any(map(is_sentence, args))
+        case ast.Subscript(slice=key, ctx=ast.Load()):
+            return is_sentence(key)
+        case ast.Match(subject=subject):
+            return is_sentence(subject)
+    return False
+
+
+def branches(source: str) -> Iterator[tuple[str, str]]:
+    """The function (or `module`), and the expression."""
+
+    def below(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if is_branch(node):
+            yield function, ast.unparse(node).partition("\n")[0]
+        for child in ast.iter_child_nodes(node):
+            yield from below(child, function)
+
+    yield from below(ast.parse(source), "module")
+
+
+# --- Rust
+
+RUST_NAMES = r"(?:why|reason|reasons|sentence|said|told|message|detail|error|text_of_error)"
+RUST_CALLS = r"(?:contains|starts_with|ends_with|find|rfind|split\w*|rsplit\w*|strip_prefix|strip_suffix|matches|eq)"
+RUST = re.compile(
+    rf"\b{RUST_NAMES}(?:\.(?:as_str|as_ref|to_string|trim|to_lowercase|clone)\(\))*\s*\.{RUST_CALLS}\("
+    rf'|\b{RUST_NAMES}(?:\.as_str\(\))?\s*[!=]=\s*"[^"]'
+    rf'|"[^"]+"\s*[!=]=\s*(?:\w+\.)*{RUST_NAMES}\b'
+    rf"|\bmatch\s+(?:\w+\.)*{RUST_NAMES}\.as_str\(\)"
+)
+RUST_FUNCTION = re.compile(r"\bfn (\w+)")
+
+
+def rust_branches(source: str) -> Iterator[tuple[str, str]]:
+    """As `branches`, of what is not a test; comments do not count."""
+    function = "module"
+    for line in source.partition("#[cfg(test)]\nmod ")[0].splitlines():
+        code = line.partition("//")[0]
+        if named := RUST_FUNCTION.search(code):
+            function = named[1]
+        if RUST.search(code):
+            yield function, code.strip()
+
+
+# --- the product
+
+
+def found() -> dict[tuple[str, str], list[str]]:
+    """(file, function) -> the branches there."""
+    all_: dict[tuple[str, str], list[str]] = {}
+    files = [(path, branches) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    files += [
+        (path, rust_branches)
+        for crate in CRATES
+        for path in sorted((ROOT / crate / "src").rglob("*.rs"))
+        if "tests" not in path.relative_to(ROOT).with_suffix("").parts and not path.stem.endswith("_tests")
+    ]
+    for path, look in files:
+        for function, code in look(path.read_text()):
+            all_.setdefault((str(path.relative_to(ROOT)), function), []).append(code)
+    return all_
+
+
+def test_nothing_in_the_product_branches_on_a_sentence() -> None:
+    wrong = {place: code for place, code in found().items() if place not in ALLOWED}
+    assert not wrong, "\n".join(f"{file}, {function}: {code}" for (file, function), code in wrong.items())
+
+
+def test_each_allowed_place_is_there() -> None:
+    assert ALLOWED.keys() <= found().keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if change.why.startswith("put back"): pass',
+        '"given back by" in change.why',
+        "any(own in change.why for own in ON_ITS_OWN)",
+        '{made.id for made in orders if ": renewed: " in made.why}',
+        "server.why.startswith(DRAINED)",
+        "server.why.startswith(state) or why in server.why",
+        "server.why != state",
+        "decision.short.split(',')[0]",
+        "decision.short == HOLD",
+        're.match(r"[a-z_]+", change.why)',
+        "PATTERN.search(change.why)",
+        'verdict.path[0] == "no Sample"',
+        '"no Sample" in verdict.path',
+        'answer["error"].startswith("lbengine")',
+        '"refused" in str(error).lower()',
+        'error.strerror == "Permission denied"',
+        "REMEDIES[reason]",
+        "REMEDIES.get(reason)",
+        'match made.why:\n    case "calm": pass',
+    ],
+)
+def test_a_branch_on_a_sentence_is_seen(code: str) -> None:
+    assert list(branches(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if not knob.why: pass",
+        'change.why != ""',
+        "change.why is None",
+        'change.cause == "put_back"',
+        "change.cause in PUT_BACK",
+        "first = verdict.path[0] if verdict.path else ''",
+        'f"{change.why}; p95"',
+        'self.path.startswith("unix:")',
+        "request.path == '/'",
+        '"error" in answer',
+        "decision.short[0]",
+        "said == self._said",
+    ],
+)
+def test_what_is_no_branch_on_a_sentence_is_left_alone(code: str) -> None:
+    assert not list(branches(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'let is_back = change.after.is_some() && change.why.starts_with("put back");',
+        "REMEDIES.iter().find(|(words, _)| reason.contains(words))?;",
+        'Err(reason) if reason.starts_with("denied") => {',
+        'if error.to_string().contains("denied") {',
+        'if lease.reason == "calm" {',
+        "match change.why.as_str() {",
+    ],
+)
+def test_a_branch_on_a_sentence_is_seen_in_rust(code: str) -> None:
+    assert list(rust_branches(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if live.said == said {",
+        "if left.why.is_empty() {",
+        "// why.contains(words)",
+        '#[cfg(test)]\nmod tests {\n    assert!(reason.contains("x"));\n}',
+        "let text = text.contains(' ');",
+    ],
+)
+def test_what_is_no_branch_on_a_sentence_is_left_alone_in_rust(code: str) -> None:
+    assert not list(rust_branches(code))

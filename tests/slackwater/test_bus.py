@@ -1,0 +1,267 @@
+"""The bus, on a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slackwater.bus import nats_server
+from slackwater.bus.bus import Bus, BusError, subject_of, without_password
+from slackwater.messages import Change, Cycle, Sample, Verdict
+from tests.support.real_processes import free_address
+
+IN_TIME_S = 60.0
+
+
+class Server:
+    """A private nats-server as `serve` starts it, that can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.listen = free_address()
+        self.url = f"nats://{self.listen}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(nats_server.command(self._folder, self.listen))
+        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log")
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.terminate()
+            self._process.wait()
+        self._process = None
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+def sample(node: str, pool: str = "web", seq: int = 0) -> Sample:
+    return Sample(1, node, pool, 1.0, "boot", seq, 0.2)
+
+
+def verdict(node: str, pool: str = "web") -> Verdict:
+    return Verdict(1, node, pool, 1.0, "calm", 1.0, 0.0, [], "thresholds")
+
+
+def change(number: int) -> Change:
+    return Change(1, f"id{number}", "web", 1.0, "weight", "web1", 100, 0, "noise", "test", True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(IN_TIME_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def with_two(url: str, body: Callable[[Bus, Bus], Awaitable[None]]) -> None:
+    """Runs `body` with two connections."""
+
+    async def run() -> None:
+        first, second = [await Bus.connect(url, name, wait_s=IN_TIME_S) for name in ("first", "second")]
+        try:
+            await body(first, second)
+        finally:
+            await first.close()
+            await second.close()
+
+    asyncio.run(run())
+
+
+async def asked(asker: Bus, question: dict[str, Any]) -> dict[str, Any]:
+    """The answer, however slow the machine is."""
+    return await asker.ask("slackwater.control.web", question, timeout_s=IN_TIME_S)
+
+
+def test_messages_reach_those_who_asked_for_them(server: Server) -> None:
+    async def body(sender: Bus, reader: Bus) -> None:
+        of_web: list[Any] = []
+        of_all: list[Any] = []
+        cycles: list[Any] = []
+        await reader.subscribe("sample", of_web.append, pool="web")
+        await reader.subscribe("sample", of_all.append)
+        await reader.subscribe("cycle", cycles.append, pool="web")
+        await reader.flush(IN_TIME_S)
+        cycle = Cycle(1, "web", 1.0, "act", False, "roundrobin", "optimal", "web: unchanged", [])
+        for message in (
+            sample("n1", "other"),
+            sample("n1", "web.example"),
+            verdict("n1"),
+            sample("a.b"),
+            sample("n1"),
+            cycle,
+        ):
+            await sender.publish(message)
+        await until(lambda: len(of_web) >= 2 and len(of_all) == 4 and len(cycles) == 1)
+        assert of_web == [sample("a.b"), sample("n1")]  # not those of the pool `web.example`
+        assert cycles == [cycle]
+
+    with_two(server.url, body)
+
+
+def test_unreadable_or_wrongly_addressed_messages_are_left_out(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(sender: Bus, reader: Bus) -> None:
+        got: list[Any] = []
+        await reader.subscribe("sample", got.append, pool="web")
+        await reader.flush(IN_TIME_S)
+        for _ in range(3):
+            await sender._client.publish("slackwater.sample.web.n1", b'{"v": "one"}')
+        good = sample("n1")
+        await sender._client.publish("slackwater.sample.web.n2", json.dumps(_plain(good)).encode())
+        await sender.publish(good)
+        await until(lambda: bool(got))
+        assert got == [good]
+
+    with caplog.at_level(logging.WARNING):
+        with_two(server.url, body)
+    complaints = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(complaints) == 2  # not one a message
+    assert "slackwater.sample.web.n1" in complaints[0]
+    assert "$.v" in complaints[0]
+    assert complaints[1].endswith(
+        "message on slackwater.sample.web.n2 left out: it calls itself slackwater.sample.web.n1"
+    )
+
+
+def _plain(message: Sample) -> dict[str, object]:
+    return {key: getattr(message, key) for key in ("v", "node", "pool", "time_unix_s", "boot_id", "seq", "period_s")}
+
+
+def test_handler_that_fails_does_not_end_the_subscription(server: Server) -> None:
+    async def body(sender: Bus, reader: Bus) -> None:
+        got: list[int] = []
+
+        def handle(message: Sample) -> None:
+            if message.seq == 0:
+                raise RuntimeError("a fault in the handler")
+            got.append(message.seq)
+
+        await reader.subscribe("sample", handle)
+        await reader.flush(IN_TIME_S)
+        await sender.publish(sample("n1", seq=0))
+        await sender.publish(sample("n1", seq=1))
+        await until(lambda: got == [1])
+
+    with_two(server.url, body)
+
+
+def test_no_server_is_a_clear_error() -> None:
+    url = f"nats://{free_address()}"
+    with pytest.raises(BusError, match=rf"no NATS at {url} \(.*refused|no NATS at {url} \(.*Connect call failed"):
+        asyncio.run(Bus.connect(url, "test", wait_s=3.0))  # long enough for one attempt to be refused
+
+
+def test_password_is_never_shown() -> None:
+    assert without_password("nats://me:secret@host:1") == "nats://***@host:1"
+    assert without_password("nats://host:1") == "nats://host:1"
+    with pytest.raises(BusError) as error:
+        asyncio.run(Bus.connect(f"nats://me:secret@{free_address()}", "test", wait_s=0.3))
+    assert "secret" not in str(error.value)
+
+
+def test_question_and_answer(server: Server) -> None:
+    async def body(asker: Bus, answerer: Bus) -> None:
+        async def handle(question: dict[str, Any]) -> dict[str, Any]:
+            if question["action"] == "jump":
+                raise ValueError("cannot jump")
+            return {"sentence": f"did {question['action']}"}
+
+        await answerer.answer("slackwater.control.web", handle)
+        await answerer.flush(IN_TIME_S)
+        assert await asked(asker, {"action": "pause"}) == {"sentence": "did pause"}
+        assert await asked(asker, {"action": "jump"}) == {"error": "cannot jump"}
+        reply = await asker._client.request("slackwater.control.web", b"[]", timeout=IN_TIME_S)
+        assert json.loads(reply.data) == {"error": "expected a JSON object, got list"}
+
+    with_two(server.url, body)
+
+
+def test_asking_where_nobody_answers_is_a_clear_error(server: Server) -> None:
+    async def body(asker: Bus, silent: Bus) -> None:
+        with pytest.raises(
+            BusError, match=r"nobody answers on slackwater\.control\.web .*is `slackwater serve` running"
+        ):
+            await asked(asker, {})
+
+        async def say_nothing(_: object) -> None:
+            return
+
+        await silent._client.subscribe("slackwater.control.web", cb=say_nothing)
+        await silent.flush(IN_TIME_S)
+        with pytest.raises(BusError, match=r"no answer on slackwater\.control\.web .*within 0\.2 s"):
+            await asker.ask("slackwater.control.web", {}, timeout_s=0.2)
+
+    with_two(server.url, body)
+
+
+def test_answer_that_is_no_json_object_is_a_clear_error(server: Server) -> None:
+    async def body(asker: Bus, other: Bus) -> None:
+        async def babble(raw: Any) -> None:
+            await raw.respond(b"hello")
+
+        await other._client.subscribe("slackwater.control.web", cb=babble)
+        await other.flush(IN_TIME_S)
+        with pytest.raises(BusError, match="is no JSON object"):
+            await asked(asker, {})
+
+    with_two(server.url, body)
+
+
+def test_bus_survives_a_restart_of_the_server(server: Server) -> None:
+    """What was measured meanwhile does not come afterwards: it would be taken for news."""
+
+    async def body(sender: Bus, reader: Bus) -> None:
+        samples: list[int] = []
+        await reader.subscribe("sample", lambda message: samples.append(message.seq))
+        await reader.flush(IN_TIME_S)
+        await sender.publish(sample("n1", seq=1))
+        await until(lambda: samples == [1])
+        server.stop()
+        await until(lambda: not sender.connected and not reader.connected)
+        await sender.publish(sample("n1", seq=2))
+        server.start()
+        await until(lambda: sender.connected and reader.connected)
+        # The reader subscribes anew: what comes in that moment may be lost.
+        async with asyncio.timeout(IN_TIME_S):
+            for seq in itertools.count(3):
+                await sender.publish(sample("n1", seq=seq))
+                await asyncio.sleep(0.05)
+                if len(samples) > 1:
+                    break
+        assert 2 not in samples
+
+    with_two(server.url, body)
+
+
+def test_change_made_while_the_server_is_away_is_sent_later(server: Server) -> None:
+    async def body(sender: Bus, reader: Bus) -> None:
+        server.stop()
+        await until(lambda: not sender.connected and not reader.connected)
+        await sender.publish(change(1))
+        waiting_bytes = sender._client.pending_data_size
+        await sender.publish(sample("n1"))
+        assert sender._client.pending_data_size == waiting_bytes > 0
+        server.start()
+        await until(lambda: sender.connected and sender._client.pending_data_size == 0)
+
+    with_two(server.url, body)
+
+
+def test_subjects() -> None:
+    assert subject_of(sample("a.b")) == "slackwater.sample.web.a.b"
+    assert subject_of(change(1)) == "slackwater.change.web"

@@ -1,0 +1,139 @@
+"""The controller's settings: what is refused, and how it says where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slackwater import config
+from slackwater.config import ConfigError, host_and_port, load, parse
+from tests.support.paths import ROOT
+
+POOL = '[[pool]]\nname = "web"\nbackend = "be"\nsocket = "/run/haproxy.sock"\n'
+
+
+LVS = '[[pool]]\nname = "web"\nbalancer = "lvs"\nservice = "-t 10.0.0.1:80"\n'
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse(text, "f.toml")
+    return str(error.value)
+
+
+def unknown(key: str, place: str, nearest: str) -> str:
+    return f"unknown setting `{key}` in {place}; the nearest known one is `{nearest}`"
+
+
+def test_defaults_fill_what_is_not_given() -> None:
+    settings = parse(POOL, "f.toml")
+    assert settings.pool[0].mode == "observe"
+    assert settings.bus.address == "nats://127.0.0.1:14222"
+    assert settings.the_pool(None).name == "web"
+
+
+@pytest.mark.parametrize(
+    "service", ["-t 10.0.0.1:80", "-u [fd00::1]:53", "-f 7", "-f 7 -6", "--sctp-service 10.0.0.1:9"]
+)
+@pytest.mark.parametrize("balancer", ["lvs", "keepalived"])
+def test_a_pool_of_ipvs_needs_its_service_only(balancer: str, service: str) -> None:
+    text = LVS.replace("lvs", balancer).replace("-t 10.0.0.1:80", service)
+    (pool,) = parse(text + '[pool.servers]\n"10.0.0.11:80" = "web1"\n', "f.toml").pool
+    assert (pool.balancer, pool.service, pool.all_sockets) == (balancer, service, [])
+    assert pool.servers == {"10.0.0.11:80": "web1"}
+
+
+def test_two_pools_are_two_pools() -> None:
+    other = POOL.replace("web", "api").replace('"be"', '"api"') + '[pool.servers]\nhost1 = "node-1"\n'
+    settings = parse(POOL + 'mode = "act"\n\n' + other + "\n[lbengine]\nlease_s = 5\n", "f.toml")
+    assert [(pool.name, pool.mode) for pool in settings.pool] == [("web", "act"), ("api", "observe")]
+    assert settings.pool[1].servers == {"host1": "node-1"}
+    assert settings.lbengine.lease_s == 5
+    assert settings.the_pool("api").backend == "api"
+    with pytest.raises(ConfigError, match="several pools, name one of them: web, api"):
+        settings.the_pool(None)
+    with pytest.raises(ConfigError, match="no pool `wbe`; the configuration has: web, api"):
+        settings.the_pool("wbe")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (POOL + "\n[lbengine]\nleas_s = 3\n", 7, unknown("leas_s", "lbengine", "lease_s")),
+        (POOL + "\n[lbengin]\nlease_s = 3\n", 6, unknown("lbengin", "the file's top level", "lbengine")),
+        (POOL + POOL.replace("web", "b") + 'mod = "act"\n', 9, unknown("mod", "pool[1]", "mode")),
+        ("pool = [\n  {name = 'a', backnd = 'b'},\n]\n", 1, unknown("backnd", "pool[0]", "backend")),
+        (POOL + 'mode = "atc"\n', 5, "pool[0].mode: invalid enum value 'atc' (expected \"observe\" or \"act\")"),
+        (POOL + '\n[lbengine]\n\nlease_s = "3 s"\n', 8, "lbengine.lease_s: expected `float`, got `str`"),
+        (POOL + "\n[lbengine]\nlease_s = 0\n", 7, "lbengine.lease_s: expected `float` > 0.0"),
+        (POOL + "max_mitigated = 1.5\n", 5, "pool[0].max_mitigated: expected `float` <= 1.0"),
+        (POOL + '[pool.servers]\n"host1;" = "n"\n', 5, "pool[0].servers: expected a name"),
+        ("lbengine = 3\n" + POOL, 1, "lbengine: expected `object`, got `int`"),
+        (POOL.replace('"web"', '"we;b"'), 2, "pool[0].name: expected a name of letters"),
+        (POOL.replace('"web"', '"web\\n"'), 2, "pool[0].name: expected a name of letters"),
+        (POOL.replace('"be"', '"be\\nset"'), 3, "pool[0].backend: expected a name of letters"),
+        (POOL.replace("/run/haproxy.sock", ""), 4, "pool[0].socket: expected `str` of length >= 1"),
+        (POOL.replace('backend = "be"\n', ""), 1, "pool[0]: `backend` is missing, which `balancer = \"haproxy\"` n"),
+        (POOL.replace('socket = "/run/haproxy.sock"\n', ""), 1, "pool[0]: `socket` is missing"),
+        (POOL + 'service = "-f 7"\n', 1, "pool[0]: `service` does not go with `balancer = \"haproxy\"`, only"),
+        (LVS.replace("service", "# service"), 1, "pool[0]: `service` is missing, which `balancer = \"lvs\"` needs"),
+        (LVS + 'backend = "be"\n', 1, "pool[0]: `backend` does not go with `balancer = \"lvs\"`, only"),
+        (LVS + 'sockets = ["/s"]\n', 1, "pool[0]: `sockets` does not go with `balancer = \"lvs\"`"),
+        (LVS + 'way = "agent-check"\n', 1, "pool[0]: `way` does not go with `balancer = \"lvs\"`"),
+        (LVS.replace("lvs", "ipvs"), 3, "pool[0].balancer: invalid enum value 'ipvs' (expected \"haproxy\" or"),
+        (LVS.replace("-t ", ""), 4, "pool[0].service: expected a service as for ipvsadm: `-t IP:PORT`"),
+        (LVS.replace(":80", ":80; x"), 4, "pool[0].service: expected a service as for ipvsadm"),
+        (LVS + LVS.replace("web", "w2").replace("lvs", "keepalived"), 8, "service `-t 10.0.0.1:80` is there twice"),
+        ("", 1, "`pool` is missing"),
+        ("pool = []\n", 1, "pool: expected `array` of length >= 1"),
+        (POOL + '[bus]\nlisten = "localhost"\n', 6, "bus.listen: expected HOST:PORT"),
+        (POOL + '[bus]\nlisten = "localhost:65536"\n', 6, "bus.listen: expected HOST:PORT"),
+        (POOL + '[bus]\nurl = "localhost:4222"\n', 6, "bus.url: expected nats://HOST:PORT"),
+        (POOL + '[web]\nlisten = "8099"\n', 6, 'web.listen: expected HOST:PORT or ""'),
+        (POOL + POOL.replace('"be"', '"b2"'), 6, "pool `web` is there twice"),
+        (POOL + POOL.replace('"web"', '"w2"'), 7, "backend `be` of /run/haproxy.sock is there twice"),
+        ('node = "n1"\n\npool = "web"\n', 1, "this is a node's file; check it with `slackwater-monitor config f.toml`"),
+        ('period_s = 0.2\npool = "web"\n', 2, "this is a node's file"),
+        (POOL + "state_dir = \n", 5, "not TOML: Invalid value"),
+        ("state_dir = [1,\n", 1, "not TOML: "),
+        (POOL + 'name = "again"\n', 5, "not TOML: Cannot overwrite a value"),
+    ],
+)  # fmt: skip
+def test_wrong_setting_is_refused_with_its_line(text: str, line: int, says: str) -> None:
+    assert refusal(text).startswith(f"f.toml:{line}: {says}")
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing\.toml: cannot be read: No such file"):
+        load(tmp_path / "nothing.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.toml: not TOML: not UTF-8 at byte 5"):
+        load(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:14222", ("::1", 14222)),
+        ("nats.example.com:65535", ("nats.example.com", 65535)),
+    ],
+)
+def test_addresses_are_split(address: str, parts: tuple[str, int]) -> None:
+    assert parse(POOL + f'[bus]\nlisten = "{address}"\n', "f.toml").bus.listen == address
+    assert host_and_port(address) == parts
+
+
+def test_every_setting_is_described() -> None:
+    rows = config.describe()
+    assert all(text for _, _, text in rows)
+    assert ("pool.mode", '"observe"') in [(name, default) for name, default, _ in rows]
+    assert {name.partition(".")[0] for name, _, _ in rows} == set(config.ControllerSettings.__struct_fields__)
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools/settings_doc.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

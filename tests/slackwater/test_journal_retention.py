@@ -1,0 +1,151 @@
+"""What the journal keeps: roll-ups, ages and the size, on real files with made data."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from slackwater.config import JournalSettings
+from slackwater.journal import schema
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.journal.retention import keep
+from slackwater.journal.steps import STEPS
+from slackwater.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
+
+T0 = 1_794_999_600.0
+"""The beginning of an hour."""
+DAY_S = 86400.0
+
+
+def sample(node: str, at: float, rps: float, p95: float | None) -> Sample:
+    return Sample(1, node, "web", T0 + at, "boot", 0, 0.2, Cpu("cgroup", 0.25), traffic=Traffic(rps=rps, rt_p95_ms=p95))
+
+
+def cycle(at: float, weight: int) -> Cycle:
+    servers = [ServerState("s1", "UP", weight, 100, weight)]
+    return Cycle(1, "web", T0 + at, "act", False, "roundrobin", "optimal", "web: unchanged", servers)
+
+
+@pytest.fixture(autouse=True)
+def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However full this machine's own disk is."""
+    monkeypatch.setattr("slackwater.journal.retention.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(journal_path(tmp_path), clock=lambda: T0) as opened:
+        yield opened
+
+
+def test_minutes_are_means_over_requests_and_outlive_the_samples(journal: Journal) -> None:
+    assert T0 % schema.HOUR_S == 0.0
+    journal.record(
+        *(sample("host1", at, 10.0, 5.0) for at in range(30)),
+        *(sample("host1", at, 30.0, 25.0) for at in range(30, 60)),
+        *(sample("host1", at, 0.0, None) for at in range(60, 70)),
+        *(cycle(at, 100 if at < 120 else 50) for at in range(0, 180, 10)),
+    )
+    keep(journal, JournalSettings(), T0 + 180.0)
+    keep(journal, JournalSettings(), T0 + 2 * DAY_S)
+    assert journal.history("web", T0, 1.0, until_unix_s=T0 + 60.0).nodes == {}, "the Samples are gone"
+    history = journal.history("web", T0, 60.0, until_unix_s=T0 + 180.0, servers={"s1": "host1"})
+    series = history.nodes["host1"]
+    assert series.rps == [20.0, 0.0, None]
+    assert series.rt_p95_ms == [pytest.approx((10 * 5.0 + 30 * 25.0) / 40), None, None]
+    assert series.cpu == [0.25, 0.25, None]
+    assert series.weight == [100.0, 100.0, 50.0]
+    hour = journal.history("web", T0, 3600.0, until_unix_s=T0 + 3600.0, servers={"s1": "host1"}).nodes["host1"]
+    assert hour.rps == [pytest.approx((60 * 20.0) / 70, abs=0.001)]
+    assert hour.weight == [pytest.approx((100.0 + 100.0 + 50.0) / 3, abs=0.001)]
+
+
+def test_a_minute_that_goes_on_is_made_anew(journal: Journal) -> None:
+    journal.record(sample("host1", 1.0, 10.0, 5.0))
+    keep(journal, JournalSettings(), T0 + 2.0)
+    journal.record(sample("host1", 3.0, 30.0, 5.0), sample("host1", 61.0, 50.0, 5.0))
+    keep(journal, JournalSettings(), T0 + 62.0)
+    keep(journal, JournalSettings(), T0 + 63.0)
+    assert journal.history("web", T0, 60.0, until_unix_s=T0 + 120.0).nodes["host1"].rps == [20.0, 50.0]
+    assert journal.history("web", T0, 3600.0, until_unix_s=T0 + 3600.0).nodes["host1"].rps == [30.0]
+
+
+def test_a_node_whose_clock_is_off_is_rolled_up_by_its_own_clock(journal: Journal) -> None:
+    journal.record(sample("behind", -7200.0, 10.0, 5.0), sample("ahead", 7200.0, 20.0, 5.0))
+    keep(journal, JournalSettings(), T0)
+    nodes = journal.history("web", T0 - 7200.0, 60.0, until_unix_s=T0 + 7260.0).nodes
+    assert (nodes["behind"].rps[0], nodes["ahead"].rps[-1]) == (10.0, 20.0)
+
+
+def test_everything_goes_at_its_age_and_changes_stay(journal: Journal) -> None:
+    verdict = Verdict(1, "host1", "web", T0, "interference", T0, 0.5, ["why"], "thresholds")
+    change = Change(1, "id1", "web", T0, "weight", "s1", 100, 0, "noise", "test", True)
+    journal.record(sample("host1", 0.0, 10.0, 5.0), cycle(0.0, 100), verdict, change)
+    keep(journal, JournalSettings(keep_samples_h=1.0), T0 + 3601.0)
+    assert journal.history("web", T0, 1.0, until_unix_s=T0 + 1.0).nodes == {}
+    assert [span.node for span in journal.states("web", T0 - 1.0)] == ["host1"], "an episode lives as long as minutes"
+    assert keep(journal, JournalSettings(keep_minutes_d=1.0), T0 + DAY_S + 3601.0) == 4, "a minute and an hour of each"
+    assert journal.states("web", T0 - 1.0) == []
+    with sqlite3.connect(journal.path) as database:
+        assert database.execute("SELECT count(*) FROM nodes").fetchone() == (0,)
+    assert [kept.id for kept in journal.changes()] == ["id1"]
+
+
+@pytest.mark.parametrize("full_disk", [False, True])
+def test_a_journal_that_is_too_large_loses_its_oldest_samples_first(journal: Journal, full_disk: bool) -> None:
+    for first in range(0, 90_000, 10_000):
+        journal.record(*(sample(f"host{at % 10}", float(at // 10), 10.0, 5.0) for at in range(first, first + 10_000)))
+    limit = JournalSettings() if full_disk else JournalSettings(max_mb=10.0)
+
+    def free_bytes(path: Path) -> int:
+        """A disk of 11 MB, of which a megabyte is to be left."""
+        return int(11e6) - path.stat().st_size if full_disk else 10**12
+
+    before = journal.used_bytes()
+    keep(journal, JournalSettings(), T0 + 9000.0)
+    minutes = journal.history("web", T0, 60.0, until_unix_s=T0 + 9000.0).nodes
+    assert before < 10e6, "the made data fits"
+    with sqlite3.connect(journal.path) as database:
+        database.execute("CREATE TABLE ballast (x)")
+        database.execute("INSERT INTO ballast VALUES (zeroblob(?))", (int(10e6 - 0.4 * before),))
+    keep(journal, msgspec.structs.replace(limit, min_free_mb=1.0), T0 + 9000.0, free_bytes)
+    assert journal.used_bytes() <= 10e6
+    raw = journal.history("web", T0, 1.0, until_unix_s=T0 + 9000.0).nodes["host0"].rps
+    assert raw[0] is None
+    assert raw[-1] == 10.0
+    assert journal.history("web", T0, 60.0, until_unix_s=T0 + 9000.0).nodes == minutes
+
+
+def test_history_of_some_nodes_reads_no_others(journal: Journal) -> None:
+    journal.record(sample("host1", 0.0, 1.0, 5.0), sample("host2", 0.0, 2.0, 5.0), cycle(0.0, 100))
+    nodes = journal.history("web", T0, 1.0, until_unix_s=T0 + 1.0, servers={"s1": "host1"}, nodes=["host1"]).nodes
+    assert {name: (series.rps, series.weight) for name, series in nodes.items()} == {"host1": ([1.0], [100.0])}
+
+
+def test_queries_of_long_times_walk_no_table_from_end_to_end(journal: Journal) -> None:
+    """With 300 servers and 90 days a scan of the roll-ups would take seconds."""
+    where = {"pool": "web", "since": 0, "until": 1, "step": 60, "tier": 60, "nodes": None, "servers": None, "held": 1}
+    with sqlite3.connect(journal.path) as database:
+        for query in (schema.ROLLED_HISTORY, schema.ROLLED_WEIGHTS, schema.HISTORY):
+            plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {query}", where)]
+            big = [line for line in plan if "rolled" in line or "samples" in line]
+            assert big, plan
+            assert all(line.startswith("SEARCH") for line in big), plan
+
+
+def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = journal_path(tmp_path)
+    with sqlite3.connect(path) as database:
+        for statement in STEPS[0]:
+            database.execute(statement)
+        database.execute("PRAGMA user_version=1")
+        database.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+    with Journal.open(path, clock=lambda: T0) as journal:
+        journal.record(sample("host1", 0.0, 1.0, 5.0))
+        keep(journal, JournalSettings(), T0)
+        assert journal.history("web", T0, 60.0, until_unix_s=T0 + 60.0).nodes["host1"].rps == [1.0]

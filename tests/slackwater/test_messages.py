@@ -1,0 +1,154 @@
+"""The messages: golden examples, schema files, what is tolerated and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from slackwater import messages
+from slackwater.messages import KINDS, MessageError, decode, encode, is_name
+from tests.support.paths import ROOT
+
+EXAMPLES = sorted((ROOT / "schema/examples").glob("*.json"))
+BAD_NAMES = ["", "a;b", "a b", "a\nb", "a\n", "\na", "a..b", ".a", "a.", ":a", "*", ">", "a/b", "é", "a\x00", "a" * 129]
+GOOD_NAMES = ["web1", "web-1.example.com", "n_1", "10.0.0.1:80", "-x", "a" * 128]
+
+
+def kind_of(path: Path) -> str:
+    return path.name.partition("-")[0]
+
+
+def golden(kind: str) -> dict[str, Any]:
+    path = next(path for path in EXAMPLES if kind_of(path) == kind)
+    return dict(json.loads(path.read_text()))
+
+
+def validator(kind: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((ROOT / f"schema/{kind}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_every_kind_has_an_example() -> None:
+    assert {kind_of(path) for path in EXAMPLES} == set(KINDS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_golden_example_follows_its_schema_and_round_trips(path: Path) -> None:
+    text = path.read_text()
+    validator(kind_of(path)).validate(json.loads(text))
+    message = decode(kind_of(path), text)
+    assert isinstance(message, KINDS[kind_of(path)])
+    assert json.loads(encode(message)) == json.loads(text)
+
+
+def test_whole_numbers_stay_whole() -> None:
+    """A knob's value of 8 must not come back as 8.0: the other language tells them apart."""
+    order = {**golden("order"), "value": 8}
+    assert b'"value":8,' in encode(decode("order", json.dumps(order)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_fields_are_tolerated(kind: str) -> None:
+    newer = {**golden(kind), "of_the_future": {"x": 1}}
+    validator(kind).validate(newer)
+    assert decode(kind, json.dumps(newer)) == decode(kind, json.dumps(golden(kind)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "named"),
+    [
+        ("sample", "seq", "3", "$.seq"),
+        ("sample", "seq", -1, "$.seq"),
+        ("sample", "cpu", {"scope": "system", "utilisation": "full"}, "$.cpu.utilisation"),
+        ("sample", "cpu", {"scope": "galaxy"}, "$.cpu.scope"),
+        ("sample", "cpu", {"scope": "system", "steal": 1.2}, "$.cpu.steal"),
+        ("sample", "traffic", {"in_flight": -1}, "$.traffic.in_flight"),
+        ("sample", "absent", {"cpu": None}, "$.absent"),
+        ("verdict", "state", "nervous", "$.state"),
+        ("verdict", "severity", 1.5, "$.severity"),
+        ("verdict", "path", "because", "$.path"),
+        ("order", "lease_s", 0, "$.lease_s"),
+        ("change", "applied", "yes", "$.applied"),
+        ("cycle", "servers", [{"server": "a"}], "$.servers[0]"),
+        ("cycle", "weights_mean", "luck", "$.weights_mean"),
+    ],
+)
+def test_wrong_value_is_refused_with_the_fields_name(kind: str, field: str, value: object, named: str) -> None:
+    wrong = {**golden(kind), field: value}
+    assert not validator(kind).is_valid(wrong)
+    with pytest.raises(MessageError) as refusal:
+        decode(kind, json.dumps(wrong))
+    assert str(refusal.value).startswith(f"{kind}: ")
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_field_is_refused_with_its_name(kind: str) -> None:
+    less = golden(kind)
+    del less["pool"]
+    assert not validator(kind).is_valid(less)
+    with pytest.raises(MessageError, match="`pool`"):
+        decode(kind, json.dumps(less))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"v": 1e999}'])
+def test_what_is_no_message_is_a_message_error(data: bytes) -> None:
+    with pytest.raises(MessageError, match=r"^sample: "):
+        decode("sample", data)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize(("kind", "field"), [("sample", "node"), ("sample", "pool"), ("verdict", "node")])
+def test_name_that_could_start_another_command_is_refused(kind: str, field: str, name: str) -> None:
+    assert not is_name(name)
+    wrong = {**golden(kind), field: name}
+    assert not validator(kind).is_valid(wrong)
+    with pytest.raises(MessageError, match=rf"\$\.{field}"):
+        decode(kind, json.dumps(wrong))
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_usual_names_are_accepted(name: str) -> None:
+    assert is_name(name)
+    fine = {**golden("sample"), "node": name}
+    validator("sample").validate(fine)
+    decode("sample", json.dumps(fine))
+
+
+def test_messages_of_before_have_no_causes() -> None:
+    for kind in ("change", "cycle", "knobs", "sample"):
+        for path in EXAMPLES:
+            if kind_of(path) != kind:
+                continue
+            text = path.read_text()
+            old = json.loads(text)
+            old.pop("cause", None)
+            old.pop("absence_causes", None)
+            for part in [*old.get("servers", []), *old.get("knobs", [])]:
+                part.pop("cause", None)
+            assert b'"cause"' not in encode(decode(kind, json.dumps(old)))
+
+
+def test_a_cycle_of_before_leaves_open_what_weights_mean() -> None:
+    old = golden("cycle")
+    del old["weights_mean"]
+    found = decode("cycle", json.dumps(old))
+    assert isinstance(found, messages.Cycle)
+    assert found.weights_mean is None
+
+
+def test_absent_values_are_left_out_of_the_json() -> None:
+    sample = messages.Sample(1, "n", "p", 1.0, "boot", 0, 0.2, absent={"cpu": "no /proc"})
+    assert "cpu" not in json.loads(encode(sample))
+
+
+def test_schema_files_are_up_to_date() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools/schema.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

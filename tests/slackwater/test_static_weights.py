@@ -1,0 +1,128 @@
+"""What static weights would have given: from the first moments of an episode, while they were still in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lbengine.backends.haproxy.algorithms import known_effect
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
+from slackwater.views.percentile import pooled_ms
+from slackwater.views.static_weights import estimate_ms, first_change
+from slackwater.views.why import Story, episodes
+from tests.web.test_login import settings_in
+from web.episodes import EpisodePage, page
+
+T0 = 1_795_000_000.0
+"""The Sample that decided the episode of web1."""
+PERIOD_S = 0.2
+CALM = (2.0, 5.0, 9.0)
+SLOW = (30.0, 60.0, 90.0)
+DRAINED = (1.0, 2.0, 3.0)
+
+
+def samples(node: str, begin: float, end: float, rps: float, marks: tuple[float, float, float]) -> Iterator[Sample]:
+    """Every period in [begin, end), in seconds from `T0`."""
+    for number in range(round((end - begin) / PERIOD_S)):
+        at = T0 + begin + number * PERIOD_S
+        traffic = Traffic(rps=rps, rt_p50_ms=marks[0], rt_p95_ms=marks[1], rt_p99_ms=marks[2])
+        yield Sample(1, node, "web", at, "boot", number, PERIOD_S, Cpu("cgroup", 0.5), traffic=traffic)
+
+
+def cycle(at: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:
+    servers = [ServerState("web1", "UP", weight, 100, weight), ServerState("web2", "UP", other, 100, other)]
+    return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers, known_effect(balance))
+
+
+def verdicts(ended: float = 10.0) -> Iterator[Verdict]:
+    """The severity says that web1 lost far more than it could spare."""
+    yield Verdict(1, "web1", "web", T0 - 20.0, "calm", T0 - 20.0, 0.0, [], "m")
+    yield Verdict(1, "web1", "web", T0 + 0.1, "interference", T0, 0.95, ["run delay"], "m")
+    yield Verdict(1, "web1", "web", T0 + ended, "calm", T0 + ended, 0.0, [], "m")
+
+
+def an_episode(rps: float = 80.0, lowered: float | None = 0.02, balance: str = "roundrobin") -> list[Message]:
+    """web1 turns slow 0.4 s before it is judged so; then it gets hardly any requests, and answers those quickly."""
+    drained = 10.0 if lowered is None else 0.2
+    found: list[Message] = [*verdicts()]
+    found += samples("web1", -20.0, -0.2, rps, CALM)
+    found += samples("web1", -0.2, drained, rps, SLOW)
+    found += samples("web1", drained, 10.0, 1.0, DRAINED)
+    found += samples("web2", -20.0, 10.0, rps, CALM)
+    found += [cycle(at, 100, balance) for at in (-19.0, -10.0, -0.5)]
+    found += [cycle(lowered, 0, balance)] if lowered is not None else []
+    found += [cycle(at, 100 if lowered is None else 0, balance) for at in (5.0, 9.9)]
+    return found
+
+
+def shown(tmp_path: Path, messages: list[Message], now: float = 30.0) -> EpisodePage:
+    settings = settings_in(tmp_path)
+    with Journal.open(journal_path(tmp_path), clock=lambda: T0 + now) as journal:
+        journal.record(*messages)
+        told: Story = episodes(journal, "web", 0.0)[0]
+        return page(journal, settings, settings.pool[0], told, T0 + now)
+
+
+def test_the_first_moments_are_what_static_weights_give_whatever_the_severity_says(tmp_path: Path) -> None:
+    found = shown(tmp_path, an_episode())
+    half = pooled_ms([(1.0, *SLOW), (1.0, *CALM)], 0.95)
+    assert found.static_ms == pytest.approx(half, rel=0.05)
+    assert "32 requests" in found.static_note
+
+
+def test_servers_count_by_their_baselines_and_not_by_their_requests() -> None:
+    seen = {"web1": [(10.0, *SLOW)], "web2": [(90.0, *CALM)]}
+    assert estimate_ms(seen, {"web1": 50.0, "web2": 50.0}, 0.95) == pooled_ms([(1.0, *SLOW), (1.0, *CALM)], 0.95)
+    assert estimate_ms(seen, {"web1": 0.0, "web2": 100.0}, 0.95) == pooled_ms([(1.0, *CALM)], 0.95)
+    assert estimate_ms({"web1": [(10.0, *SLOW)]}, {"web1": 50.0, "web2": 50.0}, 0.95) is None
+
+
+def test_weights_that_were_never_lowered_need_no_estimate(tmp_path: Path) -> None:
+    found = shown(tmp_path, an_episode(lowered=None, balance="leastconn"))
+    assert found.users_static == found.users_during
+    assert found.static_is_measured
+
+
+def test_under_least_connections_there_is_none(tmp_path: Path) -> None:
+    found = shown(tmp_path, an_episode(balance="leastconn"))
+    assert found.static_ms is None
+    assert "under `leastconn` weights do not say how the requests are split" in found.static_note
+
+
+def test_a_handful_of_requests_is_no_estimate(tmp_path: Path) -> None:
+    found = shown(tmp_path, an_episode(rps=5.0))
+    assert found.static_ms is None
+    assert "only 2 requests" in found.static_note
+
+
+def test_weights_that_were_lowered_before_give_no_estimate(tmp_path: Path) -> None:
+    already = cycle(-0.45, 100, other=40)
+    found = shown(tmp_path, [one for one in an_episode() if not isinstance(one, Cycle)] + [already, cycle(0.02, 0)])
+    assert found.static_ms is None
+    assert "not all weights were at their baselines" in found.static_note
+
+
+def test_a_server_that_falls_behind_gives_no_estimate(tmp_path: Path) -> None:
+    messages: list[Message] = [one for one in an_episode() if not isinstance(one, Sample) or one.node == "web2"]
+    messages += samples("web1", -20.0, -0.2, 300.0, CALM)
+    messages += samples("web1", -0.2, 0.2, 90.0, SLOW)
+    found = shown(tmp_path, messages)
+    assert found.static_ms is None
+    assert "answered only 30% of its requests" in found.static_note
+
+
+def test_samples_that_are_no_longer_kept_give_no_estimate(tmp_path: Path) -> None:
+    found = shown(tmp_path, an_episode(), now=48 * 3600.0)
+    assert found.static_ms is None
+    assert "no longer kept" in found.static_note
+
+
+def test_the_first_difference_from_a_baseline_is_found(tmp_path: Path) -> None:
+    with Journal.open(journal_path(tmp_path), clock=lambda: T0 + 30.0) as journal:
+        journal.record(*an_episode(lowered=3.0))
+        history = journal.history("web", T0, 1.0, until_unix_s=T0 + 10.0)
+    assert first_change(history, {"web1": 100.0, "web2": 100.0}) == T0 + 3.0
+    assert first_change(history, {"web2": 100.0}) is None

@@ -1,0 +1,143 @@
+"""The story of an episode, as the journal has it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change, ChangeCause, Resource, State, Verdict
+from slackwater.views.why import Story, as_text, story
+
+NOW = time.time()
+
+
+def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
+    path = ["run delay 14.2x its calm baseline", "peers calm"] if state != "calm" else []
+    resource: Resource | None = ("unclear" if severity < 0.8 else "cpu") if state == "interference" else None
+    return Verdict(1, node, "web", NOW + at_s, state, NOW + since_s, severity, path, "thresholds", resource)
+
+
+def change(
+    what: str, before: float, after: float, at_s: float, why: str, target: str = "host1", applied: bool = True
+) -> Change:
+    return Change(1, f"{what}{at_s}", "web", NOW + at_s, what, target, before, after, why, "lbengine", applied)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    made = Journal.open(journal_path(tmp_path))
+    made.record(
+        verdict("interference", -400.0, -390.0, 0.5),
+        verdict("calm", -390.0, -100.0),
+        verdict("interference", -100.0, -99.0, 0.7),
+        verdict("interference", -100.0, -80.0, 0.82),
+        verdict("overload", -100.0, -80.0, 0.1, node="web2"),
+        verdict("calm", -80.0, -1.0),
+        change("weight", 100, 0, -399.0, "an earlier one"),
+        change("weight", 100, 0, -99.9, "optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1"),
+        change("weight", 100, 50, -99.0, "of another", target="host2"),
+        change("outcome", 38.8, 4.9, -89.0, "10 s after 100 -> 0: the pool's p95 38.8 -> 4.9 ms (5.1 predicted)"),
+        change("weight", 0, 2, -79.0, "calm"),
+        change("weight", 2, 40, -78.0, "calm"),
+        change("weight", 40, 100, -77.0, "calm"),
+        change("weight", 100, 90, -5.0, "much later"),
+    )
+    return made
+
+
+def told(journal: Journal) -> Story:
+    found = story(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
+    assert found is not None
+    return found
+
+
+def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) -> None:
+    found = told(journal)
+    assert found.state == "interference"
+    assert found.since_unix_s == pytest.approx(NOW - 100.0)
+    assert found.until_unix_s == pytest.approx(NOW - 80.0)
+    assert found.severity == 0.82
+    assert found.resource == "cpu", "unclear at first"
+    assert [made.after for made in found.changes] == [0, 4.9, 2, 40, 100]
+
+
+def test_an_episode_that_goes_on_says_what_holds_it_now(journal: Journal) -> None:
+    began = verdict("interference", -3.0, -3.0, 0.9)
+    held = msgspec.structs.replace(
+        began, time_unix_s=NOW - 0.5, path=["held: looks calm for 1.2 of 3.0 s", "before: run delay 14.2x"], shown=False
+    )
+    journal.record(began, held)
+    found = told(journal)
+    assert found.path == began.path
+    assert found.now == "held: looks calm for 1.2 of 3.0 s"
+    lines = as_text(found).splitlines()
+    assert lines[1:4] == [*(f"  because {line}" for line in began.path), "  now: held: looks calm for 1.2 of 3.0 s"]
+
+
+def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
+    lines = as_text(told(journal)).splitlines()
+    assert lines[0].startswith("web1 (web): interference (cpu) since ")
+    assert "20.0 s, 82% of its capacity lost" in lines[0]
+    assert lines[1:3] == ["  because run delay 14.2x its calm baseline", "  because peers calm"]
+    assert "host1 weight 100 -> 0: optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1 (by lbengine)" in lines[3]
+    assert lines[4].endswith("10 s after 100 -> 0: the pool's p95 38.8 -> 4.9 ms (5.1 predicted)")
+    assert "host1 weight 0 -> 100: calm" in lines[5]
+    assert len(lines) == 6
+
+
+def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
+    with Journal.open(journal_path(tmp_path)) as made:
+        made.record(verdict("interference", -10.0, -1.0, 0.5))
+        made.record(change("weight", 100, 0, -9.0, "because", target="web1", applied=False))
+        found = story(made, "web", "web1", {}, NOW)
+    assert found is not None
+    assert found.until_unix_s is None
+    assert "it goes on" in as_text(found)
+    assert "would have: web1 weight 100 -> 0" in as_text(found)
+
+
+def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
+    assert story(journal, "web", "web9", {}, NOW) is None
+
+
+def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: Journal, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'state_dir = "{tmp_path}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/none"\n'
+        'servers = { host1 = "web1" }\n'
+    )
+    journal.close()
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "slackwater.cli.main", "why", *arguments, "--config", str(config)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "host1 weight 100 -> 0" in run("web1")
+    assert run("host1") == run("web1")
+    assert json.loads(run("web1", "--json"))["severity"] == 0.82
+    assert run("web9") == "web9 (web): no episode within a week\n"
+    assert run("web9", "--json") == "null\n"
+
+
+def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: Journal) -> None:
+    def of_retune(id_: str, at_s: float, what: str, why: str, by: str, cause: ChangeCause, follows: str = "") -> Change:
+        return Change(1, id_, "web", NOW + at_s, what, "web1", 4, 16, why, by, True, follows=follows, cause=cause)
+
+    journal.record(
+        of_retune("o1", -70.0, "order php_fpm.max_children", "for 60 s: run delay", "retune", "second_stage"),
+        of_retune("c1", -69.0, "php_fpm.max_children", "run delay; 16 processes", "wsengine", "ordered", "o1"),
+        of_retune("o2", -50.0, "order php_fpm.max_children", "for 60 s: once more: run delay", "retune", "renewed"),
+        of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune", "second_stage"),
+    )
+    text = as_text(told(journal))
+    assert "web1 php_fpm.max_children 4 -> 16: run delay; 16 processes (by wsengine)" in text
+    assert text.count("php_fpm.max_children") == 1
+    assert "web1 order cpu.frequency" in text, "an Order that nobody answered is told"
+    assert text.endswith("Orders were renewed 1 times")

@@ -1,0 +1,65 @@
+"""The detector's state machine of a single node. For tests only: the detector steps all nodes at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.classify.episodes import CODES, STATES, STRONG, StateMachines
+from slackwater.messages import State
+
+
+@dataclass
+class Status:
+    """What a step made of the node."""
+
+    state: State
+    since_unix_s: float
+    episode: int
+    said: str
+    began: bool
+    waits: bool
+
+
+class OneMachine:
+    """One slot of `StateMachines`."""
+
+    def __init__(self, calm_dwell_s: float, now_s: float, label_unix_s: float) -> None:
+        self.machines = StateMachines(calm_dwell_s)
+        self.machines.resize(1)
+        self.machines.welcome(0, now_s, label_unix_s)
+
+    @property
+    def state(self) -> State:
+        return STATES[int(self.machines.state[0])]
+
+    def step(
+        self,
+        now_s: float,
+        label_unix_s: float,
+        seen: State,
+        *,
+        strength: int = STRONG,
+        wary: bool = False,
+        thin: bool = False,
+        residual: str = "",
+        answered: bool = False,
+    ) -> Status:
+        """Takes one tick in; `residual` is what shows, in words."""
+        steps = self.machines.step(
+            np.array([0]),
+            now_s,
+            np.array([label_unix_s]),
+            np.array([CODES[seen]]),
+            strength=np.array([strength]),
+            wary=np.array([wary]),
+            thin=np.array([thin]),
+            residual=np.array([bool(residual)]),
+            answered=np.array([answered]),
+        )
+        said = steps.said(0, lambda _: residual)
+        state = STATES[int(steps.state[0])]
+        return Status(
+            state, float(steps.since_unix_s[0]), int(steps.episode[0]), said, bool(steps.began[0]), bool(steps.waits[0])
+        )

@@ -1,0 +1,177 @@
+"""A pool simulated tick by tick: noise goes on and off, the detector's state machines judge, lbengine decides."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.baseline import Baseline
+from lbengine.decision.decide import View, decide
+from lbengine.decision.ramp import Position
+from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.messages import State, Verdict
+from tests.support.one_machine import OneMachine
+
+TICK_S = 0.2
+CALM_RPS, NOISY_RPS = 300.0, 60.0
+SHOWS_ON_IDLE = 0.35
+"""Share of the ticks in which a neighbour shows on a server without requests."""
+FOLLOWS = 0.4
+"""How fast the severity of an episode follows its ticks, as in detector/estimator.py."""
+Noise = Callable[[int, float], bool]
+"""Is there noise beside this server at this time?"""
+Rate = Callable[[float], float]
+"""Requests per second that the pool gets at this time."""
+
+
+@dataclass
+class Tick:
+    """What stood at the end of a tick."""
+
+    at_s: float
+    noisy: list[bool]
+    states: list[str]
+    weights: list[int]
+    utilisation: list[float]
+
+
+def simulate(
+    noise: Noise,
+    *,
+    servers: int,
+    seconds: float,
+    total_rps: float | Rate,
+    balance: str = "roundrobin",
+    seed: int = 1,
+    down: Noise = lambda server, at_s: False,  # noqa: ARG005
+) -> list[Tick]:
+    """Runs it with default settings. A slow server's capacity is known within 10%, a calm one's within 2%.
+
+    As the detector's does, a severity follows the ticks with requests, and without them can only rise. `down`: the
+    server takes no requests then.
+    """
+    chance = random.Random(seed)
+    names = [f"host{n + 1}" for n in range(servers)]
+    machines = {name: OneMachine(2.0, 0.0, 0.0) for name in names}
+    positions = {name: Position(100) for name in names}
+    baselines = {name: Baseline(100, 100) for name in names}
+    pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
+    severity = dict.fromkeys(names, 0.0)
+    trace = []
+    panicked_s = None
+    for number in range(int(seconds / TICK_S)):
+        now_s = number * TICK_S
+        noisy = [noise(n, now_s) for n in range(servers)]
+        offered_rps = total_rps(now_s) if callable(total_rps) else total_rps
+        up = [not down(n, now_s) for n in range(servers)]
+        rates = share(balance, [positions[name].weight * up[n] for n, name in enumerate(names)], offered_rps)
+        verdicts = {}
+        for n, name in enumerate(names):
+            idle = rates[n] < 1.0
+            shows = noisy[n] and (not idle or chance.random() < SHOWS_ON_IDLE)
+            seen: State = "interference" if noisy[n] and not idle else "calm"
+            status = machines[name].step(now_s, now_s, seen, thin=idle, residual="the probe" if shows and idle else "")
+            slow = status.state == "interference"
+            severity[name] = follow(severity[name], shows, idle) if slow else 0.0
+            wavers = chance.uniform(0.9, 1.1) if slow else chance.uniform(0.98, 1.02)
+            verdicts[name] = Verdict(
+                v=1,
+                node=name,
+                pool="web",
+                time_unix_s=now_s,
+                state=status.state,
+                since_unix_s=0.0,
+                severity=severity[name],
+                path=["simulated"],
+                model="simulated",
+                capacity_rps=CALM_RPS * (1.0 - severity[name]) * wavers,
+                rps=rates[n],
+                shown=not status.waits,
+            )
+        shown = tuple(
+            Server(name, "UP", up[n], False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")
+            for n, name in enumerate(names)
+        )
+        decisions = decide(
+            View(
+                snapshot=Snapshot(1, 1, 1, "2.6", False, balance, "", shown),
+                baselines=baselines,
+                positions=positions,
+                yielded=frozenset(),
+                verdicts=verdicts,
+                waiting=False,
+                rates=dict(zip(names, rates, strict=True)),
+                total_rps=offered_rps,
+                now_s=now_s,
+                panicked_s=panicked_s,
+            ),
+            pool,
+            settings,
+        )
+        panicked_s = now_s if decisions.panic else panicked_s
+        positions |= {name: decision.position for name, decision in decisions.servers.items()}
+        weights = [positions[name].weight for name in names]
+        rates = share(balance, [weight * up[n] for n, weight in enumerate(weights)], offered_rps)
+        full = [NOISY_RPS if loud else CALM_RPS for loud in noisy]
+        trace.append(
+            Tick(
+                now_s,
+                noisy,
+                [machines[name].state for name in names],
+                weights,
+                [rate / mu for rate, mu in zip(rates, full, strict=True)],
+            )
+        )
+    return trace
+
+
+def follow(severity: float, shows: bool, idle: bool) -> float:
+    """The next severity of a server in an episode."""
+    now = 1.0 - NOISY_RPS / CALM_RPS if shows else 0.0
+    if severity == 0.0:
+        return now
+    return severity if idle and now <= severity else severity + FOLLOWS * (now - severity)
+
+
+def share(balance: str, weights: Sequence[int], total_rps: float) -> list[float]:
+    """Rates by weight; under least connections servers with a weight share evenly, as they do when idle."""
+    parts = [float(weight > 0) if balance == "leastconn" else float(weight) for weight in weights]
+    return [total_rps * part / max(sum(parts), 1.0) for part in parts]
+
+
+def falls(trace: Sequence[Tick], server: int, least: int = 10) -> int:
+    """How often the server's weight went down by `least` or more from where it had last climbed to."""
+    count, top, falling = 0, trace[0].weights[server], False
+    bottom = top
+    for tick in trace:
+        weight = tick.weights[server]
+        if not falling:
+            top = max(top, weight)
+            if top - weight >= least:
+                count, falling, bottom = count + 1, True, weight
+        else:
+            bottom = min(bottom, weight)
+            if weight - bottom >= least:
+                falling, top = False, weight
+    return count
+
+
+def onsets(trace: Sequence[Tick], server: int) -> int:
+    """How often noise began beside the server."""
+    before = [False, *(tick.noisy[server] for tick in trace)]
+    return sum(now and not was for was, now in itertools.pairwise(before))
+
+
+def as_text(trace: Sequence[Tick]) -> str:
+    """A line for each tick on which something changed: time, noise (`*`), weights."""
+    lines, last = [], None
+    for tick in trace:
+        shown = (tick.noisy, tick.weights)
+        if shown != last:
+            cells = (f"{weight}{'*' if loud else ''}" for weight, loud in zip(tick.weights, tick.noisy, strict=True))
+            lines.append(f"{tick.at_s:6.1f} " + " ".join(f"{cell:>5}" for cell in cells))
+        last = shown
+    return "\n".join(lines) + "\n"

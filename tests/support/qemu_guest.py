@@ -1,0 +1,127 @@
+"""Guests that the tests boot: Debian's kernels in QEMU's software emulation, which needs no rights and no particular
+processor."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.cluster.paths import DEBIAN
+
+QEMU = shutil.which("qemu-system-x86_64")
+BUSYBOX = DEBIAN / "bin/busybox"
+KERNEL_LINE = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check random.trust_cpu=on"
+BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
+LAST_LINES = 60
+LIBC = ctypes.CDLL(None)
+
+
+def kernel() -> Path | None:
+    """The newest cloud kernel that was unpacked."""
+    found = sorted((DEBIAN / "boot").glob("vmlinuz-*-cloud-amd64"))
+    return found[-1] if found else None
+
+
+def missing() -> list[str]:
+    """What keeps a guest of this kind from being started here."""
+    there = {"qemu-system-x86_64": QEMU, "busybox-static": BUSYBOX.exists(), "linux-image-cloud-amd64": kernel()}
+    return [name for name, found in there.items() if not found]
+
+
+def modules(*wanted: str) -> list[Path]:
+    """The files of these modules of the kernel, each after those that it depends on."""
+    vmlinuz = kernel()
+    assert vmlinuz is not None
+    folder = DEBIAN / "lib/modules" / vmlinuz.name.removeprefix("vmlinuz-")
+    files = {path.stem.replace("-", "_"): path for path in folder.rglob("*.ko")}
+    ordered: dict[Path, None] = {}
+
+    def add(name: str) -> None:
+        path = files[name.replace("-", "_")]
+        told = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
+        for other in told[1].decode().split(",") if told else ():
+            if other:
+                add(other)
+        ordered[path] = None
+
+    for name in wanted:
+        add(name)
+    return list(ordered)
+
+
+def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
+    """A cpio archive ("newc", as the kernel unpacks it) of names, each with its mode and contents."""
+    parts: list[bytes] = []
+    for number, (name, (mode, contents)) in enumerate([*files.items(), ("TRAILER!!!", (0, b""))], 1):
+        encoded = name.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(contents), 0, 0, 0, 0, len(encoded), 0)
+        head = b"070701" + b"".join(b"%08x" % field for field in fields) + encoded
+        for block in (head, contents):
+            parts.append(block + b"\0" * (-len(block) % 4))
+    return b"".join(parts)
+
+
+def files_below(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything below a folder, for `archive`."""
+    files: dict[str, tuple[int, bytes]] = {}
+    for path in sorted(folder.rglob("*")):
+        contents = b""
+        if path.is_symlink():
+            contents = os.fsencode(path.readlink())
+        elif path.is_file():
+            contents = path.read_bytes()
+        files[str(path.relative_to(folder))] = (path.lstat().st_mode, contents)
+    return files
+
+
+def root_files(init: str, drivers: Sequence[Path]) -> dict[str, tuple[int, bytes]]:
+    """What every root in memory has: folders to mount on, busybox, `init`, modules and the order to load them in."""
+    files: dict[str, tuple[int, bytes]] = dict.fromkeys(("bin", "proc", "sys", "dev", "modules"), (0o040755, b""))
+    files["bin/busybox"] = (0o100755, BUSYBOX.read_bytes())
+    files["bin/sh"] = (0o120777, b"busybox")
+    files["init"] = (0o100755, init.encode())
+    files["modules/order"] = (0o100644, "".join(f"{path.stem}\n" for path in drivers).encode())
+    return files | {f"modules/{path.name}": (0o100644, path.read_bytes()) for path in drivers}
+
+
+def command(initrd: Path, more: Sequence[str], *, line: str, cpu: str, cpus: int, memory_mib: int) -> list[str]:
+    """Starts an x86-64 guest; `line` comes behind the kernel's usual command line."""
+    assert QEMU is not None
+    return [
+        *(QEMU, "-L", str(DEBIAN / "usr/share/qemu"), "-L", str(DEBIAN / "usr/share/seabios"), *BARE),
+        *("-M", "q35", "-accel", "tcg", "-cpu", cpu, "-smp", str(cpus), "-m", str(memory_mib)),
+        *("-kernel", str(kernel()), "-initrd", str(initrd), "-append", f"{KERNEL_LINE} {line}", *more),
+    ]
+
+
+def start(argv: Sequence[str | Path], *, stdin: int = subprocess.DEVNULL, **how: Any) -> subprocess.Popen[bytes]:
+    """Starts a program that doesn't outlive the tests, even where these are killed, and hears no Ctrl-C."""
+    parent_dies = 1  # PR_SET_PDEATHSIG
+    return subprocess.Popen(
+        argv, stdin=stdin, start_new_session=True, preexec_fn=lambda: LIBC.prctl(parent_dies, 9), **how
+    )
+
+
+def last_lines(said: str) -> str:
+    return "\n".join(said.splitlines()[-LAST_LINES:])
+
+
+def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
+    """What a guest says until it powers itself off. Fails the test, with the last lines, where `mark` isn't said."""
+    process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    how = "ended"
+    try:
+        out, errors = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        how = f"did not end within {within_s:g} s"
+        process.kill()
+        out, errors = process.communicate()
+    said = out.decode(errors="replace").replace("\r", "")
+    assert mark in said, f"the guest {how} without `{mark}`:\n{last_lines(said + errors.decode(errors='replace'))}"
+    return said

@@ -1,0 +1,130 @@
+"""The second stage whole: `slackwater serve` with all its children, a real HAProxy, nats-server and wsengine.
+
+Only the nodes are made up: Samples of `web1`, which has the wsengine and can have a neighbour, and of two calm peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slackwater.bus.bus import Bus, BusError
+from slackwater.journal.journal import Journal, JournalError, journal_path
+from tests.slackwater.test_serve import Site, until
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy
+from tests.support.real_wsengine import wait_for
+from tests.support.synthetic_cluster import PERIOD_S, Cluster
+from tests.wsengine.test_wsengine import BY_HAND, Scene
+
+NODES = ("web1", "host2", "host3")
+TURNED = "threads 16;\n"
+"""What the wsengine's file says when web1 is retuned; `BY_HAND` is what it says without us."""
+STARTED_WITHIN_S = 180.0
+SETTINGS = """\
+servers = {{ host1 = "web1" }}
+[retune]
+mode = "{mode}"
+order_key = "{key}"
+long_after_s = 2
+leave_after_s = 1
+lease_s = {lease_s}
+drain_s = 1
+reload_min_interval_s = 0
+"""
+
+
+class Nodes:
+    """Their monitors, on a bus that may go away. web1 has a neighbour while `loud`."""
+
+    def __init__(self, url: str) -> None:
+        self.loud = False
+        self._url = url
+        self._cluster = Cluster(NODES, seed=7)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+
+    async def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                bus = await Bus.connect(self._url, "made-up-nodes", wait_s=1.0)
+            except BusError:
+                continue
+            while bus.connected and not self._end.is_set():
+                self._cluster.hosts["web1"].neighbour = 0.9 if self.loud else 0.0
+                for node in NODES:
+                    sample = self._cluster.sample(node, 0.0)
+                    sample.time_unix_s = time.time()
+                    await bus.publish(sample)
+                await asyncio.sleep(PERIOD_S)
+            await bus.close()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class Whole(Site):
+    """Everything, on the bus that the wsengine's scene has."""
+
+    def __init__(self, folder: Path, balancer: RealHAProxy) -> None:
+        self.scene = Scene(folder)
+        super().__init__(folder, balancer)
+        self.nodes = Nodes(self.scene.nats.url)
+        self.serving: subprocess.Popen[bytes] | None = None
+
+    def begin(self, mode: str, lease_s: float = 6.0) -> None:
+        """Starts `serve`, and a neighbour beside web1 once all nodes are known to be calm."""
+        self.write(bus=f'url = "{self.scene.nats.url}"')
+        with self.config.open("a") as file:
+            file.write(SETTINGS.format(mode=mode, key=self.scene.private, lease_s=lease_s))
+        self.serving = self.serve()
+        wait_for(lambda: self.states() == ["calm"] * 3, "three calm nodes", STARTED_WITHIN_S)
+        self.nodes.loud = True
+
+    def states(self) -> list[str]:
+        try:
+            with Journal.open(journal_path(self.state), read_only=True) as journal:
+                return [verdict.state for verdict in journal.latest_verdicts("web").values()]
+        except JournalError:  # it is being made
+            return []
+
+    def wait_until_turned(self) -> None:
+        until(lambda: self.scene.text() == TURNED, "the knob is turned")
+
+    def kill(self, what: str) -> None:
+        """`controller` with all its children, `bus`, or `wsengine`, which its service manager starts again at once."""
+        if what == "controller":
+            assert self.serving is not None
+            self.serving.kill()
+            self.serving.wait()
+        elif what == "bus":
+            self.scene.nats.kill()
+        else:
+            self.scene.engine.end(signal.SIGKILL)
+            self.scene.engine.spawn()
+
+    def clean(self) -> None:
+        super().clean()
+        self.nodes.close()
+        self.scene.close()
+
+
+@contextmanager
+def whole_site(folder: Path) -> Iterator[Whole]:
+    """It is there, and nothing of it after the block; `begin` starts the controller."""
+    with haproxy(backend([1, 2, 3])) as balancer:
+        whole = Whole(folder, balancer)
+        try:
+            yield whole
+        finally:
+            whole.clean()
+
+
+__all__ = ["BY_HAND", "TURNED", "Whole", "whole_site"]

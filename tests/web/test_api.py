@@ -1,0 +1,211 @@
+"""The API as its description says it, asked by schemathesis; `/metrics` and its users; the audit log's files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import schemathesis
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, settings
+from prometheus_client.parser import text_string_to_metric_families
+from schemathesis.checks import load_all_checks
+
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change
+from tests.support.paths import ROOT
+from tests.web.test_login import settings_in
+from tests.web.test_web import MARKUP, T0, Clock, story
+from web import create_app
+from web.openapi import description
+from web.users import Users
+
+MONITORING = ROOT / "web/monitoring"
+STATE: list[Users] = []
+load_all_checks()
+api = schemathesis.openapi.from_dict(description())
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+    folder = tmp_path_factory.mktemp("state")
+    STATE[:] = [Users(folder)]
+    with Journal.open(journal_path(folder), clock=Clock()) as journal:
+        journal.record(*story())
+        yield create_app(settings_in(folder), clock=Clock(), ask=lambda *_: "done").test_client()
+
+
+@pytest.fixture(scope="module")
+def bearer(client: FlaskClient) -> dict[str, str]:  # noqa: ARG001 - it makes the folder
+    return {"Authorization": f"Bearer {STATE[0].add_token('schemathesis', 'operator')}"}
+
+
+@api.parametrize()
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_as_described(
+    case: schemathesis.Case[Any], client: FlaskClient, bearer: dict[str, str]
+) -> None:
+    response = case.call(app=client.application, base_url="http://localhost", headers=bearer)
+    case.validate_response(response)
+
+
+def test_the_description_is_served(client: FlaskClient) -> None:
+    assert client.get("/api/v1/openapi.json").json == json.loads(msgspec.json.encode(description()))
+
+
+def test_every_route_of_the_api_is_described(client: FlaskClient) -> None:
+    rules = {rule.rule.replace("<", "{").replace(">", "}") for rule in client.application.url_map.iter_rules()}
+    served = {rule for rule in rules if rule.startswith("/api/v1/")} - {"/api/v1/openapi.json"}
+    assert served == set(description()["paths"])
+
+
+# --- for the site's own monitoring
+
+
+def metrics(client: FlaskClient) -> dict[str, list[Any]]:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    found: dict[str, list[Any]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        found.setdefault(family.name, []).extend(family.samples)
+        for one in family.samples:
+            found.setdefault(one.name, []).append(one)
+    return found
+
+
+def test_metrics_tell_states_weights_ages_and_changes(client: FlaskClient) -> None:
+    found = metrics(client)
+    on = {sample.labels["node"]: sample.labels["state"] for sample in found["slackwater_node_state"] if sample.value}
+    assert on == {"web1": "interference", "web2": "calm"}
+    assert {one.labels["node"]: one.value for one in found["slackwater_server_weight"]} == {"web1": 0.0, "web2": 100.0}
+    assert found["slackwater_pool_acting"][0].value == 1.0
+    assert found["slackwater_lease_valid"][0].value == 1.0
+    assert found["slackwater_cycle_age_seconds"][0].value == 0.0
+    assert found["slackwater_changes_total"][0].value == 1.0
+    (reason, *_) = found["slackwater_changes_last_hour"]
+    assert reason.labels == {"pool": "web", "what": "weight", "reason": "interference", "applied": "true"}
+    assert {one.labels["quantile"]: one.value for one in found["slackwater_decision_latency_seconds"]} == {
+        "0.5": 0.0,
+        "0.95": 0.0,
+    }
+
+
+def test_metrics_of_a_silent_controller_say_so(tmp_path: Path) -> None:
+    clock = Clock()
+    client = create_app(settings_in(tmp_path), clock=clock).test_client()
+    assert metrics(client)["slackwater_journal_readable"][0].value == 0.0
+    with Journal.open(journal_path(tmp_path), clock=clock) as journal:
+        journal.record(*story())
+    clock.now_unix_s += 60.0
+    found = metrics(client)
+    assert found["slackwater_pool_stale"][0].value == 1.0
+    assert found["slackwater_lease_valid"][0].value == 0.0
+    assert found["slackwater_cycle_age_seconds"][0].value == 60.0
+    assert not any(sample.value for sample in found["slackwater_node_state"] if sample.labels["state"] != "unknown")
+
+
+def expressions(found: Any) -> Iterator[str]:
+    """Every PromQL expression in a JSON of Grafana."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            if key in ("expr", "query", "definition") and isinstance(value, str) and value != "prometheus":
+                yield value
+            else:
+                yield from expressions(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from expressions(value)
+
+
+def test_grafana_and_the_alerts_ask_for_metrics_that_there_are(client: FlaskClient) -> None:
+    import yaml  # type: ignore[import-untyped]
+
+    source = (ROOT / "web/metrics.py").read_text()
+    known = {
+        f"{name}_total" if name == "slackwater_changes" else name for name in re.findall(r'"(slackwater_\w+)"', source)
+    }
+    assert known >= {name for name in metrics(client) if name.startswith("slackwater_")} - {"slackwater_changes"}
+    dashboard = json.loads((MONITORING / "grafana.json").read_text())
+    alerts = yaml.safe_load((MONITORING / "alerts.yml").read_text())
+    asked = list(expressions(dashboard)) + list(expressions(alerts))
+    assert len(asked) > 15
+    for expression in asked:
+        names = set(re.findall(r"slackwater_\w+", expression))
+        assert names, expression
+        assert names <= known, f"{expression}: {names - known}"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not in PATH; `make setup` brings it")
+def test_promtool_takes_the_alerts_and_they_fire_when_they_should() -> None:
+    for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
+        done = subprocess.run(["promtool", *command], cwd=MONITORING, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- the audit log
+
+
+def test_the_audit_log_as_csv_runs_no_formula_and_loses_nothing(tmp_path: Path) -> None:
+    change = Change(1, "c9", "web", T0, "weight", "web1", 100, 0, '=cmd("x"),\nsecond line', MARKUP, True)
+    with Journal.open(journal_path(tmp_path)) as journal:
+        journal.record(change)
+    client = create_app(settings_in(tmp_path), clock=Clock()).test_client()
+    answer = client.get("/api/v1/changes.csv")
+    assert answer.mimetype == "text/csv"
+    (row,) = csv.DictReader(io.StringIO(answer.text, newline=""))
+    assert row["why"] == "'" + change.why
+    assert (row["before"], row["after"], row["by"], row["rt_p95_ms"]) == ("100", "0", MARKUP, "")
+    found = client.get("/api/v1/changes").json
+    assert found is not None
+    assert found["changes"][0]["why"] == change.why
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("", ["c3", "c2", "c1"]),
+        ("?what=pause", ["c2"]),
+        ("?target=web1", ["c1"]),
+        ("?pool=other", ["c3"]),
+        ("?q=DEPLOY", ["c2"]),
+        ("?q=100%25_", ["c3"]),
+        ("?q=%22quoted%22", ["c1"]),
+        ("?since=1h", ["c3"]),
+        ("?limit=1&page=2", ["c2"]),
+        ("?q=nothing", []),
+    ],
+)
+def test_changes_are_found_by_filter_and_text(tmp_path: Path, query: str, ids: list[str]) -> None:
+    with Journal.open(journal_path(tmp_path)) as journal:
+        journal.record(
+            Change(1, "c1", "web", T0 - 9000, "weight", "web1", 100, 0, 'said "quoted"', "lbengine", True),
+            Change(1, "c2", "web", T0 - 8000, "pause", "web", None, None, "Deploy of 14:00", "anna", True),
+            Change(1, "c3", "other", T0 - 60, "weight", "db1", 100, 50, "100%_sure", "lbengine", True),
+        )
+    client = create_app(settings_in(tmp_path), clock=Clock()).test_client()
+    found = client.get(f"/api/v1/changes{query}").json
+    assert found is not None
+    assert [change["id"] for change in found["changes"]] == ids
+    assert (
+        client.get(f"/changes{query.replace('&limit=1', '').replace('?limit=1&page=2', '?since=all')}").status_code
+        == 200
+    )
+
+
+@pytest.mark.parametrize("query", ["?since=tomorrow", "?page=0", "?page=x"])
+def test_a_filter_that_cannot_be_is_refused_in_words(tmp_path: Path, query: str) -> None:
+    Journal.open(journal_path(tmp_path)).close()
+    client = create_app(settings_in(tmp_path), clock=Clock()).test_client()
+    for path in ("/changes", "/api/v1/changes"):
+        answer = client.get(path + query)
+        assert answer.status_code == 400
+        assert "expected" in answer.text

@@ -1,0 +1,167 @@
+"""The pages besides the overview, on a made journal: what they say, what is missing, and markup in reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from flask.testing import FlaskClient
+
+from slackwater.config import load
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change, Cycle, Message, Sample, Verdict, WeightsMean
+from slackwater.supervise import state_dir
+from tests.web.test_login import settings_in
+from tests.web.test_web import MARKUP, T0, Clock, Texts, story
+from web import create_app
+from web.model import model_page
+
+SINCE_MS = round((T0 - 42) * 1000)
+EPISODE = f"/pools/web/episodes/web1/{SINCE_MS}"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(journal_path(tmp_path), clock=Clock()) as opened:
+        opened.record(*story())
+        yield opened
+
+
+@pytest.fixture
+def client(tmp_path: Path, journal: Journal) -> FlaskClient:  # noqa: ARG001 - it is there
+    return create_app(settings_in(tmp_path, 'grafana_url = "https://g.example/d/x"\n'), clock=Clock()).test_client()
+
+
+def text(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskClient, journal: Journal) -> None:
+    done = Change(
+        1, "c2", "web", T0 - 41, "weight", "web1", 100, 0, "interference: x", "lbengine", True, rt_p95_ms=60.0,
+        rt_p95_predicted_ms=9.0,
+    )  # fmt: skip
+    told = "10 s after 100 -> 0: the pool's p95 60.0 -> 8.0 ms"
+    journal.record(done, Change(1, "c3", "web", T0 - 31, "outcome", "web1", 60.0, 8.0, told, "l", True, follows="c2"))
+    page = text(client.get(EPISODE).text)
+    assert "web1: interference" in page
+    assert "goes on, for 42 s" in page
+    assert "run delay 14x" in page
+    assert "p95 60 ms → 9.0 ms" in page
+    assert "the pool&#39;s p95 60.0 -&gt; 8.0 ms" in page
+    assert "With static weights (estimate)" in page.replace("( ", "(")
+
+
+@pytest.mark.parametrize(
+    ("balance", "weights_mean", "told"),
+    [
+        ("roundrobin", "share", "no estimate: only 0 requests were answered before a weight was changed"),
+        ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not say how the requests are split"),
+        ("wlc", "concurrency", "no estimate: under `wlc` weights do not say how the requests are split"),
+        ("newrr", None, "no estimate: it is not known whether weights say how the requests are split"),
+    ],
+)
+def test_static_weights_are_estimated_only_where_weights_set_shares(
+    client: FlaskClient, journal: Journal, balance: str, weights_mean: WeightsMean | None, told: str
+) -> None:
+    def under(message: Message) -> Message:
+        if not isinstance(message, Cycle):
+            return message
+        return msgspec.structs.replace(message, balance=balance, weights_mean=weights_mean)
+
+    journal.record(*map(under, story()))
+    assert told in text(client.get(EPISODE).text)
+
+
+def test_an_episode_links_to_its_time_in_grafana(client: FlaskClient) -> None:
+    assert "https://g.example/d/x?from=" in client.get(EPISODE).text
+
+
+def test_an_episode_that_there_was_not_is_said_so(client: FlaskClient) -> None:
+    answer = client.get("/pools/web/episodes/web1/1")
+    assert answer.status_code == 404
+    assert "No episode of web1" in answer.text
+    assert client.get("/pools/other").status_code == 404
+
+
+def test_episodes_are_listed_and_lead_to_their_pages(client: FlaskClient) -> None:
+    for path in ("/episodes", "/pools/web"):
+        assert f'href="{EPISODE}"' in client.get(path).text
+    found = client.get("/api/v1/pools/web/episodes").json
+    assert found is not None
+    assert [one["url"] for one in found["episodes"]] == [EPISODE]
+
+
+def test_the_detectors_page_draws_the_tree_and_tells_what_is_absent(
+    client: FlaskClient, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = [{"asks": "run delay", "limit": 2.8, "below": 1, "above": 2}]
+    tree += [{"says": "calm", "interference": 0.0}, {"says": "interference", "interference": 0.99}]
+    page = model_page({"name": "start", "trained": "2026-11-21", "tree": tree, "scores": {}, "data": []})
+    monkeypatch.setattr("web.model.Models.get", lambda _: page)
+    sample = Sample(1, "web1", "web", T0, "boot", 99, 0.2, absent={"counters": f"no PMU {MARKUP}"})
+    journal.record(sample, Verdict(1, "web1", "web", T0, "interference", T0 - 42, 0.8, ["x"], "m", resource="cache"))
+    shown = client.get("/detector").text
+    assert "<script>alert" not in shown
+    told = text(shown)
+    assert "run delay? at most 2.8 ● calm (0% of its ticks" in told
+    assert "above 2.8 ▲ interference (99%" in told
+    assert "1 signals counters no PMU" in told
+    assert " cache " in told
+
+
+def test_a_model_that_cannot_be_read_is_said_so(tmp_path: Path, journal: Journal) -> None:  # noqa: ARG001
+    settings = settings_in(tmp_path, f'[detector]\nmodel = "{tmp_path}/nothing.skops"\n')
+    page = text(create_app(settings, clock=Clock()).test_client().get("/detector").text)
+    assert "The model cannot be shown" in page
+    assert "nothing.skops" in page
+
+
+def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Journal) -> None:  # noqa: ARG001
+    config = tmp_path / "controller.toml"
+    config.write_text(
+        f'state_dir = "{tmp_path}"\n[bus]\nurl = "nats://me:secret@n.example:4222"\n'
+        '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\nlaw = "tail"\n'
+    )
+    settings = load(config)
+    state_dir.write_serve(tmp_path, {"config": str(config), "children": {}})
+    client = create_app(settings, clock=Clock()).test_client()
+    page = text(client.get("/settings").text)
+    assert "law tail controller.toml, line 8" in page
+    assert "u_threshold 0.8 default" in page
+    assert "secret" not in page
+    assert "restart Slackwater" not in page
+    config.write_text(config.read_text().replace("tail", "ice"))
+    assert "restart Slackwater" in text(client.get("/settings").text)
+
+
+@pytest.mark.parametrize("path", ["/pools/web", EPISODE, "/episodes", "/changes", "/detector"])
+def test_markup_in_reasons_and_people_stays_text(client: FlaskClient, journal: Journal, path: str) -> None:
+    journal.record(
+        Change(1, "m1", "web", T0 - 40, "weight", "web1", 100, 0, MARKUP, MARKUP, True),
+        Verdict(1, "web1", "web", T0, "interference", T0 - 42, 0.8, [MARKUP], "m"),
+    )
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert "<script>alert" not in answer.text
+    assert "<b>&amp;</b>" not in answer.text
+    for tag, given in Texts(answer.text).tags:
+        assert tag != "style"
+        assert "style" not in given
+        assert not any(name.startswith("on") for name in given), "no inline handler"
+
+
+@pytest.mark.parametrize("path", ["/pools/web", "/episodes", "/changes", "/detector"])
+def test_without_a_journal_each_page_says_so(tmp_path: Path, path: str) -> None:
+    answer = create_app(settings_in(tmp_path), clock=Clock()).test_client().get(path)
+    assert answer.status_code == 503
+    assert "is `slackwater serve` running" in answer.text
+
+
+@pytest.mark.parametrize("last", ["5min", "90d"])
+def test_ranges_are_offered_and_others_refused(client: FlaskClient, last: str) -> None:
+    assert f'aria-current="true">{last}</a>' in client.get(f"/pools/web?last={last}").text
+    assert client.get("/pools/web?last=ever").status_code == 400
