@@ -43,7 +43,7 @@ deb: setup  ## Debian packages of node and controller in target/packages, the sa
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)
 
 test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
-	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/test_rollout*.py
+	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/packaging/test_rollout*.py
 
 recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 45 minutes, quiet)
 	python -m lab.bench.recordings

@@ -109,7 +109,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_pause_does_not_wait_for_the_detector() -> None:
-    program = "import sys, slackwater.cli.hand_commands\nsys.exit(bool({'numpy', 'sklearn', 'rich', 'flask'} & set(sys.modules)))"
+    heavy = {"numpy", "sklearn", "rich", "flask"}
+    program = f"import sys, slackwater.cli.hand_commands\nsys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 

@@ -271,7 +271,8 @@ def test_it_is_in_wal_mode_and_only_changes_wait_for_the_disk(
 
 def test_what_is_not_forced_yet_is_read_by_others_and_survives_the_death_of_its_writer(path: Path) -> None:
     writer = (
-        "import os, signal, sys; from slackwater.journal.journal import Journal; from slackwater.messages import Change\n"
+        "import os, signal, sys\n"
+        "from slackwater.journal.journal import Journal; from slackwater.messages import Change\n"
         "made = Change(1, 'id1', 'web', 0.0, 'weight', 'host1', 100, 0, 'noise', 'test', True)\n"
         "journal = Journal.open(sys.argv[1])\n"
         "journal.record(made, wait=False)\n"
@@ -476,8 +477,8 @@ def test_the_service_writes_what_goes_over_the_bus_and_flushes_on_sigterm(tmp_pa
         '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/tmp/none"\n'
     )
     code = (
-        "import asyncio, sys; from slackwater.journal import service as journal_service; from slackwater.config import parse\n"
-        "asyncio.run(journal_service.run(parse(sys.argv[1], 'test')))\n"
+        "import asyncio, sys; from slackwater.journal import service; from slackwater.config import parse\n"
+        "asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
     )
     nats = subprocess.Popen(nats_server.command(bus_folder, address))
     service = None
