@@ -19,7 +19,7 @@ from detector.features.features import DEMAND, FEATURES, Features, Frame, _media
 from detector.features.history import History
 from detector.features.signals import INDEX, SIGNALS, reason
 from slackwater.messages import Canary, Counters, Pressure, Sample
-from tests.detector.test_estimator import frame
+from tests.support.detector_frames import frame
 from tests.support.synthetic_cluster import Cluster
 
 

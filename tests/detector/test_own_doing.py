@@ -7,36 +7,8 @@ import pytest
 
 from detector.classify.judge import Judge
 from detector.classify.thresholds import LEISURE, cross
-from detector.features.features import Frame
-from detector.features.signals import INDEX, SIGNALS
+from tests.support.cluster_frames import frame
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
-
-
-def frame(peak: float, **signals: float) -> Frame:
-    """One node; `signals` are times its calm baseline and times its peers'."""
-    values = np.full((1, len(SIGNALS)), np.nan)
-    for key, value in signals.items():
-        values[0, INDEX[key]] = value
-    busy, no, nothing = np.array([peak]), np.zeros(1, dtype=bool), np.full(1, np.nan)
-    return Frame(
-        slots=np.arange(1),
-        values=values,
-        baseline=np.where(np.isnan(values), np.nan, 1.0),
-        own=values.copy(),
-        usual=values.copy(),
-        spreads=values * 5.0,
-        peers=values.copy(),
-        borrowed=no,
-        load=busy,
-        peak=busy,
-        replaced=no,
-        bins=np.zeros(1, dtype=np.int64),
-        demand=nothing,
-        peers_demand=nothing,
-        rps=np.array([100.0]),
-        utilisation=busy,
-        cores=np.full(1, 0.4),
-    )
 
 
 @pytest.mark.parametrize(("peak", "found"), [(0.3, True), (LEISURE - 0.01, True), (LEISURE, False), (0.8, False)])

@@ -8,7 +8,7 @@ import pytest
 from detector.classify.persistence import NEEDED, OF, Lasting
 from detector.classify.thresholds import OWN_DOING, cross, explain_lasting
 from detector.features.signals import INDEX, MIN_CPU_S, SIGNALS, leave_out_idle
-from tests.detector.test_own_doing import frame
+from tests.support.cluster_frames import frame
 
 NONE = np.zeros((1, len(SIGNALS)), dtype=bool)
 """Leaves no signal out."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from detector.classify.resource import RESOURCES, SPEAKS, resource_of
 from detector.features.signals import INDEX
-from tests.detector.test_estimator import frame
+from tests.support.detector_frames import frame
 
 
 def told(**signals: float) -> str:

@@ -16,8 +16,8 @@ from lab.cluster.paths import BIN
 from lab.compare.actors import set_weights
 from lab.compare.agents import Agents
 from lab.compare.policies import POLICIES
-from tests.lab.test_compare_policies import looks
 from tests.support.real_haproxy import until
+from tests.support.recorded_looks import looks
 
 needs_haproxy = pytest.mark.skipif(not (BIN / "haproxy").exists(), reason="haproxy is missing: run `make setup`")
 NAMES = [host.name for host in hosts(3)]

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from lab.compare.policies import KNOBS, POLICIES, Answer, Look, Outlier, Seen
 from lbengine.laws.laws import optimal
-from tests.support.paths import TRACES
+from tests.support.recorded_looks import looks
 
 BASE = {"host1": 100, "host2": 100, "host3": 100}
-RECORDED = TRACES / "looks.json"
-"""A look a second from a run of the lab: half of the capacity asked for, a memory-walking neighbour beside host1 from
-the seventh look to the 25th. Verdicts are the shipped model's on the same Samples. The weights were nearly even
-throughout, so what a policy does here changes nothing of what it sees next."""
-
-
-def looks(load: float = 0.5) -> list[Look]:
-    found = []
-    for line in json.loads(RECORDED.read_text()):
-        servers = msgspec.convert(line["servers"], list[Seen])
-        found.append(Look(line["now_s"], servers, load))
-    return found
 
 
 NOISY = [look.servers[0].noisy for look in looks()]

@@ -14,7 +14,7 @@ from lbengine.decision.decide import Decisions, View, decide
 from lbengine.decision.ramp import Position
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State
-from tests.lbengine.test_guard import server, snapshot, verdict
+from tests.support.pool_shown import server, snapshot, verdict
 
 SETTINGS = LbengineSettings()
 MOST = SETTINGS.max_falls_per_min

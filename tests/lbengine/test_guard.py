@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbengine.backends.haproxy.haproxy import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision import guard
 from lbengine.decision.decide import Decisions, Pin, View, decide
@@ -21,32 +20,10 @@ from lbengine.decision.plan import LAWS
 from lbengine.decision.ramp import Position
 from lbengine.overrides.temporary import Wish
 from slackwater.config import LbengineSettings, PoolSettings
-from slackwater.messages import State, Verdict
+from slackwater.messages import State
+from tests.support.pool_shown import server, snapshot, verdict
 
 STATES: tuple[State, ...] = get_args(State)
-
-
-def server(name: str, weight: int, available: bool = True) -> Server:
-    return Server(name, "UP", available, False, weight, 100, 0, 0, 0, None, 0, False, False, "")
-
-
-def snapshot(servers: list[Server], balance: str = "roundrobin") -> Snapshot:
-    return Snapshot(1, 1, 1, "2.6", False, balance, "", tuple(servers))
-
-
-def verdict(name: str, state: State, severity: float, capacity_rps: float | None) -> Verdict:
-    return Verdict(
-        v=1,
-        node=name,
-        pool="web",
-        time_unix_s=0.0,
-        state=state,
-        since_unix_s=0.0,
-        severity=severity,
-        path=["because"],
-        model="test",
-        capacity_rps=capacity_rps,
-    )
 
 
 @dataclass(frozen=True)

@@ -11,45 +11,11 @@ import msgspec
 import pytest
 
 from lbengine.baseline import Baseline
-from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, Record, keys_of
-from lbengine.leadership.leases import Leases
+from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
 from lbengine.overrides.pause import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
-
-
-class Store:
-    """A key-value store that may be away."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, tuple[bytes, int]] = {}
-        self.away = False
-
-    async def get(self, key: str) -> tuple[bytes, int] | None:
-        await asyncio.sleep(0)
-        if self.away:
-            raise BusError("away")
-        return self.values.get(key)
-
-    async def put(self, key: str, value: bytes, revision: int) -> int | None:
-        await asyncio.sleep(0)
-        if self.away:
-            raise BusError("away")
-        if self.values.get(key, (b"", 0))[1] != revision:
-            return None
-        self.values[key] = (value, revision + 1)
-        return revision + 1
-
-    def record(self) -> Record:
-        return msgspec.json.decode(self.values["k"][0], type=Record)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.played_lease_store import Clock, Store, say
 
 
 @pytest.fixture
@@ -68,10 +34,6 @@ def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -
     if host:
         made._me = msgspec.structs.replace(made._me, host=host, pid=1)
     return made
-
-
-def say(*steps: Lease | Leases) -> list[str]:
-    return [asyncio.run(step.step()) for step in steps]
 
 
 def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from lbengine.overrides.pause import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal.journal import Journal, journal_path
-from tests.lbengine.test_lease import Clock, Store, say
+from tests.support.played_lease_store import Clock, Store, say
 from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
 

@@ -9,7 +9,7 @@ import pytest
 
 from lbengine.overrides.overrides import ByHandError
 from slackwater.messages import Change, Cycle
-from tests.lbengine.test_engine import HOSTS, Site
+from tests.support.engine_site import HOSTS, Site
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
 pytestmark = needs_haproxy

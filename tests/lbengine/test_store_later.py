@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slackwater.bus.bus import Bus
-from tests.slackwater.test_bus_cluster import Cluster
 from tests.support.lbengine_site import Detector, Site, story, until
+from tests.support.nats_cluster import Cluster
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 
 pytestmark = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lbengine.test_engine import HOSTS, Site
+from tests.support.engine_site import HOSTS, Site
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
 pytestmark = needs_haproxy

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from slackwater.bus import nats_server
-from tests.slackwater.test_bus_config import IN_TIME_S, certificates
+from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.nats_identities import ACCOUNT, OPERATOR, USER, Identity, credentials
 from tests.support.real_processes import free_address
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import jinja2
 import pytest
 
 from slackwater.bus import config as bus_config
 from slackwater.config import parse
+from tests.support.ansible_files import ANSIBLE, module, rendered
 from tests.support.nats_identities import USER, Identity
-from tests.support.paths import ROOT
 
-ANSIBLE = ROOT / "ansible"
 GIVEN = {
     "socket": "/run/haproxy/admin.sock",
     "group": "haproxy",
@@ -37,15 +33,6 @@ CFG = """global
 backend web
 \tserver web1 10.0.0.1:80 check
 """
-
-
-def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ANSIBLE / "library" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def edited(text: str, **given: object) -> tuple[str, list[str]]:
@@ -129,18 +116,6 @@ def test_a_certificate_fits_its_key_its_authority_and_its_addresses(tmp_path: Pa
     assert not identity.certificate_fits({**given, "valid_days": 91}, private)
     assert not identity.certificate_fits({**given, "authority": authority.authority("Other", 100)[0]}, private)
     assert not identity.certificate_fits(given, identity.openssl(*identity.EC_KEY).stdout)
-
-
-def rendered(role: str, template: str, **values: Any) -> str:
-    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)
-    environment.filters["to_json"] = json.dumps
-    environment.filters["combine"] = lambda ours, more, **_: {
-        key: {**ours.get(key, {}), **more.get(key, {})} for key in {*ours, *more}
-    }
-    environment.filters["regex_replace"] = lambda text, pattern, to: re.sub(pattern, to, text)
-    environment.filters["extract"] = lambda key, place: place[key]
-    environment.filters["bool"] = bool
-    return environment.from_string((ANSIBLE / "roles" / role / "templates" / template).read_text()).render(**values)
 
 
 def permissions(text: str) -> set[str]:

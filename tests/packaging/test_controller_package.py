@@ -22,11 +22,11 @@ import pytest
 
 from slackwater.cli.commands import SERVICES
 from slackwater.cli.main import COMMANDS, HIDDEN
-from tests.packaging.test_packages import build, unpacked
-from tests.slackwater.test_serve import CHILDREN, IN_TIME_S, Site, until
+from tests.support.built_packages import build, unpacked
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
 from tests.support.real_wsengine import make_keys
+from tests.support.served_site import CHILDREN, IN_TIME_S, Site, until
 
 STAYED_UP_S = 5.0
 WALK = """

@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.built_packages import build, unpacked
 from tests.support.paths import ROOT
-
-
-def build(out: Path, name: str, **environment: str) -> Path:
-    for program in ("dpkg-deb", "chrpath", "strip", "git"):
-        if shutil.which(program) is None:
-            pytest.skip(f"needs {program}")
-    if not (ROOT / "target/release/slackwater-monitor").exists():
-        pytest.skip("needs the release binaries: make setup")
-    subprocess.run(
-        [sys.executable, str(ROOT / "packaging/build.py"), "--out", str(out), "--only", name, "--revision", "7"],
-        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **environment},
-        check=True,
-        timeout=1500,
-    )
-    (file,) = out.glob("*.deb")
-    return file
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("node"), "slackwater-node")
-
-
-def unpacked(file: Path, place: Path) -> Path:
-    subprocess.run(["dpkg-deb", "-R", str(file), str(place)], check=True)
-    return place
 
 
 def test_the_same_sources_give_the_same_bytes_whoever_builds_where_and_when(node: Path, tmp_path: Path) -> None:

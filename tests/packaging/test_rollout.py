@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,10 +22,10 @@ from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.messages import Order
 from tests.support import rollout_thief
-from tests.support.paths import ROOT
 from tests.support.rollout_ansible import Requests, Site
 from tests.support.rollout_floods import FLOODS, Flood, controllers_bus
 from tests.support.rollout_hosts import Hosts, hosts, why_not
+from tests.support.rollout_packages import made_packages
 from tests.support.rollout_site import configuration, difference, haproxy_cfg, put, set_up
 from tests.support.rollout_verdicts import ages_s
 
@@ -39,20 +37,6 @@ pytestmark = [
 ]
 WEBS = ["web1", "web2", "web3"]
 NAMES = ["lb1", *WEBS]
-
-
-def build_packages(out: Path, *options: str) -> None:
-    subprocess.run(
-        [sys.executable, str(ROOT / "packaging/build.py"), "--out", str(out), *options], check=True, timeout=1500
-    )
-
-
-def made_packages(out: Path) -> Path:
-    """Fresh packages; or those of the folder that ROLLOUT_PACKAGES names, to save some minutes."""
-    if there := os.environ.get("ROLLOUT_PACKAGES"):
-        return Path(there)
-    build_packages(out)
-    return out
 
 
 @pytest.fixture(scope="module")

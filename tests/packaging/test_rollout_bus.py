@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.packaging.test_ansible import module, rendered
 from tests.support import rollout_thief
+from tests.support.ansible_files import module, rendered
 from tests.support.nats_identities import USER, Identity
 from tests.support.real_processes import free_address
 

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 from slackwater import messages
-from tests.packaging.test_rollout import made_packages
 from tests.support import rollout_thief
 from tests.support.rollout_ansible import Site
 from tests.support.rollout_hosts import NETWORK, Hosts, hosts, why_not
+from tests.support.rollout_packages import made_packages
 from tests.support.rollout_site import set_up, share_address
 from tests.support.synthetic_cluster import Cluster
 

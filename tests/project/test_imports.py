@@ -21,16 +21,19 @@ MAY_IMPORT = {
 STARTS_THE_PARTS = {"slackwater/cli/main.py", "slackwater/cli/commands.py", "slackwater/supervise/serve.py"}
 
 
-def imported_parts(source: str, package: str) -> Iterator[str]:
-    """The parts that a module imports, anywhere in it; a relative import is of its own package."""
+def imported_modules(source: str, package: str = "") -> Iterator[str]:
+    """The modules that a module imports, anywhere in it; a relative import is of its own package."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names = [package if node.level else node.module or ""]
-        else:
-            continue
-        yield from (part for name in names if (part := name.partition(".")[0]) in PARTS)
+            module = package if node.level else node.module or ""
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def imported_parts(source: str, package: str) -> Iterator[str]:
+    """The parts that a module imports."""
+    yield from (part for name in imported_modules(source, package) if (part := name.partition(".")[0]) in PARTS)
 
 
 def modules() -> list[str]:
@@ -52,3 +55,14 @@ def test_the_search_sees_every_way_to_import() -> None:
 
 def test_the_modules_that_start_the_parts_are_there() -> None:
     assert set(modules()) >= STARTS_THE_PARTS
+
+
+def test_no_test_imports_from_another() -> None:
+    """What several tests need stands in tests/support."""
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in imported_modules(path.read_text())
+        if name.startswith("tests.") and not name.startswith("tests.support.")
+    }
+    assert not wrong, sorted(wrong)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_haproxy import needs_haproxy
 from tests.support.real_wsengine import wait_for
 from tests.support.retune_site import BY_HAND, TURNED, Whole, whole_site
-from tests.wsengine.test_wsengine import pytestmark as needs_wsengine
 
 pytestmark = [needs_haproxy, *needs_wsengine, pytest.mark.slow]
 LEASE_S = 4.0

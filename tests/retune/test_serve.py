@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.slackwater.test_serve import until, weights
+from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_haproxy import needs_haproxy
 from tests.support.retune_site import BY_HAND, Whole, whole_site
-from tests.wsengine.test_wsengine import pytestmark as needs_wsengine
+from tests.support.served_site import until, weights
 
 pytestmark = [needs_haproxy, *needs_wsengine]
 LEASE_S = 60.0

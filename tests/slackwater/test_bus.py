@@ -6,39 +6,16 @@ import asyncio
 import itertools
 import json
 import logging
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus, BusError, subject_of, without_password
 from slackwater.messages import Change, Cycle, Sample, Verdict
+from tests.support.nats_process import IN_TIME_S, Server, until
 from tests.support.real_processes import free_address
-
-IN_TIME_S = 60.0
-
-
-class Server:
-    """A private nats-server as `serve` starts it, that can be stopped and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.listen = free_address()
-        self.url = f"nats://{self.listen}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(nats_server.command(self._folder, self.listen))
-        nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log")
-
-    def stop(self) -> None:
-        if self._process:
-            self._process.terminate()
-            self._process.wait()
-        self._process = None
 
 
 @pytest.fixture
@@ -59,12 +36,6 @@ def verdict(node: str, pool: str = "web") -> Verdict:
 
 def change(number: int) -> Change:
     return Change(1, f"id{number}", "web", 1.0, "weight", "web1", 100, 0, "noise", "test", True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(IN_TIME_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def with_two(url: str, body: Callable[[Bus, Bus], Awaitable[None]]) -> None:

@@ -21,24 +21,9 @@ from slackwater.bus.signing import Signer
 from slackwater.cli.main import cli
 from slackwater.config import BusSettings, ConfigError
 from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
+from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address
 from tests.support.real_wsengine import make_keys
-
-IN_TIME_S = 60.0
-
-
-def certificates(folder: Path) -> None:
-    """An authority, and a certificate of it for 127.0.0.1."""
-    extensions = folder / "san.txt"
-    extensions.write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    signed = ["-CAcreateserial", "-days", "2", "-extfile", extensions.name, "-out", "server.pem"]
-    for command in (
-        ["req", "-x509", *new_key, "-days", "2", "-subj", "/CN=test", "-keyout", "ca.key", "-out", "ca.pem"],
-        ["req", *new_key, "-subj", "/CN=bus", "-keyout", "server.key", "-out", "server.csr"],
-        ["x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", *signed],
-    ):
-        subprocess.run(["openssl", *command], cwd=folder, check=True, capture_output=True)
 
 
 class Site:

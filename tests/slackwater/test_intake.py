@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from slackwater.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Line
-from tests.slackwater.test_bus import Server, until
+from tests.support.nats_process import Server, until
 
 SENDERS = 200
 AGAIN_S = 0.5

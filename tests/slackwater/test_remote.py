@@ -18,8 +18,8 @@ from slackwater.cli.main import cli
 from slackwater.control import Refused, Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Message
-from tests.web.test_login import settings_in
-from tests.web.test_web import T0, Clock, story
+from tests.support.web_settings import settings_in
+from tests.support.web_story import T0, Clock, story
 from web import create_app
 from web.users import Users
 

@@ -13,7 +13,7 @@ from slackwater.messages import Cpu, Cycle, Message, Sample, ServerState, Traffi
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.static_weights import estimate_ms, first_change
 from slackwater.views.why import Story, episodes
-from tests.web.test_login import settings_in
+from tests.support.web_settings import settings_in
 from web.episodes import EpisodePage, page
 
 T0 = 1_795_000_000.0

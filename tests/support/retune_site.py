@@ -16,11 +16,11 @@ from pathlib import Path
 
 from slackwater.bus.bus import Bus, BusError
 from slackwater.journal.journal import Journal, JournalError, journal_path
-from tests.slackwater.test_serve import Site, until
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy
 from tests.support.real_wsengine import wait_for
+from tests.support.served_site import Site, until
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
-from tests.wsengine.test_wsengine import BY_HAND, Scene
+from tests.support.wsengine_scene import BY_HAND, Scene
 
 NODES = ("web1", "host2", "host3")
 TURNED = "threads 16;\n"

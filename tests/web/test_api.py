@@ -23,8 +23,8 @@ from schemathesis.checks import load_all_checks
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change
 from tests.support.paths import ROOT
-from tests.web.test_login import settings_in
-from tests.web.test_web import MARKUP, T0, Clock, story
+from tests.support.web_settings import settings_in
+from tests.support.web_story import MARKUP, T0, Clock, story
 from web import create_app
 from web.openapi import description
 from web.users import Users

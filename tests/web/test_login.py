@@ -17,8 +17,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from slackwater.bus.bus import BusError
-from slackwater.config import ControllerSettings, parse
 from slackwater.control import Refused, Request
+from tests.support.web_settings import settings_in
 from web import create_app
 from web.commands import web as web_command
 from web.users import Users, UsersError
@@ -64,11 +64,6 @@ def people() -> bytes:
         users.add_user("anna", "operator", PASSWORD)
         users.add_user("victor", "viewer", PASSWORD)
         return users.path.read_bytes()
-
-
-def settings_in(folder: Path, web: str = "") -> ControllerSettings:
-    text = f'state_dir = "{folder}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\n[web]\n{web}'
-    return parse(text, "test")
 
 
 def token_of(client: FlaskClient, path: str = "/login") -> str:

@@ -14,8 +14,8 @@ from slackwater.config import load
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, Message, Sample, Verdict, WeightsMean
 from slackwater.supervise import state_dir
-from tests.web.test_login import settings_in
-from tests.web.test_web import MARKUP, T0, Clock, Texts, story
+from tests.support.web_settings import settings_in
+from tests.support.web_story import MARKUP, T0, Clock, Texts, story
 from web import create_app
 from web.model import model_page
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,47 +12,12 @@ from pathlib import Path
 import pytest
 
 from slackwater.bus.signing import Signer
-from tests.support.real_wsengine import PROGRAM, Controller, Engine, Nats, make_keys, wait_for
+from tests.support.real_wsengine import PROGRAM, make_keys, wait_for
+from tests.support.wsengine_scene import BY_HAND, Scene
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="slackwater-wsengine is not built"),
-    pytest.mark.skipif(shutil.which("nats-server") is None, reason="nats-server is not on the PATH"),
-]
 KNOB = "streaming.num_threads"
 SHORT_S = 6.0
 """A lease that ends in a test, and not before the test has done what is done under it."""
-
-
-class Scene:
-    """A controller, a bus, and an engine whose knob is the number in `threads.conf`, which stands at 4."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / "threads.conf"
-        self.file.write_text("# by hand\nthreads 4;\n")
-        self.reloads = folder / "reloads"
-        self.private, self.public = make_keys(folder)
-        self.nats = Nats(folder / "nats")
-        self.controller = Controller(self.nats.url, self.private)
-        self.engine = Engine(folder, self.nats.url, self.public, self.sections())
-        self.engine.start()
-
-    def sections(self) -> str:
-        reload = [sys.executable, "-c", f"open({str(self.reloads)!r}, 'a').write('x')"]
-        return (
-            f'[streaming]\nnum_threads = [1, 16]\nfile = "{self.file}"\ntemplate = "threads {{value}};"\n'
-            f'test = ["grep", "-q", "^threads [0-9]*;$", "{self.file}"]\nreload = {json.dumps(reload)}\n'
-            f'read = ["sed", "-n", "s/^threads \\\\([0-9]*\\\\);/\\\\1/p", "{self.file}"]\n'
-            "reload_min_interval_s = 0.0\n"
-        )
-
-    def text(self) -> str:
-        return self.file.read_text()
-
-    def close(self) -> None:
-        self.engine.close()
-        self.controller.close()
-        self.nats.stop()
 
 
 @pytest.fixture
@@ -62,9 +25,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(tmp_path)
     yield scene
     scene.close()
-
-
-BY_HAND = "# by hand\nthreads 4;\n"
 
 
 def test_an_order_is_carried_out_recorded_and_undone_at_the_end_of_its_lease(scene: Scene) -> None:

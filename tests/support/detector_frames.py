@@ -1,0 +1,37 @@
+"""Frames of features made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.features.features import Frame
+from detector.features.signals import INDEX, SIGNALS
+
+
+def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame:
+    """A frame of nodes that differ in these alone; `signals` are value over a calm baseline of 1."""
+    count = len(rps)
+    values = np.full((count, len(SIGNALS)), np.nan)
+    for key, value in signals.items():
+        values[:, INDEX[key]] = value
+    nothing = np.full(count, np.nan)
+    busy = np.array(utilisation)
+    return Frame(
+        slots=np.arange(count),
+        values=values,
+        baseline=np.where(np.isnan(values), np.nan, 1.0),
+        own=values.copy(),
+        usual=values.copy(),
+        spreads=values - 1.0,
+        peers=values.copy(),
+        borrowed=np.zeros(count, dtype=bool),
+        load=busy,
+        peak=busy,
+        replaced=np.zeros(count, dtype=bool),
+        bins=np.zeros(count, dtype=np.int64),
+        demand=nothing,
+        peers_demand=nothing,
+        rps=np.array(rps),
+        utilisation=busy,
+        cores=np.full(count, 0.4),
+    )
