@@ -16,8 +16,6 @@ from detector.classify import tree
 from detector.classify.judge import Judge
 from detector.features.balancer_latency import response_times_ms
 from detector.features.columns import Row, row_of
-from detector.tail.data import Rows
-from detector.tail.online import Learner, fit
 from detector.train import reading
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
@@ -55,10 +53,6 @@ def choose_model(settings: DetectorSettings) -> tree.Model | None:
     return model
 
 
-async def _fit(learner: Learner, rows: Rows) -> None:
-    learner.put(await asyncio.to_thread(fit, rows))
-
-
 def spare_the_collector() -> None:
     """Leaves what was loaded so far out of garbage collection, and makes it rare.
 
@@ -89,9 +83,6 @@ class Detector:
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()
-        for judge in self._judges.values():
-            judge.tail = Learner()
-        self._fitting: asyncio.Task[None] | None = None
         self._keeper = keeping.Keeper(self._judges, time.monotonic())
 
     async def run(self) -> None:
@@ -128,19 +119,9 @@ class Detector:
             for verdict in judge.take(now_s, arrived):
                 self._tell(verdict)
                 await self._bus.publish(verdict)
-        if self._fitting is None or self._fitting.done():
-            self._fitting = self._learn_tail(now_s)
         content = self._keeper.step(now_s, time.time())
         if content is not None:
             await asyncio.to_thread(self._save, content)
-
-    def _learn_tail(self, now_s: float) -> asyncio.Task[None] | None:
-        """Begins to learn one pool's p95 by request rate, if that is due; in a thread, while ticks go on."""
-        for learner in (judge.tail for judge in self._judges.values()):
-            rows = learner.due(now_s) if learner is not None else None
-            if learner is not None and rows is not None:
-                return asyncio.create_task(_fit(learner, rows))
-        return None
 
     def _tell(self, verdict: Verdict) -> None:
         """One log line per change of state."""

@@ -381,9 +381,6 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     rps: NonNegative | None = None
     rt_mean_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
-    p95_at_rps: list[tuple[NonNegative, NonNegative]] = []
-    """What its p95 would be (ms) at several request rates, as its CPU is now: pairs, rates rising, learnt from its
-    pool. Told once a second and when the CPU changes; empty otherwise."""
 
 
 class Order(msgspec.Struct, omit_defaults=True):

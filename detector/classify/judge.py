@@ -28,7 +28,6 @@ from detector.features.features import Features, Frame
 from detector.features.history import History, Rows
 from detector.features.signals import leave_out_idle
 from detector.inbox import Inbox, Stale
-from detector.tail.online import Learner
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
@@ -77,8 +76,6 @@ class Judge:
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
-        self.tail: Learner | None = None
-        """Set to learn p95 by request rate, and to tell it in Verdicts."""
         self.calm_by_label: dict[str, bool] | None = None
         """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
         self._together = Together()
@@ -162,8 +159,6 @@ class Judge:
             parts = (self.features, self.history, self.estimator, self.vantage, self._together, self._machines)
             for part in (*parts, self._lasting):
                 part.resize(self.inbox.slots)
-            if self.tail is not None:
-                self.tail.resize(self.inbox.slots)
             self._fresh, self._in_episode, self._used, self._kept_waiting = (
                 np.concatenate([marks, np.zeros(more, dtype=bool)])
                 for marks in (self._fresh, self._in_episode, self._used, self._kept_waiting)
@@ -179,8 +174,6 @@ class Judge:
                 self.vantage.forget(slot)
                 self._together.forget(slot)
                 self._lasting.forget(slot)
-                if self.tail is not None:
-                    self.tail.forget(slot)
                 self._in_episode[slot] = self._kept_waiting[slot] = False
             self._used[slot] = True
             self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
@@ -229,12 +222,7 @@ class Judge:
             for row, sample in enumerate(table.samples):
                 self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(pool_says.has_requests[row])))
         paths = self._paths(frame, crossed, pool_says, steps, suspects.why, shown)
-        verdicts = self._verdicts(table, frame.slots, steps, estimates, paths)
-        if self.tail is not None:
-            self.tail.see(now_s, frame)
-            for row, curve in self.tail.tell(now_s, frame):
-                verdicts[row].p95_at_rps = curve
-        return verdicts
+        return self._verdicts(table, frame.slots, steps, estimates, paths)
 
     def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> Suspects:
         """What each row looks like by itself.

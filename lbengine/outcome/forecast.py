@@ -1,29 +1,21 @@
 """The pool's 95th percentile of response time: what it is, from each node's, and what a change of rates will make it.
 
-The detector tells with its Verdicts what each node's p95 would be at several rates, as it has learnt from this pool. A
-rate within such a curve is read from it. Elsewhere a law stands in:
-
 A server's response times are taken as exponential (see `lbengine/laws/tail.py`): its p95 gives the rate ln(20)/p95, and
 the pool is the mixture. When its load moves from r to r', that rate moves like its slack, (μ - r')/(μ - r).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from lbengine.backends.haproxy.algorithms import Effect
 from lbengine.laws.tail import percentile_s
 from slackwater.messages import Verdict
 
 WINDOW_S = 1.0
-CURVE_S = 5.0
-"""A curve told longer ago is not believed any more: they come once a second."""
-Curve = Sequence[tuple[float, float]]
-"""(requests/s, p95 in ms), rates rising."""
 LEAST_SLACK = 0.02
 """Share of its capacity that a full server's slack counts as: at 0 it would never answer."""
 Q = 0.95
@@ -35,7 +27,6 @@ class Percentiles:
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, float, float]]] = {}
         self._last: dict[str, float] = {}
-        self._curves: dict[str, tuple[float, Curve]] = {}
 
     def add(self, now_s: float, verdicts: Mapping[str, Verdict]) -> None:
         """Takes in the newest Verdict of each node; one that was seen before counts once."""
@@ -43,17 +34,10 @@ class Percentiles:
             seen = self._seen.setdefault(node, deque())
             if verdict.rt_p95_ms and verdict.rps and self._last.get(node) != verdict.time_unix_s:
                 seen.append((now_s, verdict.rps, verdict.rt_p95_ms))
-            if verdict.p95_at_rps and self._last.get(node) != verdict.time_unix_s:
-                self._curves[node] = (now_s, verdict.p95_at_rps)
             self._last[node] = verdict.time_unix_s
-        self._curves = {node: kept for node, kept in self._curves.items() if now_s - kept[0] <= CURVE_S}
         for seen in self._seen.values():
             while seen and seen[0][0] <= now_s - WINDOW_S:
                 seen.popleft()
-
-    def curves(self) -> dict[str, Curve]:
-        """By node, what its p95 would be at several rates, where that was told lately."""
-        return {node: curve for node, (_, curve) in self._curves.items()}
 
     def p95_ms(self) -> dict[str, float]:
         """By node, where there were requests."""
@@ -80,11 +64,8 @@ def after_ms(
     rates: Mapping[str, float],
     weights: Mapping[str, int],
     effect: Effect,
-    curves: Mapping[str, Curve] | None = None,
 ) -> float | None:
     """What the pool's p95 becomes when the servers' `weights` are these; None when too little is known.
-
-    `curves` tell by server what its p95 is at some rates; within them they are believed, elsewhere the law is.
 
     Under least connections every server with a weight is taken to be filled alike.
     """
@@ -105,19 +86,9 @@ def after_ms(
         mu, rate = capacity_rps[server], total * parts[server] / whole
         before = rates.get(server, 0.0) if server in p95_ms else rate
         shares.append(rate / total)
-        learnt_ms = at_ms((curves or {}).get(server, ()), rate)
-        by_law = _speed(p95_ms.get(server, usual)) * _slack(mu, rate) / _slack(mu, before)
-        speeds.append(by_law if learnt_ms is None else _speed(learnt_ms))
+        speeds.append(_speed(p95_ms.get(server, usual)) * _slack(mu, rate) / _slack(mu, before))
     found = percentile_s(shares, speeds, Q)
     return found if math.isfinite(found) else None
-
-
-def at_ms(curve: Curve, rate: float) -> float | None:
-    """The curve's p95 at this rate, between its points; None beyond them."""
-    for (low, low_ms), (high, high_ms) in itertools.pairwise(curve):
-        if low <= rate <= high:
-            return low_ms if high <= low else low_ms + (high_ms - low_ms) * (rate - low) / (high - low)
-    return None
 
 
 def _speed(p95_ms: float) -> float:

@@ -55,12 +55,7 @@ class Account:
             for server in snapshot.servers
             if server.available and not server.backup
         }
-        told = self._percentiles.curves()
-        nodes = {name: self._node_of(name) for name in weights}
-        curves = {name: told[node] for name, node in nodes.items() if node in told}
-        predicted = forecast.after_ms(
-            self._p95_ms, self._capacity_rps, self._rates, weights, effect(snapshot.balance), curves
-        )
+        predicted = forecast.after_ms(self._p95_ms, self._capacity_rps, self._rates, weights, effect(snapshot.balance))
         return [_with_forecast(made, self._now_ms, predicted) for made in changes]
 
     def follow_up(self, changes: Sequence[Change]) -> None:

@@ -70,9 +70,6 @@ pub struct Verdict {
     pub rt_mean_ms: Option<f64>,
     /// 95th percentile of response time.
     pub rt_p95_ms: Option<f64>,
-    /// What that would be (ms) at several request rates.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub p95_at_rps: Vec<(f64, f64)>,
 }
 
 /// A number or a word: the value of a knob.

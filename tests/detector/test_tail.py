@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable
@@ -12,17 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.classify.judge import Judge
 from detector.tail.curves import ESTIMATORS, TooFewRows, at_random, compare, first_of, scores
 from detector.tail.data import COLUMNS, Rows, rows_of
 from detector.tail.estimator import NotFitted, TailEstimator, paae, r2
-from detector.tail.forest import Forest
-from detector.tail.online import MIN_ROWS_OF_KIND, Learner, fit
-from detector.tail.predict import p95_at_rps_ms
 from detector.tail.table import ACTIONS, Table
 from detector.train import commands
 from detector.train.recording import read
-from tests.support.synthetic_cluster import Cluster, swing
 from tests.support.synthetic_recording import make
 
 RATE_PER_CORE = 120.0
@@ -94,56 +88,6 @@ def test_the_table_has_ten_estimates_and_all_violations_in_the_uppermost() -> No
 def test_an_estimator_that_learnt_nothing_says_so(make_one: Callable[[], TailEstimator]) -> None:
     with pytest.raises(NotFitted, match="has learnt nothing yet"):
         make_one().predict_ms(np.zeros((1, len(COLUMNS))))
-
-
-def test_p95_at_a_weight_is_the_queues_at_the_rate_that_the_balancer_would_send() -> None:
-    forest = Forest()
-    forest.fit(queue_rows(400))
-    now = np.array([60.0, 1.0, 2000.0, 0.0])
-    at = p95_at_rps_ms(forest, now, np.array([0.0, 20.0, 40.0, 60.0]))
-    assert at[3] == pytest.approx(queue_p95_ms(60.0, 1.0), rel=0.1)
-    assert at[2] == pytest.approx(queue_p95_ms(40.0, 1.0), rel=0.1)
-    assert at[0] == 0.0 < at[1] < at[2] < at[3]
-    with pytest.raises(ValueError, match="expected 0"):
-        p95_at_rps_ms(forest, now, np.array([-1.0]))
-
-
-def test_a_running_detector_learns_curves_tells_them_once_a_second_and_when_the_cpu_changes() -> None:
-    judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0)
-    judge.tail = Learner()
-    cluster = Cluster()
-    load = swing(cluster, 0.2, 0.7, 20.0)
-    fitted, told = 0, []
-    for now_s, samples in cluster.run(85.0, load):
-        if now_s > 80.0:
-            cluster.hosts["host1"].neighbour = 0.9
-        rows = judge.tail.due(now_s)
-        if rows is not None:
-            judge.tail.put(fit(rows))
-            fitted += 1
-        told += [one for one in judge.tick(now_s, samples) if one.p95_at_rps]
-    assert fitted == 2, "once there is enough, and half a minute later"
-    calm = [one for one in told if one.node == "host2"]
-    for one, after in itertools.pairwise(calm[:5]):
-        assert after.time_unix_s - one.time_unix_s <= 1.3
-    rates, p95_ms = zip(*calm[-1].p95_at_rps, strict=True)
-    assert list(rates) == sorted(rates)
-    assert 30.0 < rates[0] < rates[-1] < 220.0, "within what was seen"
-    assert 2.0 < min(p95_ms) <= max(p95_ms) < 12.0, "some times the page of 1.4 ms"
-
-
-def test_servers_of_another_kind_have_another_curve_and_rare_kinds_have_none() -> None:
-    rows = queue_rows()
-    busy = rows.inputs.copy()
-    busy[:, 3] = 20.0
-    few = np.arange(MIN_ROWS_OF_KIND - 1)
-    inputs, p95_ms = np.concatenate([rows.inputs, busy[few]]), np.concatenate([rows.p95_ms, 9 * rows.p95_ms[few]])
-    both = Rows(inputs, p95_ms, np.zeros(len(p95_ms), dtype=np.int64))
-    curves = fit(both).of
-    assert sorted(curves) == [(100, 0), (200, 0), (300, 0)]
-    for (cores, _), curve in curves.items():
-        for rps, p95 in curve[1:-1]:
-            assert p95 == pytest.approx(queue_p95_ms(rps, cores / 100), rel=0.3)
 
 
 def test_learning_curves_train_on_the_first_rows_of_each_configuration_and_get_better() -> None:
