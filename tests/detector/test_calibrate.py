@@ -32,8 +32,8 @@ from tests.support.synthetic_cluster import Cluster
 NATS = shutil.which("nats-server", path=str(PROGRAMS)) or shutil.which("nats-server")
 DEADLINE_S = 60.0
 PATIENT = """
-from detector import calibrate
-from slackwater.cli import main
+from detector.train import calibrate
+from slackwater.cli.main import main
 calibrate.QUIET_S = 60.0
 main()
 """

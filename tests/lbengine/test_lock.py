@@ -14,7 +14,7 @@ from slackwater.config import PoolSettings
 
 HOLD = """
 import sys
-from lbengine.lock import PoolLock
+from lbengine.leadership.lock import PoolLock
 from slackwater.config import PoolSettings
 lock = PoolLock(PoolSettings(name="web", backend="web", socket=sys.argv[1]))
 lock.acquire()
