@@ -6,6 +6,7 @@ The node's settings are declared in Rust, in `monitor/src/config.rs`.
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 import tomllib
 import typing
@@ -16,8 +17,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from slackwater import renamed
 from slackwater.messages import NAME_PATTERN, Mode, Name
 from slackwater.toml_lines import KeyPath, dotted, key_lines, line_of
+
+log = logging.getLogger("slackwater.config")
 
 
 class ConfigError(Exception):
@@ -117,7 +121,7 @@ class PoolSettings(Settings, frozen=True):
             description="take admin sockets on TCP addresses, which have no login: whoever reaches one can do anything"
         ),
     ] = False
-    way: Annotated[
+    weight_delivery: Annotated[
         Literal["socket", "agent-check"],
         Meta(
             description="how HAProxy gets its weights: by the admin socket, or by agent-check from the nodes' monitors"
@@ -155,7 +159,9 @@ class PoolSettings(Settings, frozen=True):
             missing, foreign = [key for key in ("backend", "socket") if not getattr(self, key)], ["service"]
         else:
             missing = [] if self.service else ["service"]
-            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"] + ["way"] * (self.way != "socket")
+            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"] + ["weight_delivery"] * (
+                self.weight_delivery != "socket"
+            )
         if missing:
             raise ValueError(f'`{missing[0]}` is missing, which `balancer = "{self.balancer}"` needs')
         if given := [key for key in foreign if getattr(self, key)]:
@@ -393,6 +399,9 @@ def parse(text: str, where: str) -> ControllerSettings:
         if isinstance(raw.get(key), str):
             at = line_of((key,), lines)
             raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
+    raw, warnings = with_new_names(raw, lines, where)
+    for text in warnings:
+        log.warning("%s", text)
     for key_path, known in _unknown_keys(raw, ControllerSettings, ()):
         near = difflib.get_close_matches(str(key_path[-1]), known, n=1, cutoff=0.0)
         place = dotted(key_path[:-1]) or "the file's top level"
@@ -419,6 +428,41 @@ def parse(text: str, where: str) -> ControllerSettings:
                 raise ConfigError(f"{where}:{line_of(('pool', index, key), lines)}: {text} is there twice")
             taken.add((key, text))
     return settings
+
+
+def with_new_names(raw: dict[str, Any], lines: dict[KeyPath, int], where: str) -> tuple[dict[str, Any], list[str]]:
+    """A file's values under today's names, and a warning for each old one; `lines` gets the new names too.
+
+    Raises ConfigError where the old and the new name are both given.
+    """
+    warnings: list[str] = []
+
+    def table(given: dict[str, Any], at: KeyPath, section: str) -> dict[str, Any]:
+        prefix = f"{section}." if section else ""
+        names = {
+            old.removeprefix(prefix): new.removeprefix(prefix)
+            for old, new in renamed.SETTINGS.items()
+            if old.rpartition(".")[0] == section
+        }
+        try:
+            given, found = renamed.with_new_names(given, names)
+        except renamed.BothGiven as error:
+            raise ConfigError(f"{where}:{line_of((*at, error.old), lines)}: {error}") from None
+        for old in found:
+            line = line_of((*at, old), lines)
+            warnings.append(f"{where}:{line}: {renamed.warning(old, names[old])}")
+            lines[(*at, names[old])] = line
+        for key, value in given.items():
+            if isinstance(value, dict):
+                given[key] = table(value, (*at, key), f"{prefix}{key}")
+            elif isinstance(value, list):
+                given[key] = [
+                    table(item, (*at, key, index), f"{prefix}{key}") if isinstance(item, dict) else item
+                    for index, item in enumerate(value)
+                ]
+        return given
+
+    return table(raw, (), ""), warnings
 
 
 def _struct_of(kind: Any) -> type[Settings] | None:

@@ -11,6 +11,7 @@ from flask import Blueprint, Response, request
 from slackwater.config import PoolSettings
 from slackwater.journal.journal import JournalError
 from slackwater.messages import Change, is_name
+from slackwater.renamed import BothGiven
 from slackwater.views import why
 from slackwater.views.answers import Changes, Done, Error, Pools, Told
 from web import audit, episodes, openapi
@@ -18,6 +19,7 @@ from web.ask import Ask
 from web.controls import Unheard, do
 from web.login import Gate
 from web.reader import PLOT_S, Reader
+from web.request_fields import new_names
 
 MAX_CHANGES = 10_000
 LONGEST_S = 400 * 86400.0
@@ -140,8 +142,8 @@ def blueprint(reader: Reader, gate: Gate, ask: Ask) -> Blueprint:
 def _found(reader: Reader) -> list[Change]:
     """The Changes that the query string means; without `since` all."""
     try:
-        asked = audit.filter_of({"since": "all", **request.args})
-    except audit.FilterError as error:
+        asked = audit.filter_of({"since": "all", **new_names(request.args)})
+    except (audit.FilterError, BothGiven) as error:
         raise ApiError(400, str(error)) from None
     limit = int(number("limit", audit.MOST, most=audit.MOST, least=1))
     since_unix_s = number("since_unix_s", 0.0, most=4e9)

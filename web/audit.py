@@ -38,7 +38,7 @@ class Filter(msgspec.Struct):
     pool: str = ""
     what: str = ""
     target: str = ""
-    q: str = ""
+    text: str = ""
     since: str = "7d"
     page: int = 1
 
@@ -58,7 +58,7 @@ class Line(msgspec.Struct):
 
 def filter_of(given: Mapping[str, str]) -> Filter:
     """From a query string. Raises FilterError."""
-    texts = {key: given[key] for key in ("pool", "what", "target", "q", "since") if given.get(key)}
+    texts = {key: given[key] for key in ("pool", "what", "target", "text", "since") if given.get(key)}
     for key, text in texts.items():
         if len(text) > LONGEST:
             raise FilterError(f"{key}: expected at most {LONGEST} characters, got {len(text)}")
@@ -83,7 +83,7 @@ def find(
         oldest_unix_s or None,
         what=asked.what or None,
         target=asked.target or None,
-        text=asked.q,
+        text=asked.text,
         offset=offset,
     )
 

@@ -16,6 +16,7 @@ from slackwater.config import ControllerSettings
 from slackwater.control import Refused, Request, request_of
 from web.ask import Ask
 from web.login import Gate
+from web.request_fields import new_names
 
 log = logging.getLogger("slackwater.web")
 CONFIRM = {
@@ -38,7 +39,7 @@ class Unheard(Exception):
 def do(ask: Ask, pool: str, asked: dict[str, Any], by: str) -> str:
     """Has lbengine do it in the name of `by`; returns its sentence. Raises Unheard."""
     try:
-        wish: Request = request_of({**asked, "by": by})
+        wish: Request = request_of({**new_names(asked), "by": by})
     except ValueError as error:
         raise Unheard(str(error), 400) from None
     try:

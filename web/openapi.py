@@ -9,6 +9,7 @@ import msgspec
 
 from slackwater import __version__
 from slackwater.control import Request
+from slackwater.renamed import REQUEST_FIELDS
 from slackwater.views.answers import Changes, Done, Error, Pools, Told
 from slackwater.views.pool import PoolView
 from web.audit import SINCE_S
@@ -42,8 +43,9 @@ def description() -> Json:
         _text("pool", "Changes of this pool"),
         _text("what", "of this kind: `weight`, `pause`, ..."),
         _text("target", "of this server or node"),
-        _text("q", "with this text in any field"),
-        {**_text("since", "not older than this"), "schema": {"type": "string", "enum": list(SINCE_S)}},
+        _text("text", "with this text in any field"),
+        *(_old(old, new) for old, new in REQUEST_FIELDS.items()),
+        {**_text("since", "not older than this"), "schema": {"type": "string", "enum": [*SINCE_S, ""]}},
         _number("since_unix_s", "not older than this Unix time", 4_000_000_000),
         {**_text("page", "which page"), "schema": {"type": "integer", "minimum": 1, "maximum": 999999}},
         {**_text("limit", "at most so many"), "schema": {"type": "integer", "minimum": 1, "maximum": 10000}},
@@ -131,6 +133,10 @@ def _errors(*codes: int) -> Json:
 
 def _text(name: str, text: str) -> Json:
     return {"name": name, "in": "query", "description": text, "schema": {"type": "string", "maxLength": 200}}
+
+
+def _old(name: str, new: str) -> Json:
+    return {**_text(name, f"old name of `{new}`, until the next release"), "deprecated": True}
 
 
 def _number(name: str, text: str, most: float) -> Json:

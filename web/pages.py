@@ -14,11 +14,13 @@ from werkzeug.sansio.response import Response as BaseResponse
 from slackwater.config import PoolSettings
 from slackwater.journal.journal import JournalError
 from slackwater.messages import Sample
+from slackwater.renamed import BothGiven
 from slackwater.views.pool import SYMBOLS, WORDS
 from web import audit, episodes
 from web.controls import PINS_MIN
 from web.model import Models
 from web.reader import Reader
+from web.request_fields import new_names
 from web.settings_page import settings_page
 
 RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d": (86400.0, 120.0)}
@@ -94,8 +96,8 @@ def blueprint(reader: Reader) -> Blueprint:
     @pages.get("/changes")
     def changes() -> str:
         try:
-            asked = audit.filter_of(request.args)
-        except audit.FilterError as error:
+            asked = audit.filter_of(new_names(request.args))
+        except (audit.FilterError, BothGiven) as error:
             abort(400, str(error))
         with reader.journal() as journal:
             offset = (asked.page - 1) * audit.ON_A_PAGE

@@ -13,7 +13,7 @@ from slackwater import config
 from slackwater.bus.bus import without_password
 from slackwater.config import ConfigError, ControllerSettings
 from slackwater.supervise import state_dir
-from slackwater.toml_lines import key_lines
+from slackwater.toml_lines import KeyPath, key_lines
 
 
 class ShownSetting(msgspec.Struct):
@@ -63,11 +63,12 @@ def _parsed(text: str, path: str) -> ControllerSettings | None:
 
 
 def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[Section]:
-    lines, raw = {}, {}
+    lines: dict[KeyPath, int] = {}
+    raw: dict[str, Any] = {}
     try:
-        raw = tomllib.loads(text)
-        lines = key_lines(text)
-    except tomllib.TOMLDecodeError:
+        raw, lines = tomllib.loads(text), key_lines(text)
+        raw, _ = config.with_new_names(raw, lines, file)
+    except (tomllib.TOMLDecodeError, ConfigError):
         pass
     helps = {name: help_text for name, _, help_text in config.describe()}
 

@@ -14,7 +14,7 @@ from slackwater.config import PoolSettings
 
 def _haproxy(pool: PoolSettings, timeout_s: float) -> Balancer:
     haproxy = haproxy_of(pool.backend, pool.all_sockets, timeout_s)
-    if pool.way == "socket":
+    if pool.weight_delivery == "socket":
         return haproxy
     return AgentCheck(haproxy, expect=haproxy.expect) if isinstance(haproxy, Fleet) else AgentCheck(haproxy)
 

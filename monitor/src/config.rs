@@ -103,7 +103,7 @@ slackwater_node::settings! {
         /// ADDRESS:PORT of /metrics and /orca; empty: no page.
         listen: String = "127.0.0.1:9465".to_owned();
     }
-    /// HAProxy's agent-check, for pools with `way = "agent-check"`.
+    /// HAProxy's agent-check, for pools with `weight_delivery = "agent-check"`.
     [agent] struct AgentSettings {
         /// ADDRESS:PORT that answers HAProxy with the weight that lbengine wants for this node; empty: no answers.
         listen: String = String::new();

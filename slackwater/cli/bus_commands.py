@@ -9,6 +9,7 @@ import click
 
 from slackwater.bus.config import CONTROLLER, WSENGINE, Tls, config_text, passwords_in, read_nodes, users, write_secret
 from slackwater.config import ADDRESS_PATTERN, ConfigError
+from slackwater.renamed import RenamedOption
 
 
 def an_address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -17,13 +18,13 @@ def an_address(_context: click.Context, _parameter: click.Parameter, text: str) 
     return text
 
 
-@click.group(epilog="Example: slackwater bus config --nodes nodes.txt --folder bus")
+@click.group(epilog="Example: slackwater bus config --nodes nodes.txt --out bus")
 def bus() -> None:
     """Users and permissions of a nats-server of your own."""
 
 
 @bus.command(
-    epilog="Example: slackwater bus config --nodes nodes.txt --folder bus --listen 0.0.0.0:4222"
+    epilog="Example: slackwater bus config --nodes nodes.txt --out bus --listen 0.0.0.0:4222"
     " --tls-cert /etc/nats/cert.pem --tls-key /etc/nats/key.pem"
 )
 @click.option(
@@ -34,7 +35,12 @@ def bus() -> None:
     help="The nodes: a line `POOL NODE` for each.",
 )
 @click.option(
-    "--folder", type=click.Path(path_type=Path), required=True, help="Where nats.conf and the passwords are written."
+    "--out",
+    "folder",
+    cls=RenamedOption,
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder for nats.conf and the passwords.",
 )
 @click.option(
     "--listen", default="127.0.0.1:4222", show_default=True, callback=an_address, help="Where nats-server listens."

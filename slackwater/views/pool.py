@@ -6,11 +6,13 @@ Old data is never shown as if it were now: a silent controller or node gives `un
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
 from slackwater.journal.journal import Journal, Reading
 from slackwater.messages import Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
+from slackwater.renamed import old_field
 from slackwater.views.percentile import pooled_ms
 
 STALE_AFTER_S = 3.0
@@ -70,8 +72,12 @@ class Row(msgspec.Struct):
     why: str
     resource: Resource | None = None
     """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
-    turned: list[str] = []
-    """What the second stage has turned on the node: `php_fpm.max_children 4 → 16`."""
+    retuned: list[str] = []
+    """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
+    turned: Annotated[list[str], old_field("retuned")] = []
+
+    def __post_init__(self) -> None:
+        self.turned = self.retuned
 
 
 class PoolView(msgspec.Struct):
@@ -127,10 +133,10 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         verdict = verdicts.get(node)
         state, why = _judged(verdict, now_unix_s - judged_unix_s.get(node, 0.0), silence)
         told, told_unix_s = knobs.get(node, (None, 0.0))
-        turned = _turned(told) if now_unix_s - told_unix_s < KNOBS_FRESH_S else []
+        retuned = _retuned(told) if now_unix_s - told_unix_s < KNOBS_FRESH_S else []
         reasons = _reasons(server, state, why, stale)
-        if turned:
-            reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(turned)}"
+        if retuned:
+            reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(retuned)}"
         return Row(
             node=node,
             server=server.server if server else "",
@@ -147,7 +153,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             rt_p99_ms=reading.rt_p99_ms if reading else None,
             cpu=reading.cpu if reading else None,
             why=reasons,
-            turned=turned,
+            retuned=retuned,
             resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
 
@@ -216,8 +222,8 @@ def duration(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
 
 
-def _turned(knobs: Knobs | None) -> list[str]:
-    """What is turned on a node, knob by knob."""
+def _retuned(knobs: Knobs | None) -> list[str]:
+    """What the second stage has changed on a node, knob by knob."""
     held = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
     return [f"{knob.name} {_value(knob.baseline)} → {_value(knob.value)}" for knob in held]
 

@@ -247,16 +247,25 @@ class TestOnARealHAProxy:
     def test_a_socket_that_only_reads_is_enough(self) -> None:
         with with_agents() as (running, _):
             pool = PoolSettings(
-                name="web", backend="web", socket=running.operator, way="agent-check", mode="act", law="optimal"
+                name="web",
+                backend="web",
+                socket=running.operator,
+                weight_delivery="agent-check",
+                mode="act",
+                law="optimal",
             )
             assert check(pool, PATIENT) == []
             assert len(AgentCheck(HAProxy(running.operator, "web", 20.0)).read().servers) == 2
-            by_socket = msgspec.structs.replace(pool, way="socket")
-            with pytest.raises(BalancerError, match=r'no admin level; expected .* or `way = "agent-check"`'):
+            by_socket = msgspec.structs.replace(pool, weight_delivery="socket")
+            with pytest.raises(
+                BalancerError, match=r'no admin level; expected .* or `weight_delivery = "agent-check"`'
+            ):
                 check(by_socket, PATIENT)
 
     def test_a_server_without_an_agent_is_refused_with_the_line_that_it_needs(self) -> None:
         with web_servers(2) as ports, haproxy(backend(ports)) as running:
-            pool = PoolSettings(name="web", backend="web", socket=running.operator, way="agent-check", mode="act")
+            pool = PoolSettings(
+                name="web", backend="web", socket=running.operator, weight_delivery="agent-check", mode="act"
+            )
             with pytest.raises(BalancerError, match=r"no agent for the weight of host1, host2; expected `agent-check"):
                 check(pool, PATIENT)

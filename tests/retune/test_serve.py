@@ -33,7 +33,7 @@ def test_a_long_episode_is_drained_retuned_told_and_given_back(whole: Whole) -> 
     def row() -> Any:
         return {one["node"]: one for one in (whole.status() or {"rows": []})["rows"]}.get("web1", {})
 
-    until(lambda: row().get("turned") == ["streaming.num_threads 4 → 16"], "`status` tells it")
+    until(lambda: row().get("retuned") == ["streaming.num_threads 4 → 16"], "`status` tells it")
     by_retune = until(lambda: whole.changes_by("retune"), "the Order in the journal")
     by_engine = until(lambda: whole.changes_by("wsengine"), "what came of it in the journal")
     assert by_retune[-1].what == "order streaming.num_threads"

@@ -41,7 +41,7 @@ class Site:
 
 def write(folder: Path, *options: str) -> Result:
     (folder / "nodes.txt").write_text("# pool node\nweb  web-1.example\nweb  web-2\n\napi  api-1  # the other pool\n")
-    command = ["bus", "config", "--nodes", str(folder / "nodes.txt"), "--folder", str(folder / "bus"), *options]
+    command = ["bus", "config", "--nodes", str(folder / "nodes.txt"), "--out", str(folder / "bus"), *options]
     return CliRunner().invoke(cli, command)
 
 

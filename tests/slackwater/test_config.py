@@ -82,7 +82,7 @@ def test_two_pools_are_two_pools() -> None:
         (LVS.replace("service", "# service"), 1, "pool[0]: `service` is missing, which `balancer = \"lvs\"` needs"),
         (LVS + 'backend = "be"\n', 1, "pool[0]: `backend` does not go with `balancer = \"lvs\"`, only"),
         (LVS + 'sockets = ["/s"]\n', 1, "pool[0]: `sockets` does not go with `balancer = \"lvs\"`"),
-        (LVS + 'way = "agent-check"\n', 1, "pool[0]: `way` does not go with `balancer = \"lvs\"`"),
+        (LVS + 'weight_delivery = "agent-check"\n', 1, "pool[0]: `weight_delivery` does not go with `bal"),
         (LVS.replace("lvs", "ipvs"), 3, "pool[0].balancer: invalid enum value 'ipvs' (expected \"haproxy\" or"),
         (LVS.replace("-t ", ""), 4, "pool[0].service: expected a service as for ipvsadm: `-t IP:PORT`"),
         (LVS.replace(":80", ":80; x"), 4, "pool[0].service: expected a service as for ipvsadm"),

@@ -241,7 +241,7 @@ def test_what_the_second_stage_has_turned_is_told_while_the_node_says_so(pool: P
     own = KnobState("cpu.frequency", "schedutil", "schedutil")
     pool.journal.record(Knobs(1, "host1", "web", pool.now_unix_s, "any", [held, own]))
     (row,) = pool.view().rows
-    assert row.turned == ["php_fpm.max_children 4 → 16"]
+    assert row.retuned == ["php_fpm.max_children 4 → 16"]
     assert row.why.endswith("; retuned: php_fpm.max_children 4 → 16")
     (row,) = pool.view(after_s=30.0).rows
-    assert row.turned == []
+    assert row.retuned == []

@@ -76,17 +76,17 @@ def _check_one(path: str, pool: PoolSettings, settings: LbengineSettings) -> tup
     else:
         _check_path(path, where)
     haproxy = HAProxy(path, pool.backend, settings.socket_timeout_s)
-    if pool.way == "socket":
+    if pool.weight_delivery == "socket":
         (answer,) = haproxy.ask(f"set server {pool.backend}/{NOBODY}")
         if "Permission denied" in answer:
             raise BalancerError(
                 f"{where}: this socket has no admin level; expected `stats socket {path} level admin` in HAProxy's"
-                ' `global` section, or `way = "agent-check"` in the pool\'s settings'
+                ' `global` section, or `weight_delivery = "agent-check"` in the pool\'s settings'
             )
     snapshot = haproxy.read()
     where = f"{where}: backend `{pool.backend}`"
     _check_servers(snapshot, pool, where)
-    if pool.way == "agent-check":
+    if pool.weight_delivery == "agent-check":
         _check_agents(snapshot, where)
     warnings += _check_balance(haproxy, snapshot, pool, where)
     return snapshot, warnings + _warnings(snapshot, pool)
@@ -149,8 +149,10 @@ def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: PoolSettings, whe
         raise BalancerError(f"{where}: `balance {balance}` cannot be driven: {algorithm.told}")
     if algorithm.effect != "keys":
         return []
-    if pool.mode == "observe" or pool.way == "agent-check":
-        tried = "it is tried when the mode is `act`" if pool.way == "socket" else "look at its configuration"
+    if pool.mode == "observe" or pool.weight_delivery == "agent-check":
+        tried = (
+            "it is tried when the mode is `act`" if pool.weight_delivery == "socket" else "look at its configuration"
+        )
         return [
             f"{where}: `balance {balance}` heeds weights only with `hash-type consistent`, which HAProxy doesn't show;"
             f" {tried}"
@@ -173,7 +175,7 @@ def _takes_weights(haproxy: HAProxy, server: Server, backend: str) -> bool:
 
 def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
     where = f"pool `{pool.name}`: backend `{pool.backend}`"
-    by_socket = pool.way == "socket"
+    by_socket = pool.weight_delivery == "socket"
     warnings = []
 
     def of(servers: list[Server]) -> str:
