@@ -14,9 +14,9 @@ from pathlib import Path
 from detector import baseline_checkpoint as keeping
 from detector.classify import tree
 from detector.classify.judge import Judge
+from detector.features import sample_decoder
 from detector.features.balancer_latency import response_times_ms
 from detector.features.columns import Row, row_of
-from detector.train import reading
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.messages import Cycle, Sample, Verdict
@@ -92,7 +92,7 @@ class Detector:
             loop.add_signal_handler(number, self._stop.set)
         self._restore()
         for pool in self._judges:
-            await self._bus.subscribe("sample", self._keep, pool=pool, decode=reading.decode)
+            await self._bus.subscribe("sample", self._keep, pool=pool, decode=sample_decoder.decode)
         for settings in self._settings.pool:
             await self._bus.subscribe("cycle", partial(self._hear, settings.servers), pool=settings.name)
         spare_the_collector()

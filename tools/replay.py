@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from detector.classify.tree import SHIPPED, load
-from detector.train.recording import Recording, read
+from detector.recordings.recording import Recording, read
 from detector.train.replay import batches
 from lab.sim.control import Balancing, Costs, Detecting, pool_settings
 from lab.sim.signals import POOL

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.features.columns import Bools, Floats, Ints
-from detector.train.recording import Recording
+from detector.recordings.recording import Recording
 from slackwater.messages import Sample
 
 COLUMNS = ("requests per second", "cores", "core clock in MHz", "run delay per CPU second")

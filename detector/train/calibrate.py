@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from detector.train.recording import Label, write
+from detector.recordings.recording import Label, write
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Cycle, Sample

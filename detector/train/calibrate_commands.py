@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
+from detector.recordings.recording import read
 from detector.train import calibrate as calibrating
 from detector.train.calibrate import CalibrationError, Limits, Plan
 from detector.train.commands import describe, progress, write_report
 from detector.train.record_commands import pool_of
-from detector.train.recording import read
 from detector.train.training import Options, train_model
 from slackwater.config import ControllerSettings, load
 from slackwater.options import config_option, pool_option

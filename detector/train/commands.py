@@ -14,7 +14,7 @@ import click
 from detector.classify import tree
 from detector.estimator import TERMS
 from detector.features.features import words
-from detector.train.recording import Recording, RecordingError, read
+from detector.recordings.recording import Recording, RecordingError, read
 from detector.train.report import page
 from detector.train.training import Options, Progress, TrainingError, train_model
 

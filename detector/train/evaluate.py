@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.classify.tree import Model
-from detector.train.recording import STATES_OF_KINDS, Recording
+from detector.recordings.recording import STATES_OF_KINDS, Recording
 from detector.train.scores import Scores
 from detector.train.training import Options, Progress, compare_laws, learn, mean_laws, replay
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from detector import live
-from detector.train import marks
+from detector.recordings import live, marks
 from slackwater.config import ControllerSettings, load
 from slackwater.messages import Sample
 from slackwater.options import config_option, pool_option

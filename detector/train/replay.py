@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from detector.classify.judge import Judge
-from detector.train.recording import Recording
+from detector.recordings.recording import Recording
 from slackwater.messages import Sample, Verdict
 
 TICK_S = 0.05

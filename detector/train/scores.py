@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.train.recording import Label, Recording
+from detector.recordings.recording import Label, Recording
 from slackwater.messages import Verdict
 
 GRACE_S = 3.0

@@ -21,9 +21,9 @@ from detector.classify.tree import CLASSES, MAX_DEPTH, Model, Tree, save
 from detector.estimator import TERMS
 from detector.features.columns import Bools, Floats
 from detector.features.features import EVIDENCE, FEATURES
+from detector.recordings.recording import Recording, RecordingError
 from detector.tail.curves import TooFewRows, compare
 from detector.tail.data import rows_of
-from detector.train.recording import Recording, RecordingError
 from detector.train.replay import play
 from detector.train.scores import Scores, of_noises, score
 

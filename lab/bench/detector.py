@@ -26,9 +26,9 @@ import numpy as np
 from detector.baseline_checkpoint import Keeper
 from detector.classify import tree
 from detector.classify.judge import Judge
+from detector.features import sample_decoder
 from detector.features.columns import row_of
 from detector.service import spare_the_collector
-from detector.train import reading
 from lab.cluster.paths import ROOT
 from slackwater import messages
 
@@ -158,7 +158,7 @@ def run(
                 batch.append((at_s, raw))
                 at_s, raw = next(arrivals)
             began = timed()
-            rows = [row_of(reading.decode(raw)) for _, raw in batch]
+            rows = [row_of(sample_decoder.decode(raw)) for _, raw in batch]
             decoded = timed()
             verdicts = judge.take(now_s, rows)
             for verdict in verdicts:

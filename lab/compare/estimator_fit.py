@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from detector.features.columns import Floats
-from detector.train import recording as samples
+from detector.recordings import recording as samples
 from lab.compare import recording
 from lab.compare.plan import load
 from slackwater.messages import Sample

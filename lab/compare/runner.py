@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.train.recording import Label
-from detector.train.recording import write as write_samples
+from detector.recordings.recording import Label
+from detector.recordings.recording import write as write_samples
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.lab import Lab
 from lab.compare import cost, recording, source

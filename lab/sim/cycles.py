@@ -173,7 +173,7 @@ class Monitors:
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
     """Without Python's search for cyclic garbage: it would walk all Samples again and again, and the product reads them
-    into structs that it does not watch (`detector/train/reading.py`)."""
+    into structs that it does not watch (`detector/features/sample_decoder.py`)."""
     was_on = gc.isenabled()
     gc.disable()
     try:

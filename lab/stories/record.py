@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from detector.train.recording import Label, write
+from detector.recordings.recording import Label, write
 from lab.cluster import machine
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.controller import BUS_LISTEN, POOL, start_bus, start_monitors

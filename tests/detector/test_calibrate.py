@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from detector.classify import tree
+from detector.recordings.recording import read
 from detector.train import calibrate
 from detector.train.calibrate import CalibrationError, Limits, Plan, Watch, argv_of, beyond
-from detector.train.recording import read
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
 from slackwater.cli.main import cli

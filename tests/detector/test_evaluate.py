@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from detector.classify import tree
 from detector.features.columns import Floats
+from detector.recordings.recording import Label, Recording, read
 from detector.train import commands
-from detector.train.recording import Label, Recording, read
 from detector.train.scores import score
 from detector.train.training import Learned, Options, compare_laws, learn, pairs_of, quadratic
 from slackwater.messages import Sample, State, Verdict

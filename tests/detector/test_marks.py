@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from detector import live
-from detector.train import marks
-from detector.train.marks import Mark, MarkError
-from detector.train.recording import RecordingError, read
+from detector.recordings import live, marks
+from detector.recordings.marks import Mark, MarkError
+from detector.recordings.recording import RecordingError, read
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
 from slackwater.cli.main import cli

@@ -13,7 +13,7 @@ import pytest
 
 from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
-from detector.train.recording import Recording, read
+from detector.recordings.recording import Recording, read
 from detector.train.replay import play
 from detector.train.scores import Scores, score
 from detector.train.training import Options

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from detector.train.recording import KEY, Label, RecordingError, read, write
+from detector.recordings.recording import KEY, Label, RecordingError, read, write
 from slackwater import messages
 from slackwater.messages import Sample
 from tests.support.paths import EXAMPLES

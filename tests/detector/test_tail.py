@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from detector.recordings.recording import read
 from detector.tail.curves import ESTIMATORS, TooFewRows, at_random, compare, first_of, scores
 from detector.tail.data import COLUMNS, Rows, rows_of
 from detector.tail.estimator import NotFitted, TailEstimator, paae, r2
 from detector.tail.table import ACTIONS, Table
 from detector.train import commands
-from detector.train.recording import read
 from tests.support.synthetic_recording import make
 
 RATE_PER_CORE = 120.0

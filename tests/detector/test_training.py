@@ -18,8 +18,8 @@ from detector.classify import tree
 from detector.classify.judge import Judge
 from detector.estimator import START, TERMS
 from detector.features.features import FEATURES
+from detector.recordings.recording import read
 from detector.train import commands
-from detector.train.recording import read
 from detector.train.replay import batches, play
 from detector.train.scores import score
 from detector.train.training import Options, TrainingError, learn, train_model

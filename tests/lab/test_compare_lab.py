@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.train import recording as samples
+from detector.recordings import recording as samples
 from lab.compare import plan, recording, results
 from lab.compare.policies import KNOBS
 from lab.compare.policy_runners import ACTORS

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from detector.train.recording import write as write_samples
+from detector.recordings.recording import write as write_samples
 from lab.commands import lab
 from lab.compare import estimator_fit, goals, plan, recording, report, results, validation
 from lab.compare.plan import CompareError

@@ -11,7 +11,7 @@ import pytest
 
 from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
-from detector.train.recording import Label, Recording, read
+from detector.recordings.recording import Label, Recording, read
 from detector.train.replay import batches
 from lbengine.backends.snapshot import Server, Snapshot
 from lbengine.baseline import Baseline

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from detector.train.recording import Label
+from detector.recordings.recording import Label
 from slackwater.messages import is_name
 
 FILE = "marks.jsonl"

@@ -12,7 +12,7 @@ import pytest
 
 from detector.classify.judge import Judge
 from detector.features.columns import reasons, row_of, table_of
-from detector.train import reading
+from detector.features.sample_decoder import decode
 from slackwater import messages
 from slackwater.messages import MessageError, Sample
 from tests.support.paths import EXAMPLES
@@ -29,7 +29,7 @@ def whole(data: bytes) -> Sample:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_golden_samples_give_the_same_columns_and_plain_fields(path: Path) -> None:
-    quick, full = reading.decode(path.read_bytes()), whole(path.read_bytes())
+    quick, full = decode(path.read_bytes()), whole(path.read_bytes())
     first, second = (table_of([row_of(one)], one.pool).columns for one in (quick, full))
     assert first.keys() == second.keys()
     for name, values in second.items():
@@ -48,7 +48,7 @@ def test_a_judge_fed_with_it_says_the_same() -> None:
         raw.append((now_s, [messages.encode(sample) for sample in samples]))
     quick, full = (Judge("web", stale_after_s=1.0, calm_dwell_s=2.0) for _ in range(2))
     for now_s, batch in raw:
-        assert quick.tick(now_s, [reading.decode(one) for one in batch]) == full.tick(now_s, [*map(whole, batch)])
+        assert quick.tick(now_s, [decode(one) for one in batch]) == full.tick(now_s, [*map(whole, batch)])
 
 
 def broken(change: dict[str, Any]) -> bytes:
@@ -78,17 +78,17 @@ def test_what_is_read_is_refused_in_the_same_words(change: dict[str, Any]) -> No
     with pytest.raises(MessageError) as full:
         whole(broken(change))
     with pytest.raises(MessageError) as quick:
-        reading.decode(broken(change))
+        decode(broken(change))
     assert str(quick.value) == str(full.value)
     with pytest.raises(MessageError, match="not JSON"):
-        reading.decode(b"{")
+        decode(b"{")
 
 
 def test_reasons_that_are_none_count_as_none() -> None:
     for absent in (5, {"sched": 5}, ["sched"]):
-        assert reasons(reading.decode(broken({"absent": absent})).absent) == {}
+        assert reasons(decode(broken({"absent": absent})).absent) == {}
 
 
 def test_it_stays_small() -> None:
-    quick = reading.decode(FILES[1].read_bytes())
+    quick = decode(FILES[1].read_bytes())
     assert len(msgspec.json.encode(quick)) < 0.75 * len(messages.encode(whole(FILES[1].read_bytes())))

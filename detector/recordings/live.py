@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from detector.train import marks
-from detector.train.recording import Recording, RecordingError, read, write
+from detector.recordings import marks
+from detector.recordings.recording import Recording, RecordingError, read, write
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
 from slackwater.messages import Sample
