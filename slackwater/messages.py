@@ -49,26 +49,24 @@ DecisionCause = Literal[
 enough_reduced: interference, but enough of the pool is reduced. panic: no Verdict is believed. no_verdict: there is no
 fresh one. waiting: for the first one. measured: it keeps its baseline weight while its values are searched. limited,
 drained, not_drained: the second stage asked for it. pinned: by a person. bounded: the guard's last word."""
-ChangeCause = (
-    DecisionCause
-    | Literal[
-        "not_set",
-        "put_back",
-        "someone_else",
-        "second_stage",
-        "renewed",
-        "search_over",
-        "ordered",
-        "refused",
-        "given_back",
-        "lease_ended",
-        "not_as_ordered",
-        "by_hand",
-        "engine_ended",
-        "engine_died",
-        "not_put_back",
-    ]
-)
+ChangeCause = Literal[
+    DecisionCause,
+    "not_set",
+    "put_back",
+    "someone_else",
+    "second_stage",
+    "renewed",
+    "search_over",
+    "ordered",
+    "refused",
+    "given_back",
+    "lease_ended",
+    "not_as_ordered",
+    "by_hand",
+    "engine_ended",
+    "engine_died",
+    "not_put_back",
+]
 """not_set: the balancer did not take it. put_back: lbengine set the baseline again. someone_else: somebody else changed
 it. second_stage, renewed, search_over: an Order for an episode, one that renews a lease, the first one after a search.
 ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered, by_hand, engine_ended,
@@ -119,9 +117,11 @@ class Cpu(msgspec.Struct, omit_defaults=True):
     user: Share | None = None
     """Share of the VM's CPU time in user mode, nice included. The kinds are the whole VM's in either scope."""
     system: Share | None = None
+    """In the kernel, interrupts left out."""
     irq: Share | None = None
     """In hard and soft interrupts."""
     iowait: Share | None = None
+    """Idle while a disk was waited for."""
     throttled: Share | None = None
     """Share of the quota's periods in which the cgroup was throttled; absent without a quota."""
     throttled_s_per_s: NonNegative | None = None
@@ -132,6 +132,7 @@ class Sched(msgspec.Struct, omit_defaults=True):
     """Scheduling of the web server's processes, summed over their threads."""
 
     processes: Count | None = None
+    """Number of processes that matched."""
     threads: Count | None = None
     cpu_s_per_s: NonNegative | None = None
     """CPU seconds that they used, per second."""
@@ -140,7 +141,9 @@ class Sched(msgspec.Struct, omit_defaults=True):
     run_delay_per_cpu_s: NonNegative | None = None
     """Run delay per CPU second used; absent while they used next to none."""
     voluntary_switches_per_s: NonNegative | None = None
+    """Times that they waited for something."""
     involuntary_switches_per_s: NonNegative | None = None
+    """Times that their core was taken away."""
 
 
 class Pressure(msgspec.Struct, omit_defaults=True):
@@ -164,6 +167,7 @@ class Memory(msgspec.Struct, omit_defaults=True):
     available: Share | None = None
     """Share of memory that is free or can be freed without swapping."""
     minor_faults_per_s: NonNegative | None = None
+    """Faults that memory answered."""
     major_faults_per_s: NonNegative | None = None
     """Faults that waited for a disk."""
     swapped_pages_per_s: NonNegative | None = None
@@ -211,6 +215,7 @@ class Frequency(msgspec.Struct, omit_defaults=True):
 
     mean_mhz: NonNegative | None = None
     lowest_mhz: NonNegative | None = None
+    """Of the slowest core."""
     throttles_per_s: NonNegative | None = None
     """Thermal throttling events of all cores."""
 
@@ -262,9 +267,12 @@ class RouteTraffic(msgspec.Struct, omit_defaults=True):
 
     route: str
     rps: NonNegative | None = None
+    """Exchanges that ended, per second."""
     rt_mean_ms: NonNegative | None = None
+    """Absent when nothing ended."""
     rt_p95_ms: NonNegative | None = None
     errors_per_s: NonNegative | None = None
+    """Responses of status 500 and above."""
 
 
 class WebServer(msgspec.Struct, omit_defaults=True):
@@ -274,6 +282,7 @@ class WebServer(msgspec.Struct, omit_defaults=True):
     apache_idle_workers: Count | None = None
     php_active_processes: Count | None = None
     php_idle_processes: Count | None = None
+    """Processes that wait for a request."""
     php_listen_queue: Count | None = None
     """Requests that wait for a php-fpm process."""
     php_max_children_reached: Count | None = None
@@ -298,11 +307,14 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     """What the sniffer saw end in this period. Response time is last request byte to last response byte."""
 
     rps: NonNegative | None = None
+    """Exchanges that ended, per second."""
     rt_mean_ms: NonNegative | None = None
+    """Absent when nothing ended."""
     rt_p50_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
     rt_p99_ms: NonNegative | None = None
     in_flight: Count | None = None
+    """Requests seen whose response has not ended."""
     errors_per_s: NonNegative | None = None
     """Responses of status 500 and above."""
     drops: Count | None = None
@@ -324,6 +336,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     time_unix_s: NonNegative
     """Wall time at the end of the period: a label, never used for durations."""
     boot_id: str
+    """Of the running kernel."""
     seq: Count
     """Counts up from 0 in each run of the monitor."""
     period_s: NonNegative
@@ -372,8 +385,11 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     shown: bool = True
     """False in an episode that only waits for its end: its last Samples look calm."""
     sample_seq: Count | None = None
+    """The Sample that it is about."""
     cpu: NonNegative | None = None
+    """CPU utilisation."""
     cpu_predicted: NonNegative | None = None
+    """What the regression predicts it to become."""
     capacity_rps: NonNegative | None = None
     """Requests per second at which this node's CPU would be full, now."""
     capacity_stderr_rps: NonNegative | None = None
@@ -400,6 +416,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     """An Order that is not renewed within this time undoes itself."""
     reason: str
     by: str
+    """Who gave it."""
 
 
 class Weight(msgspec.Struct, omit_defaults=True):

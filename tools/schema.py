@@ -11,8 +11,9 @@ import ast
 import inspect
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -22,32 +23,61 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "schema"
 
 
-def field_docs(source: str) -> dict[str, dict[str, str]]:
-    """Class -> field -> the string that stands below the field."""
-    docs: dict[str, dict[str, str]] = {}
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef):
+def docs_below(body: list[ast.stmt]) -> dict[str, str]:
+    """Name of each field or type in a body -> the string that stands below it."""
+    docs: dict[str, str] = {}
+    for named, text in pairwise(body):
+        if isinstance(named, ast.AnnAssign):
+            target: ast.expr = named.target
+        elif isinstance(named, ast.Assign):
+            target = named.targets[0]
+        else:
             continue
-        for field, text in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                docs.setdefault(node.name, {})[field.target.id] = inspect.cleandoc(str(text.value.value))
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(target, ast.Name):
+            docs[target.id] = inspect.cleandoc(str(text.value.value))
     return docs
 
 
-def schema_of(kind: str, docs: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """The JSON Schema of one kind of message, with the fields' docstrings as descriptions."""
+def words(kind: object) -> frozenset[str]:
+    """The words of a Literal, or of several in a union."""
+    return frozenset({kind}) if isinstance(kind, str) else frozenset().union(*map(words, get_args(kind)))
+
+
+def named_enums() -> dict[frozenset[str], str]:
+    """Words of each enum that has a name in slackwater/messages.py -> that name."""
+    kinds = {name: kind for name, kind in vars(messages).items() if not isinstance(kind, str)}
+    return {words(kind): name for name, kind in kinds.items() if words(kind)}
+
+
+def with_references(schema: Any, enums: dict[frozenset[str], str], used: dict[str, Any]) -> Any:
+    """The schema with a reference in place of each enum that has a name; these go to `used`."""
+    if isinstance(schema, list):
+        return [with_references(part, enums, used) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    name = enums.get(frozenset(schema["enum"])) if isinstance(schema.get("enum"), list) else None
+    if name is None:
+        return {key: with_references(part, enums, used) for key, part in schema.items()}
+    used[name] = {"title": name, "enum": schema["enum"]}
+    return {"$ref": f"#/$defs/{name}", **{key: part for key, part in schema.items() if key != "enum"}}
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The JSON Schema of one kind of message, with docstrings as descriptions and a definition of each named enum."""
+    body = ast.parse(inspect.getsource(messages)).body
     struct = messages.KINDS[kind]
     schema = msgspec.json.schema(struct)
-    definitions = schema.pop("$defs")
-    for name, definition in definitions.items():
-        for field, text in docs.get(name, {}).items():
-            definition["properties"][field]["description"] = text
+    enums: dict[str, Any] = {}
+    definitions = with_references(schema.pop("$defs"), named_enums(), enums)
+    for described in body:
+        if isinstance(described, ast.ClassDef) and described.name in definitions:
+            for field, text in docs_below(described.body).items():
+                definitions[described.name]["properties"][field]["description"] = text
+    for name, text in docs_below(body).items():
+        if name in enums:
+            enums[name]["description"] = text
     whole = definitions.pop(struct.__name__)
+    definitions |= enums
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$comment": "Written by tools/schema.py from slackwater/messages.py; unknown fields are tolerated.",
@@ -58,9 +88,8 @@ def schema_of(kind: str, docs: dict[str, dict[str, str]]) -> dict[str, Any]:
 
 def files() -> dict[Path, str]:
     """Each schema file and what stands in it."""
-    docs = field_docs(inspect.getsource(messages))
     return {
-        FOLDER / f"{kind}.json": json.dumps(schema_of(kind, docs), indent=2, ensure_ascii=False) + "\n"
+        FOLDER / f"{kind}.json": json.dumps(schema_of(kind), indent=2, ensure_ascii=False) + "\n"
         for kind in messages.KINDS
     }
 

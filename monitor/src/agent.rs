@@ -17,7 +17,7 @@ use crate::config::Settings;
 use crate::listener;
 
 /// What a node gets of its server's weight when nobody says otherwise.
-const WHOLE: u32 = 100;
+const WHOLE: u64 = 100;
 /// The longest lease that is believed: a wrong word may not stay for hours.
 const LONGEST_LEASE_S: f64 = 60.0;
 /// Connections at a time; more wait in the kernel.
@@ -28,7 +28,7 @@ const CONNECTION_ENDS_AFTER: Duration = Duration::from_secs(1);
 /// The last word of lbengine.
 #[derive(Debug, Clone, Copy)]
 struct Word {
-    percent: u32,
+    percent: u64,
     ends: Instant,
 }
 
@@ -47,7 +47,7 @@ impl Wanted {
     }
 
     /// The answer at this instant.
-    pub fn percent(&self, now: Instant) -> u32 {
+    pub fn percent(&self, now: Instant) -> u64 {
         let word = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         word.filter(|word| now < word.ends).map_or(WHOLE, |word| word.percent)
     }
@@ -91,7 +91,7 @@ pub async fn serve(listener: TcpListener, wanted: Wanted) {
 
 /// One line; then what HAProxy was told to send (`agent-send`) is read to its end, since what is left unread would turn
 /// the close into a reset that may overtake the answer. What goes wrong with a connection is its peer's business.
-async fn answer(mut stream: TcpStream, percent: u32) {
+async fn answer(mut stream: TcpStream, percent: u64) {
     let line = format!("{percent}%\n");
     if stream.write_all(line.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
         let mut sent = [0; 256];
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    fn weight(percent: u32, lease_s: f64) -> Weight {
+    fn weight(percent: u64, lease_s: f64) -> Weight {
         Weight { v: 1, node: "n1".to_owned(), pool: "web".to_owned(), time_unix_s: 0.0, percent, lease_s }
     }
 
