@@ -34,10 +34,10 @@ test-full: lint  ## also the slow stories
 	@python tools/run_tests.py --hypothesis-profile=others
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)
-	python -m lab.bench.sniffer --write docs/bench-sniffer.md
+	python -m lab.bench.sniffer --write docs/results/bench-sniffer.md
 
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
-	python -m lab.bench.detector --hour 400 --write docs/bench-detector.md
+	python -m lab.bench.detector --hour 400 --write docs/results/bench-detector.md
 
 deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1)
@@ -49,13 +49,13 @@ recordings: setup  ## fresh recordings in the lab, a model trained on half, scor
 	python -m lab.bench.recordings
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)
-	python -m lab.bench.monitor --write docs/bench-monitor.md
+	python -m lab.bench.monitor --write docs/results/bench-monitor.md
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
 	python -m lab.bench.lbengine
 
 bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
-	python -m lab.bench.web --write docs/bench-web.md
+	python -m lab.bench.web --write docs/results/bench-web.md
 
 screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshots, over a whole controller (3 minutes)
 	python -m tools.screenshots
@@ -77,7 +77,7 @@ evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 
 	slackwater lab evaluate --out $(EVALUATION) $(MINUTES:%=--minutes %) --simulated $(EVALUATION)/size.json \
 	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json
 
-docs: setup  ## writes the generated documents: schema/*.json, docs/settings.md
+docs: setup  ## writes the generated documents: schema/*.json, docs/reference/settings.md
 	python tools/schema.py
 	python tools/settings_doc.py
 

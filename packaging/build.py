@@ -85,7 +85,7 @@ def documents(stage: Path, name: str, epoch_s: int, full_version: str) -> None:
     entry = f"{name} ({full_version}) bookworm; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {day}\n"
     write_gz(folder / "changelog.Debian.gz", entry.encode())
     write_gz(folder / "CHANGELOG.md.gz", (ROOT / "CHANGELOG.md").read_bytes())
-    install(ROOT / "docs/settings.md", folder / "settings.md")
+    install(ROOT / "docs/reference/settings.md", folder / "settings.md")
 
 
 def units(stage: Path, folder: Path, name: str) -> None:

@@ -521,7 +521,7 @@ def _choices(path: KeyPath) -> str:
 
 
 def describe() -> list[tuple[str, str, str]]:
-    """Every setting as (dotted name, default as TOML, help): the source of docs/settings.md."""
+    """Every setting as (dotted name, default as TOML, help): the source of docs/reference/settings.md."""
     rows: list[tuple[str, str, str]] = []
 
     def walk(struct: type[Settings], prefix: str) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/settings.md from the declarations of the settings: slackwater/config.py and the node's programs.
+"""Writes docs/reference/settings.md from the declarations in slackwater/config.py and the node's programs.
 
 `--check` writes nothing and exits 1 when the page is not what it would be.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from slackwater import config
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/settings.md"
+PAGE = ROOT / "docs/reference/settings.md"
 Row = tuple[str, str, str]
 """Dotted name, default as TOML, help."""
 

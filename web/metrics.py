@@ -1,7 +1,7 @@
 """`/metrics`: the controller for Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/).
 
 Everything is read from the journal when it is asked for, so a dead part shows as an old age, not as its last value.
-What belongs here and what it means stands in docs/dashboard.md; the Grafana dashboard and the alerts use these names.
+docs/reference/metrics.md lists the metrics; the Grafana dashboard and the alerts use these names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The signals that the detector looks at: one line each in one table. A value that a Sample lacks is NaN, never zero.
 
-Which of them show a neighbour was measured: see the notes beside `SIGNALS` and docs/architecture.md.
+Which of them show a neighbour was measured: see the notes beside `SIGNALS` and docs/how-it-works/detector.md.
 """
 
 from __future__ import annotations

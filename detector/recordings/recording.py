@@ -1,7 +1,7 @@
 """Recordings: labelled Samples in one Parquet file, one row a Sample, one column a field (`traffic.rt_p95_ms`).
 
 Sections, their fields and lists follow the Sample's own definition; what is no plain value (`traffic.routes`, `pmu`,
-`absent`) stands as JSON. docs/recordings.md has the format for readers of other programs.
+`absent`) stands as JSON. docs/reference/recordings.md has the format for readers of other programs.
 Labels are intervals (who was interfered with, by what, how strongly, from when to when) and stand, as JSON, in the
 file's metadata under `slackwater`, beside a description of how the recording was made.
 """

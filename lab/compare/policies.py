@@ -252,8 +252,8 @@ KNOBS: dict[str, tuple[int, int]] = {
 }
 """Name as wsengine has it -> the lab's value in calm, value beside a neighbour. Directions as IC² and ICE have them
 (ICE's slide 13: least latency at MaxClients 8 with 2 children in calm, at 4 with 4 beside LLCProbe: workers halved);
-children as many as serve best beside LLCProbe in this lab (docs/second-stage.md), which is to their favour, and first
-asked for: what became of a full Apache is only known when the requests before that question are answered."""
+children as many as serve best beside LLCProbe in this lab (docs/results/second-stage.md), which is to their favour, and
+first asked for: what became of a full Apache is only known when the requests before that question are answered."""
 
 
 def _slow(look: Look, after_s: float) -> list[str]:

@@ -3,7 +3,7 @@
 Until the first weight was changed, the slow server answered its static share of the requests, so its response times of
 those moments were measured under static weights. They are pooled with the other servers' times before the episode, each
 server with its share by the baseline weights. It holds where weights set shares of the requests (`Cycle.weights_mean`).
-docs/static-weights-estimate.md compares it with what was measured.
+docs/results/static-weights-estimate.md compares it with what was measured.
 """
 
 from __future__ import annotations

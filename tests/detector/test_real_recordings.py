@@ -1,7 +1,8 @@
 """Two recordings of the lab that no model was trained on: calm with disturbances, and noises.
 
 They are no measure of how well the detector does elsewhere: both are among the seven that the limits of decision 11
-were chosen on. They show that the whole detector, with the shipped model, does what docs/detector-scores.md says.
+were chosen on. They show that the whole detector, with the shipped model, does what
+docs/results/detector-scores.md says.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def test_a_recording_of_the_lab_is_read_in_the_order_in_which_it_was_heard(name:
 
 
 def test_strong_noises_are_found_quickly_and_nothing_else() -> None:
-    """Figures of docs/detector-scores.md; the delays are the Samples' own times, not this machine's."""
+    """Figures of docs/results/detector-scores.md; the delays are the Samples' own times, not this machine's."""
     found = scores("events-other-load")
     felt = [noise for noise in found.noises if noise.felt]
     assert len(felt) == 20

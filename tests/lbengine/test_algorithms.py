@@ -1,4 +1,4 @@
-"""What weights really do under each balance algorithm: measured on a real HAProxy, and told in docs/balancing.md."""
+"""What weights do under each balance algorithm, measured on a real HAProxy; docs/reference/balancing.md has the table."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_first_takes_weights_and_does_nothing_with_them() -> None:
 
 
 def test_each_algorithm_is_documented() -> None:
-    text = (ROOT / "docs/balancing.md").read_text()
+    text = (ROOT / "docs/reference/balancing.md").read_text()
     for name in ALGORITHMS:
         if name != "unknown":
             assert f"`{name}" in text, name

@@ -1,4 +1,4 @@
-"""Data flows one way, and so do the imports (docs/architecture.md)."""
+"""Data flows one way, and so do the imports (docs/how-it-works/README.md)."""
 
 from __future__ import annotations
 

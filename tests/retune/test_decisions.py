@@ -89,7 +89,7 @@ def test_the_shipped_knowledge_has_a_row_for_each_knob_but_one_that_documents_wh
     knobs = set(re.findall(r'Kind \{\s*name: "([a-z_.]+)"', (ROOT / "wsengine/src/knobs/mod.rs").read_text()))
     assert len(knobs) > 7, "the table is read"
     assert knobs - load().keys() == {"apache.keepalive"}
-    assert "`apache.keepalive` has no row" in (ROOT / "docs/second-stage.md").read_text()
+    assert "`apache.keepalive` has no row" in (ROOT / "docs/how-it-works/second-stage.md").read_text()
 
 
 # --- squeeze

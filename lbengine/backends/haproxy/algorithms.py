@@ -1,5 +1,5 @@
 """What weights do under each of HAProxy's balance algorithms: the one table that preflight, the plan and
-docs/balancing.md go by. IPVS's schedulers have theirs in lbengine/backends/ipvs/schedulers.py.
+docs/reference/balancing.md go by. IPVS's schedulers have theirs in lbengine/backends/ipvs/schedulers.py.
 
 Source: HAProxy Configuration Manual, `balance` and `hash-type`; measured on 2.6 by tests/lbengine/test_algorithms.py.
 """

@@ -1,5 +1,5 @@
 """What weights do in each of IPVS's schedulers. Each row was shown by traffic through a real one (Linux 6.1):
-tests/lbengine/test_ipvs_traffic.py; docs/balancing-lvs.md has the split of each run."""
+tests/lbengine/test_ipvs_traffic.py; docs/reference/balancing-lvs.md has the split of each run."""
 
 from __future__ import annotations
 
