@@ -1,4 +1,4 @@
-"""What weights do under each balance algorithm, measured on a real HAProxy; docs/reference/balancing.md has the table."""
+"""What weights do under each balance algorithm, on a real HAProxy; docs/reference/balancing.md has the table."""
 
 from __future__ import annotations
 
