@@ -49,6 +49,13 @@ def haproxy_in_full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     return _use(str(request.param), monkeypatch)
 
 
+@pytest.fixture
+def balancer() -> Iterator[real_haproxy.RealHAProxy]:
+    """A HAProxy with three servers of weight 100 and no traffic."""
+    with real_haproxy.haproxy(real_haproxy.backend([1, 2, 3])) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def running_guest() -> Iterator[IpvsGuest]:
     with booted() as guest:

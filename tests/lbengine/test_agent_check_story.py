@@ -40,7 +40,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
             for host, port, agent in zip(HOSTS, ports, agents, strict=True)
         )
         balancer = stack.enter_context(haproxy(f"backend web\n    balance roundrobin\n{lines}\n"))
-        running = Site(balancer, tmp_path, f'socket = "{balancer.operator}"\nway = "agent-check"\n')
+        running = Site(balancer, tmp_path, f'socket = "{balancer.operator}"\nweight_delivery = "agent-check"\n')
         stack.callback(running.end)
         running.start_bus()
         for host, agent in zip(HOSTS, agents, strict=True):

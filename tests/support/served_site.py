@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.supervise import state_dir
-from tests.support.real_haproxy import RealHAProxy, backend, haproxy
+from tests.support.real_haproxy import RealHAProxy
 from tests.support.real_processes import free_address, is_alive
 
 IN_TIME_S = 60.0
@@ -105,10 +103,3 @@ class Site:
             process.wait()
         for pid in pids:
             until(lambda pid=pid: not is_alive(pid), "the end of the children")  # type: ignore[misc]
-
-
-@pytest.fixture
-def balancer() -> Iterator[RealHAProxy]:
-    """A HAProxy with three servers of weight 100 that nobody asks."""
-    with haproxy(backend([1, 2, 3])) as running:
-        yield running
