@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,18 +13,19 @@ import click
 from rich.table import Column, Table
 
 from lab.cluster.applications import APPLICATIONS
-from lab.cluster.balancer import BALANCES
-from lab.cluster.lab import Lab, LabSettings, down, is_up, state, traces
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
+from lab.cluster.noise import NOISES
+from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
+from lab.cluster.traces import down, is_up, state, traces
 from lab.compare.compare_commands import compare
 from lab.compare.grid_commands import grid
 from lab.compare.report_commands import report
 from lab.compare.simulate_commands import simulate
 from lab.compare.whole_commands import evaluate
-from lab.disturb.load import Demand
-from lab.disturb.noise import NOISES
-from lab.disturb.stress import STRESSORS
 from lab.disturb.timetable import DISTURBANCES, plan
+from lab.options import cluster_options, json_option, noise_options, progress, write_json
 from lab.stories import all_noisy, search_noisy
 from lab.stories import scenario as scenarios
 from lab.stories import time_back as back
@@ -37,49 +37,6 @@ SECOND_STAGE: dict[str, ModuleType] = {"all-noisy": all_noisy, "search": search_
 """Scenarios with wsengines in the hosts, each in a file of its own."""
 
 
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    click.echo(text, err=True)
-
-
-def write_json(result: dict[str, Any], place: str) -> None:
-    """Writes the result to a file, or to stdout for `-`."""
-    text = json.dumps(result, indent=2) + "\n"
-    if place == "-":
-        click.echo(text, nl=False)
-    else:
-        Path(place).write_text(text)
-
-
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what the lab is made of."""
-    for option in (
-        click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
-        click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),
-        click.option("--hosts", type=click.IntRange(2, 50), default=3, show_default=True),
-        click.option(
-            "--quota", type=click.FloatRange(0.05), default=0.4, show_default=True, help="Cores of each host."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True),
-        click.option(
-            "--intensity",
-            type=click.FloatRange(0, 1, min_open=True),
-            default=1.0,
-            show_default=True,
-            help="Share of time in which each of the neighbour's threads works.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @click.group(epilog="Example: slackwater lab demo")
 def lab() -> None:
     """A cluster on this machine: web servers in namespaces, a balancer, load, and noisy neighbours. Needs root."""
@@ -89,14 +46,14 @@ def lab() -> None:
 @cluster_options
 def up(app: str, balance: str, hosts: int, quota: float) -> None:
     """Start the lab and keep it up until Ctrl-C."""
-    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
-        say("Ctrl-C takes it down")
+    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+        progress("Ctrl-C takes it down")
         try:
             while True:
                 cluster.check()
                 time.sleep(0.5)
         except KeyboardInterrupt:
-            say("lab: going down")
+            progress("lab: going down")
 
 
 @lab.command("down", epilog="Example: slackwater lab down")
@@ -139,9 +96,7 @@ def status(as_json: bool) -> None:
     "--knob", "knobs", multiple=True, type=click.Choice(list(KNOBS)), help=f"Second stage  [default: {CHILDREN}]"
 )
 @click.option("--children", type=click.IntRange(1, 32), help=f"Second stage: php-fpm's own  [default: {CALM_CHILDREN}]")
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
-)
+@json_option
 def run_(
     app: str,
     balance: str,
@@ -186,8 +141,8 @@ def run_(
     plan = scenarios.Plan(
         policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario
     )
-    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
-        result = scenarios.run(cluster, plan, say)
+    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+        result = scenarios.run(cluster, plan, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
@@ -206,8 +161,8 @@ def run_(
 def _run_retuned(scenario: str, settings: LabSettings, plan: RetunePlan, json_file: str | None) -> None:
     """Calm, a neighbour in each host with the weights alone, the same with the second stage; always a closed loop."""
     module = SECOND_STAGE[scenario]
-    with Lab(settings, say) as cluster:
-        result = module.run(cluster, plan, say)
+    with Lab(settings, progress) as cluster:
+        result = module.run(cluster, plan, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
@@ -296,23 +251,21 @@ def record(
             f"seed {seed}",
         ]
     )
-    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
-        recording.record(cluster, script, out, note, say)
+    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+        recording.record(cluster, script, out, note, progress)
 
 
 @lab.command(epilog="Example: slackwater lab calm --minutes 10 --json calm.json")
 @cluster_options
 @click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same swings of the load.")
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON there; - : stdout."
-)
+@json_option
 def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed: int, json_file: str | None) -> None:
     """Count false episodes while the load swings and nobody is loud; ends with status 1 when there were any."""
     from lab.stories import calm as calmly
 
-    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
-        result = calmly.run(cluster, minutes, seed, say)
+    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+        result = calmly.run(cluster, minutes, seed, progress)
     if json_file:
         write_json(result, json_file)
     if json_file != "-":
@@ -339,12 +292,7 @@ def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed:
 @click.option("--seconds", type=click.FloatRange(1), default=15.0, show_default=True, help="Length of each noise.")
 @click.option("--rate", type=click.FloatRange(1), help="Requests per second  [default: the application's]")
 @click.option("--load", "load_share", type=click.FloatRange(0.01, 2), help="Share of the measured capacity.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write JSON there, after each round; - : to stdout, at the end.",
-)
+@json_option
 def back_(
     app: str,
     balance: str,
@@ -370,8 +318,8 @@ def back_(
         if json_file and json_file != "-":
             write_json(result, json_file)
 
-    with Lab(LabSettings(hosts, quota, balance, app), say) as cluster:
-        result = back.run(cluster, asked, say, keep)
+    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+        result = back.run(cluster, asked, progress, keep)
     if json_file == "-":
         write_json(result, json_file)
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from lab.cluster.lab import traces
+from lab.cluster.traces import traces
 from tests.support import count_tests, real_haproxy
 from tests.support.ipvs_guest import IpvsGuest, booted
 from tests.support.ipvs_site import IpvsSite

@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lab.cluster.commit import commit
 from lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE, POOL
 from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
 from lab.cluster.machine import cpu_model
-from lab.compare.source import commit
-from lab.disturb.load import Demand
 from lab.stories.scenario import Plan, run
 from slackwater.config import load as load_settings
 from slackwater.journal.journal import Journal

@@ -7,55 +7,30 @@ clears up after a crash; nothing else is touched.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import shutil
 import signal
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from lab.cluster import retunable
+from lab.cluster import noise as noises
+from lab.cluster import stress
 from lab.cluster.applications import APPLICATIONS
 from lab.cluster.balancer import Balancer
 from lab.cluster.cgroups import Cgroups
-from lab.cluster.hosts import (
-    ASIDE,
-    FRONT,
-    NEIGHBOUR_WEIGHT,
-    TOP,
-    Host,
-    hosts,
-    make_cgroups,
-    make_network,
-    network_traces,
-    remove_network,
-)
-from lab.cluster.paths import (
-    LAB_DIR,
-    LOCK_FILE,
-    PROGRAMS,
-    SYSTEM_PROGRAMS,
-    LabError,
-    missing_privileges,
-    program,
-    system_program,
-)
+from lab.cluster.hosts import ASIDE, FRONT, NEIGHBOUR_WEIGHT, Host, hosts, make_cgroups, make_network
+from lab.cluster.load import Demand, Load
+from lab.cluster.paths import LAB_DIR, LabError, program
 from lab.cluster.spawn import Program, placed, wait_until
-from lab.cluster.webserver import MPMS, apache_command, fpm_command, write_configuration
-from lab.disturb import noise as noises
-from lab.disturb import stress
-from lab.disturb.load import Demand, Load
+from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
+from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
 READY_S = 60.0
-STATE_FILE = LAB_DIR / "state.json"
 
 
 @dataclass(frozen=True)
@@ -71,132 +46,6 @@ class LabSettings:
     """Each host has a wsengine's ways in: drop-in files and status pages."""
     mpm: str = "event"
     """How Apache works on requests: a word of `lab.cluster.webserver.MPMS`."""
-
-
-def missing() -> list[str]:
-    """What the lab lacks on this machine, each with the way to get it; empty: it can start."""
-    found = missing_privileges(os.geteuid(), Path("/proc/self/status").read_text())
-    for check, names in ((program, PROGRAMS), (system_program, tuple(SYSTEM_PROGRAMS))):
-        for name in names:
-            try:
-                check(name)
-            except LabError as error:
-                found.append(str(error))
-    try:
-        cgroups = Cgroups.of_this_machine()
-        if not found and not cgroups.writable():
-            found.append(f"{', '.join(map(str, cgroups.roots))}: cgroups can be seen but not made here")
-    except LabError as error:
-        found.append(str(error))
-    return found
-
-
-def traces() -> list[str]:
-    """What there is of a lab on this machine, in words."""
-    spaces, links = network_traces()
-    found = [f"namespace {name}" for name in spaces] + [f"link {name}" for name in links]
-    with contextlib.suppress(LabError):
-        cgroups = Cgroups.of_this_machine()
-        if cgroups.exists(TOP):
-            found.append(f"cgroup {TOP} with {len(cgroups.pids(TOP))} processes")
-    return found + ([f"folder {LAB_DIR}"] if LAB_DIR.exists() else [])
-
-
-def state() -> dict[str, Any] | None:
-    """What the lab that is up wrote about itself; None when there is none."""
-    try:
-        return dict(json.loads(STATE_FILE.read_text()))
-    except (OSError, ValueError):
-        return None
-
-
-def start_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (proc(5), field 22); None when it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return int(text.rsplit(")", 1)[1].split()[19])
-
-
-@contextlib.contextmanager
-def locked(wait_s: float = 0.0) -> Iterator[bool]:
-    """Tries to be the only lab on the machine; says whether it is."""
-    with LOCK_FILE.open("a") as file:
-        end = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    yield False
-                    return
-                time.sleep(0.1)
-                continue
-            yield True
-            return
-
-
-def is_up() -> bool:
-    """Whether a lab runs; also for who may not write the lock."""
-    try:
-        with LOCK_FILE.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
-
-
-def sweep() -> None:
-    """Removes every trace of a lab; the caller holds the lock."""
-    with contextlib.suppress(LabError):
-        cgroups = Cgroups.of_this_machine()
-        end = time.monotonic() + READY_S
-        while cgroups.exists(TOP):
-            for pid in cgroups.pids(TOP):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):  # busy until the last process is gone
-                cgroups.remove(TOP)
-            if time.monotonic() > end:
-                raise LabError(f"cgroup {TOP}: processes {cgroups.pids(TOP)} do not end")
-            time.sleep(0.02)
-    remove_network()
-    if LAB_DIR.is_symlink():
-        raise LabError(f"{LAB_DIR} is a symbolic link: not the lab's doing, please look at it")
-    shutil.rmtree(LAB_DIR, ignore_errors=True)
-
-
-def down(wait_s: float = 60.0) -> list[str]:
-    """Ends the lab that is up, if any, and clears up after one that crashed; gives what there was.
-
-    The owner of a running lab is asked first (SIGTERM, it then tears down in order) and killed after `wait_s`.
-    """
-    if os.geteuid() != 0:
-        raise LabError("`lab down` needs root")
-    there = traces()
-    owner = (state() or {}).get("owner", {})
-    with locked() as mine:
-        if mine:
-            sweep()
-            return there
-    pid = int(owner.get("pid", 0))
-    if not pid or start_ticks(pid) != owner.get("start_ticks"):
-        raise LabError(f"another process holds {LOCK_FILE} and has not said who it is; is a lab just starting?")
-    os.kill(pid, signal.SIGTERM)
-    with locked(wait_s) as mine:
-        if mine:
-            sweep()
-            return there
-    if start_ticks(pid) == owner.get("start_ticks"):
-        os.kill(pid, signal.SIGKILL)
-    with locked(5.0) as mine:
-        if not mine:
-            raise LabError(f"process {pid} holds {LOCK_FILE} and does not end")
-        sweep()
-    return there
 
 
 class Lab:
@@ -251,7 +100,7 @@ class Lab:
             root = self.app.lay_out(host)
             write_configuration(host, root, self.settings.php_children, self.settings.mpm)
             if self.settings.retunable:
-                retunable.prepare(host)
+                make_retunable(host)
             self.start_web_server(host)
         self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
         self.balancer.start(self.in_front([program("haproxy")]))

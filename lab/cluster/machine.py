@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster.lab import Lab
+from lab.cluster.noise import last_level_cache_mib
 from lab.cluster.paths import program
-from lab.disturb.noise import last_level_cache_mib
 
 
 def version_of(name: str, *arguments: str) -> str:

@@ -1,38 +1,21 @@
-"""A slackwater-wsengine in each host of the lab, and what Apache and php-fpm need for it: drop-ins, status pages."""
+"""A slackwater-wsengine in each host of the lab."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lab.cluster.hosts import Host
+from lab.cluster.lab import Lab
 from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
 from lab.cluster.spawn import Program
-
-if TYPE_CHECKING:
-    from lab.cluster.lab import Lab
 
 WSENGINE = "slackwater-wsengine"
 KEY_FILE = LAB_DIR / "orders.key"
 PUBLIC_FILE = LAB_DIR / "orders.pub"
-
-
-def prepare(host: Host) -> None:
-    """Adds to the configuration that is there what a site adds at the rollout."""
-    folder = host.folder
-    (folder / "pool.d").mkdir(exist_ok=True)
-    with (folder / "apache.conf").open("a") as file:
-        file.write(
-            f'LoadModule status_module "{DEBIAN}/usr/lib/apache2/modules/mod_status.so"\n'
-            f'<Location "/server-status">\n    SetHandler server-status\n    Require all granted\n</Location>\n'
-            f'IncludeOptional "{folder}/zz-slackwater.conf"\n'
-        )
-    with (folder / "fpm.conf").open("a") as file:
-        file.write(f"pm.status_path = /fpm-status\ninclude = {folder}/pool.d/*.conf\n")
 
 
 def make_keys() -> None:

@@ -156,3 +156,17 @@ def apache_command(host: Host, program: str) -> list[str]:
 
 def fpm_command(host: Host, program: str) -> list[str]:
     return [program, "-c", str(host.folder / "php.ini"), "-y", str(host.folder / "fpm.conf"), "--nodaemonize"]
+
+
+def make_retunable(host: Host) -> None:
+    """Adds what wsengine needs, as the rollout does at a site: drop-in files and status pages."""
+    folder = host.folder
+    (folder / "pool.d").mkdir(exist_ok=True)
+    with (folder / "apache.conf").open("a") as file:
+        file.write(
+            f'LoadModule status_module "{DEBIAN}/usr/lib/apache2/modules/mod_status.so"\n'
+            f'<Location "/server-status">\n    SetHandler server-status\n    Require all granted\n</Location>\n'
+            f'IncludeOptional "{folder}/zz-slackwater.conf"\n'
+        )
+    with (folder / "fpm.conf").open("a") as file:
+        file.write(f"pm.status_path = /fpm-status\ninclude = {folder}/pool.d/*.conf\n")

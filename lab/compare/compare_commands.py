@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from lab.cluster.terminal import console
+from lab.options import json_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
 
@@ -24,7 +25,7 @@ DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracl
 @click.option("--minutes", type=click.FloatRange(0.1), help="Begin no run that would end later; go on another time.")
 @click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds.")
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - : stdout.")
+@json_option
 def compare(
     folder: Path | None,
     scenarios: tuple[str, ...],
@@ -40,7 +41,6 @@ def compare(
 
     The same command goes on where it was interrupted. Needs root, except with --replay.
     """
-    from lab.commands import say, write_json
     from lab.compare import compare as comparing
     from lab.compare import plan, results
 
@@ -53,7 +53,7 @@ def compare(
     if not replay:
         made = plan.plan(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed)
         made = comparing.begin(folder, made)
-        comparing.run(folder, made, say, began + 60.0 * minutes if minutes else float("inf"))
+        comparing.run(folder, made, progress, began + 60.0 * minutes if minutes else float("inf"))
     found = results.summary(folder)
     if json_file:
         write_json(found, json_file)

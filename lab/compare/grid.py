@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from lab.cluster import machine
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
 from lab.compare.actors import set_weights, stop_programs
 from lab.compare.plan import CompareError
-from lab.disturb.load import Demand
 from lab.stories.measure import figures
 from lab.stories.scenario import stay
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from lab.cluster.noise import NOISES
+from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
-from lab.disturb.noise import NOISES
-from lab.disturb.stress import STRESSORS
+from lab.options import json_option, progress, write_json
 
 
 @click.command(epilog="Example: slackwater lab grid --out grid --rounds 3")
@@ -22,7 +23,7 @@ from lab.disturb.stress import STRESSORS
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the order of the cells.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Begin no cell that would end later; go on another time.")
 @click.option("--replay", is_flag=True, help="Only tell again what the folder holds.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - : stdout.")
+@json_option
 def grid(
     folder: Path,
     workers: tuple[int, ...],
@@ -38,14 +39,13 @@ def grid(
 
     The same command goes on where it was interrupted. Needs root, except with --replay.
     """
-    from lab.commands import say, write_json
     from lab.compare import grid as grids
 
     began = time.monotonic()
     if not replay:
         asked = grids.question(rounds, seed, workers or grids.WORKERS, children or grids.CHILDREN, noise)
         asked = grids.begin(folder, asked)
-        grids.run(folder, asked, say, began + 60.0 * minutes if minutes else float("inf"))
+        grids.run(folder, asked, progress, began + 60.0 * minutes if minutes else float("inf"))
     found = grids.summary(folder)
     if json_file:
         write_json(found, json_file)

@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from lab.cluster.terminal import console
+from lab.options import progress
 
 FILE = click.Path(exists=True, path_type=Path)
 
@@ -34,7 +35,6 @@ def report(
 ) -> None:
     """Write the evaluation's page and figures, and print its goals: reached or not, in one table."""
     from detector.service import choose_model
-    from lab.commands import say
     from lab.compare import report as reports
     from lab.compare import whole
     from lab.compare.parts import Parts
@@ -48,7 +48,7 @@ def report(
         parts = Parts(comparisons, simulated, grid, streaming)
     else:
         raise click.UsageError("nothing to report on: give --evaluation, --compare, --grid, --streaming or --simulated")
-    found = reports.write(parts, out, choose_model(DetectorSettings()), say)
+    found = reports.write(parts, out, choose_model(DetectorSettings()), progress)
     if as_json:
         click.echo((out / reports.DATA).read_text(), nl=False)
         return

@@ -13,8 +13,11 @@ import numpy as np
 from detector.recordings.recording import Label
 from detector.recordings.recording import write as write_samples
 from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.commit import commit
 from lab.cluster.lab import Lab
-from lab.compare import cost, recording, source
+from lab.cluster.load import Demand, Load, Requests
+from lab.cluster.noise import Noise
+from lab.compare import cost, recording
 from lab.compare.account import Account
 from lab.compare.actors import Actor, set_weights
 from lab.compare.plan import Run
@@ -22,8 +25,6 @@ from lab.compare.policies import POLICIES
 from lab.compare.policy_runners import ACTORS
 from lab.compare.recording import Marks, Recorded
 from lab.compare.scenarios import AFTER_S, CALM_S, SCENARIOS, Loud, Scenario
-from lab.disturb.load import Demand, Load, Requests
-from lab.disturb.noise import Noise
 from lab.stories.watch import Watch
 from slackwater.messages import Verdict
 
@@ -164,7 +165,7 @@ def _measured(
         weights=weights,
         verdicts=judged(actor.verdicts, begin_unix_s),
         facts={
-            "commit": source.commit(),
+            "commit": commit(),
             "rate_rps": demand.rate_rps,
             "clients": demand.clients,
             "begin_unix_s": begin_unix_s,

@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from lab.cluster.terminal import console
+from lab.options import json_option, progress, write_json
 
 MANY = 50
 """Up to so many servers every request is simulated, above it every decision cycle."""
@@ -75,7 +76,7 @@ class Remembering(click.Command):
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
 @click.option("--thresholds", is_flag=True, help="Judge by the stated thresholds instead of the shipped model.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - : stdout.")
+@json_option
 def simulate(
     servers: tuple[int, ...],
     policies: tuple[str, ...],
@@ -96,8 +97,7 @@ def simulate(
     chosen model is refused. Costs are CPU time of this machine for one decision cycle.
     """
     from detector.service import choose_model
-    from lab.commands import say, write_json
-    from lab.compare import source
+    from lab.cluster.commit import commit
     from lab.sim import cycles, requests
     from lab.sim.setup import Setup
     from slackwater.config import DetectorSettings
@@ -128,13 +128,13 @@ def simulate(
     outcomes = []
     began = time.monotonic()
     for number, (setup, policy, chosen) in enumerate(plans, start=1):
-        outcomes.append((cycles if chosen == "cycles" else requests).simulate(setup, policy, judge_by, say))
+        outcomes.append((cycles if chosen == "cycles" else requests).simulate(setup, policy, judge_by, progress))
         left_s = (time.monotonic() - began) / number * (len(plans) - number)
-        say(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
+        progress(f"{number} of {len(plans)}: {policy}, {setup.servers} servers; about {left_s:.0f} s left")
     found = [one.as_json() for one in outcomes]
     if json_file:
         command = shlex.join(["slackwater", "lab", "simulate", *click.get_current_context().meta[GIVEN]])
-        write_json({"command": command, "commit": source.commit(), "runs": found}, json_file)
+        write_json({"command": command, "commit": commit(), "runs": found}, json_file)
         if json_file == "-":
             return
     for one in tables(found):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from lab.options import progress
+
 
 @click.command(epilog="Example: slackwater lab evaluate --out evaluation-run --minutes 40")
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="Its folder.")
@@ -20,7 +22,6 @@ def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[
     writes the page again.
     """
     from detector.service import choose_model
-    from lab.commands import say
     from lab.compare import report, whole
     from lab.compare.report_commands import show
     from slackwater.config import DetectorSettings
@@ -33,9 +34,9 @@ def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[
         click.echo(f"together about {sum(whole.minutes().values()) / 60:.1f} hours")
         return
     until_s = time.monotonic() + 60.0 * minutes if minutes else float("inf")
-    whole.run(folder, say, until_s)
+    whole.run(folder, progress, until_s)
     parts = whole.parts(folder, simulated)
-    show(report.write(parts, folder / "page", choose_model(DetectorSettings()), say))
+    show(report.write(parts, folder / "page", choose_model(DetectorSettings()), progress))
     click.echo(f"{folder / 'page' / report.PAGE}")
     if any(one.left for one in parts.planned):
         click.echo("the same command goes on")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lab.cluster.lab import Lab
-from lab.disturb.load import Demand, Load
+from lab.cluster.load import Demand, Load
 
 LOW, HIGH = 0.2, 0.7
 """Shares of the pool's capacity between which it swings."""

@@ -16,10 +16,10 @@ from typing import Any
 from lab.cluster import machine
 from lab.cluster.controller import BUS_LISTEN, CONTROLLER_FILE, POOL, Controller
 from lab.cluster.lab import Lab
+from lab.cluster.load import Demand
 from lab.cluster.paths import LabError
 from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.cluster.spawn import wait_until
-from lab.disturb.load import Demand
 from lab.stories.measure import Figures, figures
 from lab.stories.scenario import at_baseline, shown, stay
 from slackwater.config import Law

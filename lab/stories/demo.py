@@ -12,11 +12,11 @@ from rich.table import Table
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.controller import POOL, Controller
 from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, Load
+from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import wait_until
 from lab.cluster.terminal import console
-from lab.disturb.load import Demand, Load
-from lab.disturb.noise import Noise
 from lab.stories.measure import Figures, figures
 from lab.stories.scenario import RESTORE_WAIT_S, SETTLE_S, WARM_UP_S, at_baseline, shown, stay
 from lab.stories.watch import Watch, first_at, first_reduction, share

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from lab.disturb.load import Requests
+from lab.cluster.load import Requests
 
 
 class Figures(TypedDict):

@@ -19,11 +19,11 @@ from lab.cluster import machine
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.controller import BUS_LISTEN, POOL, start_bus, start_monitors
 from lab.cluster.lab import Lab
+from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import wait_until
 from lab.disturb import swing
 from lab.disturb.disturb import DOERS, Site
-from lab.disturb.noise import Noise
 from lab.disturb.timetable import Disturbance, Loud, Plan
 from lab.stories.scenario import capacity_rps
 from slackwater.bus.bus import Bus

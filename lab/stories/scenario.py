@@ -17,10 +17,10 @@ from lab.cluster import machine
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, Load
+from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import wait_until
-from lab.disturb.load import Demand, Load
-from lab.disturb.noise import Noise
 from lab.stories.measure import Figures, figures
 from lab.stories.policies import POLICIES, Policy
 from lab.stories.watch import Watch, first_at, first_reduction, share

@@ -13,8 +13,8 @@ from typing import Any
 
 from lab.cluster.controller import STATE_DIR
 from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, Requests
 from lab.cluster.paths import LabError
-from lab.disturb.load import Demand, Requests
 from lab.stories.all_noisy import BEGIN_S, PHASES, Plan, RetuningController, ratio, run_rounds
 from lab.stories.measure import Figures, figures
 from lab.stories.scenario import at_baseline, shown

@@ -10,12 +10,12 @@ from typing import Any
 
 from lab.cluster import machine
 from lab.cluster.balancer import BASE_WEIGHT, Snapshot
+from lab.cluster.commit import commit
 from lab.cluster.controller import POOL, Controller
 from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, Stream
+from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError
-from lab.compare.source import commit
-from lab.disturb.load import Demand, Stream
-from lab.disturb.noise import Noise
 from lab.stories.measure import figures
 from lab.stories.scenario import NOISE_MARGIN_S, SETTLE_S, WARM_UP_S, at_baseline, capacity_rps, shown
 from lab.stories.watch import Watch, back_for_good, first_reduction, first_rise, lowered, share, steps, weights_at

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from lab.cluster.balancer import Snapshot
+from lab.cluster.load import Load, Requests, Stream, joined
 from lab.cluster.paths import LabError
 from lab.commands import lab as group
-from lab.disturb.load import Load, Requests, Stream, joined
 from lab.stories.time_back import COLUMNS, episode, rows, sentence, summary, summary_line, watched
 from lab.stories.watch import back_for_good, first_rise, lowered, weights_at
 from slackwater.journal.journal import StateSpan

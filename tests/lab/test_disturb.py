@@ -15,8 +15,9 @@ import pytest
 
 from lab.cluster.controller import start_bus
 from lab.cluster.database import set_delay
-from lab.cluster.lab import Lab, LabSettings, traces
+from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.paths import LabError
+from lab.cluster.traces import traces
 from lab.disturb.disturb import CLOCK_SOURCE, DOERS, Clock, Site, prelude
 from lab.disturb.timetable import DISTURBANCES, LOADS
 from tests.support.real_lab import eventually, needs_lab

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.cluster.balancer import Snapshot
-from lab.disturb.load import Requests
+from lab.cluster.load import Requests
 from lab.stories.measure import figures
 from lab.stories.watch import first_at, first_reduction, share
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from lab.cluster.noise import NOISES, Noise, begin, build, cache_mib, last_level_cache_mib, prepare
 from lab.cluster.paths import LabError
-from lab.disturb.noise import NOISES, Noise, begin, build, cache_mib, last_level_cache_mib, prepare
 from tests.support.real_lab import eventually
 from tests.support.real_processes import is_alive
 
@@ -78,7 +78,7 @@ def test_a_cgroup_that_cannot_be_joined_is_told(maker: str) -> None:
 
 def test_it_dies_with_the_process_that_started_it(maker: str) -> None:
     script = (
-        "import sys, time; from lab.disturb.noise import begin, prepare\n"
+        "import sys, time; from lab.cluster.noise import begin, prepare\n"
         "(noise,) = begin([prepare(sys.argv[1], 'here', 'cpu', 0.1, 600.0, quota_cores=0.4, procs_files=[])])\n"
         "print(noise.process.pid, flush=True); time.sleep(600)"
     )

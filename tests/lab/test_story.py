@@ -13,9 +13,10 @@ import pytest
 
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.controller import BUS_LISTEN, POOL, Controller
-from lab.cluster.lab import Lab, LabSettings, traces
-from lab.disturb.load import Demand
-from lab.disturb.noise import Noise
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
+from lab.cluster.noise import Noise
+from lab.cluster.traces import traces
 from lab.stories.record import Listener
 from lab.stories.scenario import at_baseline
 from slackwater.messages import Cycle

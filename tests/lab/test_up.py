@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.applications import APPLICATIONS, wiki_page
-from lab.cluster.lab import Lab, LabSettings, state, traces
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
 from lab.cluster.paths import LabError
-from lab.disturb.load import Demand
+from lab.cluster.traces import state, traces
 from tests.support.real_lab import eventually, lab_command, needs_lab, run_lab
 
 pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.usefixtures("nothing_before_and_after")]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.cluster.load import Demand
 from lab.cluster.paths import BIN, program
-from lab.disturb.load import Demand
 from lbengine.backends.haproxy.haproxy import BalancerUnreachable, HAProxy
 from tests.support import real_haproxy
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, until

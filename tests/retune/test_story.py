@@ -22,10 +22,11 @@ import pytest
 from lab.cluster.balancer import BACKEND
 from lab.cluster.controller import BUS_LISTEN, POOL, Controller
 from lab.cluster.hosts import Host
-from lab.cluster.lab import Lab, LabSettings, traces
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.load import Demand
 from lab.cluster.paths import LAB_DIR, program
 from lab.cluster.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine, start_wsengines
-from lab.disturb.load import Demand
+from lab.cluster.traces import traces
 from retune import choreography
 from retune.knowledge import Value
 from retune.service import BusSite

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.cluster.lab import missing
+from lab.cluster.traces import missing
 
 LACKS = missing()
 needs_lab = pytest.mark.skipif(bool(LACKS), reason=f"the lab cannot run here; missing: {'; '.join(LACKS)}")
