@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use slackwater_messages::{AbsenceCause, Sample};
+use slackwater_node::cgroup;
 use slackwater_sniffer::user_exists;
 
-use crate::cgroup;
 use crate::collectors::COLLECTORS;
 use crate::config::Settings;
 use crate::confine;

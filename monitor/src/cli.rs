@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use slackwater_node::log;
 use slackwater_node::settings::Declared;
 
 use crate::config::{self, Settings};
@@ -84,6 +85,7 @@ enum Command {
 
 /// Does what the command line asks for.
 pub fn main() -> ExitCode {
+    log::init(config::PROGRAM);
     let done = match Cli::parse().command {
         Command::Run { config } => run(&config),
         Command::Once { config, json } => once(config, json),

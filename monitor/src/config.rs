@@ -7,9 +7,9 @@ use std::path::Path;
 
 use slackwater_node::bus::Access;
 use slackwater_node::settings::{self, ConfigError, Faults};
+use slackwater_node::status::Page;
 use slackwater_sniffer::MOST_ROUTES;
 
-use crate::status::Page;
 use crate::watched::{Port, RouteClass};
 
 /// The program's name in what it says.
@@ -223,11 +223,11 @@ fn check(settings: &Settings, faults: &mut Faults) {
     {
         let fault = match Page::parse(page) {
             _ if page.is_empty() => None,
-            Ok(Page::FastCgi(..)) if name == "server.apache_status_url" => {
+            Ok(Page::FastCgi { .. }) if name == "server.apache_status_url" => {
                 Some("must be http://127.0.0.1/PATH?auto: Apache speaks no FastCGI".to_owned())
             }
             Ok(_) => None,
-            Err(fault) => Some(fault),
+            Err(error) => Some(error.to_string()),
         };
         expect(name, fault.is_none(), fault.unwrap_or_default());
     }

@@ -167,46 +167,29 @@ pub(crate) mod fixture {
     //! A tree of files and a clock that a test moves.
 
     use std::cell::Cell;
-    use std::fs;
-    use std::path::PathBuf;
+    use std::ops::Deref;
     use std::rc::Rc;
+
+    use slackwater_node::fixture;
 
     use super::Inputs;
 
     pub(crate) struct Fixture {
-        pub(crate) root: tempfile::TempDir,
+        files: fixture::Fixture,
         now_ns: Rc<Cell<u64>>,
+    }
+
+    impl Deref for Fixture {
+        type Target = fixture::Fixture;
+
+        fn deref(&self) -> &fixture::Fixture {
+            &self.files
+        }
     }
 
     impl Fixture {
         pub(crate) fn new(files: &[(&str, &str)]) -> Fixture {
-            let fixture = Fixture {
-                root: tempfile::tempdir().expect("a temporary directory"),
-                now_ns: Rc::new(Cell::new(1_000_000_000)),
-            };
-            for (path, text) in files {
-                fixture.write(path, text);
-            }
-            fixture
-        }
-
-        pub(crate) fn path(&self, path: &str) -> PathBuf {
-            self.root.path().join(path)
-        }
-
-        pub(crate) fn write(&self, path: &str, text: &str) {
-            let path = self.path(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-            fs::write(path, text).expect("a file");
-        }
-
-        pub(crate) fn remove(&self, path: &str) {
-            let path = self.path(path);
-            if path.is_dir() {
-                fs::remove_dir_all(path).expect("removed");
-            } else {
-                fs::remove_file(path).expect("removed");
-            }
+            Fixture { files: fixture::Fixture::new(files), now_ns: Rc::new(Cell::new(1_000_000_000)) }
         }
 
         pub(crate) fn advance_s(&self, seconds: f64) {

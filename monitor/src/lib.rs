@@ -5,12 +5,10 @@
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
 //! - [`inputs`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
-//! - [`cgroup`]: where a cgroup's files are, version 1 or 2, and what stands in them
 //! - [`processes`]: which processes are the web server's; [`forks`]: whether there may be others than before
 //! - [`growth`]: how much the kernel's counters grew
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
-//! - [`status`]: the web server's status pages
 //! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
@@ -26,7 +24,6 @@
 pub mod agent;
 pub mod backlog;
 pub mod bus;
-pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod collectors;
@@ -46,7 +43,6 @@ pub mod reason;
 pub mod run;
 pub mod sampler;
 pub mod seccomp;
-pub mod status;
 pub mod switches;
 pub mod table;
 pub mod threads;

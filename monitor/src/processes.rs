@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use slackwater_messages::AbsenceCause::NoProcess;
+use slackwater_node::cgroup;
 
-use crate::cgroup;
 use crate::config::ProcessSettings;
 use crate::inputs::{Inputs, Reader};
 use crate::reason::Reason;

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::path::Path;
 
 use slackwater_messages::AbsenceCause;
+use slackwater_node::cgroup::CgroupError;
 
 use crate::inputs::why;
 
@@ -28,6 +29,13 @@ impl Reason {
     pub fn of_file(path: &Path, error: &io::Error) -> Reason {
         let denied = error.kind() == io::ErrorKind::PermissionDenied;
         Reason { cause: denied.then_some(AbsenceCause::PermissionDenied), text: why(path, error) }
+    }
+}
+
+impl From<CgroupError> for Reason {
+    fn from(error: CgroupError) -> Reason {
+        let not_found = matches!(error, CgroupError::NotFound { .. });
+        Reason { cause: not_found.then_some(AbsenceCause::NoCgroup), text: error.to_string() }
     }
 }
 

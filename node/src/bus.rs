@@ -1,4 +1,4 @@
-//! A connection to NATS that comes back by itself for ever, and says once when it comes or goes.
+//! A connection to NATS that comes back by itself for ever, and logs once when it comes or goes.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +8,7 @@ use async_nats::rustls::pki_types::pem::PemObject;
 use async_nats::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use async_nats::rustls::{ClientConfig, RootCertStore};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use tracing::Level;
 
 use crate::secrets;
 use crate::settings::Faults;
@@ -17,8 +18,8 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to connect, from the first to the later ones.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// What the server says again and again is said once in this time.
-const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// An error that the server repeats is logged once in this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
 /// Who we are to the server, and whom we take it for: the settings of section `bus` that say so. Empty: not asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -113,21 +114,20 @@ fn certificates(setting: &str, path: &str) -> Result<Vec<CertificateDer<'static>
 }
 
 /// Starts connecting to `url` with what [`Access::read`] gave, and returns at once, whether the server is there or not.
-/// `program` stands in front of what is said about the connection, `node` names it to the server, `waiting` messages may
-/// wait for the connection's task.
+/// `program` and `node` name the connection to the server; `waiting` messages may wait for the connection's task.
 ///
 /// # Errors
 /// When the address is none.
 pub async fn connect(
     url: &str,
     options: ConnectOptions,
-    program: &'static str,
+    program: &str,
     node: &str,
     waiting: usize,
 ) -> Result<Client, String> {
     let address: ServerAddr = url.parse().map_err(|error| format!("bus.url: {error}"))?;
     let shown = format!("{}:{}", address.host(), address.port());
-    let said = Mutex::new(Said::default());
+    let news = Mutex::new(News::default());
     options
         .name(format!("{program} {node}"))
         .retry_on_initial_connect()
@@ -137,9 +137,11 @@ pub async fn connect(
         .client_capacity(waiting)
         .read_buffer_capacity(4096)
         .event_callback(move |event| {
-            let line = said.lock().unwrap_or_else(PoisonError::into_inner).say(&shown, &event, Instant::now());
-            if let Some(line) = line {
-                eprintln!("{program}: {line}");
+            let line = news.lock().unwrap_or_else(PoisonError::into_inner).line(&shown, &event, Instant::now());
+            match line {
+                Some((Level::INFO, line)) => tracing::info!("{line}"),
+                Some((_, line)) => tracing::warn!("{line}"),
+                None => {}
             }
             std::future::ready(())
         })
@@ -153,36 +155,36 @@ fn retry_delay(attempts: usize) -> Duration {
     RETRY_LONGEST.min(RETRY_FIRST * 2_u32.pow(doublings))
 }
 
-/// What was said of the connection, so that nothing is said over and over.
+/// What was logged of the connection, so that nothing is repeated.
 #[derive(Default)]
-struct Said {
+struct News {
     away: bool,
     server: Option<(String, Instant)>,
 }
 
-impl Said {
-    /// One line when the bus comes or goes; attempts that fail after that are not news, and what the server refuses is
-    /// said once in a while.
-    fn say(&mut self, address: &str, event: &Event, now: Instant) -> Option<String> {
+impl News {
+    /// One line when the bus comes or goes; attempts that fail after that are not news, and an error of the server is
+    /// repeated once in a while.
+    fn line(&mut self, address: &str, event: &Event, now: Instant) -> Option<(Level, String)> {
         match event {
             Event::Connected => {
                 self.away = false;
-                Some(format!("bus {address}: connected"))
+                Some((Level::INFO, format!("bus {address}: connected")))
             }
             Event::Disconnected | Event::ClientError(_) if !std::mem::replace(&mut self.away, true) => {
-                Some(format!("bus {address}: {event}; trying again for as long as it takes"))
+                Some((Level::WARN, format!("bus {address}: {event}; trying again for as long as it takes")))
             }
             Event::ServerError(error) => {
                 let text = error.to_string();
                 let again = self
                     .server
                     .as_ref()
-                    .is_some_and(|(said, at)| *said == text && now.saturating_duration_since(*at) < SAY_AGAIN_AFTER);
+                    .is_some_and(|(last, at)| *last == text && now.saturating_duration_since(*at) < REPEAT_AFTER);
                 if again {
                     return None;
                 }
                 self.server = Some((text.clone(), now));
-                Some(format!("bus {address}: the server says: {text}"))
+                Some((Level::WARN, format!("bus {address}: the server says: {text}")))
             }
             _ => None,
         }
@@ -212,14 +214,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_the_connection_is_said_once() {
-        let (mut said, now) = (Said::default(), Instant::now());
-        let mut say = |event: Event, after_s| said.say("a:1", &event, now + Duration::from_secs(after_s));
+    fn news_of_the_connection_is_logged_once() {
+        let (mut news, now) = (News::default(), Instant::now());
+        let mut line =
+            |event: Event, after_s| news.line("a:1", &event, now + Duration::from_secs(after_s)).map(|(_, line)| line);
         let refused = || Event::ServerError(ServerError::Other("Permissions Violation".to_owned()));
-        assert_eq!(say(Event::Connected, 0).as_deref(), Some("bus a:1: connected"));
-        assert!(say(Event::Disconnected, 1).is_some() && say(Event::Disconnected, 2).is_none());
-        assert!(say(refused(), 3).is_some_and(|line| line.contains("Permissions Violation")));
-        assert!(say(refused(), 62).is_none() && say(refused(), 64).is_some());
-        assert!(say(Event::ServerError(ServerError::AuthorizationViolation), 65).is_some());
+        assert_eq!(line(Event::Connected, 0).as_deref(), Some("bus a:1: connected"));
+        assert!(line(Event::Disconnected, 1).is_some() && line(Event::Disconnected, 2).is_none());
+        assert!(line(refused(), 3).is_some_and(|line| line.contains("Permissions Violation")));
+        assert!(line(refused(), 62).is_none() && line(refused(), 64).is_some());
+        assert!(line(Event::ServerError(ServerError::AuthorizationViolation), 65).is_some());
     }
 }

@@ -1,13 +1,19 @@
 //! What the programs on a web server's VM share.
 //!
 //! - [`settings`]: settings declared once with default and help, read from TOML; wrong ones refused with their line
-//! - [`bus`]: a connection to NATS that comes back by itself for ever; [`secrets`]: files with passwords; [`files`]: why one
-//!   cannot be used; [`list`]: numbers as the kernel lists them
-//! - [`notify`]: what systemd is told
+//! - [`bus`]: a connection to NATS that comes back by itself for ever; [`secrets`]: files with passwords
+//! - [`files`]: small files, and why one cannot be used; [`list`]: lists of numbers as the kernel writes them
+//! - [`cgroup`]: the files of a cgroup; [`status`]: the status pages of Apache and php-fpm, over HTTP and FastCGI
+//! - [`log`]: log lines on standard error; [`notify`]: messages to systemd
 
 pub mod bus;
+pub mod cgroup;
 pub mod files;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
 pub mod list;
+pub mod log;
 pub mod notify;
 pub mod secrets;
 pub mod settings;
+pub mod status;

@@ -7,13 +7,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::status::apache::Status;
+use slackwater_node::status::http;
 
 use crate::apache_config::{Line, Seen, parse_dump};
-use crate::apache_status::Status;
 use crate::command;
 use crate::config::ApacheSettings;
 use crate::files;
@@ -24,7 +26,7 @@ use crate::world::{World, children, text, wait_for};
 pub const HEAD: &str = "# Written by slackwater-wsengine, which removes it again; changes here are lost.";
 /// A graceful restart is done after this time, or has failed.
 const RESTARTED_WITHIN_S: f64 = 10.0;
-const STATUS_WITHIN_S: u64 = 2;
+const STATUS_WITHIN: Duration = Duration::from_secs(2);
 /// Just after a restart a child of before may still answer, with its own number of workers.
 const AGREES_WITHIN_S: f64 = 3.0;
 
@@ -82,11 +84,8 @@ impl Apache {
 
     fn status(&self) -> Result<Status, String> {
         let url = &self.settings.status_url;
-        let answer =
-            minreq::get(url).with_timeout(STATUS_WITHIN_S).send().map_err(|error| format!("{url}: {error}"))?;
-        let text = answer.as_str().map_err(|error| format!("{url}: {error}"))?;
-        Status::parse(text)
-            .ok_or_else(|| format!("{url}: no page of server-status?auto (status {})", answer.status_code))
+        let page = http::get(url, STATUS_WITHIN).map_err(|error| error.to_string())?;
+        Status::parse(&page).ok_or_else(|| format!("{url}: no page of server-status?auto"))
     }
 
     /// What our drop-in file says; refuses a file that somebody else wrote.
@@ -192,7 +191,7 @@ impl Apache {
         if self.settings.status_url.is_empty() {
             return Ok(());
         }
-        self.status().map_or(Ok(()), |status| status.has_room())
+        self.status().map_or(Ok(()), |status| status.has_room().map_err(|error| error.to_string()))
     }
 
     /// Whether the running Apache works on at most so many requests at once, as far as server-status shows it.
@@ -203,7 +202,7 @@ impl Apache {
         let Value::Integer(workers) = workers else { return Ok(()) };
         let mut last = Ok(());
         let agreed = wait_for(AGREES_WITHIN_S, || {
-            last = self.status().map_or(Ok(()), |status| status.fits(*workers));
+            last = self.status().map_or(Ok(()), |status| status.fits(*workers).map_err(|error| error.to_string()));
             last.is_ok().then_some(())
         });
         agreed.map_or(last, Ok)
@@ -211,7 +210,7 @@ impl Apache {
 
     /// Restarts gracefully and waits until it is seen: the generation in server-status, else children that are new.
     fn graceful(&self, pid: u32) -> Result<(), String> {
-        let generation = |apache: &Apache| apache.status().ok().map(|status| status.generation);
+        let generation = |apache: &Apache| apache.status().ok().and_then(|status| status.generation);
         let before = if self.settings.status_url.is_empty() { None } else { generation(self) };
         let newest = |proc: &Path| children(proc, pid).into_iter().map(|(_, started)| started).max().unwrap_or(0);
         let (newest_before, known) = (newest(&self.proc), children(&self.proc, pid));
@@ -340,8 +339,8 @@ impl Knob for Directive {
             other => return Err(format!("{} is {:?} now", self.name, other.map(|line| &line.value))),
         }
         (self.runs)(&self.apache, &reading.value)?;
-        if let Ok(status) = self.apache.status() {
-            reading.how.push_str(&format!(", in effect since generation {}", status.generation));
+        if let Some(generation) = self.apache.status().ok().and_then(|status| status.generation) {
+            reading.how.push_str(&format!(", in effect since generation {generation}"));
         }
         Ok(reading)
     }

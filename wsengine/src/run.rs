@@ -240,7 +240,7 @@ async fn hear(
     let outbox = Store::open(Path::new(&settings.state_dir))?;
     let mut offer = tokio::time::interval(OFFER_EVERY);
     let knobs = format!("slackwater.knobs.{}.{}", settings.pool, settings.node);
-    eprintln!("{PROGRAM}: listening on {subject}");
+    tracing::info!("listening on {subject}");
     loop {
         tokio::select! {
             Some(message) = orders.next() => {
@@ -264,7 +264,7 @@ async fn hear(
         }
     }
     deliver(&client, settings, &outbox, None).await;
-    eprintln!("{PROGRAM}: ended by a signal");
+    tracing::info!("ended by a signal");
     Ok(())
 }
 

@@ -38,9 +38,7 @@ impl World {
 /// # Errors
 /// The file and what the system said.
 pub fn text(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path)
-        .map(|text| text.trim().to_owned())
-        .map_err(|error| crate::files::why(path, "cannot be read", &error))
+    slackwater_node::files::text(path).map_err(|error| error.to_string())
 }
 
 /// Asks every 20 ms until there is an answer; `None` when there was none within `seconds`.
@@ -95,39 +93,29 @@ pub(crate) mod fixture {
     //! A tree of files and a clock that a test moves.
 
     use std::cell::Cell;
-    use std::fs;
-    use std::path::PathBuf;
+    use std::ops::Deref;
     use std::rc::Rc;
+
+    use slackwater_node::fixture;
 
     use super::World;
 
     pub(crate) struct Fixture {
-        pub(crate) root: tempfile::TempDir,
+        files: fixture::Fixture,
         now_s: Rc<Cell<f64>>,
+    }
+
+    impl Deref for Fixture {
+        type Target = fixture::Fixture;
+
+        fn deref(&self) -> &fixture::Fixture {
+            &self.files
+        }
     }
 
     impl Fixture {
         pub(crate) fn new(files: &[(&str, &str)]) -> Fixture {
-            let root = tempfile::tempdir().expect("a temporary directory");
-            let fixture = Fixture { root, now_s: Rc::new(Cell::new(100.0)) };
-            for (path, text) in files {
-                fixture.write(path, text);
-            }
-            fixture
-        }
-
-        pub(crate) fn path(&self, path: &str) -> PathBuf {
-            self.root.path().join(path)
-        }
-
-        pub(crate) fn write(&self, path: &str, text: &str) {
-            let path = self.path(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-            fs::write(path, text).expect("a file");
-        }
-
-        pub(crate) fn read(&self, path: &str) -> String {
-            fs::read_to_string(self.path(path)).expect("a file").trim().to_owned()
+            Fixture { files: fixture::Fixture::new(files), now_s: Rc::new(Cell::new(100.0)) }
         }
 
         pub(crate) fn advance_s(&self, seconds: f64) {

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use slackwater_messages::{Cpu, Sample};
 
 use super::{Collector, absent, put};
-use crate::cgroup::{self, CpuFiles, Version};
+use slackwater_node::cgroup::{self, CpuFiles, Version};
+
 use crate::config::Settings;
 use crate::growth::Growth;
 use crate::inputs::{Inputs, KeptFile, Reader};

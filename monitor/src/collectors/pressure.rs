@@ -7,7 +7,8 @@
 use slackwater_messages::{AbsenceCause, Pressure, Sample};
 
 use super::{Collector, absent, put};
-use crate::cgroup;
+use slackwater_node::cgroup;
+
 use crate::config::Settings;
 use crate::growth::{Grown, Growth};
 use crate::inputs::{Inputs, KeptFile, Reader};

@@ -8,13 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Sample, WebServer};
+use slackwater_node::status::{Page, apache, php_fpm};
 
 use super::{Collector, absent, put};
 use crate::config::Settings;
 use crate::inputs::Inputs;
-use crate::status::{Fpm, Page, parse_apache, parse_fpm};
 
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// A page that takes longer has all its workers busy, or hangs.
+const PAGE_WITHIN: Duration = Duration::from_secs(1);
 /// Both pages may take a second, then comes a pause of up to a second.
 const FRESH_NS: u64 = 4_000_000_000;
 /// Asking goes a few calls deep.
@@ -24,7 +26,7 @@ const STACK_BYTES: usize = 256 * 1024;
 pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let page = |name: &str, text: &str| match text {
         "" => Err(format!("`{name}` is not set")),
-        text => Page::parse(text),
+        text => Page::parse(text).map_err(|error| error.to_string()),
     };
     let pages = Pages {
         apache: page("server.apache_status_url", &settings.server.apache_status_url),
@@ -43,10 +45,10 @@ struct Pages {
     php: Result<Page, String>,
 }
 
-/// What both pages said, or why there is no page.
+/// What both pages show, or why there is no page.
 struct Answer {
-    apache: Result<(u64, u64), String>,
-    php: Result<Fpm, String>,
+    apache: Result<apache::Status, String>,
+    php: Result<php_fpm::Status, String>,
 }
 
 enum Asker {
@@ -81,15 +83,18 @@ impl Status {
 /// Asks until nobody listens.
 fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-    let fetch = |page: &Result<Page, String>| page.as_ref().map_err(String::clone)?.fetch(&runtime);
+    let fetch = |page: &Result<Page, String>| {
+        page.as_ref().map_err(String::clone)?.fetch(&runtime, PAGE_WITHIN).map_err(|error| error.to_string())
+    };
     loop {
         let start = Instant::now();
         let answer = Answer {
             apache: fetch(&pages.apache).and_then(|page| {
-                parse_apache(&page).ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".to_owned())
+                apache::Status::parse(&page)
+                    .ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".to_owned())
             }),
             php: fetch(&pages.php).and_then(|page| {
-                parse_fpm(&page)
+                php_fpm::Status::parse(&page)
                     .ok_or_else(|| "the page is not php-fpm's status as JSON: it must end in ?json".to_owned())
             }),
         };
@@ -134,13 +139,13 @@ fn section(sample: &mut Sample, answer: &Answer) -> Option<WebServer> {
         return None;
     }
     let mut server = WebServer::default();
-    let workers = |of: fn(&(u64, u64)) -> u64| apache.as_ref().map(of).map_err(String::as_str);
-    put(sample, "server.apache_busy_workers", &mut server.apache_busy_workers, workers(|(busy, _)| *busy));
-    put(sample, "server.apache_idle_workers", &mut server.apache_idle_workers, workers(|(_, idle)| *idle));
-    let fpm = |of: fn(&Fpm) -> u64| php.as_ref().map(of).map_err(String::as_str);
+    let workers = |of: fn(&apache::Status) -> u64| apache.as_ref().map(of).map_err(String::as_str);
+    put(sample, "server.apache_busy_workers", &mut server.apache_busy_workers, workers(|status| status.busy_workers));
+    put(sample, "server.apache_idle_workers", &mut server.apache_idle_workers, workers(|status| status.idle_workers));
+    let fpm = |of: fn(&php_fpm::Status) -> u64| php.as_ref().map(of).map_err(String::as_str);
     put(sample, "server.php_active_processes", &mut server.php_active_processes, fpm(|fpm| fpm.active));
     put(sample, "server.php_idle_processes", &mut server.php_idle_processes, fpm(|fpm| fpm.idle));
-    let queue = php.as_ref().map_err(String::clone).and_then(|fpm| fpm.queue().map_err(str::to_owned));
+    let queue = php.as_ref().map_err(String::clone).and_then(|fpm| fpm.queue().map_err(|error| error.to_string()));
     put(sample, "server.php_listen_queue", &mut server.php_listen_queue, queue);
     let reached = fpm(|fpm| fpm.max_children_reached);
     put(sample, "server.php_max_children_reached", &mut server.php_max_children_reached, reached);
@@ -161,7 +166,8 @@ mod tests {
     #[test]
     fn the_page_that_is_there_is_given_and_the_other_has_its_reason() {
         let mut sample = Sample::default();
-        let answer = Answer { apache: Ok((3, 61)), php: Err("`server.php_status` is not set".to_owned()) };
+        let apache = apache::Status::parse("BusyWorkers: 3\nIdleWorkers: 61\n").ok_or_else(String::new);
+        let answer = Answer { apache, php: Err("`server.php_status` is not set".to_owned()) };
         let server = section(&mut sample, &answer).expect("there");
         assert_eq!((server.apache_busy_workers, server.apache_idle_workers), (Some(3), Some(61)));
         assert_eq!(server.php_listen_queue, None);

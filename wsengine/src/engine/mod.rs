@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use slackwater_messages::{Change, ChangeCause, Order, Value};
 
-use crate::config::{PROGRAM, Settings};
+use crate::config::Settings;
 use crate::identity::Identity;
 use crate::knobs::Knob;
 use crate::order::{Circumstances, is_release, judge};
@@ -202,7 +202,7 @@ impl Engine {
     /// no harm.
     fn save_after(&self) {
         if let Err(said) = self.store.save(&self.state) {
-            eprintln!("{PROGRAM}: {said}");
+            tracing::error!("{said}");
         }
     }
 

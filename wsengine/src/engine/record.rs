@@ -4,7 +4,6 @@ use ring::rand::{SecureRandom, SystemRandom};
 use slackwater_messages::{Change, ChangeCause, VERSION, Value};
 
 use super::{BY, Engine, REFUSALS, REFUSALS_WITHIN_S, Reason};
-use crate::config::PROGRAM;
 use crate::knobs::show;
 
 impl Engine {
@@ -14,7 +13,7 @@ impl Engine {
         if now_s - self.refusals.0 >= REFUSALS_WITHIN_S {
             let (_, more) = std::mem::replace(&mut self.refusals, (now_s, 0));
             if more > REFUSALS {
-                eprintln!("{PROGRAM}: {} more Orders were refused", more - REFUSALS);
+                tracing::warn!("{} more Orders were refused", more - REFUSALS);
             }
         }
         self.refusals.1 += 1;
@@ -58,9 +57,9 @@ impl Engine {
         };
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
         let (before, after) = (value(&change.before), value(&change.after));
-        eprintln!("{PROGRAM}: {what} {before} -> {after}: {}", change.why);
+        tracing::info!("{what} {before} -> {after}: {}", change.why);
         if let Err(said) = self.store.keep(&change) {
-            eprintln!("{PROGRAM}: {said}");
+            tracing::error!("{said}");
         }
         (self.publish)(change);
     }

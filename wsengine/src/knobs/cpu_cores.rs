@@ -8,10 +8,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::cgroup::{self, CgroupError};
+use slackwater_node::files::write_kernel;
 use slackwater_node::list::parse_list;
 
 use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
-use crate::cgroup;
 use crate::world::{processes_named, text};
 
 /// Makes the knob.
@@ -166,31 +167,38 @@ struct Cpuset {
     name: String,
 }
 
+impl Cpuset {
+    fn file(&self) -> Result<PathBuf, String> {
+        cgroup::find_cpuset(&self.root, &self.name).map_err(|error: CgroupError| error.to_string())
+    }
+}
+
 impl Place for Cpuset {
     fn now(&self) -> Result<Own, String> {
-        Ok(Own([(0, text(&cgroup::cpuset(&self.root, &self.name)?)?)].into()))
+        Ok(Own([(0, text(&self.file()?)?)].into()))
     }
 
     /// What the cgroup above has.
     fn possible(&self) -> Result<Vec<u32>, String> {
-        let own = cgroup::cpuset(&self.root, &self.name)?;
+        let own = self.file()?;
         let above = own.parent().and_then(|folder| folder.parent()).map(|folder| folder.join("cpuset.cpus"));
         let list = above.and_then(|above| cgroup::effective_cores(&above).ok()).filter(|list| !list.is_empty());
         match list {
             Some(list) => numbers(&list),
-            None => numbers(&cgroup::effective_cores(&own)?),
+            None => numbers(&cgroup::effective_cores(&own).map_err(|error| error.to_string())?),
         }
     }
 
     fn set(&self, parts: &Own) -> Result<(), String> {
-        let path = cgroup::cpuset(&self.root, &self.name)?;
+        let path = self.file()?;
+        let write = |list: &str| write_kernel(&path, list).map_err(|error| error.to_string());
         parts.0.values().try_for_each(|list| {
             if !list.is_empty() {
-                return cgroup::write(&path, list);
+                return write(list);
             }
             // An empty list is set by a line end: the kernel does not see a write of nothing. While processes are in the
             // cgroup it takes no empty list at all; all cores that the cgroup above has are the same to them.
-            cgroup::write(&path, "\n").or_else(|_| cgroup::write(&path, &write_list(&self.possible()?)))
+            write("\n").or_else(|_| write(&write_list(&self.possible()?)))
         })
     }
 

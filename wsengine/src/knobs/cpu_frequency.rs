@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::files;
 use slackwater_node::list::parse_list;
 
 use super::{Knob, Parts, Plan, Reading, from_json, show, to_json};
-use crate::cgroup::write;
 use crate::world::{text, wait_for};
 
 /// Drivers whose scaling_cur_freq is a measurement, which says little about an idle core.
@@ -42,6 +42,10 @@ struct Own {
     max_khz: u64,
     /// Only under the governor `userspace`.
     set_khz: Option<u64>,
+}
+
+fn write(path: &Path, value: &str) -> Result<(), String> {
+    files::write_kernel(path, value).map_err(|error| error.to_string())
 }
 
 type Policies = BTreeMap<String, Own>;

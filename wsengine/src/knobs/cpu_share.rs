@@ -3,12 +3,11 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
+use slackwater_node::cgroup::{Quota, Share, ShareFiles};
 
 use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
-use crate::cgroup::{self, CpuFiles};
 
 /// Kept beside what was written: the share that it is of the baseline.
 const PERCENT: &str = "percent";
@@ -29,30 +28,23 @@ struct CpuShare {
     cores: i64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Own {
-    weight: i64,
-    quota_us: Option<i64>,
-    period_us: i64,
-}
-
 impl CpuShare {
-    fn files(&self) -> Result<CpuFiles, String> {
+    fn files(&self) -> Result<ShareFiles, String> {
         if self.name.is_empty() {
             return Err("cpu.cgroup is empty: without the web server's cgroup it has no share".to_owned());
         }
-        cgroup::cpu(&self.root, &self.name)
+        ShareFiles::find(&self.root, &self.name).map_err(|error| error.to_string())
     }
 
-    fn now(&self) -> Result<Own, String> {
-        let share = self.files()?.read()?;
-        Ok(Own { weight: share.weight, quota_us: share.quota_us, period_us: share.period_us })
+    fn now(&self) -> Result<Share, String> {
+        self.files()?.read().map_err(|error| error.to_string())
     }
 }
 
-fn words(own: &Own) -> String {
-    let quota = own.quota_us.map_or("no quota".to_owned(), |us| format!("quota {us} of {} us", own.period_us));
-    format!("weight {}, {quota}", own.weight)
+fn words(share: &Share) -> String {
+    let Quota { quota_us, period_us } = share.quota;
+    let quota = quota_us.map_or("no quota".to_owned(), |us| format!("quota {us} of {period_us} us"));
+    format!("weight {}, {quota}", share.weight)
 }
 
 impl Knob for CpuShare {
@@ -70,7 +62,7 @@ impl Knob for CpuShare {
     }
 
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
-        let baseline: Own = from_json(baseline)?;
+        let baseline: Share = from_json(baseline)?;
         let percent = number(wanted)?;
         if percent < 1 {
             return Err(format!("a share must be at least 1%, got {percent}"));
@@ -78,13 +70,13 @@ impl Knob for CpuShare {
         let weights = self.files()?.weights();
         let weight = (baseline.weight.saturating_mul(percent) / 100).clamp(*weights.start(), *weights.end());
         // The kernel takes no quota below 1 ms.
-        let quota_us = baseline
-            .quota_us
-            .map(|us| (us.saturating_mul(percent) / 100).clamp(1000, (self.cores * baseline.period_us).max(us)));
-        let ours = Own { weight, quota_us, period_us: baseline.period_us };
+        let Quota { quota_us: before_us, period_us } = baseline.quota;
+        let quota_us =
+            before_us.map(|us| (us.saturating_mul(percent) / 100).clamp(1000, (self.cores * period_us).max(us)));
+        let ours = Share { weight, quota: Quota { quota_us, period_us } };
         let reached = |now: i64, before: i64| now * 100 / before.max(1);
         let effective = reached(ours.weight, baseline.weight);
-        let by_quota = ours.quota_us.zip(baseline.quota_us).map(|(now, before)| reached(now, before));
+        let by_quota = quota_us.zip(before_us).map(|(now, before)| reached(now, before));
         let note = match by_quota {
             Some(share) if share != percent => format!("the quota becomes {share}%, within {} cores", self.cores),
             _ => String::new(),
@@ -97,41 +89,41 @@ impl Knob for CpuShare {
 
     fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
         let now = self.now()?;
-        let known = [baseline].into_iter().chain(ours).filter_map(|own| from_json::<Own>(own).ok());
-        let (weights, quotas): (Vec<_>, Vec<_>) = known.map(|own| (own.weight, (own.quota_us, own.period_us))).unzip();
-        let is_known = weights.contains(&now.weight) && quotas.contains(&(now.quota_us, now.period_us));
+        let known = [baseline].into_iter().chain(ours).filter_map(|own| from_json::<Share>(own).ok());
+        let (weights, quotas): (Vec<_>, Vec<_>) = known.map(|own| (own.weight, own.quota)).unzip();
+        let is_known = weights.contains(&now.weight) && quotas.contains(&now.quota);
         Ok((!is_known).then(|| format!("somebody else set {}", words(&now))))
     }
 
     fn apply(&self, ours: &Json) -> Result<(), String> {
-        let (ours, files): (Own, _) = (from_json(ours)?, self.files()?);
-        files.write_weight(ours.weight)?;
-        if ours.quota_us != self.now()?.quota_us {
-            files.write_quota(ours.quota_us, ours.period_us)?;
+        let (ours, files): (Share, _) = (from_json(ours)?, self.files()?);
+        files.write_weight(ours.weight).map_err(|error| error.to_string())?;
+        if ours.quota.quota_us != self.now()?.quota.quota_us {
+            files.write_quota(ours.quota).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
     fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
         let (files, now) = (self.files()?, self.now()?);
-        let baseline: Own = from_json(baseline)?;
-        let ours: Vec<Own> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let baseline: Share = from_json(baseline)?;
+        let ours: Vec<Share> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
         let mut left = Vec::new();
         if ours.iter().any(|own| own.weight == now.weight) {
-            files.write_weight(baseline.weight)?;
+            files.write_weight(baseline.weight).map_err(|error| error.to_string())?;
         } else if now.weight != baseline.weight {
             left.push(format!("weight {} is somebody else's", now.weight));
         }
-        if ours.iter().any(|own| (own.quota_us, own.period_us) == (now.quota_us, now.period_us)) {
-            files.write_quota(baseline.quota_us, baseline.period_us)?;
-        } else if (now.quota_us, now.period_us) != (baseline.quota_us, baseline.period_us) {
+        if ours.iter().any(|own| own.quota == now.quota) {
+            files.write_quota(baseline.quota).map_err(|error| error.to_string())?;
+        } else if now.quota != baseline.quota {
             left.push(format!("{} is somebody else's", words(&now)));
         }
         Ok(left)
     }
 
     fn verify(&self, ours: &Json) -> Result<Reading, String> {
-        let (own, now): (Own, _) = (from_json(ours)?, self.now()?);
+        let (own, now): (Share, _) = (from_json(ours)?, self.now()?);
         if now == own {
             let percent = ours[PERCENT].as_i64().unwrap_or(100);
             Ok(Reading { value: Value::Integer(percent), how: words(&now) })

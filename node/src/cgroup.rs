@@ -1,0 +1,417 @@
+//! The files of a cgroup, in version 1 (one tree for each controller) or 2 (one tree).
+//!
+//! Forms: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpuacct.rst, cgroup-v1/cpusets.rst and
+//! scheduler/sched-bwc.rst.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::{FileError, text, write_kernel};
+
+/// Names that version 1 systems mount the controller of CPU time under; the first three count it, `cpu` limits it.
+const V1_CPUACCT: &[&str] = &["cpu,cpuacct", "cpuacct", "cpu"];
+const V1_CPU: &[&str] = &["cpu,cpuacct", "cpu"];
+/// Trees that list the processes of a cgroup, in the order in which they are searched.
+const TREES: &[&str] = &["", "cpu,cpuacct", "cpuacct", "cpu", "systemd", "unified", "pids", "memory"];
+
+/// The two forms of the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `cpuacct.usage`, `cpu.shares`, `cpu.cfs_quota_us`, `cpu.cfs_period_us`.
+    V1,
+    /// `cpu.stat`, `cpu.weight`, `cpu.max`.
+    V2,
+}
+
+/// Why a cgroup's files cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CgroupError {
+    /// The cgroup, or the controller that is needed of it, is not there.
+    #[error("cgroup {name}: {missing} below {}", root.display())]
+    NotFound {
+        /// The cgroup.
+        name: String,
+        /// Which files were searched for.
+        missing: &'static str,
+        /// Where.
+        root: PathBuf,
+    },
+    /// The quota's files are not in the kernel's form.
+    #[error("{}: the CPU quota is not in the expected form", .0.display())]
+    Quota(PathBuf),
+    /// A file does not hold a number.
+    #[error("{}: expected a number, got {text:?}", path.display())]
+    Number {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+    },
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The directory of cgroup `name` in the first of these trees where it has `file`.
+fn find(root: &Path, trees: &[&str], name: &str, file: &str) -> Option<PathBuf> {
+    let name = name.trim_matches('/');
+    trees.iter().map(|tree| root.join(tree).join(name)).find(|directory| directory.join(file).is_file())
+}
+
+fn not_found(root: &Path, name: &str, missing: &'static str) -> CgroupError {
+    CgroupError::NotFound { name: name.trim_matches('/').to_owned(), missing, root: root.to_owned() }
+}
+
+/// Where the CPU time and the quotas of a cgroup stand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CpuFiles {
+    /// Which form they have.
+    pub version: Version,
+    /// The file with the CPU time used.
+    pub usage: PathBuf,
+    /// Directories whose quota applies: the cgroup's, then its ancestors' up to the root.
+    pub quotas: Vec<PathBuf>,
+}
+
+/// Finds the CPU files of cgroup `name` (relative to the root of its tree) below `root` (`/sys/fs/cgroup`).
+///
+/// # Errors
+/// When they are not there.
+pub fn find_cpu(root: &Path, name: &str) -> Result<CpuFiles, CgroupError> {
+    let name = name.trim_matches('/');
+    if root.join("cgroup.controllers").is_file()
+        && let Some(directory) = find(root, &[""], name, "cpu.stat")
+    {
+        return Ok(CpuFiles { version: Version::V2, usage: directory.join("cpu.stat"), quotas: ancestors(root, name) });
+    }
+    for tree in V1_CPUACCT {
+        if let Some(directory) = find(root, &[tree], name, "cpuacct.usage") {
+            // With one tree for each controller the quota stands in the other one.
+            let quota_tree = if *tree == "cpuacct" { root.join("cpu") } else { root.join(tree) };
+            let usage = directory.join("cpuacct.usage");
+            return Ok(CpuFiles { version: Version::V1, usage, quotas: ancestors(&quota_tree, name) });
+        }
+    }
+    Err(not_found(root, name, "neither cpu.stat (version 2) nor cpuacct.usage (version 1)"))
+}
+
+/// The directory that lists the processes of cgroup `name`.
+///
+/// # Errors
+/// When there is none.
+pub fn find_processes(root: &Path, name: &str) -> Result<PathBuf, CgroupError> {
+    find(root, TREES, name, "cgroup.procs").ok_or_else(|| not_found(root, name, "no cgroup.procs"))
+}
+
+/// The directory with `cpu.pressure` and its like of cgroup `name`, where version 2 keeps them.
+pub fn find_pressure(root: &Path, name: &str) -> Option<PathBuf> {
+    find(root, &["", "unified"], name, "cpu.pressure")
+}
+
+/// The file with the cores that the cgroup may run on.
+///
+/// # Errors
+/// When it is not there.
+pub fn find_cpuset(root: &Path, name: &str) -> Result<PathBuf, CgroupError> {
+    find(root, &["", "cpuset"], name, "cpuset.cpus")
+        .map(|directory| directory.join("cpuset.cpus"))
+        .ok_or_else(|| not_found(root, name, "no cpuset.cpus (is the cpuset controller on for it?)"))
+}
+
+/// The cores that the cgroup of a `cpuset.cpus` really has: its own, or what it inherits.
+///
+/// # Errors
+/// When there is no such cgroup.
+pub fn effective_cores(cpuset: &Path) -> Result<String, CgroupError> {
+    let found = ["cpuset.cpus.effective", "cpuset.effective_cpus"]
+        .iter()
+        .map(|name| cpuset.with_file_name(name))
+        .find(|path| path.is_file());
+    Ok(text(found.as_deref().unwrap_or(cpuset))?)
+}
+
+fn ancestors(tree: &Path, name: &str) -> Vec<PathBuf> {
+    let depth = name.split('/').filter(|part| !part.is_empty()).count();
+    tree.join(name).ancestors().take(1 + depth).map(Path::to_path_buf).collect()
+}
+
+/// CPU time in nanoseconds from `cpuacct.usage`.
+pub fn parse_usage_v1(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// CPU time in nanoseconds from `cpu.stat`.
+pub fn parse_usage_v2(text: &str) -> Option<u64> {
+    let microseconds: u64 = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
+    microseconds.checked_mul(1000)
+}
+
+/// CPU time that a cgroup may use in each period.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Quota {
+    /// Microseconds of CPU time; `None`: no quota.
+    pub quota_us: Option<i64>,
+    /// The period.
+    pub period_us: i64,
+}
+
+impl Quota {
+    /// `cpu.max`: "50000 100000" or "max 100000".
+    pub fn parse_v2(text: &str) -> Option<Quota> {
+        let (quota, period) = text.trim().split_once(' ')?;
+        let quota_us = if quota == "max" { None } else { Some(quota.parse().ok()?) };
+        Quota { quota_us, period_us: period.parse().ok()? }.valid()
+    }
+
+    /// `cpu.cfs_quota_us` (-1 is none) and `cpu.cfs_period_us`.
+    pub fn parse_v1(quota: &str, period: &str) -> Option<Quota> {
+        let quota_us = Some(quota.trim().parse().ok()?).filter(|us| *us != -1);
+        Quota { quota_us, period_us: period.trim().parse().ok()? }.valid()
+    }
+
+    fn valid(self) -> Option<Quota> {
+        (self.period_us > 0 && self.quota_us.is_none_or(|us| us > 0)).then_some(self)
+    }
+
+    /// `None` without a quota.
+    pub fn cores(&self) -> Option<f64> {
+        self.quota_us.map(|us| us as f64 / self.period_us as f64)
+    }
+
+    /// The quota of a directory; `None` where it has no quota file, as at a tree's root.
+    fn read(version: Version, directory: &Path) -> Result<Option<Quota>, CgroupError> {
+        let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+        let quota = match version {
+            Version::V2 => read("cpu.max").map(|text| Quota::parse_v2(&text)),
+            Version::V1 => read("cpu.cfs_quota_us")
+                .map(|quota| Quota::parse_v1(&quota, &read("cpu.cfs_period_us").unwrap_or_default())),
+        };
+        quota.map(|quota| quota.ok_or_else(|| CgroupError::Quota(directory.to_owned()))).transpose()
+    }
+}
+
+/// The tightest quota, in cores, of those directories, and which of them sets it (the nearest of equals).
+///
+/// # Errors
+/// The directory whose quota is not in the expected form.
+pub fn tightest_quota(files: &CpuFiles) -> Result<Option<(f64, &Path)>, CgroupError> {
+    let mut tightest: Option<(f64, &Path)> = None;
+    for directory in &files.quotas {
+        let cores = Quota::read(files.version, directory)?.and_then(|quota| quota.cores());
+        if let Some(cores) = cores.filter(|cores| tightest.is_none_or(|(least, _)| *cores < least)) {
+            tightest = Some((cores, directory));
+        }
+    }
+    Ok(tightest)
+}
+
+/// Periods of the quota, those in which the cgroup was throttled, and the nanoseconds that it was throttled (summed over
+/// its cores), from `cpu.stat`: version 1 has `throttled_time` in nanoseconds, version 2 `throttled_usec`.
+pub fn parse_throttling(text: &str) -> Option<[Option<u64>; 3]> {
+    let value = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.trim().parse().ok()
+    };
+    let throttled_ns = match value("throttled_time") {
+        Some(ns) => ns,
+        None => value("throttled_usec")?.checked_mul(1000)?,
+    };
+    Some([Some(value("nr_periods")?), Some(value("nr_throttled")?), Some(throttled_ns)])
+}
+
+/// What may be changed of a cgroup's CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Version 1: cpu.shares; version 2: cpu.weight.
+    pub weight: i64,
+    /// The quota.
+    #[serde(flatten)]
+    pub quota: Quota,
+}
+
+/// The files that set a cgroup's [`Share`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShareFiles {
+    version: Version,
+    directory: PathBuf,
+}
+
+impl ShareFiles {
+    /// Those of cgroup `name` below `root`.
+    ///
+    /// # Errors
+    /// When they are not there.
+    pub fn find(root: &Path, name: &str) -> Result<ShareFiles, CgroupError> {
+        let v2 = find(root, &[""], name, "cpu.weight").map(|directory| ShareFiles { version: Version::V2, directory });
+        let v1 = || find(root, V1_CPU, name, "cpu.shares");
+        v2.or_else(|| v1().map(|directory| ShareFiles { version: Version::V1, directory }))
+            .ok_or_else(|| not_found(root, name, "neither cpu.weight (version 2) nor cpu.shares (version 1)"))
+    }
+
+    fn weight(&self) -> PathBuf {
+        self.directory.join(if self.version == Version::V1 { "cpu.shares" } else { "cpu.weight" })
+    }
+
+    /// What is set now.
+    ///
+    /// # Errors
+    /// The file that cannot be read, or is not in the expected form.
+    pub fn read(&self) -> Result<Share, CgroupError> {
+        let path = self.weight();
+        let text = text(&path)?;
+        let weight = text.parse().map_err(|_| CgroupError::Number { path, text })?;
+        let quota = Quota::read(self.version, &self.directory)?;
+        Ok(Share { weight, quota: quota.ok_or_else(|| CgroupError::Quota(self.directory.clone()))? })
+    }
+
+    /// The bounds of a weight.
+    pub fn weights(&self) -> RangeInclusive<i64> {
+        match self.version {
+            Version::V1 => 2..=262_144,
+            Version::V2 => 1..=10_000,
+        }
+    }
+
+    /// Sets the weight.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn write_weight(&self, weight: i64) -> Result<(), CgroupError> {
+        Ok(write_kernel(&self.weight(), &weight.to_string())?)
+    }
+
+    /// Sets the quota. Version 1 keeps its period.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn write_quota(&self, quota: Quota) -> Result<(), CgroupError> {
+        let (name, value) = match (self.version, quota.quota_us) {
+            (Version::V1, us) => ("cpu.cfs_quota_us", us.unwrap_or(-1).to_string()),
+            (Version::V2, Some(us)) => ("cpu.max", format!("{us} {}", quota.period_us)),
+            (Version::V2, None) => ("cpu.max", format!("max {}", quota.period_us)),
+        };
+        Ok(write_kernel(&self.directory.join(name), &value)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+
+    #[test]
+    fn quotas_of_both_versions_are_in_cores() {
+        let v2 = |text: &str| Quota::parse_v2(text).map(|quota| quota.cores());
+        assert_eq!([v2("40000 100000\n"), v2("max 100000\n")], [Some(Some(0.4)), Some(None)]);
+        for bad in ["", "max", "1 0", "-5 100", "x 100000"] {
+            assert_eq!(v2(bad), None, "{bad:?}");
+        }
+        let v1 = |quota: &str, period: &str| Quota::parse_v1(quota, period).map(|quota| quota.cores());
+        assert_eq!([v1("20000\n", "50000\n"), v1("-1\n", "100000\n")], [Some(Some(0.4)), Some(None)]);
+        assert_eq!(v1("50000", "0"), None);
+    }
+
+    #[test]
+    fn shares_of_both_versions_are_found_read_and_written() {
+        let fixture = Fixture::new(&[
+            ("cgroup/cpu,cpuacct/a/cpu.shares", "1024\n"),
+            ("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n"),
+            ("cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "50000\n"),
+            ("cgroup/b/cpu.weight", "100\n"),
+            ("cgroup/b/cpu.max", "40000 100000\n"),
+        ]);
+        let root = fixture.path("cgroup");
+        let share = |weight, quota_us, period_us| Share { weight, quota: Quota { quota_us, period_us } };
+        let one = ShareFiles::find(&root, "/a").expect("version 1");
+        assert_eq!(one.read(), Ok(share(1024, None, 50_000)));
+        one.write_quota(Quota { quota_us: Some(20_000), period_us: 50_000 }).expect("written");
+        assert_eq!(fixture.read("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us"), "20000");
+        let two = ShareFiles::find(&root, "b").expect("version 2");
+        assert_eq!(two.read(), Ok(share(100, Some(40_000), 100_000)));
+        two.write_quota(Quota { quota_us: None, period_us: 100_000 }).expect("written");
+        assert_eq!(fixture.read("cgroup/b/cpu.max"), "max 100000");
+        let none = ShareFiles::find(&root, "c").unwrap_err().to_string();
+        assert!(none.starts_with("cgroup c: neither cpu.weight"), "{none}");
+        assert!(find_cpuset(&root, "b").unwrap_err().to_string().contains("is the cpuset controller on for it?"));
+    }
+
+    #[test]
+    fn cpu_time_of_both_versions_is_in_nanoseconds() {
+        assert_eq!(parse_usage_v1("123456789\n"), Some(123_456_789));
+        assert_eq!(parse_usage_v2("usage_usec 42\nuser_usec 40\nsystem_usec 2\n"), Some(42_000));
+        assert_eq!(parse_usage_v2("user_usec 40\n"), None);
+        assert_eq!(parse_usage_v1("-1"), None);
+    }
+
+    #[test]
+    fn throttling_of_both_versions_is_in_nanoseconds() {
+        let v1 = "nr_periods 10\nnr_throttled 4\nthrottled_time 5000\nnr_bursts 0\nburst_time 0\n";
+        assert_eq!(parse_throttling(v1), Some([Some(10), Some(4), Some(5000)]));
+        let v2 = "usage_usec 9\nuser_usec 8\nsystem_usec 1\nnr_periods 10\nnr_throttled 4\nthrottled_usec 5\n";
+        assert_eq!(parse_throttling(v2), Some([Some(10), Some(4), Some(5000)]));
+        assert_eq!(parse_throttling("usage_usec 9\nuser_usec 8\nsystem_usec 1\n"), None);
+    }
+
+    #[test]
+    fn the_tightest_quota_above_a_nested_cgroup_counts_in_version_2() {
+        let fixture = Fixture::new(&[
+            ("cgroup/cgroup.controllers", "cpu io memory\n"),
+            ("cgroup/a/cpu.max", "50000 100000\n"),
+            ("cgroup/a/b/cpu.max", "max 100000\n"),
+            ("cgroup/a/b/c/cpu.max", "80000 100000\n"),
+            ("cgroup/a/b/c/cpu.stat", "usage_usec 1\n"),
+        ]);
+        let files = find_cpu(&fixture.path("cgroup"), "/a/b/c").expect("found");
+        assert_eq!(files.version, Version::V2);
+        assert_eq!(files.quotas.len(), 4);
+        assert_eq!(tightest_quota(&files), Ok(Some((0.5, fixture.path("cgroup/a").as_path()))));
+    }
+
+    #[test]
+    fn version_1_finds_the_quota_in_the_cpu_tree() {
+        let fixture = Fixture::new(&[
+            ("cgroup/cpuacct/a/b/cpuacct.usage", "5\n"),
+            ("cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+            ("cgroup/cpu/a/cpu.cfs_quota_us", "-1\n"),
+            ("cgroup/cpu/a/cpu.cfs_period_us", "100000\n"),
+            ("cgroup/cpu/a/b/cpu.cfs_quota_us", "40000\n"),
+            ("cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n"),
+        ]);
+        let files = find_cpu(&fixture.path("cgroup"), "a/b").expect("found");
+        let quota = Some((0.4, fixture.path("cgroup/cpu/a/b")));
+        let found = tightest_quota(&files).map(|found| found.map(|(cores, place)| (cores, place.to_owned())));
+        assert_eq!((files.version, found), (Version::V1, Ok(quota)));
+        let joined = Fixture::new(&[
+            ("cgroup/cpu,cpuacct/a/cpuacct.usage", "5\n"),
+            ("cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n"),
+            ("cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n"),
+        ]);
+        let files = find_cpu(&joined.path("cgroup"), "a").expect("found");
+        assert_eq!((files.version, tightest_quota(&files)), (Version::V1, Ok(None)));
+    }
+
+    #[test]
+    fn a_missing_cgroup_and_a_malformed_quota_are_errors() {
+        let fixture = Fixture::new(&[
+            ("cgroup/cgroup.controllers", "cpu\n"),
+            ("cgroup/a/cpu.stat", "usage_usec 1\n"),
+            ("cgroup/a/cpu.max", "lots\n"),
+        ]);
+        let root = fixture.path("cgroup");
+        assert!(find_cpu(&root, "b").unwrap_err().to_string().starts_with("cgroup b: neither cpu.stat"));
+        let error = tightest_quota(&find_cpu(&root, "a").expect("found")).unwrap_err().to_string();
+        assert!(error.ends_with("cgroup/a: the CPU quota is not in the expected form"), "{error}");
+    }
+
+    #[test]
+    fn pressure_files_are_found_where_version_2_keeps_them() {
+        let fixture = Fixture::new(&[("cgroup/unified/a/cpu.pressure", ""), ("cgroup/cpu/b/cgroup.procs", "")]);
+        let root = fixture.path("cgroup");
+        assert_eq!(find_pressure(&root, "a"), Some(fixture.path("cgroup/unified/a")));
+        assert_eq!(find_pressure(&root, "b"), None);
+        assert_eq!(find_processes(&root, "b"), Ok(fixture.path("cgroup/cpu/b")));
+        assert!(find_processes(&root, "a").is_err());
+    }
+}

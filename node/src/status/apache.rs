@@ -1,0 +1,143 @@
+//! Apache's status page, `server-status?auto`: its workers, its restarts, and how many requests it works on at once.
+//!
+//! Form: https://httpd.apache.org/docs/2.4/mod/mod_status.html.
+
+/// What the page shows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Status {
+    /// Workers at work.
+    pub busy_workers: u64,
+    /// Workers that wait.
+    pub idle_workers: u64,
+    /// Counts the restarts.
+    pub generation: Option<u64>,
+    stopping: u64,
+    processes: u64,
+    board: Option<Board>,
+}
+
+/// The scoreboard: a place for each request that can be worked on at once, and places beyond them in which a worker from
+/// before the last restart still is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Board {
+    places: i64,
+    /// Places with a worker in them.
+    taken: i64,
+}
+
+/// What speaks against a change of the running Apache.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum StatusError {
+    /// No room for another graceful restart.
+    #[error("{stopping} of Apache's {processes} processes still finish requests from before the last restart")]
+    Restarting {
+        /// Processes that end once their requests are answered.
+        stopping: u64,
+        /// All of them.
+        processes: u64,
+    },
+    /// The configuration on disk is not what runs.
+    #[error(
+        "the running Apache has {places} places for requests (server-status), its configuration comes to {workers}: \
+        it was changed without a reload, or ServerLimit or ThreadLimit without a full restart"
+    )]
+    OtherWorkers {
+        /// Places in the scoreboard.
+        places: i64,
+        /// MaxRequestWorkers by the configuration.
+        workers: i64,
+    },
+}
+
+impl Status {
+    /// Reads a page; `None` when it is not the one for programs (`?auto`).
+    pub fn parse(page: &str) -> Option<Status> {
+        let field = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let number = |name: &str| field(name)?.trim().parse().ok();
+        let count = |marks: &str, wanted: fn(&char) -> bool| i64::try_from(marks.chars().filter(wanted).count()).ok();
+        let board = field("Scoreboard").map(str::trim).and_then(|marks| {
+            Some(Board { places: count(marks, |_| true)?, taken: count(marks, |mark| *mark != '.')? })
+        });
+        Some(Status {
+            busy_workers: number("BusyWorkers")?,
+            idle_workers: number("IdleWorkers")?,
+            generation: number("ParentServerMPMGeneration"),
+            stopping: number("Stopping").unwrap_or(0),
+            processes: number("Processes").unwrap_or(0),
+            board,
+        })
+    }
+
+    /// Whether a graceful restart finds places in the scoreboard beside the processes that still finish requests.
+    ///
+    /// # Errors
+    /// How many of them there are.
+    pub fn has_room(&self) -> Result<(), StatusError> {
+        if self.stopping * 2 > self.processes && self.stopping > 1 {
+            return Err(StatusError::Restarting { stopping: self.stopping, processes: self.processes });
+        }
+        Ok(())
+    }
+
+    /// Whether an Apache that works on at most so many requests at once may show this page.
+    ///
+    /// # Errors
+    /// Both numbers.
+    pub fn fits(&self, workers: i64) -> Result<(), StatusError> {
+        match self.board {
+            Some(board) if !(board.places - board.taken..=board.places).contains(&workers) => {
+                Err(StatusError::OtherWorkers { places: board.places, workers })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(processes: u64, stopping: u64, scoreboard: &str) -> Status {
+        let text = format!(
+            "ServerMPM: event\nParentServerMPMGeneration: 3\nBusyWorkers: 2\nIdleWorkers: 9\nProcesses: {processes}\nStopping: {stopping}\n\
+            Scoreboard: {scoreboard}\n"
+        );
+        Status::parse(&text).expect("a page")
+    }
+
+    #[test]
+    fn a_page_is_read_also_where_it_shows_less() {
+        let status = page(4, 1, "_W..");
+        assert_eq!((status.generation, status.stopping, status.processes), (Some(3), 1, 4));
+        assert_eq!(status.board, Some(Board { places: 4, taken: 2 }));
+        let prefork = Status::parse("BusyWorkers: 3\nIdleWorkers: 61\n").expect("a page");
+        assert_eq!(
+            prefork,
+            Status { busy_workers: 3, idle_workers: 61, generation: None, stopping: 0, processes: 0, board: None }
+        );
+        assert_eq!(prefork.fits(9), Ok(()));
+        assert_eq!(Status::parse("<html>BusyWorkers: 3</html>"), None);
+    }
+
+    #[test]
+    fn there_is_no_room_while_most_processes_still_finish_requests() {
+        for (processes, stopping) in [(4, 0), (1, 1), (4, 2), (2, 1)] {
+            assert_eq!(page(processes, stopping, "_").has_room(), Ok(()), "{stopping} of {processes}");
+        }
+        for (processes, stopping) in [(4, 3), (3, 2), (2, 2)] {
+            let expected = Err(StatusError::Restarting { stopping, processes });
+            assert_eq!(page(processes, stopping, "_").has_room(), expected);
+        }
+    }
+
+    #[test]
+    fn workers_that_the_scoreboard_has_no_places_for_and_places_that_nobody_takes_are_errors() {
+        let status = page(2, 0, "_____WWWWW..........");
+        for workers in [10, 15, 20] {
+            assert_eq!(status.fits(workers), Ok(()), "places beyond may be those of workers from before");
+        }
+        for workers in [9, 21, 100] {
+            assert_eq!(status.fits(workers), Err(StatusError::OtherWorkers { places: 20, workers }));
+        }
+    }
+}
