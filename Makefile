@@ -25,6 +25,7 @@ lint: setup  ## formatting, lints and types of both languages; generated documen
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	python tools/schema.py --check
 	python tools/settings_doc.py --check
+	python -m tools.reference_docs --check
 
 test: lint  ## everything that must hold on each change
 	@python tools/run_tests.py -m "not slow"
@@ -77,9 +78,10 @@ evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 
 	slackwater lab evaluate --out $(EVALUATION) $(MINUTES:%=--minutes %) --simulated $(EVALUATION)/size.json \
 	  --simulated $(EVALUATION)/share.json --simulated $(EVALUATION)/balancers.json
 
-docs: setup  ## writes the generated documents: schema/*.json, docs/reference/settings.md
+docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md
 	python tools/schema.py
 	python tools/settings_doc.py
+	python -m tools.reference_docs
 
 clean:  ## removes what setup and builds made
 	rm -rf .build target

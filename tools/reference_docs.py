@@ -1,0 +1,249 @@
+"""Writes docs/reference/{messages,metrics,api,command-line}.md: from schema/, the code of the metrics, the description
+of the API, and what `--help` of each command prints.
+
+`--check` writes nothing and exits 1 when a page is not what it would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slackwater.cli.main import cli
+from slackwater.messages import KINDS
+from web.openapi import description
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs/reference"
+PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
+WIDTH = 100
+NOTE = "Written by `tools/reference_docs.py` from {source}; change that, then run `make docs`.\n"
+Json = dict[str, Any]
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"
+
+
+def type_of(schema: Json) -> str:
+    """A JSON Schema's type in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(type_of(part) for part in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{word}`" for word in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {type_of(schema.get('items', {}))}"
+    if schema.get("type") == "object":
+        return f"object of {type_of(schema.get('additionalProperties') or {})}"
+    kind = str(schema.get("type", "any value"))
+    if schema.get("maximum") == 1:
+        return f"{kind}, 0 to 1"
+    return f"{kind}, at least 0" if "minimum" in schema else kind
+
+
+def fields_of(schema: Json) -> str:
+    """A table of an object's fields, or the words of an enum."""
+    if "enum" in schema:
+        return ", ".join(f"`{word}`" for word in schema["enum"]) + "\n"
+    required = schema.get("required", [])
+    return table(
+        ("field", "type", "required", "meaning"),
+        [
+            (f"`{name}`", type_of(field), "yes" if name in required else "", one_line(field.get("description", "")))
+            for name, field in schema.get("properties", {}).items()
+        ],
+    )
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def described(name: str, schema: Json, heading: str) -> Iterator[str]:
+    yield f"{heading} {name}\n"
+    if schema.get("description"):
+        yield one_line(schema["description"]) + "\n"
+    yield fields_of(schema)
+
+
+def messages() -> str:
+    """Each message with its fields, then the types that several messages use."""
+    parts = ["# Messages\n", NOTE.format(source="`schema/*.json`")]
+    parts.append(
+        "Every message on the bus is one JSON object. Unknown fields are ignored. A wrong type is refused. A value\n"
+        "that could not be measured is `null` or left out. Golden examples: `schema/examples/`.\n"
+    )
+    types: Json = {}
+    for kind in KINDS:
+        schema = json.loads((ROOT / f"schema/{kind}.json").read_text(encoding="utf-8"))
+        types |= schema.get("$defs", {})
+        parts += described(schema["title"], schema, "##")
+    parts.append("## Types used above\n")
+    for name in sorted(types):
+        parts += described(name, types[name], "###")
+    return "\n".join(parts)
+
+
+def controller_metrics() -> list[tuple[str, ...]]:
+    """Name, labels and help of each metric that web/metrics.py names."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in ast.walk(ast.parse((ROOT / "web/metrics.py").read_text(encoding="utf-8"))):
+        words = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
+        texts = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        if len(texts) < 2 or not texts[0].startswith("slackwater_"):
+            continue
+        labels = "pool, node"
+        if isinstance(node, ast.Call):
+            lists = [word.value for word in node.keywords if word.arg == "labels"]
+            labels = ", ".join(ast.literal_eval(lists[0])) if lists else ""
+        counter = isinstance(node, ast.Call) and "Counter" in ast.unparse(node.func)
+        name = texts[0] + ("_total" if counter else "")
+        found[name] = (f"`{name}`", labels, one_line(texts[1]))
+    return [found[name] for name in sorted(found)]
+
+
+def monitor_metrics() -> list[tuple[str, ...]]:
+    """Name, label and help of each row of the monitor's table."""
+    source = (ROOT / "monitor/src/metrics/table.rs").read_text(encoding="utf-8")
+    row = re.compile(r'^\s+(Gauge|Rate|Count) "(\w+)"(?: \["(\w+)" = "(\w+)"\])? "([^"]*)" =>', re.MULTILINE)
+    found: dict[str, tuple[str, list[str], str]] = {}
+    for kind, name, label, value, text in row.findall(source):
+        full = f"slackwater_{name}" + ("" if kind == "Gauge" else "_total")
+        labels = found.setdefault(full, (label, [], text))[1]
+        labels.extend([value] if value else [])
+    return [
+        (f"`{name}`", f"{label}: {', '.join(values)}" if label else "", text)
+        for name, (label, values, text) in found.items()
+    ]
+
+
+def metrics() -> str:
+    """What the controller and each monitor show to Prometheus."""
+    head = ("metric", "labels", "meaning")
+    return "\n".join(
+        [
+            "# Metrics\n",
+            NOTE.format(source="`web/metrics.py` and `monitor/src/metrics/table.rs`"),
+            "`web/monitoring/grafana.json` is a Grafana dashboard, `web/monitoring/alerts.yml` has alert rules.\n",
+            "## The controller\n",
+            "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
+            "dead part shows as a high age, not as its last value.\n",
+            table(head, controller_metrics()),
+            "## The monitor\n",
+            "`http://127.0.0.1:9465/metrics` (`metrics.listen`), in the format of OpenMetrics. A value that the last\n"
+            "Sample lacks is not on the page. `slackwater_response_time_seconds` is a histogram of the response times\n"
+            "on the wire. `slackwater_samples_published_total` and `slackwater_samples_dropped_total` count Samples.\n",
+            table(head, monitor_metrics()),
+        ]
+    )
+
+
+def api() -> str:
+    """Each path of the API, then the structs of the answers."""
+    whole = description()
+    rows = []
+    for path, methods in whole["paths"].items():
+        for method, operation in methods.items():
+            given = [word["name"] for word in operation.get("parameters", []) if word.get("in") == "query"]
+            content = operation["responses"]["200"].get("content", {})
+            answers = [type_of(entry["schema"]) for entry in content.values()]
+            summary = one_line(operation["summary"])
+            query = ", ".join(f"`{name}`" for name in given)
+            rows.append((f"`{method.upper()} {path}`", summary, query, "".join(answers)))
+    parts = [
+        "# The API\n",
+        NOTE.format(source="`web/openapi.py`"),
+        "`/api/v1/openapi.json` is the same description for programs. Programs log in with a token\n"
+        "(`slackwater web token add NAME --role operator`):\n",
+        "```sh\n"
+        'curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8099/api/v1/pools\n'
+        "curl -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n"
+        '    -d \'{"action": "pause", "why": "deploy"}\' http://127.0.0.1:8099/api/v1/pools/web/control\n'
+        "```\n",
+        "`/healthz` answers 200 while every pool has fresh cycles, and 503 otherwise.\n",
+        table(("request", "meaning", "query parameters", "answer"), rows),
+        "## Objects\n",
+    ]
+    for name, schema in sorted(whole["components"]["schemas"].items()):
+        parts += described(name, schema, "###")
+    return "\n".join(parts)
+
+
+def of_click(command: click.Command, words: list[str]) -> Iterator[tuple[str, str]]:
+    """Name and help of a click command and all that is below it."""
+    context = click.Context(command, info_name=" ".join(words), terminal_width=WIDTH, max_content_width=WIDTH)
+    yield " ".join(words), command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from of_click(below, [*words, name])
+
+
+def of_program(program: Path, words: list[str]) -> Iterator[tuple[str, str]]:
+    """Name and help of a program of the node and all its subcommands."""
+    environment = {"PATH": os.environ["PATH"], "COLUMNS": str(WIDTH)}
+    text = subprocess.run(
+        [program, *words[1:], "--help"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    yield " ".join(words), text
+    listed = re.search(r"^Commands:\n((?:  .*\n)*)", text, re.MULTILINE)
+    for name in re.findall(r"^  ([a-z-]+) ", listed.group(1) if listed else "", re.MULTILINE):
+        if name != "help":
+            yield from of_program(program, [*words, name])
+
+
+def command_line() -> str:
+    """The help of every command."""
+    parts = ["# Command line\n", NOTE.format(source="what `--help` of each command prints")]
+    groups = {"slackwater": of_click(cli, ["slackwater"])}
+    groups |= {name: of_program(ROOT / "target/release" / name, [name]) for name in PROGRAMS}
+    for program, commands in groups.items():
+        for name, text in commands:
+            lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
+            parts.append(f"{'##' if name == program else '###'} {name}\n\n```text\n{lines}\n```\n")
+    return "\n".join(parts)
+
+
+PAGES = {"messages.md": messages, "metrics.md": metrics, "api.md": api, "command-line.md": command_line}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Example: python -m tools.reference_docs --check",
+    )
+    parser.add_argument("--check", action="store_true", help="only check whether the pages are up to date")
+    check = parser.parse_args().check
+    status = 0
+    for name, page in PAGES.items():
+        path, text = REFERENCE / name, page()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if check:
+            print(f"{path.relative_to(ROOT)} is out of date; run `make docs`", file=sys.stderr)
+            status = 1
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
