@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes schema/{sample,verdict,order,weight,change,cycle,knobs}.json from the structs in slackwater/messages.py.
+"""Writes schema/{sample,verdict,order,weight,change,cycle,knobs}.json from the structs in slackwater/messages/.
 
 `--check` writes nothing and exits 1 when a file is not what it would be.
 """
@@ -18,9 +18,11 @@ from typing import Any, get_args
 import msgspec
 
 from slackwater import messages
+from slackwater.messages import causes
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "schema"
+SOURCES = sorted((ROOT / "slackwater/messages").glob("*.py"))
 
 
 def docs_below(body: list[ast.stmt]) -> dict[str, str]:
@@ -44,8 +46,8 @@ def words(kind: object) -> frozenset[str]:
 
 
 def named_enums() -> dict[frozenset[str], str]:
-    """Words of each enum that has a name in slackwater/messages.py -> that name."""
-    kinds = {name: kind for name, kind in vars(messages).items() if not isinstance(kind, str)}
+    """Words of each enum of slackwater/messages/causes.py -> its name."""
+    kinds = {name: kind for name, kind in vars(causes).items() if not isinstance(kind, str)}
     return {words(kind): name for name, kind in kinds.items() if words(kind)}
 
 
@@ -64,7 +66,7 @@ def with_references(schema: Any, enums: dict[frozenset[str], str], used: dict[st
 
 def schema_of(kind: str) -> dict[str, Any]:
     """The JSON Schema of one kind of message, with docstrings as descriptions and a definition of each named enum."""
-    body = ast.parse(inspect.getsource(messages)).body
+    body = [part for path in SOURCES for part in ast.parse(path.read_text()).body]
     struct = messages.KINDS[kind]
     schema = msgspec.json.schema(struct)
     enums: dict[str, Any] = {}
@@ -80,7 +82,7 @@ def schema_of(kind: str) -> dict[str, Any]:
     definitions |= enums
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$comment": "Written by tools/schema.py from slackwater/messages.py; unknown fields are tolerated.",
+        "$comment": "Written by tools/schema.py from slackwater/messages/; unknown fields are tolerated.",
         **whole,
         **({"$defs": definitions} if definitions else {}),
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/settings.md from the declarations in slackwater/config.py and the node's programs.
+"""Writes docs/reference/settings.md from the declarations in slackwater/config/settings.py and the node's programs.
 
 `--check` writes nothing and exits 1 when the page is not what it would be.
 """
@@ -23,7 +23,7 @@ Row = tuple[str, str, str]
 INTRODUCTION = """\
 # Settings
 
-Written by `tools/settings_doc.py` from the declarations in `slackwater/config.py`, `monitor/src/config.rs` and
+Written by `tools/settings_doc.py` from the declarations in `slackwater/config/settings.py`, `monitor/src/config.rs` and
 `wsengine/src/config.rs`; change those. An unknown setting is an error that names its line and the nearest known one.
 
 """

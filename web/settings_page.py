@@ -12,8 +12,8 @@ import msgspec
 from slackwater import config
 from slackwater.bus.bus import without_password
 from slackwater.config import ConfigError, ControllerSettings
+from slackwater.config.toml_lines import KeyPath, key_lines
 from slackwater.supervise import state_dir
-from slackwater.toml_lines import KeyPath, key_lines
 
 
 class ShownSetting(msgspec.Struct):
@@ -67,7 +67,7 @@ def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[Se
     raw: dict[str, Any] = {}
     try:
         raw, lines = tomllib.loads(text), key_lines(text)
-        raw, _ = config.with_new_names(raw, lines, file)
+        config.use_new_names(raw, lines, file)
     except (tomllib.TOMLDecodeError, ConfigError):
         pass
     helps = {name: help_text for name, _, help_text in config.describe()}

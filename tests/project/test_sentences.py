@@ -53,8 +53,8 @@ MATCHES = {"match", "search", "fullmatch", "findall", "finditer", "sub", "subn",
 SAME_TEXT = {"strip", "lower", "upper", "casefold", "format"}
 
 ALLOWED = {
-    ("slackwater/config.py", "parse"): "tomllib's error says the line in its text only",
-    ("slackwater/config.py", "_located"): "msgspec's error says the field in its text only",
+    ("slackwater/config/reading.py", "parse"): "tomllib's error names the line in its text only",
+    ("slackwater/config/reading.py", "_located"): "msgspec's error names the field in its text only",
     ("slackwater/views/why.py", "as_text"): "a reason that was just printed is not printed twice",
     ("slackwater/bus/bus.py", "on_error"): "the client library's trouble is told once",
     ("lbengine/backends/ipvs/ipvs.py", "in_words"): "ipvsadm says what is wrong in words only",

@@ -1,4 +1,4 @@
-"""Where the keys of a TOML text stand, so that what is wrong can be told with its line."""
+"""Where the keys of a TOML text stand, so that an error can name its line."""
 
 from __future__ import annotations
 

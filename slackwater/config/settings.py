@@ -1,27 +1,13 @@
-"""The controller's settings: declared once here, read from one TOML file, refused with line and nearest known key.
-
-The node's settings are declared in Rust, in `monitor/src/config.rs`.
-"""
+"""The controller's settings, declared once; the node's are declared in Rust, in `monitor/src/config.rs`."""
 
 from __future__ import annotations
 
-import difflib
-import logging
-import re
-import tomllib
-import typing
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from slackwater import renamed
 from slackwater.messages import NAME_PATTERN, Mode, Name
-from slackwater.toml_lines import KeyPath, dotted, key_lines, line_of
-
-log = logging.getLogger("slackwater.config")
 
 
 class ConfigError(Exception):
@@ -48,7 +34,7 @@ WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
 HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
 SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
 Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
-_IN_WORDS = {
+PATTERNS_IN_WORDS = {
     NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
     ADDRESS_PATTERN: "HOST:PORT",
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
@@ -372,184 +358,3 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Splits an `Address` that was accepted in the settings; an IPv6 host loses its brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def load(path: str | Path) -> ControllerSettings:
-    """Reads a controller's TOML file. Raises ConfigError: `FILE:LINE: what is wrong (what was expected)`."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: not UTF-8 at byte {error.start}") from None
-    return parse(text, str(path))
-
-
-def parse(text: str, where: str) -> ControllerSettings:
-    """As `load`, from a text; `where` is the file's name in messages."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
-        what, line = found.groups() if found else (str(error), None)
-        raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {what}") from None
-    lines = key_lines(text)
-    for key in ("node", "pool"):
-        if isinstance(raw.get(key), str):
-            at = line_of((key,), lines)
-            raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
-    raw, warnings = with_new_names(raw, lines, where)
-    for text in warnings:
-        log.warning("%s", text)
-    for key_path, known in _unknown_keys(raw, ControllerSettings, ()):
-        near = difflib.get_close_matches(str(key_path[-1]), known, n=1, cutoff=0.0)
-        place = dotted(key_path[:-1]) or "the file's top level"
-        raise ConfigError(
-            f"{where}:{line_of(key_path, lines)}: unknown setting `{key_path[-1]}` in {place};"
-            f" the nearest known one is `{near[0]}`"
-        )
-    try:
-        settings = msgspec.convert(raw, ControllerSettings)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_located(str(error), where, lines)) from None
-    if bool(settings.bus.user) != bool(settings.bus.password_file):
-        given = "user" if settings.bus.user else "password_file"
-        raise ConfigError(
-            f"{where}:{line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
-        )
-    taken: set[tuple[str, ...]] = set()
-    for index, pool in enumerate(settings.pool):
-        names = [("name", f"pool `{pool.name}`")]
-        names += [("backend", f"backend `{pool.backend}` of {one}") for one in pool.all_sockets]
-        names += [("service", f"service `{pool.service}`")] if pool.service else []
-        for key, text in names:
-            if (key, text) in taken:
-                raise ConfigError(f"{where}:{line_of(('pool', index, key), lines)}: {text} is there twice")
-            taken.add((key, text))
-    return settings
-
-
-def with_new_names(raw: dict[str, Any], lines: dict[KeyPath, int], where: str) -> tuple[dict[str, Any], list[str]]:
-    """A file's values under today's names, and a warning for each old one; `lines` gets the new names too.
-
-    Raises ConfigError where the old and the new name are both given.
-    """
-    warnings: list[str] = []
-
-    def table(given: dict[str, Any], at: KeyPath, section: str) -> dict[str, Any]:
-        prefix = f"{section}." if section else ""
-        names = {
-            old.removeprefix(prefix): new.removeprefix(prefix)
-            for old, new in renamed.SETTINGS.items()
-            if old.rpartition(".")[0] == section
-        }
-        try:
-            given, found = renamed.with_new_names(given, names)
-        except renamed.BothGiven as error:
-            raise ConfigError(f"{where}:{line_of((*at, error.old), lines)}: {error}") from None
-        for old in found:
-            line = line_of((*at, old), lines)
-            warnings.append(f"{where}:{line}: {renamed.warning(old, names[old])}")
-            lines[(*at, names[old])] = line
-        for key, value in given.items():
-            if isinstance(value, dict):
-                given[key] = table(value, (*at, key), f"{prefix}{key}")
-            elif isinstance(value, list):
-                given[key] = [
-                    table(item, (*at, key, index), f"{prefix}{key}") if isinstance(item, dict) else item
-                    for index, item in enumerate(value)
-                ]
-        return given
-
-    return table(raw, (), ""), warnings
-
-
-def _struct_of(kind: Any) -> type[Settings] | None:
-    """The Settings struct that an annotation means, alone or as the items of a list."""
-    if typing.get_origin(kind) in (Annotated, list):
-        return _struct_of(typing.get_args(kind)[0])
-    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
-
-
-def _hints(struct: type[Settings]) -> dict[str, Any]:
-    return typing.get_type_hints(struct, include_extras=True)
-
-
-def _unknown_keys(raw: dict[str, Any], struct: type[Settings], at: KeyPath) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Path of each unknown key and the keys that are known there."""
-    hints = _hints(struct)
-    for key, value in raw.items():
-        if key not in hints:
-            yield (*at, key), list(hints)
-        elif inner := _struct_of(hints[key]):
-            items = [((*at, key), value)]
-            if isinstance(value, list):
-                items = [((*at, key, index), item) for index, item in enumerate(value)]
-            for place, item in items:
-                if isinstance(item, dict):
-                    yield from _unknown_keys(item, inner, place)
-
-
-def _located(message: str, where: str, lines: dict[KeyPath, int]) -> str:
-    """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool[0].mode: ...`."""
-    what, _, at = message.partition(" - at `")
-    path: KeyPath = tuple(
-        int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at.partition("$")[2])
-    )
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
-        what = f"`{missing.group(1)}` is missing"
-    for pattern, words in _IN_WORDS.items():
-        what = what.replace(f"`str` matching regex {pattern!r}", words)
-    if choices := _choices(path):
-        what += f" (expected {choices})"
-    name = f"{dotted(path)}: " if path else ""
-    return f"{where}:{line_of(path, lines)}: {name}{what[0].lower()}{what[1:]}"
-
-
-def _choices(path: KeyPath) -> str:
-    """The allowed words of the setting at a path, if it is a choice."""
-    struct: type[Settings] | None = ControllerSettings
-    kind: Any = None
-    for key in (part for part in path if isinstance(part, str)):
-        if struct is None:
-            return ""
-        kind = _hints(struct)[key]
-        struct = _struct_of(kind)
-    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-    return " or ".join(f'"{word}"' for word in typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
-
-
-def describe() -> list[tuple[str, str, str]]:
-    """Every setting as (dotted name, default as TOML, help): the source of docs/reference/settings.md."""
-    rows: list[tuple[str, str, str]] = []
-
-    def walk(struct: type[Settings], prefix: str) -> None:
-        hints = _hints(struct)
-        for field in msgspec.structs.fields(struct):
-            inner = _struct_of(hints[field.name])
-            name = f"{prefix}{field.name}"
-            if inner is not None:
-                walk(inner, f"{name}.")
-                continue
-            made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-            default = "(required)" if field.required else _toml(made)
-            rows.append((name, default, _help(hints[field.name])))
-
-    walk(ControllerSettings, "")
-    return rows
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _help(kind: Any) -> str:
-    """The description, and the allowed words of a choice."""
-    texts = [meta.description for meta in getattr(kind, "__metadata__", ()) if getattr(meta, "description", None)]
-    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-    if typing.get_origin(inner) is Literal:
-        texts.append("one of " + ", ".join(f'"{word}"' for word in typing.get_args(inner)))
-    return "; ".join(texts)

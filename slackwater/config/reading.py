@@ -1,0 +1,134 @@
+"""Reads a controller's TOML file; what is wrong is refused with its line and the nearest known setting."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import tomllib
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from slackwater import renamed
+from slackwater.config.description import hints, struct_of
+from slackwater.config.settings import PATTERNS_IN_WORDS, ConfigError, ControllerSettings
+from slackwater.config.toml_lines import KeyPath, dotted, key_lines, line_of
+
+log = logging.getLogger("slackwater.config")
+
+
+def load(path: str | Path) -> ControllerSettings:
+    """Reads a controller's TOML file. Raises ConfigError: `FILE:LINE: what is wrong (what was expected)`."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: not UTF-8 at byte {error.start}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> ControllerSettings:
+    """As `load`, from a text; `where` is the file's name in messages."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        what, line = found.groups() if found else (str(error), None)
+        raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {what}") from None
+    lines = key_lines(text)
+    for key in ("node", "pool"):
+        if isinstance(raw.get(key), str):
+            at = line_of((key,), lines)
+            raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
+    for warning in use_new_names(raw, lines, where):
+        log.warning("%s", warning)
+    try:
+        settings = msgspec.convert(raw, ControllerSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_located(str(error), where, lines)) from None
+    if bool(settings.bus.user) != bool(settings.bus.password_file):
+        given = "user" if settings.bus.user else "password_file"
+        raise ConfigError(
+            f"{where}:{line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
+        )
+    taken: set[tuple[str, ...]] = set()
+    for index, pool in enumerate(settings.pool):
+        names = [("name", f"pool `{pool.name}`")]
+        names += [("backend", f"backend `{pool.backend}` of {one}") for one in pool.all_sockets]
+        names += [("service", f"service `{pool.service}`")] if pool.service else []
+        for key, text in names:
+            if (key, text) in taken:
+                raise ConfigError(f"{where}:{line_of(('pool', index, key), lines)}: {text} is there twice")
+            taken.add((key, text))
+    return settings
+
+
+def use_new_names(raw: dict[str, Any], lines: dict[KeyPath, int], where: str) -> list[str]:
+    """Gives the old names in a file's values, and in `lines`, their new ones; returns a warning for each.
+
+    Raises ConfigError where the old and the new name are both given.
+    """
+    warnings: list[str] = []
+    for old, new in renamed.SETTINGS.items():
+        section, _, old_key = old.rpartition(".")
+        new_key = new.rpartition(".")[2]
+        for at, table in _tables(raw, section):
+            if old_key not in table:
+                continue
+            line = line_of((*at, old_key), lines)
+            if new_key in table:
+                raise ConfigError(f"{where}:{line}: {renamed.BothGiven(old_key, new_key)}")
+            warnings.append(f"{where}:{line}: {renamed.warning(old_key, new_key)}")
+            table[new_key] = table.pop(old_key)
+            lines[(*at, new_key)] = line
+    return warnings
+
+
+def _tables(raw: dict[str, Any], section: str) -> list[tuple[KeyPath, dict[str, Any]]]:
+    """The tables of a section with their paths: several of `[[pool]]`, one of any other, the whole file of ""."""
+    if not section:
+        return [((), raw)]
+    found = raw.get(section)
+    tables = [((section, index), table) for index, table in enumerate(found)] if isinstance(found, list) else []
+    return [(at, table) for at, table in [*tables, ((section,), found)] if isinstance(table, dict)]
+
+
+def _located(message: str, where: str, lines: dict[KeyPath, int]) -> str:
+    """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool[0].mode: ...`."""
+    what, _, at = message.partition(" - at `")
+    path: KeyPath = tuple(
+        int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at.partition("$")[2])
+    )
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        key, place = unknown.group(1), dotted(path) or "the file's top level"
+        struct = struct_of(_kind_at(path))
+        assert struct is not None
+        near = difflib.get_close_matches(key, struct.__struct_fields__, n=1, cutoff=0.0)
+        line = line_of((*path, key), lines)
+        return f"{where}:{line}: unknown setting `{key}` in {place}; the nearest known one is `{near[0]}`"
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+        what = f"`{missing.group(1)}` is missing"
+    for pattern, words in PATTERNS_IN_WORDS.items():
+        what = what.replace(f"`str` matching regex {pattern!r}", words)
+    kind = _kind_at(path)
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if typing.get_origin(inner) is Literal:
+        what += " (expected " + " or ".join(f'"{word}"' for word in typing.get_args(inner)) + ")"
+    name = f"{dotted(path)}: " if path else ""
+    return f"{where}:{line_of(path, lines)}: {name}{what[0].lower()}{what[1:]}"
+
+
+def _kind_at(path: KeyPath) -> Any:
+    """The annotation of the setting or table at a path."""
+    kind: Any = ControllerSettings
+    for key in (part for part in path if isinstance(part, str)):
+        struct = struct_of(kind)
+        if struct is None:  # below a setting that is a table itself, such as `servers`
+            return None
+        kind = hints(struct)[key]
+    return kind

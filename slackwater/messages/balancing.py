@@ -1,0 +1,73 @@
+"""lbengine -> journal and monitors: servers, weights, cycles."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from slackwater.messages.causes import DecisionCause, Mode, WeightsMean
+from slackwater.messages.fields import Count, Name, NonNegative, Share
+
+
+class Weight(msgspec.Struct, omit_defaults=True):
+    """What a node's monitor answers to HAProxy's agent-check. Subject: `slackwater.weight.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    percent: Annotated[int, Meta(ge=0, le=25600)]
+    """Of the weight that the node's server has in HAProxy's configuration."""
+    lease_s: Annotated[float, Meta(gt=0.0)]
+    """One that is not renewed within this time is void: the monitor answers 100% then."""
+
+
+class ServerState(msgspec.Struct, omit_defaults=True):
+    """One server as the balancer showed it in a cycle, and what lbengine wants of it."""
+
+    server: Name
+    status: str
+    """The balancer's word: UP, DOWN, MAINT, DRAIN, ..."""
+    weight: Count
+    baseline: Count
+    wanted: Count
+    """The weight that the law, the ramp and the guard agreed on; in observe mode it is not applied."""
+    rps: NonNegative | None = None
+    in_flight: Count | None = None
+    rt_mean_ms: NonNegative | None = None
+    """As the node measured it; where it did not, as the balancer did."""
+    share: Share | None = None
+    """Share of the pool's requests in the last second."""
+    queue: Count | None = None
+    """Requests that wait in the balancer for this server."""
+    queue_mean_ms: NonNegative | None = None
+    """Mean time in that queue over the balancer's last 1024 requests to this server."""
+    balancer_rt_mean_ms: NonNegative | None = None
+    """Mean response time as the balancer saw it, over its last 1024 requests: also where packets are encrypted."""
+    errors_per_s: NonNegative | None = None
+    """Failed connections, failed responses and responses of status 500 and above, as the balancer saw them."""
+    maxconn: Count | None = None
+    """Most requests that the balancer lets into this server at a time; absent: no limit."""
+    why: str = ""
+    cause: DecisionCause | None = None
+    """`why` for programs; absent where nothing is decided."""
+
+
+class Cycle(msgspec.Struct, omit_defaults=True):
+    """One turn of lbengine's loop over one pool. Subject: `slackwater.cycle.<pool>`."""
+
+    v: int
+    pool: Name
+    time_unix_s: NonNegative
+    mode: Mode
+    paused: bool
+    balance: str
+    """The balance algorithm: `roundrobin`, `leastconn`."""
+    law: str
+    sentence: str
+    """What this cycle did, in a line."""
+    servers: list[ServerState]
+    weights_mean: WeightsMean | None = None
+    """What weights set under `balance`; absent: it is not known."""

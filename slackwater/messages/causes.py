@@ -1,0 +1,80 @@
+"""The words that programs decide by, beside the sentences that people read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
+State = Literal["calm", "interference", "overload", "all_slow", "unknown"]
+Mode = Literal["observe", "act"]
+DecisionCause = Literal[
+    "calm",
+    "interference",
+    "overload",
+    "all_slow",
+    "unknown",
+    "not_shown",
+    "enough_reduced",
+    "panic",
+    "no_verdict",
+    "waiting",
+    "measured",
+    "limited",
+    "drained",
+    "not_drained",
+    "pinned",
+    "bounded",
+]
+"""What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
+enough_reduced: interference, but enough of the pool is reduced. panic: no Verdict is believed. no_verdict: there is no
+fresh one. waiting: for the first one. measured: it keeps its baseline weight while its values are searched. limited,
+drained, not_drained: the second stage asked for it. pinned: by a person. bounded: the guard's last word."""
+ChangeCause = Literal[
+    DecisionCause,
+    "not_set",
+    "put_back",
+    "someone_else",
+    "second_stage",
+    "renewed",
+    "search_over",
+    "ordered",
+    "refused",
+    "given_back",
+    "lease_ended",
+    "not_as_ordered",
+    "by_hand",
+    "engine_ended",
+    "engine_died",
+    "not_put_back",
+]
+"""not_set: the balancer did not take it. put_back: lbengine set the baseline again. someone_else: somebody else changed
+it. second_stage, renewed, search_over: an Order for an episode, one that renews a lease, the first one after a search.
+ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered, by_hand, engine_ended,
+engine_died: why a wsengine put a knob back, as `someone_else`. not_put_back: it could not, and tries again."""
+PUT_BACK: frozenset[ChangeCause] = frozenset(
+    ("given_back", "lease_ended", "not_as_ordered", "by_hand", "engine_ended", "engine_died", "someone_else")
+)
+"""Causes of a wsengine's Changes that put a knob back."""
+AbsenceCause = Literal[
+    "switched_off",
+    "no_interface",
+    "no_capture",
+    "lacks_capability",
+    "no_libpfm",
+    "no_hardware_counters",
+    "no_perf_event",
+    "may_not_count",
+    "container_forbids",
+    "no_process",
+    "no_psi",
+    "no_cgroup",
+    "permission_denied",
+]
+"""What is missing where a monitor cannot measure something, and something can be done about it: lacks_capability,
+CAP_NET_RAW as a rule; may_not_count: the kernel forbids hardware counters; container_forbids: a container's seccomp
+profile; permission_denied: a file may not be read."""
+KnobCause = Literal["not_read", "unreadable", "ending", "someone_else"]
+"""not_read: not yet. unreadable: what it needs is not there. ending: it is being put back. someone_else: somebody else
+changed it in this episode."""
+WeightsMean = Literal["share", "concurrency", "keys", "none"]
+"""share: of the requests. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""

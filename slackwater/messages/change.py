@@ -1,0 +1,35 @@
+"""Whoever changes something -> journal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.messages.causes import ChangeCause
+from slackwater.messages.fields import Name, NonNegative
+
+
+class Change(msgspec.Struct, omit_defaults=True):
+    """Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`."""
+
+    v: int
+    id: str
+    pool: Name
+    time_unix_s: NonNegative
+    what: str
+    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, a wsengine knob, `order KNOB`, ..."""
+    target: str
+    """The server or node, or the pool itself."""
+    before: int | float | str | None
+    after: int | float | str | None
+    why: str
+    by: str
+    applied: bool
+    """False: observe mode, this is what would have been done."""
+    rt_p95_ms: NonNegative | None = None
+    """The pool's 95th percentile of response time when this was decided."""
+    rt_p95_predicted_ms: NonNegative | None = None
+    """What it was predicted to become by this change."""
+    follows: str = ""
+    """Id of the Change whose outcome this tells; of a wsengine's Change the Order's, whose Change has the same id."""
+    cause: ChangeCause | None = None
+    """`why` for programs; absent where `what` says it, and in Changes of before."""

@@ -1,0 +1,29 @@
+"""Names and number types that several messages use."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+VERSION = 1
+NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$(?!\n)"
+"""Names of nodes, servers, backends and pools: safe as NATS subjects and in HAProxy's command language.
+
+`$` alone would let a newline at the end through, which would end a command on HAProxy's socket.
+"""
+MAX_NAME = 128
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Meta(ge=0.0)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class MessageError(ValueError):
+    """A message that does not follow its schema; the text names the message, the field and what was expected."""
+
+
+def is_name(text: str) -> bool:
+    """True for a name that is safe in subjects and in HAProxy's command language (no `;`, space or newline)."""
+    return len(text) <= 128 and re.search(NAME_PATTERN, text) is not None

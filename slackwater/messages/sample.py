@@ -1,0 +1,270 @@
+"""Monitor -> detector: what was measured on a node."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from slackwater.messages.causes import AbsenceCause
+from slackwater.messages.fields import Count, Name, NonNegative, Share
+
+
+class Cpu(msgspec.Struct, omit_defaults=True):
+    """CPU of the whole VM (`scope` "system") or of a cgroup (`scope` "cgroup")."""
+
+    scope: Literal["system", "cgroup"]
+    utilisation: NonNegative | None = None
+    """CPU time over what the scope may use (its cores or its quota), stolen time included; 1.0 is full."""
+    steal: Share | None = None
+    """Share of the VM's CPU time that the hypervisor gave to others."""
+    cores: NonNegative | None = None
+    """What 100% means, in cores."""
+    user: Share | None = None
+    """Share of the VM's CPU time in user mode, nice included. The kinds are the whole VM's in either scope."""
+    system: Share | None = None
+    """In the kernel, interrupts left out."""
+    irq: Share | None = None
+    """In hard and soft interrupts."""
+    iowait: Share | None = None
+    """Idle while a disk was waited for."""
+    throttled: Share | None = None
+    """Share of the quota's periods in which the cgroup was throttled; absent without a quota."""
+    throttled_s_per_s: NonNegative | None = None
+    """Seconds that the cgroup was throttled, per second, summed over its cores."""
+
+
+class Sched(msgspec.Struct, omit_defaults=True):
+    """Scheduling of the web server's processes, summed over their threads."""
+
+    processes: Count | None = None
+    """Number of processes that matched."""
+    threads: Count | None = None
+    cpu_s_per_s: NonNegative | None = None
+    """CPU seconds that they used, per second."""
+    run_delay_s_per_s: NonNegative | None = None
+    """Seconds that they were runnable but not running, per second."""
+    run_delay_per_cpu_s: NonNegative | None = None
+    """Run delay per CPU second used; absent while they used next to none."""
+    voluntary_switches_per_s: NonNegative | None = None
+    """Times that they waited for something."""
+    involuntary_switches_per_s: NonNegative | None = None
+    """Times that their core was taken away."""
+
+
+class Pressure(msgspec.Struct, omit_defaults=True):
+    """Pressure stall information over this period: share of time in which some task (`some`) or all of them (`full`)
+    waited. `cgroup_*` are of the cgroup that `cpu.cgroup` names, the others of the whole VM."""
+
+    cpu_some: Share | None = None
+    memory_some: Share | None = None
+    memory_full: Share | None = None
+    io_some: Share | None = None
+    io_full: Share | None = None
+    cgroup_cpu_some: Share | None = None
+    cgroup_cpu_full: Share | None = None
+    cgroup_memory_some: Share | None = None
+    cgroup_io_some: Share | None = None
+
+
+class Memory(msgspec.Struct, omit_defaults=True):
+    """Memory of the whole VM."""
+
+    available: Share | None = None
+    """Share of memory that is free or can be freed without swapping."""
+    minor_faults_per_s: NonNegative | None = None
+    """Faults that memory answered."""
+    major_faults_per_s: NonNegative | None = None
+    """Faults that waited for a disk."""
+    swapped_pages_per_s: NonNegative | None = None
+    """In and out."""
+    direct_reclaims_per_s: NonNegative | None = None
+    """Times that a task had to free memory itself before it got some."""
+    oom_kills: Count | None = None
+    """In this period."""
+
+
+class Disk(msgspec.Struct, omit_defaults=True):
+    """The VM's busiest disk of this period."""
+
+    device: str
+    busy: Share | None = None
+    """Share of time in which it had requests."""
+    queue: NonNegative | None = None
+    """Mean number of requests waiting or served."""
+    read_bytes_per_s: NonNegative | None = None
+    written_bytes_per_s: NonNegative | None = None
+    wait_ms: NonNegative | None = None
+    """Mean time of a request, queueing included; absent when none ended."""
+
+
+class Network(msgspec.Struct, omit_defaults=True):
+    """The interface that requests come in by, and TCP of the whole VM."""
+
+    interface: str
+    received_bytes_per_s: NonNegative | None = None
+    sent_bytes_per_s: NonNegative | None = None
+    packets_per_s: NonNegative | None = None
+    """Received and sent."""
+    saturation: Share | None = None
+    """The busier direction over the link's speed; absent where the driver names none."""
+    drops_per_s: NonNegative | None = None
+    """Packets that the interface or the VM's receive queues dropped, and errors."""
+    retransmits_per_s: NonNegative | None = None
+    """TCP segments sent again."""
+    listen_overflows_per_s: NonNegative | None = None
+    """Connections turned away because a listener's queue was full."""
+
+
+class Frequency(msgspec.Struct, omit_defaults=True):
+    """Clock of the cores."""
+
+    mean_mhz: NonNegative | None = None
+    lowest_mhz: NonNegative | None = None
+    """Of the slowest core."""
+    throttles_per_s: NonNegative | None = None
+    """Thermal throttling events of all cores."""
+
+
+class ScopeCounters(msgspec.Struct, omit_defaults=True):
+    """Hardware counters of one scope: all CPUs of the VM, a cgroup, or the web server's processes."""
+
+    scope: Literal["system", "cgroup", "pid"]
+    cpi: NonNegative | None = None
+    """Cycles per instruction."""
+    ipc: NonNegative | None = None
+    """Instructions per cycle."""
+    cache_miss_rate: Share | None = None
+    """Cache misses over cache references."""
+    cache_mpki: NonNegative | None = None
+    """Cache misses per 1000 instructions."""
+    llc_load_mpki: NonNegative | None = None
+    """Last-level cache load misses per 1000 instructions."""
+    stalled: NonNegative | None = None
+    """Stalled cycles over cycles."""
+    instructions_per_s: NonNegative | None = None
+    frequency_mhz: NonNegative | None = None
+    """Cycles per second of the time that CPUs were not idle, by the scope's CPU clock."""
+    running: Share | None = None
+    """Share of the time in which the group was on the hardware; below 1 the counts are scaled (multiplexing)."""
+
+
+class Canary(msgspec.Struct, omit_defaults=True):
+    """What the bounded probe of known code felt. Cycles are those of the time stamp counter."""
+
+    l2_cycles_per_load: NonNegative | None = None
+    """Pointer chase through a set that fits the L2 cache, per load, CPU time only."""
+    llc_cycles_per_load: NonNegative | None = None
+    """Pointer chase through a set that only the last-level cache holds."""
+    alu_cycles_per_op: NonNegative | None = None
+    """Fixed arithmetic: moves with the clock and with a sibling thread, not with caches."""
+    slow_share: Share | None = None
+    """Share of the last-level chase's loads slower than a cache hit: the probe's miss rate."""
+    wall_cpu_ratio: NonNegative | None = None
+    """Wall time over CPU time of all that the monitor did in this period; 1.0 means that nobody took its core away."""
+    cpu_share: NonNegative | None = None
+    """Share of one core that the probe itself took in this period."""
+    late_ms: NonNegative | None = None
+    """How long after it was due the probe started."""
+
+
+class RouteTraffic(msgspec.Struct, omit_defaults=True):
+    """Exchanges of one route class that ended in this period."""
+
+    route: str
+    rps: NonNegative | None = None
+    """Exchanges that ended, per second."""
+    rt_mean_ms: NonNegative | None = None
+    """Absent when nothing ended."""
+    rt_p95_ms: NonNegative | None = None
+    errors_per_s: NonNegative | None = None
+    """Responses of status 500 and above."""
+
+
+class WebServer(msgspec.Struct, omit_defaults=True):
+    """What the web server's status pages say."""
+
+    apache_busy_workers: Count | None = None
+    apache_idle_workers: Count | None = None
+    php_active_processes: Count | None = None
+    php_idle_processes: Count | None = None
+    """Processes that wait for a request."""
+    php_listen_queue: Count | None = None
+    """Requests that wait for a php-fpm process."""
+    php_max_children_reached: Count | None = None
+    """Times since php-fpm started."""
+
+
+class Counters(msgspec.Struct, omit_defaults=True):
+    """Cycles per instruction and cache misses, from hardware (`pmu`, narrowest scope) or from the probe (`canary`)."""
+
+    source: Literal["pmu", "canary"]
+    cpi: NonNegative | None = None
+    """`pmu`: cycles per instruction. `canary`: TSC cycles of CPU time per load of the probe's pointer chase."""
+    cache_miss_rate: Share | None = None
+    """`pmu`: misses over references. `canary`: share of the probe's loads slower than a cache hit."""
+    wall_cpu_ratio: NonNegative | None = None
+    """`canary` only: as in the section of that name."""
+    instructions_per_s: NonNegative | None = None
+    """`pmu` only."""
+
+
+class Traffic(msgspec.Struct, omit_defaults=True):
+    """What the sniffer saw end in this period. Response time is last request byte to last response byte."""
+
+    rps: NonNegative | None = None
+    """Exchanges that ended, per second."""
+    rt_mean_ms: NonNegative | None = None
+    """Absent when nothing ended."""
+    rt_p50_ms: NonNegative | None = None
+    rt_p95_ms: NonNegative | None = None
+    rt_p99_ms: NonNegative | None = None
+    in_flight: Count | None = None
+    """Requests seen whose response has not ended."""
+    errors_per_s: NonNegative | None = None
+    """Responses of status 500 and above."""
+    drops: Count | None = None
+    """Packets that the kernel dropped before the sniffer saw them."""
+    unmatched: Count | None = None
+    """Requests given up in this period: never answered, evicted, or lost in a hole."""
+    holes: Count | None = None
+    """Places where bytes were not captured."""
+    routes: list[RouteTraffic] = []
+    """By route class, where classes are configured."""
+
+
+class Sample(msgspec.Struct, omit_defaults=True):
+    """What a monitor measured over one period. Subject: `slackwater.sample.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    """Wall time at the end of the period: a label, never used for durations."""
+    boot_id: str
+    """Of the running kernel."""
+    seq: Count
+    """Counts up from 0 in each run of the monitor."""
+    period_s: NonNegative
+    """The period's real length."""
+    cpu: Cpu | None = None
+    sched: Sched | None = None
+    pressure: Pressure | None = None
+    counters: Counters | None = None
+    traffic: Traffic | None = None
+    pmu: list[ScopeCounters] = []
+    """Hardware counters by scope; `counters` repeats the narrowest."""
+    canary: Canary | None = None
+    memory: Memory | None = None
+    disk: Disk | None = None
+    network: Network | None = None
+    frequency: Frequency | None = None
+    server: WebServer | None = None
+    samples_dropped: Count = 0
+    """Samples before this one that never left the node because the bus was away."""
+    periods_missed: Count = 0
+    """Periods before this one that were left out because the one before took too long."""
+    absent: dict[str, str] = {}
+    """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
+    absence_causes: dict[str, AbsenceCause] = {}
+    """The same names with the causes of those that have one, for programs."""

@@ -1,0 +1,43 @@
+"""Detector -> lbengine: what the detector thinks of a node."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.messages.causes import Resource, State
+from slackwater.messages.fields import Count, Name, NonNegative, Share
+
+
+class Verdict(msgspec.Struct, omit_defaults=True):
+    """What the detector thinks of one node after a Sample. Subject: `slackwater.verdict.<pool>.<node>`."""
+
+    v: int
+    node: Name
+    pool: Name
+    time_unix_s: NonNegative
+    state: State
+    since_unix_s: NonNegative
+    """When this state began."""
+    severity: Share
+    """Share of the node's calm capacity that is lost; 0 in `calm`."""
+    path: list[str]
+    """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's say."""
+    model: str
+    """Which model said so: its name and training date, or `thresholds`."""
+    resource: Resource | None = None
+    """What the neighbour takes away, where it can be told; only in `interference`."""
+    shown: bool = True
+    """False in an episode that only waits for its end: its last Samples look calm."""
+    sample_seq: Count | None = None
+    """The Sample that it is about."""
+    cpu: NonNegative | None = None
+    """CPU utilisation."""
+    cpu_predicted: NonNegative | None = None
+    """What the regression predicts it to become."""
+    capacity_rps: NonNegative | None = None
+    """Requests per second at which this node's CPU would be full, now."""
+    capacity_stderr_rps: NonNegative | None = None
+    """Standard error of `capacity_rps`: how far off it may well be."""
+    rps: NonNegative | None = None
+    rt_mean_ms: NonNegative | None = None
+    rt_p95_ms: NonNegative | None = None
