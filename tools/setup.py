@@ -58,6 +58,7 @@ PROGRAMS = {
     "memccat": "usr/bin/memccat",
     "memccp": "usr/bin/memccp",
     "mmdebstrap": "usr/bin/mmdebstrap",
+    "mmtarfilter": "usr/bin/mmtarfilter",
     "nats-server": "usr/sbin/nats-server",
     "nginx": "usr/sbin/nginx",
     "openssl": "usr/bin/openssl",
