@@ -30,7 +30,7 @@ WHEELS = BUILD / "wheels"
 SITE = Path("opt/slackwater/lib/python3.11/site-packages")
 PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 MAINTAINER = "Slackwater <slackwater@localhost>"
-TESTS_OF = ("joblib", "matplotlib", "mpl_toolkits", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "skops")
+TESTS_OF = ("joblib", "numpy", "scipy", "sklearn", "skops")
 """Third-party packages whose own tests are left out: half of their files."""
 
 
@@ -134,7 +134,6 @@ def third_party() -> Path:
     for name in TESTS_OF:
         for tests in sorted((site / name).rglob("tests")) if (site / name).exists() else []:
             shutil.rmtree(tests, ignore_errors=True)
-    shutil.rmtree(site / "pyarrow/include", ignore_errors=True)
     for record in site.glob("*.dist-info/RECORD"):  # it lists what was left out, and nothing reads it here
         record.unlink()
     compile_python(fresh, SITE)
@@ -152,10 +151,11 @@ def compile_python(stage: Path, inside: Path) -> None:
 
 
 def python_packages() -> list[str]:
-    """The top-level packages of our Python code. pyproject.toml says which, for the wheel as for the Debian package."""
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    names = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
-    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in found["include"])]
+    """The top-level packages of our Python code that production needs, by pyproject.toml."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    patterns = tool["setuptools"]["packages"]["find"]["include"]
+    names = {path.parent.name for path in ROOT.glob("*/__init__.py")} - set(tool["slackwater"]["not-in-debian"])
+    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def stage_python(stage: Path) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import sys
+from collections.abc import Sequence
 from typing import IO, Any
 
 import click
@@ -44,8 +46,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
 }
 """Name -> where it is, and its line in the overview."""
+NEEDS: dict[str, tuple[str, ...]] = {
+    "record": ("pyarrow",),
+    "train": ("matplotlib", "pyarrow"),
+    "calibrate": ("matplotlib", "pyarrow"),
+    "lab": ("lab", "matplotlib", "pyarrow"),
+}
+"""What these commands import beyond a production install: packages of the optional extra `lab`."""
 HIDDEN = {"run": ("slackwater.cli.commands:run", "One child of `serve`.")}
-OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "web", "lab", "evaluation"}
+OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "web", "lab"}
 
 
 class Failure(click.ClickException):
@@ -61,6 +70,19 @@ def is_expected(error: Exception) -> bool:
     return ours or (isinstance(error, OSError) and error.errno != errno.EPIPE)
 
 
+def incomplete(name: str, missing: Sequence[str]) -> click.Command:
+    """A command in place of one whose packages are not installed: it names them, and how to install them."""
+    problem = f"`slackwater {name}` needs {', '.join(missing)}: pip install 'slackwater[lab]'"
+
+    def fail(words: tuple[str, ...]) -> None:  # noqa: ARG001
+        raise Failure(problem)
+
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        name, callback=fail, params=[words], help=problem, context_settings={"ignore_unknown_options": True}
+    )
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called; expected errors become one line."""
 
@@ -71,6 +93,8 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if entry is None:
             return None
+        if missing := [one for one in NEEDS.get(cmd_name, ()) if importlib.util.find_spec(one) is None]:
+            return incomplete(cmd_name, missing)
         module, _, attribute = entry[0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -85,6 +109,11 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except click.ClickException:
             raise
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in NEEDS["lab"]:
+                raise
+            raise Failure(f"this needs {package}: pip install 'slackwater[lab]'") from error
         except Exception as error:
             if not is_expected(error):
                 raise

@@ -21,7 +21,7 @@ from types import ModuleType
 import pytest
 
 from slackwater.cli.commands import SERVICES
-from slackwater.cli.main import COMMANDS, HIDDEN
+from slackwater.cli.main import COMMANDS, HIDDEN, NEEDS
 from tests.support.built_packages import build, unpacked
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
@@ -97,9 +97,9 @@ def place_of(module: str, under: Path) -> Path | None:
 
 
 def reached() -> tuple[set[str], set[str]]:
-    """Our modules that the console command and its children may import, and the other packages that those import."""
+    """Our modules that production may import, but for the lab, and the other packages that those import."""
     waiting = ["slackwater.cli.main", *SERVICES.values()]
-    waiting += [module.partition(":")[0] for module, _ in (COMMANDS | HIDDEN).values()]
+    waiting += [entry[0].partition(":")[0] for name, entry in (COMMANDS | HIDDEN).items() if name != "lab"]
     ours: set[str] = set()
     others: set[str] = set()
     while waiting:
@@ -119,26 +119,28 @@ def reached() -> tuple[set[str], set[str]]:
 
 def test_every_module_that_may_be_imported_is_in_the_package(site_packages: Path) -> None:
     ours, _ = reached()
-    assert {"slackwater.supervise.serve", "retune.service", "web.service", "lab.compare.whole"} <= ours, (
+    assert {"slackwater.supervise.serve", "retune.service", "web.service", "detector.train.commands"} <= ours, (
         "the walk sees too little"
     )
     assert sorted(module for module in ours if place_of(module, site_packages) is None) == []
+    assert not (site_packages / "lab").exists()
 
 
 def test_every_other_package_that_may_be_imported_is_pinned() -> None:
     pinned = {line.partition("==")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()}
     distributions = importlib.metadata.packages_distributions()
     _, others = reached()
-    assert "click" in others, "the walk sees too little"
-    for package in sorted(others - sys.stdlib_module_names):
+    assert {"click", "pyarrow"} <= others, "the walk sees too little"
+    for package in sorted(others - sys.stdlib_module_names - set(NEEDS["lab"])):
         names = {re.sub(r"[-_.]+", "-", name).lower() for name in distributions[package]}
         assert names & pinned, f"{package} is imported, and requirements.txt has none of {names}"
 
 
-def test_the_wheel_has_the_same_files(site_packages: Path, tmp_path: Path) -> None:
+def test_the_wheel_has_the_same_files_and_the_lab(site_packages: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(site_packages, copy)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt"):
+    shutil.copytree(ROOT / "lab", copy / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt", "requirements-lab.txt"):
         shutil.copy(ROOT / name, copy)
     made = tmp_path / "wheel"
     options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(made))
@@ -146,8 +148,11 @@ def test_the_wheel_has_the_same_files(site_packages: Path, tmp_path: Path) -> No
     (wheel,) = made.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         inside = {name for name in opened.namelist() if ".dist-info/" not in name}
-    assert inside == files(site_packages)
+        metadata = next(opened.read(name).decode() for name in opened.namelist() if name.endswith("/METADATA"))
+    assert {name for name in inside if not name.startswith("lab/")} == files(site_packages)
     assert {"retune/knowledge.toml", "detector/models/start.skops", "lab/apps/events/index.php"} <= inside
+    assert re.search(r'^Requires-Dist: pyarrow==\S+ *; extra == "lab"$', metadata, re.MULTILINE)
+    assert not re.search(r"^Requires-Dist: (matplotlib|pyarrow)[^;]*$", metadata, re.MULTILINE)
 
 
 def test_the_settings_of_linters_and_types_name_the_same_packages() -> None:
@@ -189,12 +194,19 @@ def test_every_subcommand_says_what_it_does(root: Path) -> None:
     walked = run(interpreter, option, "-c", WALK)
     assert walked.returncode == 0, walked.stderr
     commands: list[list[str]] = json.loads(walked.stdout)
-    assert {tuple(words) for words in ([], ["serve"], ["lab", "run"], ["lab", "evaluate"])} <= set(map(tuple, commands))
+    assert {tuple(words) for words in ([], ["serve"], ["lab"], ["detector", "evaluate"])} <= set(map(tuple, commands))
     with ThreadPoolExecutor(2) as pool:
         said = list(pool.map(lambda words: run(*slackwater, *words, "--help"), commands))
     for words, done in zip(commands, said, strict=True):
         assert done.returncode == 0, f"slackwater {' '.join(words)} --help: {done.stderr}"
         assert done.stdout.startswith("Usage: slackwater")
+    site = root / "opt/slackwater/lib/python3.11/site-packages"
+    assert not [name for name in NEEDS["lab"] if (site / name).exists()]
+    for name in NEEDS:
+        done = run(*slackwater, name)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "pip install 'slackwater[lab]'" in done.stderr
 
 
 class PackagedSite(Site):

@@ -1,0 +1,47 @@
+"""Production runs without the lab and the packages that only the lab and training need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from slackwater.cli.main import NEEDS
+from tests.support.paths import ROOT
+
+PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "web")
+WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({NEEDS['lab']!r}))\n"
+"""As if these packages were not installed."""
+
+
+def modules() -> list[str]:
+    paths = [path.relative_to(ROOT) for part in PRODUCTION for path in sorted((ROOT / part).rglob("*.py"))]
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+
+
+def python(source: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", WITHOUT + source], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_every_production_module_can_be_imported_without_them() -> None:
+    names = modules()
+    assert {"slackwater.cli.main", "detector.service", "web.service"} <= set(names)
+    done = python(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [("lab",), ("lab", "run", "--rounds", "1"), ("record", "--out", "x"), ("calibrate",)])
+def test_a_command_that_needs_them_says_in_one_line_how_to_install_them(words: tuple[str, ...]) -> None:
+    done = python(f"from slackwater.cli.main import cli; cli({list(words)!r})")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: `slackwater {words[0]}` needs ")
+    assert "pip install 'slackwater[lab]'" in done.stderr
+
+
+def test_reading_a_recording_without_them_is_one_line_too() -> None:
+    recording = ROOT / "requirements.txt"
+    done = python(f"from slackwater.cli.main import cli; cli(['detector', 'evaluate', {str(recording)!r}])")
+    assert done.returncode == 1
+    assert done.stderr == "error: this needs pyarrow: pip install 'slackwater[lab]'\n"
