@@ -11,13 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,6 +26,9 @@ from detector.classify.judge import Judge
 from detector.features import sample_decoder
 from detector.features.columns import row_of
 from detector.service import spare_the_collector
+from lab.bench import harness
+from lab.bench.harness import Report, spread
+from lab.cluster.machine import process_use
 from lab.cluster.paths import ROOT
 from slackwater import messages
 
@@ -183,30 +183,16 @@ def run(
             )
 
 
+def memory_mib() -> float:
+    """Resident memory of this process."""
+    use = process_use(os.getpid())
+    assert use is not None
+    return use.rss_mib
+
+
 def stopped() -> float:
     """The clock of what is not timed."""
     return 0.0
-
-
-def memory_mib() -> float:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def machine() -> str:
-    """Processor, cores, kernel, Python."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    return (
-        f"{model}, {os.cpu_count()} cores, kernel {platform.release()}, Python {platform.python_version()}, "
-        f"numpy {np.__version__}, msgspec {msgspec.__version__}"
-    )
 
 
 def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[Result]:
@@ -215,103 +201,82 @@ def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, 
     return list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
 
 
-def tables(by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None) -> list[str]:
+def tables(
+    report: Report, by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None
+) -> None:
     """What was measured: medians by nodes, and each round."""
-    lines = [
+    report.say(
         f"{1 / options.period:g} Samples/s of each node ({TEMPLATE.name} with moving numbers, "
         f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
         f"{model.name if model else 'the thresholds'}; {options.warm:g} s of Samples before, not timed, then "
         f"{options.rounds} rounds of {options.seconds:g} s. {LOUD_SHARE:.0%} of the nodes get a neighbour in the "
-        "middle of the last round.",
-        "",
-        "Medians of the rounds (least to most):",
-        "",
-        "| nodes | core busy | p50 ms | p99 ms | a Sample us | neighbours found |",
-        "|---|---|---|---|---|---|",
-    ]
+        "middle of the last round.\n\nMedians of the rounds (range):\n"
+    )
+    rows = []
     for nodes, results in by_nodes.items():
         cells = [
-            f"{np.median(values):.{digits}f}{unit} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-            for digits, unit, values in (
-                (0, "%", [100 * one.busy for one in results]),
-                (1, "", [one.ms(0.5) for one in results]),
-                (1, "", [one.ms(0.99) for one in results]),
-                (1, "", [one.sample_us for one in results]),
-            )
+            spread([100 * one.busy for one in results], ".0f"),
+            *(spread([one.ms(quantile) for one in results], ".1f") for quantile in (0.5, 0.99)),
+            spread([one.sample_us for one in results], ".1f"),
         ]
-        lines.append(f"| {nodes} | {' | '.join(cells)} | {results[-1].loud_found} of {loud_nodes(nodes)} |")
-    lines += [
-        "",
-        "| nodes | round | Samples | p50 ms | p99 ms | longest ms | core busy | decoding | behind s | memory MiB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        rows.append((nodes, *cells, f"{results[-1].loud_found} of {loud_nodes(nodes)}"))
+    report.table(("nodes", "core busy, %", "p50 ms", "p99 ms", "a Sample us", "neighbours found"), rows)
+    report.say()
+    heads = ("nodes", "round", "Samples", "p50 ms", "p99 ms", "longest ms", "core busy", "decoding", "behind s")
+    rounds = [
+        (
+            *(nodes, number, one.samples, *(f"{one.ms(quantile):.1f}" for quantile in (0.5, 0.99, 1.0))),
+            *(f"{one.busy:.0%}", f"{one.decode_share:.0%}", f"{one.behind_s:.2f}", f"{one.memory_mib:.0f}"),
+        )
+        for nodes, results in by_nodes.items()
+        for number, one in enumerate(results, 1)
     ]
-    for nodes, results in by_nodes.items():
-        lines += [
-            f"| {nodes} | {number} | {one.samples} | {one.ms(0.5):.1f} | {one.ms(0.99):.1f} | {one.ms(1.0):.1f} "
-            f"| {one.busy:.0%} | {one.decode_share:.0%} | {one.behind_s:.2f} | {one.memory_mib:.0f} |"
-            for number, one in enumerate(results, 1)
-        ]
-    return lines
+    report.table((*heads, "memory MiB"), rounds)
 
 
-def hour(options: argparse.Namespace, model: tree.Model | None) -> list[str]:
+def hour(report: Report, options: argparse.Namespace, model: tree.Model | None) -> None:
     """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
     load = Load(options.hour, options.period, float("inf"), LEVELS)
-    said = []
+    found = []
     for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
-        said.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
-    return [
-        "",
-        f"Memory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
+        found.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
+    report.say(
+        f"\nMemory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
         f"{options.hour * round(60 * options.minutes / options.period)} "
         f"Samples, as quickly as they are judged, while the load climbs through all its ranges every "
-        f"{LEVELS * LEVEL_S / 60:g} min: {', '.join(said)}.",
-    ]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--nodes",
-        type=int,
-        nargs="+",
-        default=[2500, 5000, 7500, 10_000],
-        help="one or more numbers of nodes (default 2500 5000 7500 10000)",
+        f"{LEVELS * LEVEL_S / 60:g} min: {', '.join(found)}."
     )
-    parser.add_argument("--period", type=float, default=0.2, help="seconds between a node's Samples (default 0.2)")
-    parser.add_argument("--warm", type=float, default=60.0, help="seconds before the measured ones (default 60)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a measured round (default 10)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-    parser.add_argument("--tick", type=float, default=0.05, help="detector.tick_s (default 0.05)")
-    parser.add_argument("--hour", type=int, default=0, metavar="NODES", help="also an hour of so many nodes, quickly")
-    parser.add_argument("--minutes", type=float, default=60.0, help="length of that hour (default 60)")
-    parser.add_argument("--thresholds", action="store_true", help="without the shipped model")
-    parser.add_argument("--wall", action="store_true", help="time by the wall, not by the time on the core")
-    parser.add_argument("--write", type=Path, help="also write the tables to this Markdown file")
-    options = parser.parse_args()
+
+
+OPTIONS = {
+    "--nodes": (int, [2500, 5000, 7500, 10_000], "one or more numbers of nodes"),
+    "--period": (float, 0.2, "seconds between a node's Samples"),
+    "--warm": (float, 60.0, "seconds before the measured ones"),
+    "--seconds": (float, 10.0, "seconds of a measured round"),
+    "--rounds": (int, 5, "measured rounds"),
+    "--tick": (float, 0.05, "detector.tick_s"),
+    "--hour": (int, 0, "also an hour of so many nodes, quickly"),
+    "--minutes": (float, 60.0, "length of that hour"),
+    "--thresholds": (bool, False, "without the shipped model"),
+    "--wall": (bool, False, "time by the wall, not by the time on the core"),
+}
+
+
+def bench(report: Report, options: argparse.Namespace) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     model = None if options.thresholds else tree.load(tree.SHIPPED)
     clock = time.perf_counter if options.wall else time.process_time
-    load_before = os.getloadavg()[0]
-    lines = tables({nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
+    tables(report, {nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
     if options.hour:
-        lines += hour(options, model)
-    lines += [
-        "",
-        f"From the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk. A "
-        f"core busy 100% falls behind without end: the times then say how long it ran. Timed by "
-        f"{'the wall' if options.wall else 'the time on the core'}. The bus and its client are not in it. Load of the "
-        f"machine at the start: {load_before:.1f}.",
-        "",
-        f"Machine: {machine()}",
-        "",
-        f"Command: `python {shlex.join([str(Path(sys.argv[0])), *sys.argv[1:]])}`",
-    ]
-    print("\n".join(lines))
-    if options.write:
-        options.write.write_text("# The detector's speed\n\n" + "\n".join(lines) + "\n")
+        hour(report, options, model)
+    report.say(
+        f"\nFrom the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk."
+        f" A core busy 100% falls behind without end: the times then say how long it ran. Timed by "
+        f"{'the wall' if options.wall else 'the time on the core'}. The bus and its client are not in it. numpy "
+        f"{np.__version__}, msgspec {msgspec.__version__}."
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(harness.run("The detector's speed", __doc__, OPTIONS, bench))

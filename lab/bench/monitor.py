@@ -15,11 +15,9 @@ import math
 import os
 import random
 import re
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,18 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.sniffer import Report, machine, spread
-from lab.bench.sniffer_bench.stage import (
-    DEBIAN,
-    SERVER_ADDRESS,
-    BenchError,
-    Running,
-    Stage,
-    oha,
-    program,
-    stage,
-    start_server,
-)
+from lab.bench.harness import BenchError, Report, program, run, scratch, spread, wait_for
+from lab.bench.sniffer_bench.stage import SERVER_ADDRESS, Running, Stage, oha, stage, start_server
+from lab.cluster.paths import DEBIAN
 
 PERIOD_S = 0.2
 WARM_UP_S = 3.0
@@ -122,11 +111,10 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 def real_pid(running: Running, name: str) -> int:
     """`ip netns exec` and the wrappers call exec: the process is the program itself, once they did."""
-    deadline_s = time.monotonic() + 10
-    while name not in str(Path(f"/proc/{running.process.pid}/exe").resolve()):
-        if running.process.poll() is not None or time.monotonic() > deadline_s:
-            raise BenchError(f"{name} did not start")
-        time.sleep(0.05)
+    own = Path(f"/proc/{running.process.pid}/exe")
+    wait_for(lambda: running.process.poll() is not None or name in str(own.resolve()), f"{name} starts", 10.0)
+    if running.process.poll() is not None:
+        raise BenchError(f"{name} ended at once")
     return running.process.pid
 
 
@@ -174,15 +162,6 @@ PROGRAMS: dict[str, Start] = {
 }
 
 
-def wait_for_start(made: Stage, said_before: int) -> None:
-    """Until the monitor says that it has started once more than before."""
-    deadline_s = time.monotonic() + START_WITHIN_S
-    while times_said(made) <= said_before:
-        if time.monotonic() > deadline_s:
-            raise BenchError(f"the monitor did not say that it {STARTED} within {START_WITHIN_S:g} s")
-        time.sleep(0.05)
-
-
 def times_said(made: Stage) -> int:
     return made.errors.read_text().count(STARTED) if made.errors.exists() else 0
 
@@ -195,7 +174,7 @@ def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
     try:
         pid = real_pid(process, name)
         if start is monitor:
-            wait_for_start(made, said_before)
+            wait_for(lambda: times_said(made) > said_before, f"the monitor says that it {STARTED}", START_WITHIN_S)
         time.sleep(warm_up_s)
         yield pid
     finally:
@@ -288,17 +267,18 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
                     rates.append((requests_seen(made) - before) / (time.monotonic() - start_s))
                 else:
                     costs[name].append(cost(pid, seconds))
-    report.say("| | CPU, % of one core | resident, MiB | proportional, MiB | wake-ups/s | CPU to node_exporter's |")
-    report.say("|---|---|---|---|---|---|")
     theirs = statistics.median(each.cpu_share for each in costs["node_exporter"])
-    for name, of in costs.items():
-        cpu = [100 * each.cpu_share for each in of]
-        ratio = statistics.median(each.cpu_share for each in of) / theirs if theirs else float("nan")
-        report.say(
-            f"| {name} | {spread(cpu)} | {spread([c.rss_mib for c in of], '.1f')} |"
-            f" {spread([c.pss_mib for c in of], '.1f')} | {spread([c.wake_ups_per_s for c in of], '.1f')} |"
-            f" {ratio:.2f} |"
+    rows = [
+        (
+            name,
+            spread([100 * each.cpu_share for each in of]),
+            *(spread([getattr(each, key) for each in of], ".1f") for key in ("rss_mib", "pss_mib", "wake_ups_per_s")),
+            f"{statistics.median(each.cpu_share for each in of) / theirs:.2f}" if theirs else "-",
         )
+        for name, of in costs.items()
+    ]
+    heads = ("", "CPU, % of one core", "resident, MiB", "proportional, MiB", "wake-ups/s", "CPU to node_exporter's")
+    report.table(heads, rows)
     report.say(f"\nThe monitor saw {spread(rates, ',.0f')} requests/s.")
 
 
@@ -315,9 +295,7 @@ def bytes_per_sample(report: Report, made: Stage) -> None:
         running(made, node_exporter),
         scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes,
     ):
-        deadline_s = time.monotonic() + START_WITHIN_S
-        while not any(sizes) and time.monotonic() < deadline_s:
-            time.sleep(PERIOD_S)
+        wait_for(lambda: any(sizes), "node_exporter answers", START_WITHIN_S)
     page = max(sizes, default=0)
     report.say(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
 
@@ -347,9 +325,8 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
         f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
         f" (open loop), {rounds} rounds with the monitor and without, in random order.\n"
     )
-    report.say("| p99 without, ms | with, ms | difference of each round, ms |")
-    report.say("|---|---|---|")
-    report.say(f"| {spread(p99[False])} | {spread(p99[True])} | {spread(pairs, '+.3f')} |")
+    heads = ("p99 without, ms", "with, ms", "difference of each round, ms")
+    report.table(heads, [(spread(p99[False]), spread(p99[True]), spread(pairs, "+.3f"))])
     verdict = "within" if abs(change) <= noise else "beyond"
     report.say(
         f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {confidence:.1%}"
@@ -374,7 +351,8 @@ def median_between(values: list[float]) -> tuple[float, float, float]:
 def go_alone() -> None:
     """Starts anew as the first process of a PID namespace."""
     if os.geteuid() == 0 and os.getpid() != 1:
-        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
+        words = [sys.executable, "-m", "lab.bench.monitor", *sys.argv[1:]]
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words]
         os.execvp(command[0], command)
 
 
@@ -389,49 +367,32 @@ def start_bus(made: Stage) -> None:
     made.start(made.server, program("nats-server"), "-a", "127.0.0.1", "-p", "4222")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Example: python -m lab.bench.monitor --rounds 1 --seconds 3",
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
-    parser.add_argument("--rate", type=int, default=2000, help="requests a second through the sniffer (default 2000)")
-    parser.add_argument("--pairs", type=int, default=15, help="runs with and without the monitor for p99 (default 15)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the report into this document")
-    options = parser.parse_args()
-    go_alone()
-    report = Report()
-    folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-"))
-    folder.chmod(0o755)
-    try:
-        with stage(folder) as made:
-            start_server(made)
-            start_bus(made)
-            report.say("# Benchmark of the monitor\n\nWritten by `make bench-monitor`; figures of one run.\n")
-            report.say(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {machine()}.\n")
-            report.say(
-                f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` with its defaults (canary,"
-                f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
-                f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
-                f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"
-                " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads. The web server (Apache,"
-                f" php-fpm) has {server_threads()} threads."
-            )
-            for rate in (0, options.rate):
-                side_by_side(report, made, options.rounds, options.seconds, rate)
-            bytes_per_sample(report, made)
-            effect(report, made, options.pairs, options.seconds / 2, options.rate)
-    except BenchError as error:
-        print(f"bench_monitor: {error}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if options.write:
-        options.write.write_text("\n".join(report.lines) + "\n")
-    return 0
+OPTIONS = {
+    "--rounds": (int, 5, "rounds of each measurement"),
+    "--seconds": (float, 20.0, "length of each measurement"),
+    "--rate": (int, 2000, "requests a second through the sniffer"),
+    "--pairs": (int, 15, "runs with and without the monitor for p99"),
+}
+
+
+def bench(report: Report, options: argparse.Namespace) -> None:
+    with scratch() as folder, stage(folder) as made:
+        start_server(made)
+        start_bus(made)
+        report.say(
+            f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` with its defaults (canary,"
+            f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
+            f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
+            f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"
+            " (/proc/PID/task/*/schedstat), wake-ups are context switches of all threads. The web server (Apache,"
+            f" php-fpm) has {server_threads()} threads."
+        )
+        for rate in (0, options.rate):
+            side_by_side(report, made, options.rounds, options.seconds, rate)
+        bytes_per_sample(report, made)
+        effect(report, made, options.pairs, options.seconds / 2, options.rate)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    go_alone()
+    sys.exit(run("Benchmark of the monitor", __doc__, OPTIONS, bench))

@@ -10,57 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import re
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.bench.harness import BenchError, Report, Usage, measure, peak_mib, program, run, scratch, spread
 from lab.bench.sniffer_bench.captures import CaptureFile, doubled, make, part
-from lab.bench.sniffer_bench.stage import (
-    BenchError,
-    Stage,
-    Usage,
-    measure,
-    oha,
-    peak_mib,
-    pin,
-    program,
-    stage,
-    start_server,
-)
+from lab.bench.sniffer_bench.stage import Stage, oha, pin, stage, start_server
 
 TSHARK_PACKETS = 100_000
 REPLAY_PPS = 400_000
 SENDER = Path(__file__).resolve().parent / "sniffer_bench/sender.py"
-
-
-@dataclass
-class Report:
-    """Lines of Markdown, printed as they come."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def say(self, text: str = "") -> None:
-        print(text, flush=True)
-        self.lines.append(text)
-
-
-def spread(values: list[float], form: str = ".3f") -> str:
-    """The median, and the range in brackets."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
-
-
-def machine() -> str:
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    name = model[1] if model else platform.processor()
-    load = os.getloadavg()[0]
-    return f"{os.cpu_count()} cores ({name}), Linux {platform.release()}, load average at the start {load:.2f}"
 
 
 def sniffer_command(file: CaptureFile) -> list[str]:
@@ -72,13 +34,8 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
     core = str(max(os.sched_getaffinity(0)))
     pinned = ["taskset", "-c", core]
     report.say(f"\n## Files\n\nOne pinned core (`taskset -c {core}`), warm cache, medians of {rounds} (range).\n")
-    report.say(
-        "| file | packets | MiB | tcpdump, s | sniffer, s | times tcpdump | million packets/s | tshark, packets/s |"
-        " times tshark | sniffer's peak, MiB | doubled, MiB |"
-    )
-    report.say("|---|---|---|---|---|---|---|---|---|---|---|")
     kept: CaptureFile | None = None
-    exchanges = []
+    exchanges, rows = [], []
     for name, options in (("keep-alive", ("-c", "32")), ("short-connection", ("-c", "32", "--disable-keepalive"))):
         file = make(made, name, packets, *options)
         kept = kept or file
@@ -95,16 +52,16 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
         shark_rate = short.packets / statistics.median(measure([*pinned, *shark]).wall_s for _ in range(3))
         rate = file.packets / statistics.median(walls)
         peaks = [peak_mib(sniffer_command(each)) for each in (file, twice)]
-        report.say(
-            f"| {name} | {file.packets:,} | {file.mib:.0f} | {spread([t.wall_s for t, _ in both])} | {spread(walls)} |"
-            f" {spread(ratios, '.2f')} | {rate / 1e6:.2f} | {shark_rate:,.0f} | {rate / shark_rate:.0f} |"
-            f" {peaks[0]:.1f} | {peaks[1]:.1f} |"
-        )
+        times = (spread([t.wall_s for t, _ in both]), spread(walls), spread(ratios, ".2f"))
+        rates = (f"{rate / 1e6:.2f}", f"{shark_rate:,.0f}", f"{rate / shark_rate:.0f}")
+        rows.append((name, f"{file.packets:,}", f"{file.mib:.0f}", *times, *rates, *(f"{one:.1f}" for one in peaks)))
         summary = json.loads(both[0][1].output)
         exchanges.append(
             f"{name}: {summary['exchanges']:,} exchanges, {summary['unmatched_requests']} unmatched, "
             f"{summary['holes']} holes"
         )
+    heads = ("tcpdump, s", "sniffer, s", "times tcpdump", "million packets/s", "tshark, packets/s", "times tshark")
+    report.table(("file", "packets", "MiB", *heads, "sniffer's peak, MiB", "doubled, MiB"), rows)
     report.say(
         "\nCommands: `tcpdump -r FILE -w /dev/null`, `slackwater-sniffer read FILE --port 80 --json`, "
         f"`tshark -n -r PART -Y http.time -T fields -e http.time` (the first {TSHARK_PACKETS:,} packets, median "
@@ -163,8 +120,8 @@ def replay(report: Report, made: Stage, file: CaptureFile, rounds: int, seconds:
         f"{REPLAY_PPS}` with the keep-alive capture on one core, `slackwater-sniffer live --buffer-mib 64` on another; "
         f"{rounds} rounds. The kernel copies packets into the sniffer's ring in the sender's time.\n"
     )
-    report.say("| packets/s sent | packets seen | dropped | sniffer's CPU, microseconds a packet |\n|---|---|---|---|")
-    report.say(f"| {spread(rates, ',.0f')} | {spread(seen, ',.0f')} | {drops} | {spread(costs)} |")
+    heads = ("packets/s sent", "packets seen", "dropped", "sniffer's CPU, microseconds a packet")
+    report.table(heads, [(spread(rates, ",.0f"), spread(seen, ",.0f"), drops, spread(costs))])
 
 
 def real(report: Report, made: Stage, rounds: int, seconds: int) -> None:
@@ -185,12 +142,9 @@ def real(report: Report, made: Stage, rounds: int, seconds: int) -> None:
         f"\n## Live: real requests\n\nApache serves a static page to `oha -z {seconds}s -c 32` (closed loop, as many"
         f" as it can: both and the sniffer share all cores); {rounds} rounds, without and with the sniffer.\n"
     )
-    report.say("| requests/s without | with | lost, % | dropped | exchanges seen | CPU, microseconds a packet |")
-    report.say("|---|---|---|---|---|---|")
-    report.say(
-        f"| {spread(without, ',.0f')} | {spread(with_sniffer, ',.0f')} | {spread(losses, '.1f')} | {drops} |"
-        f" {spread([float(e) for e in exchanges], ',.0f')} | {spread(costs)} |"
-    )
+    heads = ("requests/s without", "with", "lost, %", "dropped", "exchanges seen", "CPU, microseconds a packet")
+    counts = [spread(one, ",.0f") for one in (without, with_sniffer, exchanges)]
+    report.table(heads, [(*counts[:2], spread(losses, ".1f"), drops, counts[2], spread(costs))])
 
 
 def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) -> None:
@@ -198,7 +152,7 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
     cores = sorted(os.sched_getaffinity(0))
     pin(made, cores[-1])
     load = ("-z", f"{seconds}s", "-q", str(rate), "-c", "32", "--wait-ongoing-requests-after-deadline")
-    ways = {"sent": (), "due": ("--latency-correction",)}
+    starts = {"sent": (), "due": ("--latency-correction",)}
     report.say(
         f"\n## Accuracy\n\n`oha -z {seconds}s -q {rate} -c 32` on a PHP page that computes 1 to 3 ms and waits 10 to "
         f"90 ms, as one that asks a database: some {rate * 0.052:.0f} of 32 connections are busy, so no request waits "
@@ -206,11 +160,10 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
         f"{cores[-1]}. oha counts from the moment at which it sent a request, or with `--latency-correction` from the "
         f"moment at which it was due; {rounds} rounds of each, in turns, {seconds * rate:,} requests a round.\n"
     )
-    report.say("| round | oha counts from | oha p95, ms | sniffer p95 | off by | oha p99, ms | sniffer p99 | off by |")
-    report.say("|---|---|---|---|---|---|---|---|")
-    off: dict[tuple[str, str], list[float]] = {(way, name): [] for way in ways for name in ("p95", "p99")}
+    rows = []
+    off: dict[tuple[str, str], list[float]] = {(start, name): [] for start in starts for name in ("p95", "p99")}
     for index in range(rounds):
-        for way, correction in ways.items():
+        for start, correction in starts.items():
             end = live_sniffer(made, "eth0", 8, "taskset", "-c", str(cores[-1]))
             figures = oha(made, "page.php", *load, *correction, core=cores[0])
             time.sleep(0.5)
@@ -220,9 +173,11 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
             for name in ("p95", "p99"):
                 theirs = figures["latencyPercentiles"][name] * 1e3
                 ours = times[name] if isinstance(times, dict) else 0.0
-                off[way, name].append(100 * (theirs / ours - 1))
-                cells.append(f"{theirs:.3f} | {ours:.3f} | {theirs - ours:+.3f} ms, {off[way, name][-1]:+.2f}%")
-            report.say(f"| {index + 1} | {way} | {' | '.join(cells)} |")
+                off[start, name].append(100 * (theirs / ours - 1))
+                cells += [f"{theirs:.3f}", f"{ours:.3f}", f"{theirs - ours:+.3f} ms, {off[start, name][-1]:+.2f}%"]
+            rows.append((index + 1, start, *cells))
+    percentiles = [head for name in ("p95", "p99") for head in (f"oha {name}, ms", f"sniffer {name}", "off by")]
+    report.table(("round", "oha counts from", *percentiles), rows)
     medians = {key: f"{statistics.median(values):+.2f}%" for key, values in off.items()}
     report.say(
         f"\nMedians: from when it was sent p95 {medians['sent', 'p95']}, p99 {medians['sent', 'p99']}; from when it "
@@ -233,39 +188,22 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Example: python -m lab.bench.sniffer --packets 20000 --rounds 1 --seconds 2",
-    )
-    parser.add_argument("--packets", type=int, default=1_000_000, help="packets of each capture (default 1000000)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
-    parser.add_argument("--seconds", type=int, default=10, help="length of each live measurement (default 10)")
-    parser.add_argument("--rate", type=int, default=150, help="requests a second of the accuracy rounds (default 150)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the report into this document")
-    options = parser.parse_args()
-    report = Report()
-    folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-"))
-    folder.chmod(0o755)
-    try:
-        with stage(folder) as made:
-            start_server(made)
-            report.say("# Benchmark of the sniffer\n\nWritten by `make bench-sniffer`; figures of one run.\n")
-            report.say(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}: {machine()}.")
-            file = offline(report, made, options.packets, options.rounds)
-            replay(report, made, file, options.rounds, options.seconds)
-            real(report, made, options.rounds, options.seconds)
-            accuracy(report, made, options.rounds, 3 * options.seconds, options.rate)
-    except BenchError as error:
-        print(f"bench_sniffer: {error}", file=sys.stderr)
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if options.write:
-        options.write.write_text("\n".join(report.lines) + "\n")
-    return 0
+OPTIONS = {
+    "--packets": (int, 1_000_000, "packets of each capture"),
+    "--rounds": (int, 5, "rounds of each measurement"),
+    "--seconds": (int, 10, "length of each live measurement"),
+    "--rate": (int, 150, "requests a second of the accuracy rounds"),
+}
+
+
+def bench(report: Report, options: argparse.Namespace) -> None:
+    with scratch() as folder, stage(folder) as made:
+        start_server(made)
+        file = offline(report, made, options.packets, options.rounds)
+        replay(report, made, file, options.rounds, options.seconds)
+        real(report, made, options.rounds, options.seconds)
+        accuracy(report, made, options.rounds, 3 * options.seconds, options.rate)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("Benchmark of the sniffer", __doc__, OPTIONS, bench))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lab.cluster.controller import STATE_DIR
 from lab.cluster.lab import Lab
+from lab.cluster.machine import ProcessUse, process_use
 from slackwater.supervise.state_dir import read_serve
 
 PROGRAMS = {
@@ -22,14 +20,6 @@ PROGRAMS = {
 """The lab's name of a program -> part of Slackwater. The parts of `serve` are its children, by their own names."""
 
 MEASURES = ("count", "core_share", "rss_mib")
-
-
-@dataclass(frozen=True)
-class Used:
-    """CPU seconds since the process began, and memory that it holds alone or shares (resident set)."""
-
-    cpu_s: float
-    rss_mib: float
 
 
 def parts(lab: Lab) -> dict[str, list[int]]:
@@ -46,24 +36,16 @@ def parts(lab: Lab) -> dict[str, list[int]]:
     return found
 
 
-def used(pid: int, proc: Path = Path("/proc")) -> Used | None:
-    """What a process has used so far (proc(5): stat, fields 14 and 15; statm, field 2); None when it is gone."""
-    try:
-        fields = (proc / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
-        pages = int((proc / str(pid) / "statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return None
-    ticks = int(fields[11]) + int(fields[12])
-    return Used(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
-
-
-def look(lab: Lab) -> dict[str, dict[int, Used]]:
+def look(lab: Lab) -> dict[str, dict[int, ProcessUse]]:
     """All parts, now."""
-    return {part: {pid: found for pid in pids if (found := used(pid)) is not None} for part, pids in parts(lab).items()}
+    return {
+        part: {pid: found for pid in pids if (found := process_use(pid)) is not None}
+        for part, pids in parts(lab).items()
+    }
 
 
 def between(
-    before: Mapping[str, Mapping[int, Used]], after: Mapping[str, Mapping[int, Used]], seconds: float
+    before: Mapping[str, Mapping[int, ProcessUse]], after: Mapping[str, Mapping[int, ProcessUse]], seconds: float
 ) -> dict[str, dict[str, float]]:
     """For each part that lived all the time: number of processes, and of each of them the mean share of a core and the
     memory at the end."""

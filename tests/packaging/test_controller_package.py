@@ -31,7 +31,7 @@ from tests.support.served_site import CHILDREN, IN_TIME_S, Site, until
 STAYED_UP_S = 5.0
 WALK = """
 import json, click
-from slackwater.cli import COMMANDS, HIDDEN, cli
+from slackwater.cli.main import COMMANDS, HIDDEN, cli
 
 def walk(command, words):
     yield words

@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.sniffer_bench.stage import BenchError, Stage, oha, program
+from lab.bench.harness import BenchError, program, wait_for
+from lab.bench.sniffer_bench.stage import Stage, oha
 
 HEAD = 24
 RECORD = struct.Struct("<IIII")
@@ -46,12 +47,14 @@ def make(stage: Stage, name: str, packets: int, *options: str) -> CaptureFile:
     requests = packets // 3 if name == "keep-alive" else packets // 8
     path = stage.folder / f"{name}.pcap"
     for _ in range(3):
+        path.unlink(missing_ok=True)
         capture = stage.start(
             stage.client,
             *(program("tcpdump"), "-i", "eth0", "-w", str(path), "-B", "131072", "-Z", "root"),
             *("--time-stamp-precision=nano", "tcp port 80"),
         )
-        wait_for(path)
+        wait_for(path.exists, f"tcpdump writes {path}", 10.0)
+        time.sleep(0.3)
         oha(stage, "page.html", "-n", str(requests), *options)
         time.sleep(1)
         capture.stop(signal.SIGINT)
@@ -60,16 +63,6 @@ def make(stage: Stage, name: str, packets: int, *options: str) -> CaptureFile:
             return CaptureFile(name, path, count)
         requests = int(requests * packets / max(count, 1) * 1.1)
     raise BenchError(f"{name}: only {count} packets of {packets} were captured")
-
-
-def wait_for(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    until = time.monotonic() + 10
-    while not path.exists():
-        if time.monotonic() > until:
-            raise BenchError(f"tcpdump does not write {path}")
-        time.sleep(0.05)
-    time.sleep(0.3)
 
 
 def doubled(file: CaptureFile) -> CaptureFile:

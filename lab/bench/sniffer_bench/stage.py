@@ -6,87 +6,24 @@ Everything is made here and taken away again, also after an error; nothing of th
 from __future__ import annotations
 
 import contextlib
-import grp
+import functools
 import json
 import os
-import pwd
-import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.paths import ROOT
+from lab.bench.harness import BenchError, Usage, program, wait_for
+from lab.cluster.paths import DEBIAN
+from lab.cluster.webserver import unprivileged_user
 
-DEBIAN = ROOT / ".build/debian"
 SERVER_ADDRESS = "10.231.7.1"
 CLIENT_ADDRESS = "10.231.7.2"
 DEADLINE_S = 900
-
-
-class BenchError(Exception):
-    """The benchmark cannot run here; the message says what is missing."""
-
-
-def program(name: str) -> str:
-    """The path of a program of .build/bin, of the release build, or of the machine."""
-    for place in (ROOT / "target/release" / name, ROOT / ".build/bin" / name):
-        if place.exists():
-            return str(place)
-    found = shutil.which(name)
-    if found is None:
-        raise BenchError(f"{name} is not there: run `make setup`")
-    return found
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a process used: seconds of wall clock and CPU, and what it printed."""
-
-    wall_s: float
-    cpu_s: float
-    output: str
-
-
-def peak_mib(command: list[str]) -> float:
-    """Runs a command and returns its peak of resident memory in MiB.
-
-    The peak that `wait4` reports would hold this process's own too (a child starts as its copy), so it is asked for
-    while the command runs; it never falls.
-    """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    status = Path(f"/proc/{process.pid}/status")
-    program_file = Path(f"/proc/{process.pid}/exe")
-    peak_kib = 0
-    while process.poll() is None:
-        with contextlib.suppress(OSError):
-            if program_file.resolve().name == Path(command[0]).resolve().name:
-                found = re.search(r"VmHWM:\s+(\d+)", status.read_text())
-                peak_kib = max(peak_kib, int(found[1]) if found else 0)
-        time.sleep(0.002)
-    if process.returncode != 0 or peak_kib == 0:
-        raise BenchError(f"the memory of `{' '.join(command)}` could not be measured")
-    return peak_kib / 1024
-
-
-def measure(command: list[str], *, cwd: Path | None = None) -> Usage:
-    """Runs a command to its end and measures it alone (not its siblings); raises when it fails."""
-    with (cwd or Path("/tmp")).joinpath(f"bench-output-{os.getpid()}").open("w+") as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        text = output.read()
-    Path(output.name).unlink()
-    if process.returncode != 0:
-        raise BenchError(f"`{' '.join(command)}` failed with status {process.returncode}")
-    return Usage(wall_s, usage.ru_utime + usage.ru_stime, text)
 
 
 @dataclass
@@ -237,23 +174,17 @@ echo str_repeat($text, 100);
 
 
 def write_site(folder: Path) -> None:
-    for name in ("www-data", "nobody"):
-        with contextlib.suppress(KeyError):
-            user = pwd.getpwnam(name)
-            break
-    else:
-        raise BenchError("neither `www-data` nor `nobody` is a user of this machine")
-    group = grp.getgrgid(user.pw_gid).gr_name
+    user, group = unprivileged_user()
     modules = DEBIAN / "usr/lib/apache2/modules"
     loads = "\n".join(f'LoadModule {name}_module "{modules}/mod_{name}.so"' for name in MODULES)
-    words = {"folder": folder, "user": user.pw_name, "group": group, "address": SERVER_ADDRESS, "loads": loads}
+    words = {"folder": folder, "user": user, "group": group, "address": SERVER_ADDRESS, "loads": loads}
     (folder / "pages").mkdir()
     (folder / "pages/page.html").write_text("<p>" + "A page of a kilobyte. " * 45 + "</p>\n")
     (folder / "pages/page.php").write_text(PAGE)
     (folder / "apache.conf").write_text(APACHE.format(**words))
     (folder / "php.conf").write_text(FPM.format(**words))
     for path in (folder, *folder.rglob("*")):
-        os.chown(path, user.pw_uid, user.pw_gid)
+        shutil.chown(path, user, group)
 
 
 def start_server(made: Stage) -> None:
@@ -262,11 +193,7 @@ def start_server(made: Stage) -> None:
     made.start(made.server, program("apache2"), "-f", str(made.folder / "apache.conf"), "-DFOREGROUND")
     made.start(made.server, program("php-fpm8.2"), "-n", "-y", str(made.folder / "php.conf"))
     for page in ("page.html", "page.php"):
-        until = time.monotonic() + 20
-        while oha(made, page, "-n", "1").get("summary", {}).get("successRate") != 1.0 or not is_ok(made, page):
-            if time.monotonic() > until:
-                raise BenchError(f"Apache does not serve {page}: see {made.folder}/apache.log")
-            time.sleep(0.2)
+        wait_for(functools.partial(is_ok, made, page), f"Apache serves {page}: see {made.folder}/apache.log", 20.0)
 
 
 def is_ok(made: Stage, page: str) -> bool:

@@ -1,0 +1,202 @@
+"""What all benchmarks share: options, the report and its tables, spreads, and what processes use."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.cluster.commit import commit
+from lab.cluster.machine import cpu_model
+from lab.cluster.paths import BIN, ROOT
+
+Option = tuple[type, Any, str]
+"""Type, default, help text; of type bool: a flag."""
+
+
+class BenchError(Exception):
+    """The benchmark cannot run here; the message says what is missing."""
+
+
+@dataclass
+class Report:
+    """Lines of Markdown, printed as they come."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, text: str = "") -> None:
+        print(text, flush=True)
+        self.lines.append(text)
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A Markdown table; a title without text is allowed."""
+        for line in table(heads, rows):
+            self.say(line)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return [
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+        *(f"| {' | '.join(map(str, row))} |" for row in rows),
+    ]
+
+
+def spread(values: Sequence[float], form: str = ".3f") -> str:
+    """The median, and the range in brackets."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+
+
+def machine() -> str:
+    """Processor, cores, kernel, Python, load."""
+    cpu = cpu_model(Path("/proc/cpuinfo").read_text())
+    return (
+        f"{os.cpu_count()} cores ({cpu}), Linux {platform.release()}, Python {platform.python_version()}, "
+        f"load average at the start {os.getloadavg()[0]:.2f}"
+    )
+
+
+def options(doc: str, table: Mapping[str, Option]) -> argparse.ArgumentParser:
+    """A parser with these options."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (kind, default, text) in table.items():
+        if kind is bool:
+            parser.add_argument(name, action="store_true", help=text)
+            continue
+        values = default if isinstance(default, list) else [default]
+        shown = "" if default is None else f" (default {' '.join(map(str, values))})"
+        nargs = "+" if isinstance(default, list) else None
+        parser.add_argument(name, type=kind, default=default, nargs=nargs, help=text + shown)
+    return parser
+
+
+def run(
+    title: str,
+    doc: str,
+    table: Mapping[str, Option],
+    body: Callable[[Report, argparse.Namespace], None],
+) -> int:
+    """Runs a benchmark: its report begins with title, machine and command; `--write FILE` also writes it to a file.
+
+    Gives the exit status.
+    """
+    write = {"--write": (Path, None, "also write the report into this document")}
+    asked = options(doc, {**table, **write}).parse_args()
+    report = Report()
+    command = shlex.join(["python", "-m", f"lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    report.say(f"# {title}\n")
+    report.say(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; commit {commit() or 'unknown'}; `{command}`.\n")
+    report.say(f"Machine: {machine()}.\n")
+    try:
+        body(report, asked)
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if asked.write:
+        asked.write.write_text("\n".join(report.lines) + "\n", encoding="utf-8")
+    return 0
+
+
+# --- programs and what they use
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that every user can read, as web servers must; removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="slackwater-bench-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def program(name: str) -> str:
+    """The path of a program of the release build, of .build/bin, or of the machine. Raises BenchError."""
+    for place in (ROOT / "target/release" / name, BIN / name):
+        if place.exists():
+            return str(place)
+    found = shutil.which(name)
+    if found is None:
+        raise BenchError(f"{name} is missing: run `make setup`")
+    return found
+
+
+@contextmanager
+def background(folder: Path, name: str, *command: str) -> Iterator[int]:
+    """A program that runs meanwhile; gives its pid. Ends it with SIGTERM; raises BenchError when it ended by itself."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+    try:
+        yield process.pid
+        if process.poll() is not None:
+            raise BenchError(f"{name} ended with status {process.returncode}: {log.read_text()}")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(happened: Callable[[], object], what: str, within_s: float) -> None:
+    """Raises BenchError when it has not happened in time."""
+    end_s = time.monotonic() + within_s
+    while not happened():
+        if time.monotonic() > end_s:
+            raise BenchError(f"not within {within_s:g} s: {what}")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process used: seconds of wall clock and CPU, and what it printed."""
+
+    wall_s: float
+    cpu_s: float
+    output: str
+
+
+def measure(command: Sequence[str]) -> Usage:
+    """Runs a command to its end and measures it alone (not its siblings). Raises BenchError when it fails."""
+    with tempfile.TemporaryFile("w+") as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    if process.returncode != 0:
+        raise BenchError(f"`{shlex.join(command)}` failed with status {process.returncode}")
+    return Usage(wall_s, usage.ru_utime + usage.ru_stime, text)
+
+
+def peak_mib(command: Sequence[str]) -> float:
+    """Runs a command; gives its peak of resident memory in MiB.
+
+    The peak that `wait4` reports would hold this process's own too (a child starts as its copy), so it is read while
+    the command runs; it never falls. Raises BenchError.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    own = Path(f"/proc/{process.pid}")
+    peak_kib = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            if (own / "exe").resolve().name == Path(command[0]).resolve().name:
+                found = re.search(r"VmHWM:\s+(\d+)", (own / "status").read_text())
+                peak_kib = max(peak_kib, int(found[1]) if found else 0)
+        time.sleep(0.002)
+    if process.returncode != 0 or peak_kib == 0:
+        raise BenchError(f"the memory of `{shlex.join(command)}` could not be measured")
+    return peak_kib / 1024
