@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from lbengine.backends.snapshot import Snapshot
+from lbengine.balancer import Snapshot
 from slackwater.config import PoolSettings, place_in_words
 from slackwater.messages import Name
 
@@ -37,7 +37,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     v: int
     pool: Name
     servers: dict[str, Baseline]
-    balancer: str = "haproxy"
+    balancer: str = ""
     socket: str = ""
     backend: str = ""
     service: str = ""

@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lbengine import tell
-from lbengine.backends.haproxy.algorithms import known_effect
-from lbengine.backends.protocol import Balancer, Speaker
-from lbengine.backends.snapshot import BalancerUnreachable, Snapshot, left_out
 from lbengine.backends.table import balancer_of
+from lbengine.balancer import Balancer, BalancerUnreachable, Snapshot
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, away, merge
 from lbengine.decision import limits
 from lbengine.decision.decide import Decisions, View, decide
 from lbengine.decision.ramp import Position
-from lbengine.decision.reconcile import Ours, follow, reconcile, restarted
+from lbengine.decision.reconcile import Ours, follow, reconcile
 from lbengine.inbox import Inbox
 from lbengine.outcome.outcomes import Account
 from lbengine.outcome.rates import Rates
@@ -163,7 +161,7 @@ class Engine(Asked):
                 law=self.pool.law,
                 sentence=sentence,
                 servers=self._servers(snapshot, decisions, verdicts),
-                weights_mean=known_effect(snapshot.balance),
+                weights_mean=snapshot.weights_mean,
             )
         )
         return sentence
@@ -183,7 +181,7 @@ class Engine(Asked):
         changes = self._put_back(snapshot, BY, why)
         self._say()
         if snapshot.absent:
-            raise BalancerUnreachable(left_out(snapshot))
+            raise BalancerUnreachable(snapshot.describe_absent())
         back = ", ".join(f"{made.target} {made.before} -> {made.after}" for made in changes)
         return f"{self.pool.name}: {back or 'every server has its baseline weight'} ({why})"
 
@@ -205,10 +203,7 @@ class Engine(Asked):
     def _look(self, now_s: float, verdicts: Mapping[str, Verdict]) -> Snapshot:
         """Reads the balancer and brings baselines, positions and who holds what up to date with it."""
         snapshot = self._writer.balancer.read()
-        if snapshot.stopping:
-            told = f"{self._who} (pid {snapshot.pid}) is stopping; is it reloading?"
-            raise BalancerUnreachable(f"{self.pool.place}: {told}")
-        fresh_process = restarted(self._last, snapshot)
+        fresh_process = snapshot.restarted_since(self._last)
         if snapshot.returned:
             self._remarks.append("one that was left out answers again")
         elif fresh_process and self._last is not None and len(snapshot.absent) <= len(self._last.absent):
@@ -218,7 +213,7 @@ class Engine(Asked):
             self._rates.reset()
         self._remarks += [f"left out: {why}" for why in snapshot.absent]
         self._remarks += snapshot.trouble
-        self._remarks += [f"{s.name} is in HAProxy's slowstart" for s in snapshot.servers if s.slow_start]
+        self._remarks += [f"{s.name} is in the balancer's slow start" for s in snapshot.servers if s.slow_start]
         self._last = snapshot
         by_server = self._by_server(snapshot, verdicts)
         self._rates.see(now_s, snapshot, {name: v.rps for name, v in by_server.items() if v.rps is not None})
@@ -350,10 +345,10 @@ class Engine(Asked):
     # --- telling
 
     def _say(self) -> None:
-        """Tells the nodes what to answer, where HAProxy asks them for its weights."""
+        """Tells the nodes what to answer, where the balancer fetches its weights from them."""
         balancer = self._writer.balancer
-        if self.acting and isinstance(balancer, Speaker):
-            for server, percent in balancer.words().items():
+        if self.acting:
+            for server, percent in balancer.percents_for_nodes().items():
                 self.outbox.append(
                     Weight(
                         v=VERSION,

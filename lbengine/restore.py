@@ -6,10 +6,8 @@ import logging
 import time
 from pathlib import Path
 
-from lbengine.backends.haproxy.agent_check import AgentCheck
-from lbengine.backends.protocol import set_limits
-from lbengine.backends.snapshot import BalancerUnreachable, left_out
 from lbengine.backends.table import balancer_of
+from lbengine.balancer import BalancerUnreachable
 from lbengine.baseline import BaselineStore, away, merge
 from lbengine.changes import change
 from slackwater.config import ControllerSettings, PoolSettings
@@ -31,10 +29,10 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     """Sets every server of the pool to its stored baseline and reads it back; returns what was changed.
 
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
-    removed. Where HAProxy asks the nodes for its weights, their leases end by themselves: that is waited for. The
+    removed. Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
     Changes go to the journal; when that cannot be written the weights are set all the same. Raises BaselineError (the
-    file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError (one of several
-    HAProxies does not answer: the others are set, and the stored baseline stays for the next time).
+    file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError (part of the
+    balancer does not answer: the rest is set, and the stored baseline stays for the next time).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -51,15 +49,13 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     ]
     if changes:
         _record(settings, changes)
-    if weights and isinstance(balancer, AgentCheck):
-        balancer.wait_for({name: after for name, (_, after) in weights.items()}, settings.lbengine.lease_s)
-    elif weights:
-        balancer.set_weights({name: after for name, (_, after) in weights.items()})
+    if weights:
+        balancer.restore_weights({name: after for name, (_, after) in weights.items()}, settings.lbengine.lease_s)
     if limits:
-        set_limits(balancer, {name: after for name, (_, after) in limits.items()})
+        balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
     if snapshot.absent:
         again = f"`slackwater restore --pool {pool.name}`"
-        raise LeftOutError(f"{left_out(snapshot)}; when it answers, run {again} again", changes)
+        raise LeftOutError(f"{snapshot.describe_absent()}; when it answers, run {again} again", changes)
     store.remove()
     return changes
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lbengine.backends.haproxy.preflight import check
-from lbengine.backends.snapshot import BalancerError
+from lbengine.backends.table import check, targets_of
+from lbengine.balancer import BalancerError
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
 from lbengine.hooks import Hooks
@@ -27,7 +27,7 @@ from lbengine.overrides.overrides import ByHandError
 from lbengine.overrides.pause import PauseError
 from lbengine.overrides.temporary import WISHES
 from slackwater.bus.bus import Bus, BusError, NoStoreError
-from slackwater.config import TCP, BusSettings, ControllerSettings, PoolSettings
+from slackwater.config import BusSettings, ControllerSettings, PoolSettings
 from slackwater.control import Request, request_of
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
@@ -129,7 +129,7 @@ class Driver:
                 self._ownership = await self._own(bus)
             except BusError as error:
                 log.warning("pool %s: %s; asking again", self.pool.name, error)
-                if any(path.startswith(TCP) for path in self.pool.all_sockets):
+                if any(target.is_remote for target in targets_of(self.pool)):
                     # Another host's lbengine may drive the same balancer: nobody knows before the store answers.
                     await self._in_thread(self.engine.stand_by, "who drives it is not known yet", False)
                 self._owning = asyncio.create_task(self._own_later(bus))

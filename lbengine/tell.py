@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lbengine.backends.haproxy.haproxy import Snapshot
+from lbengine.balancer import Snapshot
 from lbengine.decision.decide import Decisions
 from slackwater.messages import Change, ServerState
 
@@ -70,7 +70,7 @@ def servers(
     errors: Mapping[str, float] | None = None,
 ) -> list[ServerState]:
     """The pool's servers after a cycle. `weights` are those set in it, where they are not the ones in `snapshot`;
-    `rates` in requests and `errors` in failures per second; `rt_mean_ms` as the nodes measured it, else HAProxy's is
+    `rates` in requests and `errors` in failures per second; `rt_mean_ms` as the nodes measured it, else the balancer's is
     shown."""
     total_rps = sum(rates.values()) if rates else 0.0
     states = []

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from lbengine.backends.protocol import Balancer, set_limits
-from lbengine.backends.snapshot import BalancerError
+from lbengine.balancer import Balancer, BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.changes import change, lowers, value_after
 from slackwater.journal.journal import JournalError
@@ -138,7 +137,7 @@ class Writer:
                 self.balancer.set_weights(weights)
             if limits:
                 self.limits |= limits
-                set_limits(self.balancer, limits)
+                self.balancer.set_maxconns(limits)
         except BalancerError as error:
             fresh = [made for made in changes if (made.what, made.target, value_after(made)) not in tried]
             why = f"not set, tried again in the next cycle: {error}"
@@ -180,6 +179,6 @@ class Writer:
             self.balancer.set_weights(self.unsure)
             self.unsure = {}
         if limits:
-            set_limits(self.balancer, {name: after for name, (_, after) in limits.items()})
+            self.balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
         self.limits = {}
         return changes

@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbengine.backends.haproxy.haproxy import BalancerError, HAProxy
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.balancer import BalancerError
 from lbengine.engine import Engine
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus

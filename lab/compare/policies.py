@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lbengine.backends.haproxy.algorithms import effect
-from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.decide import View, decide
 from lbengine.decision.guard import limit
@@ -183,7 +183,7 @@ class Oracle:
         if sum(able) <= 0.0:
             return Answer(base)
         wanted = optimal(able, total)
-        if effect(self.balance) == "concurrency":
+        if weights_mean(self.balance) == "concurrency":
             wanted = [in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
         most = max(wanted)
         return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})
@@ -204,7 +204,14 @@ class Ours:
     def __call__(self, look: Look) -> Answer:
         for one in look.servers:
             self.positions.setdefault(one.server, Position(one.weight))
-        snapshot = Snapshot(1, 0, 0, "", False, self.balance, "", tuple(map(_server, look.servers)))
+        snapshot = Snapshot(
+            balance=self.balance,
+            weights_mean=weights_mean(self.balance),
+            servers=tuple(
+                Server(name=one.server, weight=one.weight, configured=one.baseline, requests=one.requests)
+                for one in look.servers
+            ),
+        )
         rates = {one.server: one.verdict.rps for one in look.servers if one.verdict and one.verdict.rps is not None}
         view = View(
             snapshot=snapshot,
@@ -270,25 +277,6 @@ def _slow(look: Look, after_s: float) -> list[str]:
 def _knobs(slow: Sequence[str], servers: int) -> dict[str, dict[str, int]]:
     """Knobs of slow servers; of at most half of all, as with weights."""
     return {server: {name: values[1] for name, values in KNOBS.items()} for server in slow[: limit(servers, 0.5)]}
-
-
-def _server(one: Seen) -> Server:
-    return Server(
-        name=one.server,
-        status="UP",
-        available=True,
-        backup=False,
-        weight=one.weight,
-        configured=one.baseline,
-        in_flight=0,
-        queued=0,
-        requests=one.requests,
-        rt_mean_ms=one.rt_mean_ms,
-        errors=0,
-        agent_check=False,
-        srv_record=False,
-        cookie="",
-    )
 
 
 @dataclass(frozen=True)

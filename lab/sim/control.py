@@ -14,7 +14,8 @@ from detector.classify.judge import Judge
 from detector.classify.tree import Model
 from detector.features.columns import Floats, Ints
 from lab.sim.signals import POOL
-from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.decide import View, decide
 from lbengine.decision.ramp import Position
@@ -88,10 +89,10 @@ class Balancing:
     def cycle(self, now_s: float, inbox: Inbox, requests: Sequence[int], in_flight: Sequence[int]) -> Mapping[int, int]:
         """One turn: `requests` are counted since the start. Gives server -> new weight, which are in force at once."""
         servers = tuple(
-            _server(name, weight, flying, count)
+            Server(name=name, weight=weight, configured=BASE_WEIGHT, in_flight=flying, requests=count)
             for name, weight, flying, count in zip(self.names, self.weights.tolist(), in_flight, requests, strict=True)
         )
-        snapshot = Snapshot(1, int(now_s), 0, "simulated", False, self._balance, "", servers)
+        snapshot = Snapshot(balance=self._balance, weights_mean=weights_mean(self._balance), servers=servers)
         began = time.thread_time()
         verdicts = inbox.fresh(now_s, self._settings.lease_s)
         self._rates.see(now_s, snapshot, {})
@@ -119,25 +120,6 @@ class Balancing:
         for number, weight in changed.items():
             self.weights[number] = weight
         return changed
-
-
-def _server(name: str, weight: int, in_flight: int, requests: int) -> Server:
-    return Server(
-        name=name,
-        status="UP",
-        available=True,
-        backup=False,
-        weight=weight,
-        configured=BASE_WEIGHT,
-        in_flight=in_flight,
-        queued=0,
-        requests=requests,
-        rt_mean_ms=None,
-        errors=0,
-        agent_check=False,
-        srv_record=False,
-        cookie="",
-    )
 
 
 class Turns:

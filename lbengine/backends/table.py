@@ -1,41 +1,40 @@
-"""Which door leads to a pool's balancer: the one table of `balancer`'s words."""
+"""The one table of balancers: each word of the setting `balancer` and the backend that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from lbengine.backends.haproxy.backend import HAPROXY
+from lbengine.backends.ipvs.backend import IPVS
+from lbengine.backends.keepalived.backend import KEEPALIVED
+from lbengine.balancer import Backend, Balancer, BalancerError, Target
+from slackwater.config import LbengineSettings, PoolSettings
 
-from lbengine.backends.haproxy.agent_check import AgentCheck
-from lbengine.backends.haproxy.fleet import Fleet, haproxy_of
-from lbengine.backends.ipvs.ipvs import Lvs, run_here
-from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles
-from lbengine.backends.protocol import Balancer
-from slackwater.config import PoolSettings
-
-
-def _haproxy(pool: PoolSettings, timeout_s: float) -> Balancer:
-    haproxy = haproxy_of(pool.backend, pool.all_sockets, timeout_s)
-    if pool.weight_delivery == "socket":
-        return haproxy
-    return AgentCheck(haproxy, expect=haproxy.expect) if isinstance(haproxy, Fleet) else AgentCheck(haproxy)
-
-
-def lvs(pool: PoolSettings, timeout_s: float) -> Lvs:
-    """IPVS on this host. Raises BalancerError for no name of a service."""
-    return Lvs(pool.service, run_here(timeout_s))
-
-
-def keepalived(pool: PoolSettings, timeout_s: float) -> Keepalived:
-    """keepalived on this host. Raises as `lvs`."""
-    return Keepalived(pool.service, run_here(timeout_s), LocalFiles(), timeout_s)
-
-
-DOORS: dict[str, Callable[[PoolSettings, float], Balancer]] = {
-    "haproxy": _haproxy,
-    "lvs": lvs,
-    "keepalived": keepalived,
+BACKENDS: dict[str, Backend] = {
+    "haproxy": HAPROXY,
+    "lvs": IPVS,
+    "keepalived": KEEPALIVED,
 }
 
 
 def balancer_of(pool: PoolSettings, timeout_s: float) -> Balancer:
-    """The door to the pool's balancer, which may take `timeout_s` to answer. Opens nothing yet."""
-    return DOORS[pool.balancer](pool, timeout_s)
+    """The pool's balancer, which may take `timeout_s` to answer. Opens nothing yet."""
+    return BACKENDS[pool.balancer].open(pool, timeout_s)
+
+
+def targets_of(pool: PoolSettings) -> list[Target]:
+    """What the pool drives and only one lbengine may drive."""
+    return BACKENDS[pool.balancer].targets(pool)
+
+
+def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+    """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
+
+    Changes nothing, unless the backend's own check says so.
+    """
+    try:
+        for name, backend in BACKENDS.items():
+            if name != pool.balancer and (claim := backend.claim(pool)):
+                raise BalancerError(claim)
+        warnings = BACKENDS[pool.balancer].check(pool, settings)
+    except BalancerError as error:
+        raise type(error)(f"pool `{pool.name}`: {error}") from None
+    return [f"pool `{pool.name}`: {text}" for text in warnings]

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from lbengine.backends.haproxy.algorithms import effect
-from lbengine.backends.haproxy.haproxy import Server, Snapshot
+from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision import budget, guard, limits, plan, ramp
 from lbengine.decision.headroom import Rest
@@ -115,9 +114,9 @@ def decide(view: View, pool: PoolSettings, settings: LbengineSettings) -> Decisi
         leaving=[load for load in loads if load.server in drains],
         total_rps=view.total_rps,
         u_threshold=pool.u_threshold,
-        balance=view.snapshot.balance,
+        by_concurrency=view.snapshot.by_concurrency,
     )
-    wanted = plan.wants(rest.staying, rest.rps, pool.law, pool.u_threshold, view.snapshot.balance)
+    wanted = plan.wants(rest.staying, rest.rps, pool.law, pool.u_threshold, view.snapshot)
     moves = {
         name: _move(name, baseline, wanted.get(name), view, settings, admission, len(usable))
         for name, baseline in movable.items()
@@ -281,7 +280,7 @@ def _usable(server: Server, view: View) -> bool:
 
 def _carries(name: str, view: View, count: int) -> bool:
     """Under least connections an idle server gets its share at any weight above 0: then a ramp is only a delay."""
-    if effect(view.snapshot.balance) != "concurrency" or view.rates is None:
+    if not view.snapshot.by_concurrency or view.rates is None:
         return False
     total = sum(view.rates.values())
     return total > 0.0 and view.rates.get(name, 0.0) >= FULL_SHARE * total / count

@@ -89,7 +89,7 @@ def bound(
     """The weights that may be sent: within 0..baseline, few enough below the baseline, never all zero.
 
     `weights` are of servers that lbengine governs and that can take requests now, `others` the weights of those that
-    can, but that it leaves alone; `most_weight` is the highest that the balancer takes (HAProxy 256). One that is only
+    can, but that it leaves alone; `most_weight` is the highest that the balancer takes. One that is only
     on its way back makes room for one in `reduce`: it goes to its baseline at once. `pinned` are a
     person's, and go before all others.
     """

@@ -19,7 +19,7 @@ class Rest:
     leaving: Sequence[Load]
     total_rps: float | None
     u_threshold: float
-    balance: str
+    by_concurrency: bool
 
     @cached_property
     def rps(self) -> float | None:
@@ -42,7 +42,7 @@ class Rest:
         kept = [not load.reduce and load.server not in without for load in self.staying]
         capacity, rps = self._able, self.rps
         if capacity is not None and rps is not None:
-            return residual.fullest(given, capacity, kept, rps, self.balance)
+            return residual.fullest(given, capacity, kept, rps, self.by_concurrency)
         least = residual.least_weight(self._now(), [load.cpu for load in self.staying], kept, self.u_threshold)
         return least * self.u_threshold / max(sum(given), 1)
 
@@ -70,7 +70,10 @@ class Rest:
             )
             return [math.ceil(max(least - sum(others), 0.0) / len(self.leaving)) for _ in self.leaving]
         able, own = capacity[: len(self.staying)], capacity[len(self.staying) :]
-        return [residual.weight_for(left_rps * mu / math.fsum(own), mu, others, able, rps, self.balance) for mu in own]
+        return [
+            residual.weight_for(left_rps * mu / math.fsum(own), mu, others, able, rps, self.by_concurrency)
+            for mu in own
+        ]
 
     @cached_property
     def _able(self) -> list[float] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from lbengine.backends.snapshot import Server
+from lbengine.balancer import Server
 
 ROOM = 2.0
 """The limit over the mean in flight that the law wants: arrivals are not even."""

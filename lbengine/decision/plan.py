@@ -1,4 +1,4 @@
-"""From what is known of a pool's servers to the weights that a law wants, for the balance algorithm in use.
+"""From what is known of a pool's servers to the weights that a law wants.
 
 Only servers that may be reduced get less than their baseline; the others keep the split that their baselines give.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lbengine.backends.haproxy.algorithms import effect
+from lbengine.balancer import Snapshot
 from lbengine.decision import residual
-from lbengine.decision.rounding import closest, grain
 from lbengine.laws import laws as law
 from lbengine.laws import tail
+from lbengine.laws.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
 """Under leastconn a server that should hold fewer requests than this gets weight 0: weights can't say less than one."""
@@ -32,9 +32,6 @@ CAUTION = 1.0
 capacity for too large costs more than taking it for too small."""
 MOST_CAUTION = 0.5
 """No doubt takes more than this share of a capacity away."""
-
-IN_RUNS = frozenset({"wrr"})
-"""Schedulers that serve a lowered server in runs, the longer the smaller the weights' common divisor."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -78,7 +75,7 @@ class Want:
 
 
 def wants(
-    loads: Sequence[Load], total_rps: float | None, law_name: str, u_threshold: float, balance: str
+    loads: Sequence[Load], total_rps: float | None, law_name: str, u_threshold: float, snapshot: Snapshot
 ) -> dict[str, Want]:
     """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
 
@@ -94,8 +91,8 @@ def wants(
     total_rps = max(total_rps, 0.001 * math.fsum(capacity))
     rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
     held: dict[str, float] = {}
-    step = grain([load.baseline for load in loads]) if balance in IN_RUNS else 1
-    if effect(balance) == "concurrency":
+    step = grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
+    if snapshot.by_concurrency:
         weights, held = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
         weights = _rounded(loads, rates, step)
@@ -107,7 +104,7 @@ def wants(
         kept,
         total_rps,
         u_threshold,
-        balance,
+        snapshot.by_concurrency,
         step,
     )
     fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)

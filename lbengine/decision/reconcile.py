@@ -1,4 +1,4 @@
-"""Comparing what we set with what HAProxy shows: a reload, someone else's hand, or our own word not yet confirmed.
+"""Comparing what we set with what the balancer shows: a reload, someone else's hand, or our own word not yet confirmed.
 
 Pure: the engine acts on what is found here.
 """
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from lbengine.backends.haproxy.haproxy import Snapshot
+from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.ramp import Position
 
@@ -23,7 +23,7 @@ class Ours:
     yielded: frozenset[str] = frozenset()
     """Servers whose weight someone else holds."""
     unsure: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Weights that were sent and not confirmed: HAProxy may show them or not."""
+    """Weights that were sent and not confirmed: the balancer may show them or not."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,6 @@ class Seen:
     positions: dict[str, Position]
     yielded: frozenset[str]
     foreign: dict[str, tuple[int, int]]
-
-
-def restarted(before: Snapshot | None, now: Snapshot) -> bool:
-    """True when another HAProxy process answers than before, which knows nothing of our weights."""
-    return before is not None and (
-        now.pid != before.pid
-        or now.uptime_s < before.uptime_s
-        or now.connections < before.connections
-        or now.generation != before.generation
-    )
 
 
 def reconcile(

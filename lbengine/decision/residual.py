@@ -2,7 +2,8 @@
 threshold. Pure functions of weights and rates.
 
 Under weights that share requests a server's rate is its share of the weight; under least connections its requests in
-flight are, n = f/(1 - f) at a utilisation f (processor sharing), so a search for the common factor gives the rates.
+flight are (`by_concurrency`), n = f/(1 - f) at a utilisation f (processor sharing), so a search for the common factor
+gives the rates.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-
-from lbengine.backends.haproxy.algorithms import effect
 
 OVER = 0.02
 """So much above the threshold is within what the estimates waver, and what whole weights can say."""
@@ -34,7 +33,7 @@ def in_flight(filled: float) -> float:
 
 
 def fullest(
-    weights: Sequence[int], capacity: Sequence[float], kept: Sequence[bool], total_rps: float, balance: str
+    weights: Sequence[int], capacity: Sequence[float], kept: Sequence[bool], total_rps: float, by_concurrency: bool
 ) -> float:
     """Predicted utilisation of the fullest of the `kept` servers under these weights; 0 when there is none.
 
@@ -45,7 +44,7 @@ def fullest(
     asked = [(weight, mu) for weight, mu, keeps in alike if keeps and weight > 0]
     if not asked:
         return 0.0
-    if effect(balance) != "concurrency":
+    if not by_concurrency:
         return max(total_rps * weight / whole / mu for weight, mu in asked)
     able = math.fsum(mu * count for (weight, mu, _), count in alike.items() if weight > 0)
     if total_rps >= FULLEST * able:
@@ -67,7 +66,7 @@ def give_back(
     kept: Sequence[bool],
     total_rps: float,
     u_threshold: float,
-    balance: str,
+    by_concurrency: bool,
     step: int = 1,
 ) -> list[int]:
     """The weights, with so much given back to the servers that are not `kept` that no kept one is too full.
@@ -83,7 +82,7 @@ def give_back(
         ]
 
     def fits(tried: Sequence[int]) -> bool:
-        return fullest(tried, capacity, kept, total_rps, balance) <= limit
+        return fullest(tried, capacity, kept, total_rps, by_concurrency) <= limit
 
     if fits(weights):
         return list(weights)
@@ -107,13 +106,13 @@ def weight_for(
     others: Sequence[int],
     others_capacity: Sequence[float],
     others_rate: float,
-    balance: str,
+    by_concurrency: bool,
 ) -> int:
     """The least weight at which a server gets `rate`, beside others with these weights that get `others_rate`."""
     whole = sum(others)
     if rate <= 0.0 or whole <= 0 or others_rate <= 0.0:
         return 0
-    if effect(balance) != "concurrency":
+    if not by_concurrency:
         return math.ceil(whole * rate / others_rate)
     able = math.fsum(mu for weight, mu in zip(others, others_capacity, strict=True) if weight > 0)
     able_count = sum(weight > 0 for weight in others)

@@ -17,10 +17,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from lbengine.backends.table import targets_of
+from lbengine.balancer import Target
 from lbengine.baseline import Baseline
 from lbengine.overrides.pause import Pause
 from slackwater.bus.bus import BusError
-from slackwater.config import TCP, PoolSettings, place_in_words
+from slackwater.config import PoolSettings
 
 LEASE_S = 1.6
 """A record that has not changed for so long is nobody's."""
@@ -53,24 +55,15 @@ class Bucket(Protocol):
 
 
 def keys_of(pool: PoolSettings) -> dict[str, str]:
-    """The key of each balancer that a pool is behind, and in words what is driven there.
+    """The key of each target of a pool, and in words what is driven there.
 
-    A path and IPVS's table are of this host: nobody else can reach them. The pool's name does not count, since another
-    pool may have the same backend.
+    The pool's name does not count, since another pool may have the same target.
     """
-    here = socket.gethostname()
-    if pool.service:
-        return {_key(pool.service, here): pool.place}
-    return {
-        _key(pool.backend, path if path.startswith(TCP) else f"{here}:{os.path.realpath(path)}"): place_in_words(
-            pool.balancer, "", pool.backend, path
-        )
-        for path in pool.all_sockets
-    }
+    return {_key(target): target.place for target in targets_of(pool)}
 
 
-def _key(what: str, where: str) -> str:
-    return f"balancer.{hashlib.sha256(repr((what, where)).encode()).hexdigest()[:16]}"
+def _key(target: Target) -> str:
+    return f"balancer.{hashlib.sha256(repr(target.lease).encode()).hexdigest()[:16]}"
 
 
 class Lease:

@@ -1,20 +1,20 @@
-"""One writer for each backend behind each HAProxy socket, and for each service of IPVS, on this host.
+"""One writer on this host for each thing that a pool drives.
 
 The lock is an abstract Unix socket, gone with its process.
 
-The kernel tells who holds it (unix(7), SO_PEERCRED). Abstract sockets belong to a network namespace, as IPVS's
-table does: others are not seen.
+The kernel knows who holds it (unix(7), SO_PEERCRED). Abstract sockets belong to a network namespace: locks in others
+are not seen.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import socket
 import struct
 
-from slackwater.config import TCP, PoolSettings, place_in_words
+from lbengine.backends.table import targets_of
+from slackwater.config import PoolSettings
 
 LONGEST_NAME = 107
 """sun_path is 108 bytes, the first of which says that the name is abstract."""
@@ -29,12 +29,7 @@ class PoolLock:
 
     def __init__(self, pool: PoolSettings) -> None:
         self.pool = pool
-        self.names = {
-            place_in_words(pool.balancer, "", pool.backend, path): lock_name(path, pool.backend)
-            for path in pool.all_sockets
-        }
-        if pool.service:  # one lock for both doors to the table
-            self.names[pool.place] = _fitting(f"slackwater/ipvs/{pool.service}")
+        self.names = {target.place: lock_name(target.lock) for target in targets_of(pool)}
         self._sockets: list[socket.socket] = []
 
     def acquire(self) -> None:
@@ -74,14 +69,8 @@ def _holder(name: bytes) -> str:
     return "another process"
 
 
-def lock_name(path: str, backend: str) -> bytes:
-    """The abstract socket's name for a backend behind HAProxy's socket."""
-    real = path if path.startswith(TCP) else os.path.realpath(path)
-    return _fitting(f"slackwater/{real}/{backend}")
-
-
-def _fitting(text: str) -> bytes:
-    """A long name is told by its hash."""
+def lock_name(text: str) -> bytes:
+    """The abstract socket's name: the text, or its hash where that is too long."""
     name = text.encode()
     if len(name) > LONGEST_NAME:
         digest = hashlib.sha256(name).hexdigest()

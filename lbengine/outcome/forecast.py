@@ -11,7 +11,6 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from lbengine.backends.haproxy.algorithms import Effect
 from lbengine.laws.tail import percentile_s
 from slackwater.messages import Verdict
 
@@ -63,7 +62,7 @@ def after_ms(
     capacity_rps: Mapping[str, float],
     rates: Mapping[str, float],
     weights: Mapping[str, int],
-    effect: Effect,
+    by_concurrency: bool,
 ) -> float | None:
     """What the pool's p95 becomes when the servers' `weights` are these; None when too little is known.
 
@@ -74,7 +73,7 @@ def after_ms(
     if total <= 0.0 or not p95_ms or len(usable) < len(weights):
         return None
     parts = {
-        server: (weights[server] if effect != "concurrency" else capacity_rps[server] * (weights[server] > 0))
+        server: (capacity_rps[server] * (weights[server] > 0) if by_concurrency else weights[server])
         for server in usable
     }
     whole = math.fsum(parts.values())

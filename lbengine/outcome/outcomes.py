@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lbengine.backends.haproxy.algorithms import effect
-from lbengine.backends.snapshot import Snapshot
+from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.ramp import Position
 from lbengine.outcome import forecast, outcome
@@ -55,7 +54,7 @@ class Account:
             for server in snapshot.servers
             if server.available and not server.backup
         }
-        predicted = forecast.after_ms(self._p95_ms, self._capacity_rps, self._rates, weights, effect(snapshot.balance))
+        predicted = forecast.after_ms(self._p95_ms, self._capacity_rps, self._rates, weights, snapshot.by_concurrency)
         return [_with_forecast(made, self._now_ms, predicted) for made in changes]
 
     def follow_up(self, changes: Sequence[Change]) -> None:
@@ -79,7 +78,7 @@ class Account:
         """In words, which reduced servers keep far more than their share (cookies do that); recorded once each."""
         weights = {server.name: server.weight for server in snapshot.servers if server.available and not server.backup}
         # Under least connections a weight above 0 says nothing of the share.
-        silent = effect(snapshot.balance) == "concurrency"
+        silent = snapshot.by_concurrency
         judged = {n: b.weight for n, b in baselines.items() if not (silent and weights.get(n, 0) > 0)}
         high, news = self._watch.look(self._now_s, self._shares, weights, judged)
         remarks = []

@@ -1,6 +1,6 @@
 """The pool's request rate, from the balancer's own counters: what it really sent where, whatever the nodes say.
 
-Only where the balancer counts connections (IPVS) the nodes are believed: a connection may carry many requests.
+Only where the balancer counts connections the nodes are believed: a connection may carry many requests.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from lbengine.backends.snapshot import Snapshot
+from lbengine.balancer import Snapshot
 
 WINDOW_S = 1.0
 LEAST_S = 0.4

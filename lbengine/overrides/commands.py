@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lbengine.backends.snapshot import BalancerError, Snapshot
+from lbengine.balancer import BalancerError, Snapshot
 from lbengine.baseline import Baseline, BaselineStore
 from lbengine.decision.ramp import Position
 from lbengine.inbox import Inbox

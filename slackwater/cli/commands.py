@@ -141,7 +141,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
 
 def _restore_pool(settings: ControllerSettings, pool: PoolSettings, why: str) -> str:
     """Sets and prints; returns why it could not, or an empty text."""
-    from lbengine.backends.snapshot import BalancerError
+    from lbengine.balancer import BalancerError
     from lbengine.baseline import BaselineError
     from lbengine.restore import LeftOutError
     from lbengine.restore import restore as set_baseline

@@ -63,7 +63,7 @@ def serve(settings: ControllerSettings, config_path: Path) -> int:
 
     1 means that the baseline weights could not be confirmed at the end.
     """
-    from lbengine.backends.haproxy.preflight import check
+    from lbengine.backends.table import check
     from lbengine.leadership.lock import PoolLock
 
     folder = state_dir.prepare(settings.state_dir)

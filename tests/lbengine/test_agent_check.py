@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -12,8 +12,8 @@ from hypothesis import strategies as some
 
 from lbengine.backends.haproxy.agent_check import PATIENCE_S, TELL_AGAIN_S, AgentCheck, in_force, percent_of
 from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.preflight import check
-from lbengine.backends.snapshot import BalancerError, Server, Snapshot
+from lbengine.backends.table import check
+from lbengine.balancer import BalancerError, Server, Snapshot
 from slackwater.config import LbengineSettings, PoolSettings
 from tests.support.real_agent import Agent
 from tests.support.real_haproxy import (
@@ -42,23 +42,7 @@ class Clock:
 
 
 def server(name: str, weight: int, configured: int = 100) -> Server:
-    return Server(
-        name=name,
-        status="UP",
-        available=True,
-        backup=False,
-        weight=weight,
-        configured=configured,
-        in_flight=0,
-        queued=0,
-        requests=0,
-        rt_mean_ms=None,
-        errors=0,
-        agent_check=True,
-        srv_record=False,
-        cookie="",
-        maxconn=50,
-    )
+    return Server(name=name, weight=weight, configured=configured, agent_check=True, maxconn=50)
 
 
 class Shown:
@@ -71,7 +55,10 @@ class Shown:
         self.servers[name] = server(name, weight, configured)
 
     def read(self) -> Snapshot:
-        return Snapshot(1, 1, 1, "3.0", False, "roundrobin", "", tuple(self.servers.values()))
+        return Snapshot(balance="roundrobin", weights_mean="share", servers=tuple(self.servers.values()))
+
+    def expect(self, weights: Mapping[str, int]) -> None:
+        """It shows what the test says, whatever is expected."""
 
 
 def weights(door: AgentCheck) -> dict[str, int]:
@@ -110,15 +97,15 @@ def test_a_weight_that_haproxy_never_shows_is_told_as_it_is_and_no_more_asked_fo
     door = AgentCheck(shown, clock)
     door.read()
     door.set_weights({"a": 0})
-    assert door.words() == {"a": 0, "b": 100}
+    assert door.percents_for_nodes() == {"a": 0, "b": 100}
     assert weights(door)["a"] == 0
     clock.now_s += PATIENCE_S
     found = door.read()
     assert {one.name: one.weight for one in found.servers} == {"a": 100, "b": 100}
     assert "a shows weight 100 instead of the one asked for" in found.trouble[0]
-    assert door.words() == {"b": 100}, "a's monitor, if there is one, goes back to 100%"
+    assert door.percents_for_nodes() == {"b": 100}, "a's monitor, if there is one, goes back to 100%"
     door.set_weights({"a": 50})
-    assert door.words() == {"a": 50}
+    assert door.percents_for_nodes() == {"a": 50}
     assert weights(door)["a"] == 50
 
 
@@ -126,17 +113,17 @@ def test_words_are_told_when_they_are_new_and_again_within_their_lease() -> None
     clock, shown = Clock(), Shown(a=100)
     door = AgentCheck(shown, clock)
     door.read()
-    assert (door.words(), door.words()) == ({"a": 100}, {})
+    assert (door.percents_for_nodes(), door.percents_for_nodes()) == ({"a": 100}, {})
     door.set_weights({"a": 20})
-    assert (door.words(), door.words()) == ({"a": 20}, {})
+    assert (door.percents_for_nodes(), door.percents_for_nodes()) == ({"a": 20}, {})
     clock.now_s += TELL_AGAIN_S
-    assert door.words() == {"a": 20}
+    assert door.percents_for_nodes() == {"a": 20}
 
 
 def test_what_an_earlier_run_asked_for_goes_on() -> None:
     door = AgentCheck(Shown(a=0, b=100), Clock())
     assert weights(door) == {"a": 0, "b": 100}
-    assert door.words() == {"a": 0, "b": 100}, "no jump"
+    assert door.percents_for_nodes() == {"a": 0, "b": 100}, "no jump"
 
 
 def test_another_configured_weight_makes_what_was_asked_for_void() -> None:
@@ -145,7 +132,7 @@ def test_another_configured_weight_makes_what_was_asked_for_void() -> None:
     door.read()
     shown.show("a", 50, configured=50)
     assert weights(door) == {"a": 50}
-    assert door.words() == {"a": 100}
+    assert door.percents_for_nodes() == {"a": 100}
 
 
 def test_no_maxconn_is_shown_since_none_can_be_set() -> None:
@@ -163,16 +150,16 @@ def test_what_is_out_of_reach_is_refused_whole(asked: dict[str, int], says: str)
     door.read()
     with pytest.raises(BalancerError, match=says):
         door.set_weights(asked)
-    assert door.words()["a"] == 100
+    assert door.percents_for_nodes()["a"] == 100
 
 
 def test_leases_that_end_by_themselves_are_waited_for_but_not_for_ever() -> None:
     clock, shown = Clock(), Shown(a=0, b=100)
     door = AgentCheck(shown, clock, clock.sleep)
     with pytest.raises(BalancerError, match="a shows 0 instead of 100: does its node's monitor answer"):
-        door.wait_for({"a": 100}, 3.0)
+        door.restore_weights({"a": 100}, 3.0)
     shown.show("a", 100)
-    door.wait_for({"a": 100}, 3.0)
+    door.restore_weights({"a": 100}, 3.0)
 
 
 # --- a real HAProxy

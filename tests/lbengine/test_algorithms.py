@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lbengine.backends.haproxy.algorithms import ALGORITHMS, effect, known_effect
-from lbengine.backends.haproxy.haproxy import BalancerError, HAProxy
+from lbengine.backends.haproxy.algorithms import ALGORITHMS, weights_mean
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.ipvs.schedulers import SCHEDULERS
+from lbengine.balancer import BalancerError
 from tests.support.paths import ROOT
+from tests.support.pool_shown import snapshot
 from tests.support.real_haproxy import PATIENCE_S, backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers
 
 COUNT = 420
@@ -18,11 +21,11 @@ def share(balance: str, weight: int) -> float:
     """Share of the first of three servers that it gets with this weight, the others with 100."""
     with web_servers(3) as ports, haproxy(backend(ports, balance)) as running:
         client = HAProxy(running.socket, "web", PATIENCE_S)
-        shown = client.read().balance
+        shown = client.read()
         client.set_weights({"host1": weight})
         found = running.shares(COUNT, distinct_sources=balance.startswith("source"))
         assert sum(found) == pytest.approx(1.0)
-        assert effect(shown) == ("keys" if "hash-type" in balance else effect(shown))
+        assert (shown.weights_mean == "keys") == ("hash-type" in balance)
         return found[0]
 
 
@@ -104,23 +107,14 @@ def test_each_algorithm_is_documented() -> None:
             assert f"`{name}" in text, name
 
 
-def test_an_algorithm_of_the_future_is_taken_for_one_that_shares() -> None:
-    assert effect("newrr") == "share"
-    assert known_effect("newrr") is None
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "does"),
-    [
-        ("wrr", "share"),
-        ("wlc", "concurrency"),
-        ("sed", "concurrency"),
-        ("nq", "concurrency"),
-        ("sh", "keys"),
-        ("mh", "keys"),
-        ("rr", "none"),
-    ],
-)
-def test_the_schedulers_of_ipvs_have_their_effect_too(scheduler: str, does: str) -> None:
-    assert effect(scheduler) == known_effect(scheduler) == does
-    assert scheduler not in ALGORITHMS
+def test_what_weights_mean_is_data_of_the_balancer() -> None:
+    assert weights_mean("leastconn") == "concurrency"
+    assert weights_mean("newrr") is None
+    assert not snapshot((), "newrr").by_concurrency, "one that is not known is taken for one that shares"
+    of_ipvs = {name: row.weights_mean for name, row in SCHEDULERS.items()}
+    assert of_ipvs["wrr"] == "share"
+    assert {of_ipvs[name] for name in ("wlc", "sed", "nq")} == {"concurrency"}
+    assert {of_ipvs[name] for name in ("sh", "mh")} == {"keys"}
+    assert {of_ipvs[name] for name, row in SCHEDULERS.items() if row.refused} == {"none"}
+    assert all(snapshot((), name).by_concurrency for name in ("leastconn", "wlc"))
+    assert [name for name in SCHEDULERS if snapshot((), name).serves_in_runs] == ["wrr"]

@@ -13,13 +13,13 @@ from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
 from detector.recordings.recording import Label, Recording, read
 from detector.train.replay import batches
-from lbengine.backends.snapshot import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.decide import View, decide
 from lbengine.decision.ramp import Position
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import Verdict
 from tests.support.paths import RECORDINGS
+from tests.support.pool_shown import server, snapshot
 
 RECORDING = RECORDINGS / "events-all-noisy.parquet"
 AT_ONCE, ONE_AFTER_THE_OTHER, ONE = 0, 1, 2
@@ -42,13 +42,10 @@ def played(request: pytest.FixtureRequest, recording: Recording) -> Weights:
     found: Weights = []
     for now_s, batch in batches(recording):
         verdicts |= {verdict.node: verdict for verdict in judge.tick(now_s, batch)}
-        servers = tuple(
-            Server(name, "UP", True, False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")
-            for name in recording.nodes
-        )
+        servers = tuple(server(name, positions[name].weight) for name in recording.nodes)
         decisions = decide(
             View(
-                snapshot=Snapshot(1, 1, 1, "2.6", False, "roundrobin", "", servers),
+                snapshot=snapshot(servers),
                 baselines={name: Baseline(100, 100) for name in recording.nodes},
                 positions=positions,
                 yielded=frozenset(),

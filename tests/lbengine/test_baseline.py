@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbengine.backends.haproxy.haproxy import Server, Snapshot
+from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge
 from slackwater.config import PoolSettings
 
@@ -22,10 +22,9 @@ def store(folder: Path, **others: object) -> BaselineStore:
 def snapshot(**weights: tuple[int, int]) -> Snapshot:
     """Servers with (weight, configured weight)."""
     servers = [
-        Server(name, "UP", True, False, weight, configured, 0, 0, 0, None, 0, False, False, "")
-        for name, (weight, configured) in weights.items()
+        Server(name=name, weight=weight, configured=configured) for name, (weight, configured) in weights.items()
     ]
-    return Snapshot(1, 1, 1, "2.6", False, "roundrobin", "", tuple(servers))
+    return Snapshot(balance="roundrobin", weights_mean="share", servers=tuple(servers))
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.balancer import Balancer, Snapshot
 from lbengine.engine import Engine
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Cycle, WeightsMean
+from tests.support.pool_shown import server, snapshot
 
 
-class Played:
+class Played(Balancer):
     """A balancer with one server."""
 
     def __init__(self, balance: str) -> None:
         self.balance = balance
 
     def read(self) -> Snapshot:
-        server = Server("host1", "UP", True, False, 100, 100, 0, 0, 0, None, 0, False, False, "")
-        return Snapshot(1, 0, 0, "", False, self.balance, "", (server,))
+        return snapshot([server("host1", 100)], self.balance)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         raise AssertionError(f"nothing is to be set: {weights}")

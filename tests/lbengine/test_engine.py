@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.haproxy import BalancerError, BalancerUnreachable, HAProxy
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.baseline import BaselineError
 from lbengine.changes import change
 from lbengine.decision.guard import AFTER_PANIC_S

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from lbengine.backends.haproxy.haproxy import BalancerError, BalancerUnreachable, HAProxy
-from lbengine.backends.snapshot import Snapshot
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from lbengine.baseline import Baseline, BaselineStore
 from lbengine.engine import Engine
 from lbengine.restore import restore
@@ -38,11 +38,18 @@ HOSTS = ("host1", "host2", "host3")
 SETTINGS = LbengineSettings(socket_timeout_s=20.0)
 
 
-class CutBalancer:
+class CutBalancer(Balancer):
     def __init__(self, inner: HAProxy, cutter: Cutter) -> None:
-        self.read: Callable[[], Snapshot] = inner.read
-        self.set_weights: Callable[[Mapping[str, int]], None] = cutter.around(inner.set_weights)
-        self.set_maxconns: Callable[[Mapping[str, int]], None] = cutter.around(inner.set_maxconns)
+        self._inner, self._cutter = inner, cutter
+
+    def read(self) -> Snapshot:
+        return self._inner.read()
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        self._cutter.around(self._inner.set_weights)(weights)
+
+    def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
+        self._cutter.around(self._inner.set_maxconns)(maxconns)
 
 
 class CutJournal:

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
-from lbengine.backends.haproxy.haproxy import BalancerError, BalancerUnreachable, HAProxy
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.engine import Engine
 from lbengine.leadership.lock import LockError, PoolLock
 from slackwater.cli.main import cli

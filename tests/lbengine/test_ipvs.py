@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from lbengine.backends.ipvs.check import check_lvs
 from lbengine.backends.ipvs.ipvs import Lvs, Result, run_here, server_name
-from lbengine.backends.snapshot import BalancerError, BalancerUnreachable
+from lbengine.backends.ipvs.preflight import check
+from lbengine.balancer import BalancerError, BalancerUnreachable
+from slackwater.config import PoolSettings
 from tests.support.ipvs_guest import IpvsGuest, needs_ipvs
 
 WEB = "-t 10.9.9.9:80"
+POOL = PoolSettings(name="web", balancer="lvs", service=WEB)
 MADE = """\
 -A -t 10.9.9.9:80 -s wrr
 -a -t 10.9.9.9:80 -r 10.8.0.1:80 -m -w 100 -x 50 -y 20
@@ -49,9 +51,9 @@ def test_a_snapshot_tells_scheduler_and_servers(guest: IpvsGuest) -> None:
         ("10.8.0.2:80", 30, True),
         ("10.8.0.3:80", 7, True),
     ]
-    by_mark = Lvs("-f 8 -6", guest.run).look()
+    by_mark = Lvs("-f 8 -6", guest.run).read()
     assert [server.name for server in by_mark.servers] == ["fd08::1_80", "fd08::2_80"]
-    assert (by_mark.persistent_s, Lvs("-t [fd09::9]:80", guest.run).look().flags) == (
+    assert (by_mark.persistent_s, Lvs("-t [fd09::9]:80", guest.run).read().flags) == (
         300,
         frozenset({"mh-fallback", "mh-port"}),
     )
@@ -195,19 +197,19 @@ def test_a_service_that_cannot_be_driven_is_refused(guest: IpvsGuest, lines: str
     if lines:
         make(guest, lines)
     with pytest.raises(BalancerError) as caught:
-        check_lvs(Lvs(WEB, guest.run), guest)
+        check(Lvs(WEB, guest.run), POOL)
     assert problem in str(caught.value)
 
 
 @needs_ipvs
 def test_a_good_service_has_no_warnings_and_a_poor_one_has_its_own(guest: IpvsGuest) -> None:
     make(guest, f"-A {WEB} -s wrr\n-a {WEB} -r 10.8.0.1:80 -m -w 40\n-a {WEB} -r 10.8.0.2:80 -m -w 20\n")
-    assert check_lvs(Lvs(WEB, guest.run), guest) == []
+    assert check(Lvs(WEB, guest.run), POOL) == []
     guest.ok(f"ipvsadm -e {WEB} -r 10.8.0.1:80 -m -w 41")
-    assert ["10.8.0.1:80 (41)" in warning for warning in check_lvs(Lvs(WEB, guest.run), guest)] == [True]
+    assert ["10.8.0.1:80 (41)" in warning for warning in check(Lvs(WEB, guest.run), POOL)] == [True]
     guest.ok(f"ipvsadm -C; ipvsadm -A {WEB} -s mh -b mh-fallback -p 60")
     make(guest, f"-a {WEB} -r 10.8.0.1:80 -m -w 3 -x 9\n-a {WEB} -r 10.8.0.2:80 -m -w 0\n")
-    text = "\n".join(check_lvs(Lvs(WEB, guest.run), guest))
+    text = "\n".join(check(Lvs(WEB, guest.run), POOL))
     assert "weights move a share of the clients (without `mh-port`)" in text
     assert "persistence keeps known clients on their server for 60 s" in text
     assert "10.8.0.1:80 get no connections beyond their upper threshold" in text

@@ -7,13 +7,15 @@ from collections import Counter
 import pytest
 
 from lbengine.backends.ipvs import schedulers
-from lbengine.backends.ipvs.check import check_lvs
+from lbengine.backends.ipvs.preflight import check
+from slackwater.config import PoolSettings
 from tests.support.ipvs_guest import SCHEDULERS as SHIPPED
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_haproxy import until
 
 pytestmark = needs_ipvs
+POOL = PoolSettings(name="web", balancer="lvs", service="-t 10.9.0.1:80")
 RS1, RS2 = "10.9.1.2:80", "10.9.2.2:80"
 
 
@@ -86,7 +88,7 @@ def test_hashes_share_the_keys_by_weight(site: IpvsSite, scheduler: str) -> None
     lvs.set_weights({RS1: 5, RS2: 20})
     # 4 of 5 of 300 random keys: 240, with a standard deviation of 7.
     assert Counter(site.connect(lvs, 300))["rs2"] == pytest.approx(240, abs=35)
-    assert any("share of the connections" in warning for warning in check_lvs(lvs, site.guest))
+    assert any("share of the connections" in warning for warning in check(lvs, POOL))
 
 
 @pytest.mark.slow
@@ -128,10 +130,10 @@ def test_persistent_clients_leave_weight_0_only_where_the_kernel_expires_them(si
     (home,) = set(site.connect(lvs, 5))
     lvs.set_weights({RS1 if home == "rs1" else RS2: 0})
     assert set(site.connect(lvs, 5)) == {home}
-    assert any("expire_quiescent_template" in warning for warning in check_lvs(lvs, site.guest))
+    assert any("expire_quiescent_template" in warning for warning in check(lvs, POOL))
     site.guest.ok("echo 1 >/proc/sys/net/ipv4/vs/expire_quiescent_template")
     assert home not in site.connect(lvs, 5)
-    warnings = check_lvs(lvs, site.guest)
+    warnings = check(lvs, POOL)
     assert any("persistence keeps known clients" in warning for warning in warnings)
     assert not any("expire_quiescent_template" in warning for warning in warnings)
 
@@ -141,7 +143,7 @@ def test_an_upper_threshold_caps_a_server_whatever_its_weight(site: IpvsSite) ->
     site.guest.ok(f"ipvsadm -e {lvs.service} -r {RS1} -m -w 100 -x 5 -y 2")
     lvs.set_weights({RS1: 90, RS2: 90})
     assert Counter(site.connect(lvs, 30, hold=True))["rs1"] <= 6
-    assert any(f"{RS1} get no connections beyond" in warning for warning in check_lvs(lvs, site.guest))
+    assert any(f"{RS1} get no connections beyond" in warning for warning in check(lvs, POOL))
 
 
 def test_connections_are_counted_and_seen_while_they_are_held(site: IpvsSite) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from lbengine.backends.ipvs.check import check_keepalived, check_lvs
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
-from lbengine.backends.protocol import Balancer
-from lbengine.backends.snapshot import BalancerError, BalancerUnreachable
+from lbengine.backends.keepalived.preflight import check, claim
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
+from slackwater.config import PoolSettings
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_haproxy import until
 from tests.support.real_keepalived import FOLDER, RS1, RS2, RS3, WEB, RunningKeepalived, configuration, real_server
+
+POOL = PoolSettings(name="web", balancer="keepalived", service=WEB)
 
 
 @pytest.fixture
@@ -149,15 +152,16 @@ def test_the_service_belongs_to_keepalived_while_it_runs(keepalived: RunningKeep
     running = owned_by(door.lvs.service, guest)
     assert running == Owner(int(guest.ok("cat /run/keepalived.pid")), keepalived.path)
     assert owned_by(Lvs("-t 10.9.0.1:9", guest.run).service, guest) is None
-    with pytest.raises(BalancerError, match=r'belongs to keepalived \(pid \d+, .*use `balancer = "keepalived"`'):
-        check_lvs(Lvs(WEB, guest.run), guest)
+    why = claim(door.lvs.service, guest)
+    assert re.search(r'belongs to keepalived \(pid \d+, .*use `balancer = "keepalived"`', why)
     keepalived.stop()
+    assert not claim(door.lvs.service, guest)
     assert owned_by(door.lvs.service, guest) is None
 
 
 @needs_ipvs
 def test_a_good_configuration_has_no_warnings(keepalived: RunningKeepalived) -> None:
-    assert check_keepalived(keepalived.start(configuration()), keepalived.guest) == []
+    assert check(keepalived.start(configuration()), POOL, keepalived.guest) == []
 
 
 @pytest.mark.slow
@@ -165,12 +169,12 @@ def test_a_good_configuration_has_no_warnings(keepalived: RunningKeepalived) -> 
 def test_a_quorum_and_files_that_last_are_warned_of(keepalived: RunningKeepalived) -> None:
     text = configuration(more="quorum 10").replace(f"{FOLDER}/rs2", "/var/tmp/rs2")
     door = keepalived.start(text)
-    found = "\n".join(check_keepalived(door, keepalived.guest))
+    found = "\n".join(check(door, POOL, keepalived.guest))
     assert "`quorum 10` counts weights" in found
     assert "/var/tmp/rs2 outlive a boot" in found
     keepalived.guest.ok(f"ipvsadm -E {WEB} -s rr")
     with pytest.raises(BalancerError, match="scheduler `rr` cannot be driven"):
-        check_keepalived(door, keepalived.guest)
+        check(door, POOL, keepalived.guest)
 
 
 def test_files_are_replaced_at_once(tmp_path: Path) -> None:
@@ -229,7 +233,7 @@ def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(t
     files = FakeProc("keepalived\0-f\0/k.conf\0", {"/k.conf": text})
     door = Keepalived(WEB, lambda argv, _stdin: pytest.fail(f"{argv} before the configuration was right"), files, 0.0)
     with pytest.raises(BalancerError) as caught:
-        check_keepalived(door, files)
+        check(door, POOL, files)
     assert problem in str(caught.value)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lbengine.backends.haproxy.haproxy import HAProxy
-from lbengine.backends.haproxy.preflight import check
-from lbengine.backends.snapshot import Server
+from lbengine.backends.table import check
+from lbengine.balancer import Server
 from lbengine.engine import Engine
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal.journal import Journal, journal_path

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lbengine.decision import residual
 from lbengine.decision.plan import LAWS, Load, Want, capacities, wants
+from tests.support.pool_shown import snapshot
 
 
 def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_slow: object) -> list[Load]:
@@ -23,7 +24,7 @@ def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_sl
 
 
 def weight(loads: list[Load], total: float | None, law: str = "optimal", balance: str = "roundrobin") -> int:
-    found = wants(loads, total, law, 0.8, balance)
+    found = wants(loads, total, law, 0.8, snapshot((), balance))
     assert set(found) == {load.server for load in loads if load.reduce}
     return found["host1"].weight
 
@@ -44,7 +45,7 @@ def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float
 
 @pytest.mark.parametrize("law", ["optimal", "tail", "ice"])
 def test_round_robin_weights_give_the_rate_that_the_law_wants(law: str) -> None:
-    found = wants(three(), 520.0, law, 0.8, "roundrobin")["host1"]
+    found = wants(three(), 520.0, law, 0.8, snapshot())["host1"]
     wanted_rps = float(found.why.split(": ")[1].split(" of ")[0])
     assert 520.0 * found.weight / (200 + found.weight) == pytest.approx(wanted_rps, abs=1.5)
 
@@ -79,7 +80,7 @@ def test_only_servers_to_reduce_get_a_weight() -> None:
             100.0,
             "optimal",
             0.8,
-            "roundrobin",
+            snapshot(),
         )
         == {}
     )
@@ -149,7 +150,7 @@ loads_strategy = st.lists(
 def test_any_pool_gets_weights_within_its_baselines(
     loads: list[Load], total: float | None, law: str, u_threshold: float, balance: str
 ) -> None:
-    found = wants(loads, total, law, u_threshold, balance)
+    found = wants(loads, total, law, u_threshold, snapshot((), balance))
     assert set(found) == {load.server for load in loads if load.reduce}
     assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
 
@@ -170,14 +171,14 @@ def test_no_law_pushes_the_others_over_the_threshold(
     assume(capacity is not None and any(load.reduce for load in loads))
     assert capacity is not None
     assume(total >= 0.001 * sum(capacity) and min(capacity) > 0.01)
-    found = wants(loads, total, law, u_threshold, balance)
+    found = wants(loads, total, law, u_threshold, snapshot((), balance))
     weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
     if all(found[load.server].weight == load.baseline for load in loads if load.reduce):
         return
     fullest = max(u_threshold, total / math.fsum(capacity)) + residual.OVER
     if balance == "leastconn":
         kept = [not load.reduce for load in loads]
-        assert residual.fullest(weights, capacity, kept, total, balance) <= fullest + 1e-9
+        assert residual.fullest(weights, capacity, kept, total, balance == "leastconn") <= fullest + 1e-9
         return
     for load, weight, mu in zip(loads, weights, capacity, strict=True):
         if not load.reduce:
@@ -201,7 +202,7 @@ def test_without_a_rate_a_slow_server_keeps_what_the_others_cpu_has_no_room_for(
     def kept(cpu: float | None, now: int = 100) -> Want:
         loads = [msgspec.structs.replace(load, cpu=cpu) for load in three(severity=0.8)]
         loads[0] = msgspec.structs.replace(loads[0], weight=now, cpu=1.0)
-        return wants(loads, None, "optimal", 0.8, "roundrobin")["host1"]
+        return wants(loads, None, "optimal", 0.8, snapshot())["host1"]
 
     assert [kept(cpu).weight for cpu in (None, 0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)] == [
         20,

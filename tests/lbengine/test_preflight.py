@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.haproxy import BalancerError
-from lbengine.backends.haproxy.preflight import check
+from lbengine.backends.table import check
+from lbengine.balancer import BalancerError
 from slackwater.config import LbengineSettings, PoolSettings
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 

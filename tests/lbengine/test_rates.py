@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lbengine.backends.snapshot import Server, Snapshot
+from lbengine.balancer import Server, Snapshot
 from lbengine.outcome.rates import Rates
 
 
 def snapshot(requests: int, counts: Literal["requests", "connections"], third_weight: int = 0) -> Snapshot:
     servers = tuple(
-        Server(name, "UP", True, False, weight, 0, 0, 0, requests, None, 0, False, False, "")
+        Server(name=name, weight=weight, requests=requests)
         for name, weight in (("a", 20), ("b", 20), ("c", third_weight))
     )
-    return Snapshot(1, 0, 0, "", False, "wrr", "", servers, counts=counts)
+    return Snapshot(balance="wrr", weights_mean="share", servers=servers, counts=counts)
 
 
 def test_counted_requests_are_believed_before_the_nodes() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from lab.cluster.load import Demand
 from lab.cluster.paths import BIN, program
-from lbengine.backends.haproxy.haproxy import BalancerUnreachable, HAProxy
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.balancer import BalancerUnreachable
 from tests.support import real_haproxy
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, until
 from tests.support.real_processes import free_port

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.backends.haproxy.algorithms import known_effect
+from lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 from slackwater.views.percentile import pooled_ms
@@ -34,7 +34,7 @@ def samples(node: str, begin: float, end: float, rps: float, marks: tuple[float,
 
 def cycle(at: float, weight: int, balance: str = "roundrobin", other: int = 100) -> Cycle:
     servers = [ServerState("web1", "UP", weight, 100, weight), ServerState("web2", "UP", other, 100, other)]
-    return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers, known_effect(balance))
+    return Cycle(1, "web", T0 + at, "act", False, balance, "optimal", "", servers, weights_mean(balance))
 
 
 def verdicts(ended: float = 10.0) -> Iterator[Verdict]:

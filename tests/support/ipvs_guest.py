@@ -28,7 +28,7 @@ import pytest
 
 from lab.cluster.paths import DEBIAN
 from lbengine.backends.ipvs.ipvs import Result
-from lbengine.backends.snapshot import BalancerUnreachable
+from lbengine.balancer import BalancerUnreachable
 from tests.support import qemu_guest
 from tests.support.paths import ROOT
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from lbengine.backends.haproxy.haproxy import Server, Snapshot
+from collections.abc import Sequence
+
+from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.backends.ipvs.schedulers import SCHEDULERS
+from lbengine.balancer import Server, Snapshot
 from slackwater.messages import State, Verdict
 
 
 def server(name: str, weight: int, available: bool = True) -> Server:
-    return Server(name, "UP", available, False, weight, 100, 0, 0, 0, None, 0, False, False, "")
+    return Server(name=name, available=available, weight=weight, configured=100)
 
 
-def snapshot(servers: list[Server], balance: str = "roundrobin") -> Snapshot:
-    return Snapshot(1, 1, 1, "2.6", False, balance, "", tuple(servers))
+def snapshot(servers: Sequence[Server] = (), balance: str = "roundrobin") -> Snapshot:
+    """Under HAProxy's algorithm or IPVS's scheduler of that name."""
+    scheduler = SCHEDULERS.get(balance)
+    return Snapshot(
+        balance=balance,
+        weights_mean=weights_mean(balance) if scheduler is None else scheduler.weights_mean,
+        serves_in_runs=scheduler is not None and scheduler.serves_in_runs,
+        servers=tuple(servers),
+    )
 
 
 def verdict(name: str, state: State, severity: float, capacity_rps: float | None) -> Verdict:

@@ -7,13 +7,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lbengine.backends.snapshot import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.decide import View, decide
 from lbengine.decision.ramp import Position
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
 from tests.support.one_machine import OneMachine
+from tests.support.pool_shown import server, snapshot
 
 TICK_S = 0.2
 CALM_RPS, NOISY_RPS = 300.0, 60.0
@@ -91,13 +91,10 @@ def simulate(
                 rps=rates[n],
                 shown=not status.waits,
             )
-        shown = tuple(
-            Server(name, "UP", up[n], False, positions[name].weight, 100, 0, 0, 0, None, 0, False, False, "")
-            for n, name in enumerate(names)
-        )
+        shown = tuple(server(name, positions[name].weight, up[n]) for n, name in enumerate(names))
         decisions = decide(
             View(
-                snapshot=Snapshot(1, 1, 1, "2.6", False, balance, "", shown),
+                snapshot=snapshot(shown, balance),
                 baselines=baselines,
                 positions=positions,
                 yielded=frozenset(),

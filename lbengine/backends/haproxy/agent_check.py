@@ -1,8 +1,8 @@
-"""A door to HAProxy for sites that forbid writing to its admin socket: weights go by the agent-check protocol.
+"""HAProxy at sites that forbid writing to its admin socket: weights go by the agent-check protocol.
 
 HAProxy asks each server's agent (here the node's monitor) every `agent-inter`, and takes the answer "50%" as that part
-of the configured weight (HAProxy Configuration Manual, section 5.2, `agent-check`). So this door only says what each
-monitor is to answer, and looks whether HAProxy shows it some time later.
+of the configured weight (HAProxy Configuration Manual, section 5.2, `agent-check`). So this
+backend only says what each monitor is to answer, and looks whether HAProxy shows it some time later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from lbengine.backends.snapshot import BalancerError, Server, Snapshot
+from lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 
 PATIENCE_S = 5.0
 """A weight that HAProxy still does not show after so long was not heard: two rounds of `agent-inter` at its default."""
@@ -27,11 +27,14 @@ class Reads(Protocol):
 
     def read(self) -> Snapshot: ...
 
+    def expect(self, weights: Mapping[str, int]) -> None:
+        """Weights that are about to be shown, whoever sets them."""
 
-class AgentCheck:
+
+class AgentCheck(Balancer):
     """One balancer whose weights are asked for, not set. `clock` is monotonic.
 
-    Unlike the other doors, `set_weights` returns before the weights are in force: that takes HAProxy's `agent-inter`.
+    Unlike elsewhere, `set_weights` returns before the weights are in force: that takes HAProxy's `agent-inter`.
     Until then, and for at most `PATIENCE_S`, `read` shows what was asked for. What HAProxy shows after that is what
     counts, and nothing is asked of that server's monitor any more until its weight is to change again: the monitor
     answers 100% then. `maxconn` cannot be set this way, so no server shows one.
@@ -42,13 +45,10 @@ class AgentCheck:
         haproxy: Reads,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        expect: Callable[[Mapping[str, int]], None] = lambda _: None,
     ) -> None:
-        """`expect` is told which weights HAProxy is about to show."""
         self._haproxy = haproxy
         self._clock = clock
         self._sleep = sleep
-        self._expect = expect
         self._configured: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._wrong_since_s: dict[str, float] = {}
@@ -88,10 +88,10 @@ class AgentCheck:
         now_s = self._clock()
         for server, weight in weights.items():
             self._asked[server], self._wrong_since_s[server] = weight, now_s
-        self._expect({server: in_force(weight, self._configured[server]) for server, weight in weights.items()})
+        self._haproxy.expect({server: in_force(weight, self._configured[server]) for server, weight in weights.items()})
 
-    def wait_for(self, weights: Mapping[str, int], lease_s: float) -> None:
-        """Returns when HAProxy shows these, as it does when leases of `lease_s` have ended: nothing is told from here.
+    def restore_weights(self, weights: Mapping[str, int], lease_s: float) -> None:
+        """Returns when HAProxy shows these, as it does when leases of `lease_s` have ended: nothing is sent from here.
 
         Raises BalancerError when it does not within `PATIENCE_S` more.
         """
@@ -112,7 +112,7 @@ class AgentCheck:
                 )
             self._sleep(LOOK_EVERY_S)
 
-    def words(self) -> dict[str, int]:
+    def percents_for_nodes(self) -> dict[str, int]:
         """What the servers' monitors are to be told now, in percent: what is new, and what is due again."""
         now_s = self._clock()
         due = {}

@@ -1,5 +1,4 @@
-"""What weights do under each of HAProxy's balance algorithms: the one table that preflight, the plan and
-docs/reference/balancing.md go by. IPVS's schedulers have theirs in lbengine/backends/ipvs/schedulers.py.
+"""What weights do under each of HAProxy's balance algorithms: the table behind docs/reference/balancing.md.
 
 Source: HAProxy Configuration Manual, `balance` and `hash-type`; measured on 2.6 by tests/lbengine/test_algorithms.py.
 """
@@ -8,27 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbengine.backends.ipvs.schedulers import SCHEDULERS, Heeds
 from slackwater.messages import WeightsMean
-
-Effect = WeightsMean
-HEEDED: dict[Heeds, Effect] = {
-    "connections": "share",
-    "in flight": "concurrency",
-    "keys": "keys",
-    "nothing": "none",
-}
-"""IPVS's words for the same."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm. `effect` is what a weight set at run time changes."""
+    """One algorithm."""
 
-    effect: Effect
-    """share: of the requests. concurrency: of the requests in flight. keys: of the keys, with `hash-type consistent`
-    only. none: nothing."""
-    told: str = ""
+    weights_mean: WeightsMean
+    """`keys`: with `hash-type consistent` only."""
+    note: str = ""
     """What the site should know (`keys`), or why it is refused (`none`)."""
 
 
@@ -50,14 +38,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 """By the name that HAProxy's `show stat` gives it."""
 
 
-def known_effect(balance: str) -> Effect | None:
-    """What weights do under this algorithm or scheduler of IPVS; None for one that is not known."""
-    if (known := ALGORITHMS.get(balance)) is not None:
-        return known.effect
-    scheduler = SCHEDULERS.get(balance)
-    return None if scheduler is None else HEEDED[scheduler.heeds]
-
-
-def effect(balance: str) -> Effect:
-    """As `known_effect`; one that is not known is taken for one that shares by weights."""
-    return known_effect(balance) or "share"
+def weights_mean(balance: str) -> WeightsMean | None:
+    """What weights set under this algorithm; None for one that is not known."""
+    known = ALGORITHMS.get(balance)
+    return None if known is None else known.weights_mean

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lbengine.backends.haproxy.haproxy import BalancerError, BalancerUnreachable, HAProxy, Server, Snapshot
-from lbengine.decision.reconcile import restarted
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 
 ASK_AGAIN_S = 2.0
 """A member that does not answer costs a timeout: it is asked this seldom."""
 Result = TypeVar("Result")
 
 
-class Fleet:
+class Fleet(Balancer):
     """HAProxies as one balancer. `clock` is monotonic."""
 
     def __init__(self, members: Sequence[HAProxy], clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,15 +48,14 @@ class Fleet:
         answers = dict(zip(due, self._asking.map(lambda n: _attempt(self.members[n].read), due), strict=True))
         returned = False
         for n, answer in answers.items():
-            if isinstance(answer, Snapshot) and not answer.stopping:
-                was_away, anew = self._away.pop(n, None) is not None, restarted(self._last.get(n), answer)
+            if isinstance(answer, Snapshot):
+                was_away, anew = self._away.pop(n, None) is not None, answer.restarted_since(self._last.get(n))
                 if was_away or anew or n not in self._last:
                     self._generation += 1
                 returned = returned or (was_away and not anew)
                 self._last[n] = answer
-            elif isinstance(answer, (Snapshot, BalancerUnreachable)):
-                why = f"{self.members[n].path}: HAProxy is stopping" if isinstance(answer, Snapshot) else str(answer)
-                self._away[n] = (self._clock(), why)
+            elif isinstance(answer, BalancerUnreachable):
+                self._away[n] = (self._clock(), str(answer))
             else:
                 raise answer
         answering = self._answering()

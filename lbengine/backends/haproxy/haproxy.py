@@ -1,4 +1,4 @@
-"""One door to HAProxy: its runtime API over a Unix socket (Management Guide, section 9.3 "Unix Socket commands").
+"""HAProxy: its runtime API over a Unix socket (Management Guide, section 9.3 "Unix Socket commands").
 
 One connection carries all commands of a call, joined by `;` to lines; each answer ends with an empty line. What takes
 several lines goes in the interactive mode (`prompt`), since otherwise HAProxy hears one line a connection.
@@ -10,11 +10,10 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from lbengine.backends.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot, facts_of, parse, states
+from lbengine.backends.haproxy.answers import facts_of, parse, states
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from slackwater.config import TCP, host_and_port
 from slackwater.messages import is_name
-
-__all__ = ["BalancerError", "BalancerUnreachable", "HAProxy", "Server", "Snapshot", "split_answers"]
 
 MOST_BYTES = 8000
 """Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
@@ -31,7 +30,7 @@ ADVICE = {
 """Beginning of HAProxy's refusals and what they mean for the site."""
 
 
-class HAProxy:
+class HAProxy(Balancer):
     """A backend of the HAProxy behind an admin socket: a path, or `tcp://HOST:PORT`.
 
     Opens a connection for each call and keeps none: a kept one would hold one of the few, and after a reload it would
@@ -55,6 +54,9 @@ class HAProxy:
         snapshot = parse(info, stat, state, f"{self.path}: backend `{self.backend}`")
         self._read_pid = snapshot.pid
         return snapshot
+
+    def expect(self, weights: Mapping[str, int]) -> None:
+        """Weights that HAProxy is about to show, whoever sets them: nothing is remembered of them here."""
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Sets absolute weights (0..256) and reads them back.

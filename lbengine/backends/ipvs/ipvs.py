@@ -1,4 +1,4 @@
-"""One door to IPVS, the kernel's balancer (LVS), through `ipvsadm` on this host.
+"""IPVS, the kernel's balancer (LVS), through `ipvsadm` on this host.
 
 `ipvsadm -e` sets a server anew: what it isn't told, it resets (the forwarding method to direct routing, the thresholds
 to none). So weights are changed by reading everything and repeating it. A batch is one `ipvsadm -R`, which goes on
@@ -12,7 +12,9 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from lbengine.backends.ipvs.schedulers import SCHEDULERS
 from lbengine.backends.ipvs.table import (
     Entry,
     Service,
@@ -25,7 +27,7 @@ from lbengine.backends.ipvs.table import (
     parse_service_connections,
     parse_thresholds,
 )
-from lbengine.backends.snapshot import BalancerError, BalancerUnreachable, Server, Snapshot
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Server, Snapshot
 
 HIGHEST_WEIGHT = 65535
 QUIESCENT = "/proc/sys/net/ipv4/vs/expire_quiescent_template"
@@ -69,79 +71,35 @@ def run_here(timeout_s: float) -> Run:
     return run
 
 
-@dataclass(frozen=True)
-class LvsServer:
-    """One real server of the service."""
+@dataclass(frozen=True, kw_only=True)
+class LvsServer(Server):
+    """One real server of the service. `in_flight` are established connections, `requests` the scheduled ones."""
 
-    name: str
     address: str
     """`10.0.0.11:80` or `[fd00::11]:80`, as ipvsadm has it."""
-    weight: int
-    in_flight: int
-    """Established connections."""
-    inactive: int
+    status: str = "no check"
+    inactive: int = 0
     """Connections that are closed and not yet forgotten."""
-    scheduled: int
-    """Connections that it was given so far."""
     upper: int = 0
     """Threshold of connections; 0: none."""
     lower: int = 0
-    status: str = "no check"
-    available: bool = True
-    configured: int = 0
-    """The weight in keepalived's configuration; 0 where nobody but the kernel knows any."""
 
 
-@dataclass(frozen=True)
-class LvsSnapshot:
-    """One look at the service."""
+@dataclass(frozen=True, kw_only=True)
+class LvsSnapshot(Snapshot):
+    """One look at the service. IPVS sees no queues, no response times and no errors.
 
-    balance: str
-    """The scheduler."""
+    `connections` were scheduled by the service so far; `pid` is keepalived's, 0 where no process owns the table.
+    """
+
+    servers: tuple[LvsServer, ...]
     flags: frozenset[str]
     persistent_s: int | None
-    connections: int
-    """Scheduled by the service so far: falls when it was made anew."""
-    servers: tuple[LvsServer, ...]
-    pid: int = 0
-    """keepalived's; 0 where no process owns the table."""
-
-    def as_snapshot(self) -> Snapshot:
-        """As the engine takes it. IPVS sees no queues, no response times and no errors."""
-        servers = tuple(
-            Server(
-                name=server.name,
-                status=server.status,
-                available=server.available,
-                backup=False,
-                weight=server.weight,
-                configured=server.configured,
-                in_flight=server.in_flight,
-                queued=0,
-                requests=server.scheduled,
-                rt_mean_ms=None,
-                errors=0,
-                agent_check=False,
-                srv_record=False,
-                cookie="",
-            )
-            for server in self.servers
-        )
-        return Snapshot(
-            pid=self.pid,
-            uptime_s=0,
-            connections=self.connections,
-            version="",
-            stopping=False,
-            balance=self.balance,
-            cookie="",
-            servers=servers,
-            most_weight=HIGHEST_WEIGHT,
-            counts="connections",
-        )
+    most_weight: int = HIGHEST_WEIGHT
+    counts: Literal["requests", "connections"] = "connections"
 
 
-class Lvs:
+class Lvs(Balancer):
     """A virtual service of the kernel's table, named as for ipvsadm: `-t 10.0.0.1:80`. Needs CAP_NET_ADMIN."""
 
     highest_weight = HIGHEST_WEIGHT
@@ -155,11 +113,7 @@ class Lvs:
         self.where = f"IPVS service `{self.service}`"
         self._run = run
 
-    def read(self) -> Snapshot:
-        """`look`, as the engine takes it."""
-        return self.look().as_snapshot()
-
-    def look(self) -> LvsSnapshot:
+    def read(self) -> LvsSnapshot:
         """Scheduler and servers. Three commands, so a server that comes or goes meanwhile is left out.
 
         Raises BalancerUnreachable when ipvsadm can't be run, BalancerError when there is no such service.
@@ -178,7 +132,7 @@ class Lvs:
                 weight=destination.weight,
                 in_flight=limits[destination.address].active,
                 inactive=limits[destination.address].inactive,
-                scheduled=counts[destination.address],
+                requests=counts[destination.address],
                 upper=limits[destination.address].upper,
                 lower=limits[destination.address].lower,
             )
@@ -186,10 +140,19 @@ class Lvs:
             if destination.address in limits and destination.address in counts
         ]
         servers.sort(key=lambda server: server.name)
-        return LvsSnapshot(entry.scheduler, entry.flags, entry.persistent_s, taken, tuple(servers))
+        row = SCHEDULERS.get(entry.scheduler)
+        return LvsSnapshot(
+            balance=entry.scheduler,
+            weights_mean=None if row is None else row.weights_mean,
+            serves_in_runs=row is not None and row.serves_in_runs,
+            flags=entry.flags,
+            persistent_s=entry.persistent_s,
+            connections=taken,
+            servers=tuple(servers),
+        )
 
     def rates(self) -> dict[str, int]:
-        """New connections per second by server, the kernel's own moving average. Raises as `look`."""
+        """New connections per second by server, the kernel's own moving average. Raises as `read`."""
         try:
             found = parse_rates(self._ipvsadm("-Ln", "--rate", "--exact"), self.service)
         except TableError as error:

@@ -4,10 +4,8 @@ tests/lbengine/test_ipvs_traffic.py; docs/reference/balancing-lvs.md has the spl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Heeds = Literal["connections", "in flight", "keys", "nothing"]
-"""What a server's weight is a share of: new connections; connections held at a time; the hash table's keys."""
+from slackwater.messages import WeightsMean
 
 SH_BUCKETS = 256
 """Size of `sh`'s table (IP_VS_SH_TAB_SIZE)."""
@@ -17,7 +15,8 @@ SH_BUCKETS = 256
 class Scheduler:
     """One scheduler. `refused`: why it cannot be driven, in words; empty where it can."""
 
-    heeds: Heeds
+    weights_mean: WeightsMean
+    """share: of new connections. concurrency: of the connections held at a time. keys: of the hash table's keys."""
     refused: str = ""
     fallback: str = ""
     """The flag without which a server of weight 0 still owns keys, whose connections are then refused."""
@@ -25,22 +24,24 @@ class Scheduler:
     """The flag that makes the client's port part of the key."""
     most_weights: int | None = None
     """The weights' sum may not exceed this."""
+    serves_in_runs: bool = False
+    """A lowered server gets nothing for a while, then its full share, the longer the larger the weights are."""
 
 
 SCHEDULERS = {
-    "wrr": Scheduler("connections"),
-    "wlc": Scheduler("in flight"),
-    "sed": Scheduler("in flight"),
-    "nq": Scheduler("in flight"),
+    "wrr": Scheduler("share", serves_in_runs=True),
+    "wlc": Scheduler("concurrency"),
+    "sed": Scheduler("concurrency"),
+    "nq": Scheduler("concurrency"),
     "sh": Scheduler("keys", fallback="sh-fallback", port_flag="sh-port", most_weights=SH_BUCKETS),
     "mh": Scheduler("keys", fallback="mh-fallback", port_flag="mh-port"),
-    "rr": Scheduler("nothing", "it ignores every weight but 0; use `wrr`"),
-    "lc": Scheduler("nothing", "it ignores every weight but 0; use `wlc`"),
-    "dh": Scheduler("nothing", "it chooses by the virtual address and ignores weights; use `mh` or `wrr`"),
-    "fo": Scheduler("nothing", "it sends everything to the highest weight, so a small change moves all; use `wrr`"),
-    "ovf": Scheduler("nothing", "its weights are limits of connections, the rest of which it refuses; use `wlc`"),
-    "lblc": Scheduler("nothing", "it keeps each virtual address on one server, whatever the weights; use `wlc`"),
-    "lblcr": Scheduler("nothing", "it keeps each virtual address on one server, whatever the weights; use `wlc`"),
+    "rr": Scheduler("none", "it ignores every weight but 0; use `wrr`"),
+    "lc": Scheduler("none", "it ignores every weight but 0; use `wlc`"),
+    "dh": Scheduler("none", "it chooses by the virtual address and ignores weights; use `mh` or `wrr`"),
+    "fo": Scheduler("none", "it sends everything to the highest weight, so a small change moves all; use `wrr`"),
+    "ovf": Scheduler("none", "its weights are limits of connections, the rest of which it refuses; use `wlc`"),
+    "lblc": Scheduler("none", "it keeps each virtual address on one server, whatever the weights; use `wlc`"),
+    "lblcr": Scheduler("none", "it keeps each virtual address on one server, whatever the weights; use `wlc`"),
 }
 
 
@@ -69,9 +70,9 @@ def warnings(scheduler: str, flags: frozenset[str], persistent_s: int | None, qu
     """What limits how much weights move."""
     row = SCHEDULERS[scheduler]
     found = []
-    if row.heeds == "keys":
+    if row.weights_mean == "keys":
         moved = "sh moves keys between all servers when a weight changes" if scheduler == "sh" else ""
-        key = "connections" if row.port_flag in flags else f"clients (without `{row.port_flag}`)"
+        key = "share" if row.port_flag in flags else f"clients (without `{row.port_flag}`)"
         found.append(
             f"with scheduler `{scheduler}`, weights move a share of the {key}"
             + (f"; {moved}, `mh` only to or from the changed one" if moved else "")

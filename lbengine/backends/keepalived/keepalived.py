@@ -1,4 +1,4 @@
-"""One door to IPVS where keepalived owns the table: weights go through files that keepalived watches.
+"""IPVS where keepalived owns the table: weights go through files that keepalived watches.
 
 A real server's FILE_CHECK adds the number in its track_file to the configured weight. keepalived keeps that over
 reloads and restarts, and while the server is down; a weight set past it (ipvsadm) would be overwritten by its next
@@ -26,7 +26,7 @@ from lbengine.backends.keepalived.conf import (
     gather,
     virtual_servers,
 )
-from lbengine.backends.snapshot import BalancerError, BalancerUnreachable, Snapshot
+from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
 
 PID_FILES = ("/run/keepalived.pid", "/run/keepalived/keepalived.pid")
 DEFAULT_CONFIGURATION = "/etc/keepalived/keepalived.conf"
@@ -124,7 +124,7 @@ def _find(service: Service, texts: Mapping[str, str]) -> VirtualServer | None:
     return next((one for one in found if service in one.services), None)
 
 
-class Keepalived:
+class Keepalived(Balancer):
     """A virtual service that keepalived owns. Reads IPVS with ipvsadm, writes keepalived's track files."""
 
     highest_weight = HIGHEST_WEIGHT
@@ -149,15 +149,11 @@ class Keepalived:
         self._texts: dict[str, str] = {}
         self._known: VirtualServer | None = None
 
-    def read(self) -> Snapshot:
-        """`look`, as the engine takes it."""
-        return self.look().as_snapshot()
-
-    def look(self) -> LvsSnapshot:
+    def read(self) -> LvsSnapshot:
         """The configured servers as IPVS has them; one that keepalived took out shows DOWN with the weight that it will
         come back with. Raises BalancerUnreachable while keepalived doesn't run."""
         running, known = self.configuration()
-        seen = self.lvs.look()
+        seen = self.lvs.read()
         in_table = {server.address: server for server in seen.servers}
         servers = tuple(
             sorted((self._server(real, in_table.get(real.address)) for real in known.servers), key=lambda one: one.name)
@@ -211,7 +207,7 @@ class Keepalived:
         return running, self._known
 
     def _not_yet(self, weights: Mapping[str, int]) -> list[str]:
-        shown = {server.name: server for server in self.look().servers}
+        shown = {server.name: server for server in self.read().servers}
         return [
             f"{name} shows {shown[name].weight} instead of {weight}" if name in shown else f"{name} is gone"
             for name, weight in weights.items()
@@ -222,7 +218,7 @@ class Keepalived:
         if seen is not None and (seen.weight > 0 or self._asked(real) == 0):
             return replace(seen, status="UP", configured=real.weight)
         # Taken out, or left in with weight 0 (`inhibit_on_failure`) although its file asks for more.
-        down = LvsServer(server_name(real.address), real.address, 0, 0, 0, 0) if seen is None else seen
+        down = LvsServer(name=server_name(real.address), address=real.address, weight=0) if seen is None else seen
         return replace(down, status="DOWN", available=False, weight=self._asked(real), configured=real.weight)
 
     def _asked(self, real: RealServer) -> int:

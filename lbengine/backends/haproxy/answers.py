@@ -1,6 +1,6 @@
-"""What a balancer shows: its servers at one moment, and how HAProxy's answers are read into that.
+"""HAProxy's answers to `show info`, `show stat` and `show servers state`, as values.
 
-`show info`, `show stat`, `show servers state`: HAProxy Management Guide, sections 9.1 and 9.3.
+HAProxy Management Guide, sections 9.1 and 9.3.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+
+from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
 
 MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20
 DRAINED = 0x08 | 0x10
@@ -18,82 +19,6 @@ bit 0x40 (`SRV_ADMF_HMAINT`) is no maintenance: its name is from the socket or f
 STARTING, RUNNING = 1, 2
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
-
-
-class BalancerError(Exception):
-    """A balancer cannot be used or refused something; the text says which one, what, and what was expected."""
-
-
-class BalancerUnreachable(BalancerError):
-    """Nobody answers, or not to the end: the balancer is away, restarting or stuck. Worth trying again."""
-
-
-@dataclass(frozen=True)
-class Server:
-    """One server of the pool as the balancer shows it; the names in brackets are HAProxy's."""
-
-    name: str
-    status: str
-    """HAProxy's word: `UP`, `no check`, `DOWN`, `MAINT`, `DRAIN`, ..."""
-    available: bool
-    """It takes requests if its weight is above 0: running, and neither in maintenance nor drained by an operator."""
-    backup: bool
-    weight: int
-    """The user weight now (srv_uweight)."""
-    configured: int
-    """The weight of the configuration file (srv_iweight)."""
-    in_flight: int
-    queued: int
-    requests: int
-    """Since the balancer started; see `Snapshot.counts`."""
-    rt_mean_ms: float | None
-    """Mean of the last 1024 responses; absent before the first."""
-    errors: int
-    """Failed connections, failed responses and responses of status 500 and above, since HAProxy started."""
-    agent_check: bool
-    srv_record: bool
-    cookie: str
-    maxconn: int | None = None
-    """Most requests that it gets at a time; None: no limit."""
-    queue_mean_ms: float | None = None
-    """Mean time in its queue over the last 1024 requests; absent before the first."""
-    slow_start: bool = False
-    """It came back from a failed check, and the balancer's own slowstart holds its weight down."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What one connection told about the process and the backend."""
-
-    pid: int
-    uptime_s: int
-    connections: int
-    """Accepted since the process started, ours included."""
-    version: str
-    stopping: bool
-    balance: str
-    """The algorithm; HAProxy 2.6 to 3.2 call `random` "unknown"."""
-    cookie: str
-    servers: tuple[Server, ...]
-    most_weight: int = 256
-    """The highest weight that this balancer takes."""
-    counts: Literal["requests", "connections"] = "requests"
-    """What `Server.requests` counts and `in_flight` holds. A connection may carry many requests, so connections say
-    nothing of the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
-    generation: int = 0
-    """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
-    absent: tuple[str, ...] = ()
-    """In words, each part of the balancer that could not be asked: what it shows when it is back may be our doing."""
-    returned: bool = False
-    """A part that could not be asked answers again, with what it had then."""
-    trouble: tuple[str, ...] = ()
-    """In words, what else is wrong with the balancer."""
-
-
-def left_out(snapshot: Snapshot) -> str:
-    """What a way back has not reached, in words."""
-    why = "; ".join(snapshot.absent)
-    return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
 
 
 def facts_of(info: str, where: str) -> dict[str, str]:
@@ -154,8 +79,8 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         uptime_s=int(facts["Uptime_sec"]),
         connections=int(facts.get("CumConns", 0)),
         version=facts.get("Version", ""),
-        stopping=facts.get("Stopping", "0") == "1",
         balance=totals["algo"],
+        weights_mean=weights_mean(totals["algo"]),
         cookie=totals.get("cookie") or "",
         servers=tuple(servers),
     )

@@ -12,8 +12,8 @@ MOST_TRIES = 200
 
 
 def grain(baselines: Sequence[int]) -> int:
-    """The step that all weights should be a multiple of where large weights without a common divisor do harm (IPVS's
-    `wrr` serves in runs then): the largest one that divides all baselines and leaves the largest `FINE` steps."""
+    """The step that all weights should be a multiple of where large weights without a common divisor do harm
+    (`Snapshot.serves_in_runs`): the largest one that divides all baselines and leaves the largest `FINE` steps."""
     common = math.gcd(*baselines)
     most = max(baselines, default=0)
     return next((step for step in range(min(common, most // FINE), 1, -1) if common % step == 0), 1)

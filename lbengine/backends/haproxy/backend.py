@@ -1,0 +1,36 @@
+"""HAProxy as a backend of lbengine."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from lbengine.backends.haproxy.agent_check import AgentCheck
+from lbengine.backends.haproxy.fleet import haproxy_of
+from lbengine.backends.haproxy.preflight import check
+from lbengine.balancer import Backend, Balancer, Target
+from slackwater.config import TCP, PoolSettings
+
+
+def _open(pool: PoolSettings, timeout_s: float) -> Balancer:
+    haproxy = haproxy_of(pool.backend, pool.all_sockets, timeout_s)
+    return haproxy if pool.weight_delivery == "socket" else AgentCheck(haproxy)
+
+
+def _targets(pool: PoolSettings) -> list[Target]:
+    return [_target(path, pool.backend) for path in pool.all_sockets]
+
+
+def _target(path: str, backend: str) -> Target:
+    """A backend behind one admin socket. A path is of this host: nobody else can reach it."""
+    is_remote = path.startswith(TCP)
+    real = path if is_remote else os.path.realpath(path)
+    return Target(
+        place=f"backend `{backend}` behind {path}",
+        lock=f"slackwater/{real}/{backend}",
+        lease=(backend, path if is_remote else f"{socket.gethostname()}:{real}"),
+        is_remote=is_remote,
+    )
+
+
+HAPROXY = Backend(open=_open, check=check, targets=_targets)

@@ -1,0 +1,26 @@
+"""IPVS that was set up with ipvsadm, as a backend of lbengine."""
+
+from __future__ import annotations
+
+import socket
+
+from lbengine.backends.ipvs.ipvs import Lvs, run_here
+from lbengine.backends.ipvs.preflight import check
+from lbengine.balancer import Backend, Target
+from slackwater.config import LbengineSettings, PoolSettings
+
+
+def _open(pool: PoolSettings, timeout_s: float) -> Lvs:
+    return Lvs(pool.service, run_here(timeout_s))
+
+
+def _check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+    return check(_open(pool, settings.socket_timeout_s), pool)
+
+
+def targets(pool: PoolSettings) -> list[Target]:
+    """A service of this host's table: nobody else can reach it, and whoever drives it is the only one."""
+    return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, socket.gethostname()))]
+
+
+IPVS = Backend(open=_open, check=_check, targets=targets)

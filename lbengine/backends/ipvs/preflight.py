@@ -1,0 +1,43 @@
+"""What must be right with a service of IPVS before it is driven."""
+
+from __future__ import annotations
+
+from lbengine.backends.ipvs import schedulers
+from lbengine.backends.ipvs.ipvs import Lvs, LvsSnapshot
+from lbengine.balancer import BalancerError
+from lbengine.laws.rounding import grain
+from lbengine.preflight import check_servers, names
+from slackwater.config import PoolSettings
+
+SHORT_RUNS = 40
+"""Above so many steps `wrr` serves a lowered server in long runs: nothing, then its full share."""
+
+
+def check(lvs: Lvs, pool: PoolSettings) -> list[str]:
+    """Looks at a service; returns warnings. Raises BalancerError. Changes nothing: who may read the kernel's table may
+    write it."""
+    return check_service(lvs, lvs.read(), pool, lvs.where)
+
+
+def check_service(lvs: Lvs, snapshot: LvsSnapshot, pool: PoolSettings, where: str) -> list[str]:
+    """The part of `check` that holds for whoever owns the service. `where` stands in front of the messages."""
+    servers = snapshot.servers
+    common = check_servers(snapshot, pool, where)
+    for server in servers:
+        if server.weight > lvs.highest_weight:
+            raise BalancerError(
+                f"{where}: {server.name} has weight {server.weight}; expected at most {lvs.highest_weight}"
+            )
+    if problem := schedulers.refusal(snapshot.balance, snapshot.flags, sum(server.weight for server in servers)):
+        raise BalancerError(f"{where}: {problem}")
+    found = schedulers.warnings(snapshot.balance, snapshot.flags, snapshot.persistent_s, lvs.expires_quiescent())
+    if limited := names(server for server in servers if server.upper):
+        found.append(f"{limited} get no connections beyond their upper threshold, whatever their weight")
+    step = grain([server.weight for server in servers])
+    large = [f"{one.name} ({one.weight})" for one in servers if one.weight // step > SHORT_RUNS]
+    if snapshot.serves_in_runs and large:
+        found.append(
+            f"`{snapshot.balance}` takes turns in runs as long as the weights are large: a lowered server gets nothing,"
+            f" then its full share; give 20 or so instead of {', '.join(large)}"
+        )
+    return [f"{where}: {text}" for text in found] + common

@@ -1,0 +1,48 @@
+"""What must be right with a pool's servers before it is driven, whichever the balancer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lbengine.balancer import BalancerError, Server, Snapshot
+from slackwater.config import PoolSettings
+from slackwater.messages import is_name
+
+FINE_BASELINE = 20
+"""Below this weight a step of 5% cannot be made."""
+
+
+def check_servers(snapshot: Snapshot, pool: PoolSettings, where: str) -> list[str]:
+    """Looks at names, numbers and weights of the servers; returns warnings. Raises BalancerError."""
+    active = [server for server in snapshot.servers if not server.backup]
+    if len(active) < 2:
+        raise BalancerError(
+            f"{where} has {len(active)} server{'' if len(active) == 1 else 's'} that take requests side by side;"
+            " expected at least 2, or there is nowhere to move load to"
+        )
+    for server in snapshot.servers:
+        if not is_name(server.name):
+            raise BalancerError(
+                f"{where}: server {server.name!r} has no safe name; expected letters, digits and `_-:`, with single"
+                " dots between"
+            )
+    for name in pool.servers:
+        if name not in {server.name for server in snapshot.servers}:
+            known = ", ".join(server.name for server in snapshot.servers)
+            raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
+    warnings = []
+    if coarse := names(server for server in active if 0 < server.weight < FINE_BASELINE):
+        warnings.append(
+            f"{where}: the weights of {coarse} are too small for fine steps, so a slow server is given all of its"
+            f" weight or hardly any; give servers {FINE_BASELINE} or more, as much as their sizes call for"
+        )
+    if away := ", ".join(f"{server.name} ({server.status})" for server in active if not server.available):
+        warnings.append(f"{where}: {away} left alone as long as it takes no requests")
+    if nothing := names(server for server in active if server.available and server.weight == 0):
+        warnings.append(f"{where}: {nothing} has weight 0 and is left alone until it is given one")
+    return warnings
+
+
+def names(servers: Iterable[Server]) -> str:
+    """The servers' names for a message."""
+    return ", ".join(server.name for server in servers)

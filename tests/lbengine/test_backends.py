@@ -1,0 +1,64 @@
+"""A new balancer is one folder and one line: nothing else in lbengine knows which balancers there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lbengine.backends.table import BACKENDS
+from slackwater.config import BALANCERS
+from tests.support.paths import ROOT
+
+NAMES = re.compile(r"haproxy|ipvs|lvs|keepalived", re.IGNORECASE)
+ELSEWHERE = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "lbengine").rglob("*.py")
+    if "backends" not in path.parts or path.name == "balancer.py"
+)
+
+
+def mentions(source: str) -> Iterator[str]:
+    """Names, imports and strings of a module that name a balancer; its comments and docstrings are for people."""
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    strings = {
+        id(node.value)
+        for parent in ast.walk(tree)
+        if isinstance(parent, documented)
+        for node in parent.body
+        if isinstance(node, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        found = ""
+        if isinstance(node, ast.Name):
+            found = node.id
+        elif isinstance(node, ast.Attribute):
+            found = node.attr
+        elif isinstance(node, ast.ImportFrom):
+            found = f"{node.module} {' '.join(alias.name for alias in node.names)}"
+        elif isinstance(node, ast.Import):
+            found = " ".join(alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in strings:
+            found = node.value
+        if NAMES.search(found):
+            yield f"line {getattr(node, 'lineno', 0)}: {found}"
+
+
+@pytest.mark.parametrize("module", ELSEWHERE)
+def test_nothing_outside_the_backends_names_a_balancer(module: str) -> None:
+    assert list(mentions((ROOT / module).read_text())) == []
+
+
+def test_the_search_sees_every_mention() -> None:
+    source = (
+        '"""About HAProxy."""\nimport lbengine.backends.ipvs\nfrom lbengine.backends.haproxy import fleet\n'
+        'if pool.balancer == "lvs" or keepalived.where:\n    snapshot.haproxy = 1\n'
+    )
+    assert len(list(mentions(source))) == 5
+
+
+def test_every_balancer_of_the_settings_has_a_backend() -> None:
+    assert BACKENDS.keys() == BALANCERS.keys()
