@@ -70,8 +70,8 @@ def servers(
     errors: Mapping[str, float] | None = None,
 ) -> list[ServerState]:
     """The pool's servers after a cycle. `weights` are those set in it, where they are not the ones in `snapshot`;
-    `rates` in requests and `errors` in failures per second; `rt_mean_ms` as the nodes measured it, else the balancer's is
-    shown."""
+    `rates` in requests and `errors` in failures per second; `rt_mean_ms` as the nodes measured it, else the
+    balancer's is shown."""
     total_rps = sum(rates.values()) if rates else 0.0
     states = []
     for server in snapshot.servers:

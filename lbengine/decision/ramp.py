@@ -1,8 +1,8 @@
 """The ramp: a weight goes down at once and comes back in doubling steps, after a trickle; small changes are not sent.
 
 Doubling, since each step has shown that the server carries half of the next one: a neighbour that is still there is met
-with few requests, and the whole way is shorter than an even one of the same harm. A balancer's own slow start acts after
-failed health checks only, so the way back is walked here.
+with few requests, and the whole way is shorter than an even one of the same harm. A balancer's own slow start acts
+after failed health checks only, so the way back is walked here.
 """
 
 from __future__ import annotations
