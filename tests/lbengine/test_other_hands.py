@@ -79,16 +79,16 @@ def test_a_backup_server_is_left_alone_and_counts_for_nothing(tmp_path: Path) ->
             assert site.weights()["host1"] == 100, "a backup does not stand in for the last server"
 
 
-def test_a_server_in_slowstart_is_told_of_and_its_weight_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_server_in_slowstart_is_described_and_its_weight_stays_as_it_is(tmp_path: Path) -> None:
     with web_servers(2) as ports:
         lines = servers_of(ports, "weight 100 check inter 200ms fall 1 rise 1 slowstart 600s")
         with site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path) as site:
             until(lambda: {one.status for one in site.servers().values()} == {"UP"}, "checks have passed")
-            assert "slowstart" not in site.cycle()
+            assert "slow start" not in site.cycle()
             site.running.say("set server web/host1 health down")
             until(lambda: site.servers()["host1"].slow_start, "host1 is back from a failed check")
             told = site.cycle()
-            assert "host1 is in HAProxy's slowstart" in told
+            assert "host1 is in the balancer's slow start" in told
             assert site.weights() == {"host1": 100, "host2": 100}
             assert "someone else" not in told, "slowstart works beside the weight, not on it"
             assert any("slowstart holds host1 down" in text for text in check(site.pool, SETTINGS))

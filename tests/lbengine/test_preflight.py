@@ -63,7 +63,7 @@ def test_balancers_of_one_pool_must_use_the_same_algorithm() -> None:
         web_servers(2) as ports,
         haproxy(backend(ports)) as one,
         haproxy(backend(ports, "leastconn", "weight 100 maxconn 9")) as other,
-        pytest.raises(BalancerError, match=r"same algorithm, they have `roundrobin` behind .*`leastconn` behind"),
+        pytest.raises(BalancerError, match=r"same algorithm, these use `roundrobin` behind .*`leastconn` behind"),
     ):
         check(pool(one.socket, sockets=[other.socket]), SETTINGS)
 
