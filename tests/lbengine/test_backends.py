@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from lbengine.backends.table import BACKENDS
-from slackwater.config import BALANCERS
+from slackwater.config.settings import BALANCERS
 from tests.support.paths import ROOT
 
 NAMES = re.compile(r"haproxy|ipvs|lvs|keepalived", re.IGNORECASE)
