@@ -21,8 +21,8 @@ Nodes = dict[str, dict[str, Any]]
 """Node -> its calm baseline as JSON."""
 
 
-class Source(Protocol):
-    """A judge, as far as its baselines are concerned."""
+class BaselineSource(Protocol):
+    """What a checkpoint needs of a judge."""
 
     def baseline_nodes(self) -> list[str]:
         """All nodes that have a baseline, or may have one."""
@@ -31,17 +31,17 @@ class Source(Protocol):
         """The baselines of these nodes, or of all."""
 
 
-class Keeper:
+class BaselineCheckpoint:
     """Encodes the pools' baselines step by step; `step` gives the whole file's content now and then."""
 
-    def __init__(self, judges: Mapping[str, Source], now_s: float) -> None:
+    def __init__(self, judges: Mapping[str, BaselineSource], now_s: float) -> None:
         self._judges = judges
         self._left: list[tuple[str, list[str]]] = []
         self._encoded: dict[str, dict[str, msgspec.Raw]] = {}
         self._began_s = now_s
 
     def step(self, now_s: float, now_unix_s: float) -> bytes | None:
-        """The file's content, when all nodes have had their turn; else None. Call in each tick."""
+        """The file's content once all nodes are encoded, else None. Call in each tick; `now_s` is monotonic seconds."""
         if not self._left and now_s - self._began_s < EVERY_S:
             return None
         if not self._left:
@@ -66,7 +66,7 @@ class Keeper:
 
 
 def save(path: Path, content: bytes) -> None:
-    """Writes what a Keeper gave, atomically. Raises OSError."""
+    """Writes the content of a `BaselineCheckpoint`, atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     draft.write_bytes(content)

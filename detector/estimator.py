@@ -21,6 +21,7 @@ import numpy as np
 
 from detector.features.features import Frame
 from detector.features.signals import INDEX, Bools, Floats, Ints
+from detector.slot_arrays import SlotArrays
 
 TERMS = ("old CPU", "requests (of the calm capacity)", "CPI (over the calm one, minus 1)", "constant")
 START: tuple[float, ...] = (0.0, 1.0, 0.0, 0.0)
@@ -63,54 +64,43 @@ class Estimates:
     """Standard error of `capacity` in requests per second; NaN where it is not this node's own or not known yet."""
 
 
-class Estimator:
+class Estimator(SlotArrays):
     """Regression, calm capacity and severity of every slot."""
+
+    coefficients: Floats
+    """(slots, len(TERMS))."""
+    _covariance: Floats
+    """(slots, len(TERMS), len(TERMS))."""
+    _lowest: Floats
+    _highest: Floats
+    """(slots, len(TERMS)) range of each term that the law is good for."""
+    _old_cpu: Floats
+    calm_capacity: Floats
+    """(slots,) requests per second."""
+    _ticks: Ints
+    _capacity_variance: Floats
+    """Of single calm ticks' capacities about their mean."""
+    _severity: Floats
+    _severity_variance: Floats
+    """Of an episode's single ticks about the severity that follows them."""
 
     def __init__(self, start: Sequence[float] = START) -> None:
         if len(start) != len(TERMS) or not np.isfinite(start).all():
             raise ValueError(f"starting coefficients: expected {len(TERMS)} numbers, got {list(start)}")
-        self.start: Floats = np.array(start, dtype=np.float64)
-        self.coefficients: Floats = np.zeros((0, len(TERMS)))
-        self._covariance: Floats = np.zeros((0, len(TERMS), len(TERMS)))
-        self._lowest: Floats = np.zeros((0, len(TERMS)))
-        self._highest: Floats = np.zeros((0, len(TERMS)))
-        self._old_cpu: Floats = np.full(0, np.nan)
-        self.calm_capacity: Floats = np.full(0, np.nan)
-        self._ticks: Ints = np.zeros(0, dtype=np.int64)
-        self._capacity_variance: Floats = np.zeros(0)
-        """Of single calm ticks' capacities about their mean."""
-        self._severity: Floats = np.zeros(0)
-        self._severity_variance: Floats = np.zeros(0)
-        """Of an episode's single ticks about the severity that follows them."""
+        super().__init__(
+            coefficients=np.array(start, dtype=np.float64),
+            _covariance=START_VARIANCE * np.eye(len(TERMS)),
+            _lowest=LOWEST,
+            _highest=HIGHEST,
+            _old_cpu=np.nan,
+            calm_capacity=np.nan,
+            _ticks=0,
+            _capacity_variance=0.0,
+            _severity=0.0,
+            _severity_variance=0.0,
+        )
         self.history: list[Floats] | None = None
         """Set to a list to keep each tick's terms and CPU, (M, 5) (training)."""
-
-    def resize(self, slots: int) -> None:
-        more = slots - len(self._ticks)
-        if more <= 0:
-            return
-        self.coefficients = np.concatenate([self.coefficients, np.tile(self.start, (more, 1))])
-        self._covariance = np.concatenate(
-            [self._covariance, np.tile(START_VARIANCE * np.eye(len(TERMS)), (more, 1, 1))]
-        )
-        self._lowest = np.concatenate([self._lowest, np.tile(LOWEST, (more, 1))])
-        self._highest = np.concatenate([self._highest, np.tile(HIGHEST, (more, 1))])
-        self._old_cpu = np.concatenate([self._old_cpu, np.full(more, np.nan)])
-        self.calm_capacity = np.concatenate([self.calm_capacity, np.full(more, np.nan)])
-        self._ticks = np.concatenate([self._ticks, np.zeros(more, dtype=np.int64)])
-        self._capacity_variance = np.concatenate([self._capacity_variance, np.zeros(more)])
-        self._severity = np.concatenate([self._severity, np.zeros(more)])
-        self._severity_variance = np.concatenate([self._severity_variance, np.zeros(more)])
-
-    def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
-        self.coefficients[slot] = self.start
-        self._covariance[slot] = START_VARIANCE * np.eye(len(TERMS))
-        self._lowest[slot], self._highest[slot] = LOWEST, HIGHEST
-        self._old_cpu[slot] = self.calm_capacity[slot] = np.nan
-        self._ticks[slot] = 0
-        self._capacity_variance[slot] = 0.0
-        self._severity[slot] = self._severity_variance[slot] = 0.0
 
     def update(self, frame: Frame, calm: Bools, episode: Bools) -> Estimates:
         """Takes a tick in. `calm` (M,) marks rows fit to learn from, `episode` those in an episode."""

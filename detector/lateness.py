@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from detector.features.columns import Floats, Ints
+from detector.slot_arrays import SlotArrays
 
 DRIFT = 1e-3
 """Two machines' clocks go at least this much alike: so fast the shortest way ever seen is forgotten."""
@@ -15,20 +16,17 @@ AT_ITS_OWN_PACE = 3
 suspended, or its clock jumped. What waited for the bus comes in a bunch."""
 
 
-class Timelines:
+class Timelines(SlotArrays):
     """Of the present run of each slot's monitor."""
 
-    def __init__(self) -> None:
-        self._node_s: Floats = np.zeros(0)
-        self._shortest_s: Floats = np.zeros(0)
-        self._last_s: Floats = np.zeros(0)
-        self._period_s: Floats = np.zeros(0)
-        self._paced: Ints = np.zeros(0, dtype=np.int64)
+    _node_s: Floats
+    _shortest_s: Floats
+    _last_s: Floats
+    _period_s: Floats
+    _paced: Ints
 
-    def resize(self, slots: int) -> None:
-        for name in ("_node_s", "_shortest_s", "_last_s", "_period_s", "_paced"):
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros(slots - len(array), dtype=array.dtype)]))
+    def __init__(self) -> None:
+        super().__init__(_node_s=0.0, _shortest_s=0.0, _last_s=0.0, _period_s=0.0, _paced=0)
 
     def start(self, slots: Ints, now_s: float, period_s: Floats) -> None:
         """The first Sample of a run, (M,)."""

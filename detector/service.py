@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from detector import baseline_checkpoint as keeping
+from detector import baseline_checkpoint
 from detector.classify import tree
 from detector.classify.judge import Judge
 from detector.features import sample_decoder
@@ -83,7 +83,7 @@ class Detector:
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()
-        self._keeper = keeping.Keeper(self._judges, time.monotonic())
+        self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
 
     async def run(self) -> None:
         """Until a stop is asked for; the baselines are saved then too."""
@@ -92,9 +92,9 @@ class Detector:
             loop.add_signal_handler(number, self._stop.set)
         self._restore()
         for pool in self._judges:
-            await self._bus.subscribe("sample", self._keep, pool=pool, decode=sample_decoder.decode)
+            await self._bus.subscribe("sample", self._take_sample, pool=pool, decode=sample_decoder.decode)
         for settings in self._settings.pool:
-            await self._bus.subscribe("cycle", partial(self._hear, settings.servers), pool=settings.name)
+            await self._bus.subscribe("cycle", partial(self._take_cycle, settings.servers), pool=settings.name)
         spare_the_collector()
         tick_s = self._settings.detector.tick_s
         while not self._stop.is_set():
@@ -104,26 +104,26 @@ class Detector:
                 await asyncio.wait_for(self._stop.wait(), max(LEAST_PAUSE_S, began_s + tick_s - time.monotonic()))
             except TimeoutError:
                 continue
-        await asyncio.to_thread(self._save, self._keeper.whole(time.time()))
+        await asyncio.to_thread(self._save, self._checkpoint.whole(time.time()))
 
-    def _keep(self, sample: Sample) -> None:
+    def _take_sample(self, sample: Sample) -> None:
         """Keeps a Sample for the next tick."""
         self._arrived[sample.pool].append(row_of(sample))
 
-    def _hear(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
-        self._judges[cycle.pool].hear_balancer(time.monotonic(), response_times_ms(cycle, node_of))
+    def _take_cycle(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
+        self._judges[cycle.pool].report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))
 
     async def _tick(self, now_s: float) -> None:
         for pool, judge in self._judges.items():
             arrived, self._arrived[pool] = self._arrived[pool], []
             for verdict in judge.take(now_s, arrived):
-                self._tell(verdict)
+                self._log_change(verdict)
                 await self._bus.publish(verdict)
-        content = self._keeper.step(now_s, time.time())
+        content = self._checkpoint.step(now_s, time.time())
         if content is not None:
             await asyncio.to_thread(self._save, content)
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _log_change(self, verdict: Verdict) -> None:
         """One log line per change of state."""
         key = (verdict.pool, verdict.node)
         before = self._state.get(key)
@@ -136,7 +136,7 @@ class Detector:
 
     def _restore(self) -> None:
         try:
-            pools = keeping.load(self._path, time.time())
+            pools = baseline_checkpoint.load(self._path, time.time())
         except ValueError as error:
             log.warning("%s: the baselines are learnt anew", error)
             return
@@ -147,6 +147,6 @@ class Detector:
 
     def _save(self, content: bytes) -> None:
         try:
-            keeping.save(self._path, content)
+            baseline_checkpoint.save(self._path, content)
         except OSError as error:
             log.warning("%s: baselines not saved: %s", self._path, error)

@@ -8,13 +8,13 @@ The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypothe
 takes `LOUD_WEIGHT` times that back, and the episode ends when the sum reaches the dwell. So glitches in a fifth of the
 ticks delay the end a little, and a neighbour that shows in half of them holds the episode.
 
-A server without requests is judged by the few signals that mean something then. Only requests are an honest test: it is
-held for at most `TRIAL_AFTER_S`, and once its episode has ended, no tick without an answered request begins another.
+A server without requests is judged by the few signals that mean something then. Only requests can prove it calm: its
+episode lasts at most `NO_REQUESTS_TIMEOUT_S`, and after its end no tick without an answered request begins another.
 
 When episodes follow each other closely, the wait since the sum last was 0 doubles, up to `MAX_DWELL_S`. The sum itself
 does not grow beyond the dwell, so that what it takes to call a longer calm broken stays the same.
 
-All nodes of a pool are stepped in one pass over arrays; `Steps.said` puts a single node's step in words.
+All nodes of a pool are stepped in one pass over arrays; `Steps.describe` puts a single node's step in words.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import get_args
 import numpy as np
 
 from detector.features.columns import Bools, Floats, Ints
+from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
 
 OF = 3
@@ -33,7 +34,7 @@ NEEDED = 2
 WEAK_OF = 4
 WEAK_NEEDED = 3
 WEAK, STRONG, ENOUGH = range(3)
-"""How clearly a tick says its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
+"""How clearly a tick shows its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
 MAX_DWELL_S = 8.0
@@ -41,19 +42,19 @@ LOUD_WEIGHT = 2.0
 """Log-likelihood of a loud tick over that of a quiet one where calm shows in a fifth of the ticks and a neighbour in
 half of them: ln(0.5 / 0.2) / ln(0.8 / 0.5). On drained servers of the lab it was a tenth and seven tenths."""
 MOST_COVERED_S = 1.2
-"""No tick speaks for more time than this, however long none came before it."""
+"""No tick counts for more time than this, however long none came before it."""
 WAITS_FROM_S = 0.6
 """Three ticks: a neighbour that is there shows more often, so that what it shows does not come and go."""
 ROUNDING_S = 1e-6
 """Of sums of periods."""
-TRIAL_AFTER_S = 55.0
+NO_REQUESTS_TIMEOUT_S = 55.0
 """So long without requests in an episode, and it ends: with the ramp's first step they are back within a minute."""
 
 STATES: tuple[State, ...] = get_args(State)
 CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
 _NONE = -1
-_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TRIAL = range(7)
+_QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TIMED_OUT = range(7)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Steps:
     _of: Floats
 
     @property
-    def silent(self) -> Bools:
-        """(M,) has nothing to say: calm without history."""
+    def uneventful(self) -> Bools:
+        """(M,) calm without history: there is nothing to describe."""
         return np.asarray(self._what == _QUIET)
 
     @property
@@ -83,8 +84,8 @@ class Steps:
         """(M,) this tick is evidence for the state that the node is in."""
         return np.asarray((self._what == _BEGAN) | (self._what == _GOES_ON))
 
-    def said(self, row: int, residual: Callable[[int], str] = lambda _: "") -> str:
-        """The state machine's say in words; empty in a calm without history. `residual` tells what still shows."""
+    def describe(self, row: int, residual: Callable[[int], str] = lambda _: "") -> str:
+        """The state machine's reason in words, empty if uneventful. `residual` describes a row's residual signals."""
         what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])
         if what == _BEGAN:
             return f"{seconds:.0f} of the last {of:.0f} ticks"
@@ -94,119 +95,115 @@ class Steps:
             return f"held: {residual(row)}"
         if what == _WAITS:
             return f"held: looks calm for {seconds:.1f} of {of:.1f} s"
-        if what == _TRIAL:
+        if what == _TIMED_OUT:
             return f"episode {self.episode[row]} ended: {seconds:.0f} s without requests, and only requests can tell"
         return f"episode {self.episode[row]} ended: calm for {seconds:.1f} s" if what == _ENDED else ""
 
 
-class StateMachines:
-    """Every slot's state. `now_s` is monotonic; `label_unix_s` is the wall time that goes into `since`."""
+class StateMachines(SlotArrays):
+    """Every slot's state. `now_s` is monotonic seconds; `label_unix_s` is the wall time that goes into `since`."""
+
+    state: Ints
+    since_s: Floats
+    since_unix_s: Floats
+    episode: Ints
+    _wait_s: Floats
+    """The dwell, doubled with each episode that follows another closely."""
+    _last: Ints
+    """(slots, WEAK_OF) what the last ticks looked like, the newest last."""
+    _strength: Ints
+    """(slots, WEAK_OF) how clearly they did."""
+    _ended_s: Floats
+    _calm_s: Floats
+    """The test's sum."""
+    _broken_s: Floats
+    """When it last was 0."""
+    _heard_s: Floats
+    """When its last tick came."""
+    _requests_s: Floats
+    """When a tick last had requests."""
+    _awaits_requests: Bools
+    """Its last episode ended without requests, and none came since."""
 
     def __init__(self, calm_dwell_s: float) -> None:
         self.calm_dwell_s = calm_dwell_s
-        self.state: Ints = np.zeros(0, dtype=np.int64)
-        self.since_s: Floats = np.zeros(0)
-        self.since_unix_s: Floats = np.zeros(0)
-        self.episode: Ints = np.zeros(0, dtype=np.int64)
-        self._wait_s: Floats = np.zeros(0)
-        """The dwell, doubled with each episode that follows another closely."""
-        self._last: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
-        self._strength: Ints = np.zeros((0, WEAK_OF), dtype=np.int64)
-        self._ended_s: Floats = np.zeros(0)
-        self._calm_s: Floats = np.zeros(0)
-        """The test's sum."""
-        self._broken_s: Floats = np.zeros(0)
-        """When it last was 0."""
-        self._heard_s: Floats = np.zeros(0)
-        """When its last tick came."""
-        self._requests_s: Floats = np.zeros(0)
-        """When a tick last had requests."""
-        self._on_trial: Bools = np.zeros(0, dtype=bool)
-        """Its last episode ended without requests, and none came since."""
+        super().__init__(
+            state=CALM,
+            since_s=0.0,
+            since_unix_s=0.0,
+            episode=0,
+            _wait_s=float(calm_dwell_s),
+            _last=np.full(WEAK_OF, _NONE),
+            _strength=np.full(WEAK_OF, WEAK),
+            _ended_s=np.nan,
+            _calm_s=0.0,
+            _broken_s=0.0,
+            _heard_s=0.0,
+            _requests_s=0.0,
+            _awaits_requests=False,
+        )
 
-    def resize(self, slots: int) -> None:
-        more = slots - len(self.state)
-        if more <= 0:
-            return
-        for name in (
-            "state",
-            "since_s",
-            "since_unix_s",
-            "episode",
-            "_wait_s",
-            "_last",
-            "_strength",
-            "_ended_s",
-            "_calm_s",
-            "_broken_s",
-            "_heard_s",
-            "_requests_s",
-            "_on_trial",
-        ):
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
-
-    def welcome(self, slot: int, now_s: float, label_unix_s: float) -> None:
-        """A new node in a slot: calm, without history."""
-        self.state[slot], self.episode[slot], self._wait_s[slot] = CALM, 0, self.calm_dwell_s
-        self._ended_s[slot] = np.nan
-        self._heard_s[slot] = self._requests_s[slot] = now_s
-        self._on_trial[slot] = False
-        self._clear(np.array([slot]), now_s, np.array([label_unix_s]))
+    def add_node(self, slot: int, now_s: float, label_unix_s: float) -> None:
+        """Puts a new node into a slot: calm, without history."""
+        self.forget(slot)
+        self.since_s[slot], self.since_unix_s[slot] = now_s, label_unix_s
+        self._broken_s[slot] = self._heard_s[slot] = self._requests_s[slot] = now_s
 
     def step(
         self,
         slots: Ints,
         now_s: float,
         label_unix_s: Floats,
-        seen: Ints,
+        classification: Ints,
         *,
         strength: Ints | None = None,
-        wary: Bools,
-        thin: Bools,
+        no_own_baseline: Bools,
+        low_traffic: Bools,
         residual: Bools,
         answered: Bools | None = None,
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
-        `seen` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`, `STRONG`,
-        `ENOUGH`; without it all are strong). `thin` says that the server has hardly any requests: `residual`, what
-        shows of a neighbour even so, then decides whether the tick is loud. `answered` says that a request was
-        answered in this tick all the same. `wary` asks for 3 of 3 ticks: a node without a baseline of its own may just
-        be starting.
+        `classification` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`,
+        `STRONG`, `ENOUGH`; without it all are strong). `low_traffic`: the server has hardly any requests, so
+        `residual`, the signs of a neighbour that show without requests too, decides whether the tick is loud.
+        `answered`: a request was answered in this tick all the same. `no_own_baseline` requires 3 of 3 ticks: such a
+        node may just be starting.
         """
         back = self.state[slots] == UNKNOWN
         self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
         state = self.state[slots]
-        self._requests_s[slots[~thin]] = now_s
-        self._on_trial[slots[~thin]] = False
-        untested = thin if answered is None else thin & ~answered
-        seen = np.where(self._on_trial[slots] & untested, CALM, seen)
-        last = np.concatenate([self._last[slots][:, 1:], seen[:, None]], axis=1)
+        self._requests_s[slots[~low_traffic]] = now_s
+        self._awaits_requests[slots[~low_traffic]] = False
+        untested = low_traffic if answered is None else low_traffic & ~answered
+        classification = np.where(self._awaits_requests[slots] & untested, CALM, classification)
+        last = np.concatenate([self._last[slots][:, 1:], classification[:, None]], axis=1)
         self._last[slots] = last
         strength = np.full(len(slots), STRONG) if strength is None else strength
         strengths = np.concatenate([self._strength[slots][:, 1:], strength[:, None]], axis=1)
         self._strength[slots] = strengths
-        same = last == seen[:, None]
-        soon = same[:, -OF:].sum(axis=1)
+        same = last == classification[:, None]
+        recent = same[:, -OF:].sum(axis=1)
         clear = (same & (strengths >= STRONG))[:, -OF:].any(axis=1)
-        # Said by the shorter look back where that is enough.
-        by_few = (soon >= NEEDED) & clear
-        alike = np.where(by_few | wary, soon, same.sum(axis=1))
-        ticks = np.minimum((last != _NONE).sum(axis=1), np.where(by_few | wary, OF, WEAK_OF))
-        enough = np.where(wary, soon >= OF, by_few | (alike >= WEAK_NEEDED) | (strength >= ENOUGH))
-        begins = (seen != CALM) & (seen != state) & enough
+        # The shorter window decides where it is enough.
+        by_short_window = (recent >= NEEDED) & clear
+        short = by_short_window | no_own_baseline
+        alike = np.where(short, recent, same.sum(axis=1))
+        ticks = np.minimum((last != _NONE).sum(axis=1), np.where(short, OF, WEAK_OF))
+        by_any_window = by_short_window | (alike >= WEAK_NEEDED) | (strength >= ENOUGH)
+        enough = np.where(no_own_baseline, recent >= OF, by_any_window)
+        begins = (classification != CALM) & (classification != state) & enough
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
         if begins.any():
-            self._begin(slots[begins], seen[begins], now_s, label_unix_s[begins])
+            self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
             what[begins], seconds[begins], of[begins] = _BEGAN, alike[begins], ticks[begins]
         going = ~begins & (state != CALM)
         began = begins.copy()
         if going.any():
-            thin = thin & (state == INTERFERENCE)
-            loud = going & np.where(thin, residual, seen != CALM)
+            drained = low_traffic & (state == INTERFERENCE)
+            loud = going & np.where(drained, residual, classification != CALM)
             covered_s = np.minimum(now_s - self._heard_s[slots], MOST_COVERED_S)
             sums = self._calm_s[slots] + np.where(loud, -LOUD_WEIGHT, 1.0) * covered_s
             self._calm_s[slots[going]] = np.clip(sums, 0.0, self.calm_dwell_s)[going]
@@ -215,16 +212,16 @@ class StateMachines:
             wait_s = np.where(state == INTERFERENCE, self._wait_s[slots], self.calm_dwell_s)
             calm_s = np.minimum(now_s - self._broken_s[slots], wait_s - self.calm_dwell_s + self._calm_s[slots])
             without_s = now_s - self._requests_s[slots]
-            trial = going & thin & (without_s >= TRIAL_AFTER_S)
-            ends = trial | (going & ~loud & (calm_s >= wait_s - ROUNDING_S))
+            timed_out = going & drained & (without_s >= NO_REQUESTS_TIMEOUT_S)
+            ends = timed_out | (going & ~loud & (calm_s >= wait_s - ROUNDING_S))
             what[going], seconds[going], of[going] = _WAITS, calm_s[going], wait_s[going]
-            what[loud] = np.where(thin, _HELD, _GOES_ON)[loud]
+            what[loud] = np.where(drained, _HELD, _GOES_ON)[loud]
             seconds[loud] = now_s - self.since_s[slots[loud]]
-            what[ends] = np.where(trial, _TRIAL, _ENDED)[ends]
-            seconds[trial] = without_s[trial]
+            what[ends] = np.where(timed_out, _TIMED_OUT, _ENDED)[ends]
+            seconds[timed_out] = without_s[timed_out]
             began |= ends
             self._ended_s[slots[ends]] = now_s
-            self._on_trial[slots[ends & thin]] = True
+            self._awaits_requests[slots[ends & drained]] = True
             self._change(slots[ends], np.full(int(ends.sum()), CALM), now_s, label_unix_s[ends])
         self._heard_s[slots] = now_s
         return Steps(
@@ -238,7 +235,7 @@ class StateMachines:
             _of=of,
         )
 
-    def lost(self, slot: int, now_s: float, label_unix_s: float) -> bool:
+    def mark_unknown(self, slot: int, now_s: float, label_unix_s: float) -> bool:
         """The node has gone quiet; True when that is new."""
         began = bool(self.state[slot] != UNKNOWN)
         if began:
@@ -256,9 +253,6 @@ class StateMachines:
 
     def _change(self, slots: Ints, states: Ints, now_s: float, label_unix_s: Floats) -> None:
         self.state[slots] = states
-        self._clear(slots, now_s, label_unix_s)
-
-    def _clear(self, slots: Ints, now_s: float, label_unix_s: Floats) -> None:
         self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
         self._calm_s[slots], self._broken_s[slots] = 0.0, now_s
         self._last[slots], self._strength[slots] = _NONE, WEAK

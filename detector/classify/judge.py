@@ -1,6 +1,6 @@
 """The detector's core for one pool: Samples in, Verdicts out; no I/O, no clock: same Samples, same Verdicts.
 
-A tick: newest Samples -> features -> tree or thresholds -> what the pool says -> each node's state machine -> Verdict.
+A tick: newest Samples -> features -> tree or thresholds -> pool correlation -> each node's state machine -> Verdict.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ import numpy as np
 from detector.baseline_checkpoint import LAST_HEARD, Nodes
 from detector.classify import thresholds
 from detector.classify.episodes import CALM, CODES, ENOUGH, INTERFERENCE, STATES, STRONG, WEAK, StateMachines, Steps
-from detector.classify.persistence import NEEDED, OF, Lasting
-from detector.classify.pool_correlation import Says, Together
+from detector.classify.persistence import NEEDED, OF, Persistence
+from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.tree import Model
 from detector.estimator import START, Estimates, Estimator
-from detector.features.balancer_latency import COLUMN, Vantage
+from detector.features.balancer_latency import COLUMN, BalancerLatency
 from detector.features.baseline import learnable
 from detector.features.columns import Bools, Floats, Ints, Row, Table, reasons, row_of, table_of
 from detector.features.features import Features, Frame
-from detector.features.history import History, Rows
+from detector.features.history import SampleRows, SampleWindows
 from detector.features.signals import leave_out_idle
-from detector.inbox import Inbox, Stale
+from detector.sample_sorter import SampleSorter, Stale
+from detector.slot_arrays import SlotArrays
 from slackwater.messages import VERSION, Resource, Sample, State, Verdict
 
 log = logging.getLogger("detector.judge")
 
-Why = Callable[[Ints], list[list[str]]]
-"""Gives the reasons of some rows of the frame in words."""
+Describe = Callable[[Ints], list[list[str]]]
+"""Gives the reasons of some rows of the frame, (K,), in words."""
 
 LEARN_ANYWAY_S = 30.0
 """A pool that is slow together for this long has a new normal (a deploy that makes requests dearer): it is learnt."""
@@ -47,7 +48,7 @@ class Tick:
 
     sample: Sample
     features: Floats
-    seen: State
+    classification: State
     has_requests: bool
 
 
@@ -58,37 +59,45 @@ class Suspects:
     rows: Bools
     strong: Bools
     """Those that do so clearly."""
-    mild: Bools
-    """Those that do so too weakly to count unless it lasts."""
-    why: Why
+    weak_signal: Bools
+    """Those that do so too weakly to count unless it persists."""
+    describe: Describe
 
 
-class Judge:
+class Judge(SlotArrays):
     """Judges one pool. `model` None: by the thresholds."""
+
+    _queueing_suspected: Bools
+    _fresh: Bools
+    _in_episode: Bools
+    _resource: Ints
 
     def __init__(self, pool: str, *, stale_after_s: float, calm_dwell_s: float, model: Model | None = None) -> None:
         self.pool = pool
         self.model = model
-        self.inbox = Inbox(pool, stale_after_s)
+        self.sorter = SampleSorter(pool, stale_after_s)
         self.features = Features()
-        self.history = History()
-        self.vantage = Vantage()
+        self.windows = SampleWindows()
+        self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients if model else START)
         self.ticks: list[Tick] | None = None
         """Set to a list to keep every tick (training)."""
         self.calm_by_label: dict[str, bool] | None = None
-        """Node -> calm, while training: what a label says decides what is learnt, not the judgement in the making."""
-        self._together = Together()
+        """Node -> calm, while training: the labels decide what is learnt, not the judgement in the making."""
+        self._correlator = PoolCorrelator()
         self._machines = StateMachines(calm_dwell_s)
-        self._lasting = Lasting()
+        self._persistence = Persistence()
         self._last_shown: dict[int, list[str]] = {}
-        """Slot of a node in an episode -> why, on the last tick that showed it."""
+        """Slot of a node in an episode -> the reasons of the last tick that showed it."""
         self._restored: Nodes = {}
-        self._kept_waiting: Bools = np.zeros(0, dtype=bool)
-        self._fresh: Bools = np.zeros(0, dtype=bool)
-        self._used: Bools = np.zeros(0, dtype=bool)
-        self._in_episode: Bools = np.zeros(0, dtype=bool)
-        self._resource: Ints = np.zeros(0, dtype=np.int64)
+        super().__init__(
+            *(self.features, self.windows, self.estimator, self.balancer_latency),
+            *(self._correlator, self._machines, self._persistence),
+            _queueing_suspected=False,
+            _fresh=False,
+            _in_episode=False,
+            _resource=UNCLEAR,
+        )
 
     def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:
         """Takes what came since the last tick; one Verdict per new Sample, and one a second per node gone quiet.
@@ -102,32 +111,32 @@ class Judge:
         verdicts: list[Verdict] = []
         if arrived:
             table = table_of(arrived, self.pool, samples)
-            found = self.inbox.sort(table, now_s)
-            self._welcome(now_s, table, found.welcome)
+            found = self.sorter.sort(table, now_s)
+            self._add_nodes(now_s, table, found.new_nodes)
             for part in found.rounds:
                 whole = len(part.rows) == len(table)
                 verdicts += self._judge(now_s, table if whole else table.only(part.rows), part.slots, part.first)
-        for loss in self.inbox.losses(now_s):
+        for loss in self.sorter.losses(now_s):
             log.warning(
                 "%s/%s: %d Samples never came (its monitor dropped %d of them while the bus was away)",
                 *(self.pool, loss.node, loss.lost, loss.dropped),
             )
-        for stale in self.inbox.stale(now_s):
+        for stale in self.sorter.stale(now_s):
             verdicts.append(self._lost(now_s, stale))
         return verdicts
 
-    def hear_balancer(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
-        """Takes in each node's mean response time as the balancer sees it: for nodes that see no traffic themselves."""
-        for node, told_ms in rt_ms.items():
-            slot = self.inbox.slot(node)
+    def report_balancer_latency(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
+        """Takes in each node's mean response time (ms) at the balancer, used where the node itself sees no traffic."""
+        for node, mean_ms in rt_ms.items():
+            slot = self.sorter.slot(node)
             if slot is not None:
-                self.vantage.hear(now_s, slot, told_ms)
+                self.balancer_latency.report(now_s, slot, mean_ms)
 
     # -- baselines on disk ------------------------------------------------------------------------------------------
 
     def baseline_nodes(self) -> list[str]:
         """All nodes that `export_baselines` knows, those not heard of since the start too."""
-        return [*self._restored, *self.inbox.nodes]
+        return [*self._restored, *self.sorter.nodes]
 
     def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
         """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
@@ -135,12 +144,12 @@ class Judge:
         One heard of in the last hour counts as heard of now.
         """
         wanted = self.baseline_nodes() if nodes is None else nodes
-        slot_of = self.inbox.nodes
+        slot_of = self.sorter.nodes
         heard = [node for node in wanted if node in slot_of]
         slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
         found: Nodes = {node: self._restored[node] for node in wanted if node in self._restored}
         for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
-            if routes := self.history.routes.export(slot):
+            if routes := self.windows.routes.export(slot):
                 cells[ROUTES] = routes
             if cells:
                 found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
@@ -152,115 +161,104 @@ class Judge:
 
     # -- one tick ---------------------------------------------------------------------------------------------------
 
-    def _welcome(self, now_s: float, table: Table, welcome: Sequence[tuple[int, int]]) -> None:
+    def _add_nodes(self, now_s: float, table: Table, new_nodes: Sequence[tuple[int, int]]) -> None:
         """Makes room for new nodes, and empties slots that were another's."""
-        more = self.inbox.slots - len(self._fresh)
-        if more > 0:
-            parts = (self.features, self.history, self.estimator, self.vantage, self._together, self._machines)
-            for part in (*parts, self._lasting):
-                part.resize(self.inbox.slots)
-            self._fresh, self._in_episode, self._used, self._kept_waiting = (
-                np.concatenate([marks, np.zeros(more, dtype=bool)])
-                for marks in (self._fresh, self._in_episode, self._used, self._kept_waiting)
-            )
-            self._resource = np.concatenate([self._resource, np.full(more, UNCLEAR)])
-        for slot, row in welcome:
+        self.resize(self.sorter.slots)
+        for slot, row in new_nodes:
             node = table.nodes[row]
-            if self._used[slot]:
-                self._last_shown.pop(slot, None)
-                self.features.forget(slot)
-                self.history.forget(slot)
-                self.estimator.forget(slot)
-                self.vantage.forget(slot)
-                self._together.forget(slot)
-                self._lasting.forget(slot)
-                self._in_episode[slot] = self._kept_waiting[slot] = False
-            self._used[slot] = True
-            self._machines.welcome(slot, now_s, float(table.time_unix_s[row]))
+            self._last_shown.pop(slot, None)
+            self.forget(slot)
+            self._machines.add_node(slot, now_s, float(table.time_unix_s[row]))
             if node in self._restored:
                 try:
                     cells = {**self._restored.pop(node)}
                     cells.pop(LAST_HEARD, None)
-                    self.history.routes.restore(slot, cells.pop(ROUTES, {}))
+                    self.windows.routes.restore(slot, cells.pop(ROUTES, {}))
                     self.features.baselines.restore(slot, cells)
                 except (ValueError, TypeError) as error:
-                    log.warning("%s/%s: baseline of before left out: %s", self.pool, node, error)
+                    log.warning("%s/%s: its stored baseline is left out: %s", self.pool, node, error)
 
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """One Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
-        table.columns[COLUMN] = self.vantage.column(now_s, slots, table.columns)
+        table.columns[COLUMN] = self.balancer_latency.column(now_s, slots, table.columns)
         leave_out_idle(table.columns)
-        rows = self.history.add(slots, table, first)
+        rows = self.windows.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
-        crossed = thresholds.cross(frame, self._kept_waiting[slots])
-        self._kept_waiting[slots] = crossed.kept_waiting
-        suspects = self._suspect(frame, crossed, table)
-        shown = self._lasting.step(slots, suspects.mild)
-        lasting: Bools = np.asarray(shown >= NEEDED)
-        pool_says = self._together.judge(frame, crossed, suspects.rows | lasting, self._fresh, self._in_episode)
-        seen = pool_says.seen
-        strong = suspects.strong | (seen != INTERFERENCE)
+        deviations = thresholds.find_deviations(frame, self._queueing_suspected[slots])
+        self._queueing_suspected[slots] = deviations.queueing_suspected
+        suspects = self._suspect(frame, deviations, table)
+        shown = self._persistence.step(slots, suspects.weak_signal)
+        persistent: Bools = np.asarray(shown >= NEEDED)
+        correlation = self._correlator.classify(
+            frame, deviations, suspects.rows | persistent, self._fresh, self._in_episode
+        )
+        classification = correlation.classification
+        strong = suspects.strong | (classification != INTERFERENCE)
         steps = self._machines.step(
             slots,
             now_s,
             table.time_unix_s,
-            seen,
-            strength=np.where(lasting & (seen == INTERFERENCE), ENOUGH, np.where(strong, STRONG, WEAK)),
-            wary=frame.borrowed,
-            thin=~pool_says.has_requests,
-            residual=np.asarray(crossed.residual.any(axis=1)),
+            classification,
+            strength=np.where(persistent & (classification == INTERFERENCE), ENOUGH, np.where(strong, STRONG, WEAK)),
+            no_own_baseline=frame.borrowed,
+            low_traffic=~correlation.has_requests,
+            residual=np.asarray(deviations.residual.any(axis=1)),
             answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
         )
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
-        calm = self._learn(now_s, rows, frame, crossed, seen, steps, table)
+        calm = self._learn(now_s, rows, frame, deviations, classification, steps, table)
         estimates = self.estimator.update(frame, calm, neighbour)
-        self._follow_resource(frame, seen, steps, neighbour)
+        self._follow_resource(frame, classification, steps, neighbour)
         if self.ticks is not None:
             matrix = frame.matrix()
             for row, sample in enumerate(table.samples):
-                self.ticks.append(Tick(sample, matrix[row], STATES[seen[row]], bool(pool_says.has_requests[row])))
-        paths = self._paths(frame, crossed, pool_says, steps, suspects.why, shown)
+                state = STATES[classification[row]]
+                self.ticks.append(Tick(sample, matrix[row], state, bool(correlation.has_requests[row])))
+        paths = self._paths(frame, deviations, correlation, steps, suspects.describe, shown)
         return self._verdicts(table, frame.slots, steps, estimates, paths)
 
-    def _suspect(self, frame: Frame, crossed: thresholds.Crossed, table: Table) -> Suspects:
+    def _suspect(self, frame: Frame, deviations: thresholds.Deviations, table: Table) -> Suspects:
         """What each row looks like by itself.
 
-        The thresholds find a neighbour. The tree has a say on the signals that it asks for: where it says `calm`, these
-        do not count, and what the others show is weak (it takes more ticks) and must be felt by users. It cannot veto
-        what it never looked at: the signal that shows a neighbour on one kind of machine stays calm on another.
+        The thresholds find a neighbour. The tree can veto the signals that it tests: where its leaf is `calm`, these do
+        not count, and what the others show is weak (it takes more ticks) and must affect users. It cannot veto a signal
+        that it never tests: the one that shows a neighbour on one kind of machine stays calm on another.
         """
         if self.model is None:
-            mild = crossed.mild_without(np.zeros_like(crossed.lasting))
+            weak_signal = deviations.weak_signal_without(np.zeros_like(deviations.weak_votes))
             return Suspects(
-                crossed.interfering, crossed.strong, mild, lambda rows: thresholds.explain_all(frame, crossed, rows)
+                deviations.interfering,
+                deviations.strong,
+                weak_signal,
+                lambda rows: thresholds.explain_all(frame, deviations, rows),
             )
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
         agreed = lacking | tree.interfering(leaves)
-        denied = tree.asked(leaves) & ~agreed[:, None]
-        suspected = np.where(agreed, crossed.interfering, crossed.felt_without(denied))
+        vetoed = tree.tested_signals(leaves) & ~agreed[:, None]
+        suspected = np.where(agreed, deviations.interfering, deviations.affects_users_without(vetoed))
 
-        def why(rows: Ints) -> list[list[str]]:
+        def describe(rows: Ints) -> list[list[str]]:
             paths = tree.explain_all(frame, rows, leaves)
             for place in np.flatnonzero(lacking[rows]).tolist():
                 row = int(rows[place])
-                lacks = tree.asked_in_vain(frame, row, levels, reasons(table.absent[row]))
-                paths[place] = [*thresholds.explain(frame, crossed, row), f"judged by the thresholds ({lacks})"]
+                lacks = tree.first_missing(frame, row, levels, reasons(table.absent[row]))
+                paths[place] = [*thresholds.explain(frame, deviations, row), f"judged by the thresholds ({lacks})"]
             for place in np.flatnonzero((suspected & ~agreed)[rows]).tolist():
-                paths[place] = [*thresholds.explain(frame, crossed, int(rows[place])), *paths[place]]
+                paths[place] = [*thresholds.explain(frame, deviations, int(rows[place])), *paths[place]]
             return paths
 
-        return Suspects(suspected, crossed.strong & agreed, crossed.mild_without(denied), why)
+        return Suspects(suspected, deviations.strong & agreed, deviations.weak_signal_without(vetoed), describe)
 
     def _learn(
         self,
         now_s: float,
-        rows: Rows,
+        rows: SampleRows,
         frame: Frame,
-        crossed: thresholds.Crossed,
-        seen: Ints,
+        deviations: thresholds.Deviations,
+        classification: Ints,
         steps: Steps,
         table: Table,
     ) -> Bools:
@@ -268,59 +266,65 @@ class Judge:
         if self.calm_by_label is not None:
             calm = np.array([self.calm_by_label.get(node, True) for node in table.nodes])
         else:
-            lasting = now_s - self._machines.since_s[frame.slots] >= LEARN_ANYWAY_S
-            together = (steps.state == CODES["all_slow"]) | (steps.state == CODES["overload"])
-            calm = np.where(together, lasting, (seen == CALM) & (steps.state == CALM))
+            long = now_s - self._machines.since_s[frame.slots] >= LEARN_ANYWAY_S
+            shared = (steps.state == CODES["all_slow"]) | (steps.state == CODES["overload"])
+            calm = np.where(shared, long, (classification == CALM) & (steps.state == CALM))
             # The first baseline decides what is normal: nothing that stands out among the peers goes into it.
-            calm &= ~(frame.borrowed & crossed.votes.any(axis=1))
+            calm &= ~(frame.borrowed & deviations.votes.any(axis=1))
         fit = learnable(calm, frame.values)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
         if rows.rt_by_route_ms is not None:
-            self.history.routes.learn(frame.slots, rows.rt_by_route_ms, calm)
+            self.windows.routes.learn(frame.slots, rows.rt_by_route_ms, calm)
         return calm
 
-    def _follow_resource(self, frame: Frame, seen: Ints, steps: Steps, neighbour: Bools) -> None:
-        """What an episode's ticks last told clearly; a drained server's ticks tell nothing."""
+    def _follow_resource(self, frame: Frame, classification: Ints, steps: Steps, neighbour: Bools) -> None:
+        """Keeps the resource that an episode's ticks last showed clearly; a drained server's ticks show none."""
         if not neighbour.any():
             return
         self._resource[frame.slots[neighbour & steps.began]] = UNCLEAR
         found = resource_of(frame)
-        told = neighbour & (seen == INTERFERENCE) & (found != UNCLEAR)
-        self._resource[frame.slots[told]] = found[told]
+        clear = neighbour & (classification == INTERFERENCE) & (found != UNCLEAR)
+        self._resource[frame.slots[clear]] = found[clear]
 
     # -- words ------------------------------------------------------------------------------------------------------
 
     def _paths(
-        self, frame: Frame, crossed: thresholds.Crossed, pool_says: Says, steps: Steps, why: Why, shown: Ints
+        self,
+        frame: Frame,
+        deviations: thresholds.Deviations,
+        correlation: PoolCorrelation,
+        steps: Steps,
+        describe: Describe,
+        shown: Ints,
     ) -> list[list[str]]:
-        """Each row's reasons in words. Nearly all rows are calm and told at once, the others one by one.
+        """Each row's reasons in words. Nearly all rows are calm and described at once, the others one by one.
 
-        `shown` (M,): in how many of the last ticks a weak neighbour showed.
+        `shown` (M,): in how many of the last ticks a weak signal showed.
         """
-        seen = pool_says.seen
-        paths = why(np.arange(len(seen)))
+        classification = correlation.classification
+        paths = describe(np.arange(len(classification)))
         shows = steps.shows
-        busy = np.flatnonzero((seen != CALM) | (steps.state != CALM) | ~steps.silent)
+        busy = np.flatnonzero((classification != CALM) | (steps.state != CALM) | ~steps.uneventful)
         for row in busy.tolist():
-            slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[seen[row]]
+            slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[classification[row]]
             path = paths[row]
             if looks == "interference" and shown[row] >= NEEDED:
-                path = [*path, *thresholds.explain_lasting(frame, row), f"in {shown[row]} of the last {OF} ticks"]
+                path = [*path, *thresholds.explain_weak_signal(frame, row), f"in {shown[row]} of the last {OF} ticks"]
             if looks == "overload":
                 cost = _share(frame.demand[row])
                 path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
             elif looks == "all_slow":
-                path = [*(thresholds.explain_slow(frame, row) or path), pool_says.why(row)]
-            said = steps.said(row, lambda row: ", ".join(thresholds.explain_residual(frame, crossed, row)))
+                path = [*(thresholds.explain_slow(frame, row) or path), correlation.why(row)]
+            reason = steps.describe(row, lambda row: ", ".join(thresholds.explain_residual(frame, deviations, row)))
             if looks == state and shows[row]:
                 self._last_shown[slot] = path
-                path = [*path, said]
+                path = [*path, reason]
             elif state != "calm":  # what holds it now comes first: the evidence is of before
-                path = [said, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
+                path = [reason, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
             elif looks != "calm":
                 path = [*path, f"looks like {looks}, but not in enough of the last ticks"]
-            elif said:
-                path = [*path, said]
+            elif reason:
+                path = [*path, reason]
             paths[row] = path
         return paths
 
@@ -363,10 +367,10 @@ class Judge:
 
     def _lost(self, now_s: float, stale: Stale) -> Verdict:
         slot = stale.slot
-        self._fresh[slot] = self._in_episode[slot] = self._kept_waiting[slot] = False
+        self._fresh[slot] = self._in_episode[slot] = self._queueing_suspected[slot] = False
         label_unix_s = stale.last_unix_s + stale.for_s
-        self._machines.lost(slot, now_s, label_unix_s)
-        self._lasting.forget(slot)
+        self._machines.mark_unknown(slot, now_s, label_unix_s)
+        self._persistence.forget(slot)
         return Verdict(
             v=VERSION,
             node=stale.node,

@@ -1,4 +1,5 @@
-"""What the pool says of its nodes: a cause that they share is no neighbour, nor are neighbours beside them all.
+"""Correlation of a pool's nodes: a cause that they share is no neighbour, and no weights help against neighbours beside
+them all.
 
 Labels alone would not do. The node that is judged first looks like the only slow one; when its load has moved away it
 has no response times any more, and the others, slow by now, hide each other. So nodes are compared by how much of
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.classify.episodes import CALM, CODES, INTERFERENCE
-from detector.classify.thresholds import Crossed
+from detector.classify.thresholds import Deviations
 from detector.estimator import comparable_loss
 from detector.features.columns import Bools, Floats, Ints
 from detector.features.features import Frame
+from detector.slot_arrays import SlotArrays
 
 ALL_SLOW_SHARE = 0.7
 """When this share of the pool, and at least two nodes, is slow at a time, the cause is shared: it is no neighbour."""
@@ -37,10 +39,10 @@ there."""
 
 
 @dataclass(frozen=True)
-class Says:
-    """What a tick looks like in the light of the whole pool."""
+class PoolCorrelation:
+    """What a tick of M nodes looks like in the light of the whole pool."""
 
-    seen: Ints
+    classification: Ints
     """(M,) index in `STATES`."""
     has_requests: Bools
     """(M,)."""
@@ -59,56 +61,47 @@ class Says:
         return f"{self.slow} of {self.pool} nodes are slow together: no neighbour"
 
 
-class Together:
-    """What every node showed last, and what follows for those with a new tick."""
+class PoolCorrelator(SlotArrays):
+    """Keeps what every node showed last, and classifies those with a new tick."""
+
+    _slow: Bools
+    _has_requests: Bools
+    _lost: Floats
+    """(slots, LOOKS) share of its CPU that the node lost in each of the last ticks, the newest first."""
 
     def __init__(self) -> None:
-        self._slow: Bools = np.zeros(0, dtype=bool)
-        self._carries: Bools = np.zeros(0, dtype=bool)
-        self._lost: Floats = np.zeros((0, LOOKS))
+        super().__init__(_slow=False, _has_requests=False, _lost=np.zeros(LOOKS))
 
-    def resize(self, slots: int) -> None:
-        more = slots - len(self._slow)
-        if more <= 0:
-            return
-        self._slow, self._carries = (
-            np.concatenate([marks, np.zeros(more, dtype=bool)]) for marks in (self._slow, self._carries)
-        )
-        self._lost = np.concatenate([self._lost, np.zeros((more, LOOKS))])
-
-    def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
-        self._slow[slot] = self._carries[slot] = False
-        self._lost[slot] = 0.0
-
-    def judge(self, frame: Frame, crossed: Crossed, suspected: Bools, fresh: Bools, in_episode: Bools) -> Says:
+    def classify(
+        self, frame: Frame, deviations: Deviations, suspected: Bools, fresh: Bools, in_episode: Bools
+    ) -> PoolCorrelation:
         """Takes a tick of these rows in. `suspected` (M,) look interfered by themselves; `fresh` and `in_episode` are
         (slots,)."""
         demand = np.where(np.isnan(frame.demand), frame.load, frame.demand)
         with np.errstate(invalid="ignore"):
             full = demand >= FULL
             like_peers = frame.peers_demand * MORE_THAN_PEERS >= demand
-            busy = suspected | crossed.slow | (frame.utilisation >= BUSY)
+            busy = suspected | deviations.slow | (frame.utilisation >= BUSY)
         overload = full & busy & ~(suspected & like_peers)
         has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
-        # Who stands out against its peers has a cause of its own, also while all are slow.
-        slow = crossed.slow & ~overload & ~suspected
+        # A node that stands out against its peers has a cause of its own, also while all are slow.
+        slow = deviations.slow & ~overload & ~suspected
         self._slow[frame.slots] = slow
-        self._carries[frame.slots] = has_requests
+        self._has_requests[frame.slots] = has_requests
         self._lost[frame.slots] = np.roll(self._lost[frame.slots], 1, axis=1)
         self._lost[frame.slots, 0] = np.where(overload, 0.0, comparable_loss(frame))
 
         pool = int(fresh.sum())
-        together = int((self._slow & fresh).sum())
-        shared = together >= 2 and together >= ALL_SLOW_SHARE * pool
-        alike, others = self._alike(frame.slots, fresh & (self._carries | in_episode))
+        slow_nodes = int((self._slow & fresh).sum())
+        shared = slow_nodes >= 2 and slow_nodes >= ALL_SLOW_SHARE * pool
+        alike, others = self._alike(frame.slots, fresh & (self._has_requests | in_episode))
         alike[alike < ALL_SLOW_SHARE * others] = 0
-        seen = np.select(
-            [overload, (slow & shared) | ((crossed.slow | suspected) & (alike > 0)), suspected],
+        classification = np.select(
+            [overload, (slow & shared) | ((deviations.slow | suspected) & (alike > 0)), suspected],
             [CODES["overload"], CODES["all_slow"], INTERFERENCE],
             default=CALM,
         )
-        return Says(seen, has_requests, together, pool, alike, others)
+        return PoolCorrelation(classification, has_requests, slow_nodes, pool, alike, others)
 
     def _alike(self, slots: Ints, counts: Bools) -> tuple[Ints, Ints]:
         """For each of `slots` how many of the others that count lose alike, and how many others count."""
@@ -119,5 +112,5 @@ class Together:
         ordered = np.sort(self._lost[counts].max(axis=1))
         least, most = np.maximum(ALIKE * mine, MUCH), mine / ALIKE
         within = np.searchsorted(ordered, most, side="right") - np.searchsorted(ordered, least)
-        # Who counts is one of those that lose as much as itself.
+        # A node that counts is among those that lose as much as itself.
         return np.where(mine >= MUCH, within - among.astype(np.int64), 0), others

@@ -1,6 +1,6 @@
-"""Stated thresholds: which signals deviate, what that says without a model, and what keeps an episode open.
+"""Stated thresholds: which signals deviate, what follows from that without a model, and what keeps an episode open.
 
-One signal alone never tells, since a busy server waits for itself too: a signal counts when it is beyond its limit
+One signal alone proves nothing, since a busy server waits for itself too: a signal counts when it is beyond its limit
 against the node's own calm baseline at this load *and* against its peers, and signals of different groups must agree.
 """
 
@@ -57,36 +57,36 @@ MIN_SPREADS = 6.0
 """A deviation is also this many calm spreads (robust standard deviations) away. The machine's own little jobs disturb
 the probe now and then, which a spread does not know: signals of the core must also be above what is usual in calm."""
 NOTHING = "no signal is beyond its limits"
-OWN_DOING = 0.85
-"""From this CPU share of its own processes on, in any of the last ticks, a server's waiting is its own doing."""
-LEISURE = 0.6
-"""Who used less of its CPU than this in each of the last ticks had no burst: if its requests wait for a core in two
-ticks in a row, that is another's doing. In one tick it is not: a burst's first tick may hold little of it."""
-STRONG_TOGETHER = 16.0
+SELF_INFLICTED_LOAD = 0.85
+"""From this CPU share of its own processes on, in any of the last ticks, a server's waiting is self-inflicted."""
+NO_BURST_LOAD = 0.6
+"""A server that used less of its CPU than this in each of the last ticks had no burst: if its requests queue for a core
+in two ticks in a row, a neighbour causes it. One tick proves nothing: a burst's first tick may hold little of it."""
+STRONG_COMBINED = 16.0
 """A tick shows a neighbour strongly when two groups or more are beyond their limits and by how much, multiplied, is
 this: each of two by 4 times. A machine's hiccups raise one a lot or two a little."""
-LASTING: dict[str, Limit] = {
+WEAK_LIMITS: dict[str, Limit] = {
     "run_delay_per_cpu": Limit(2.2, 1.8),
     "steal": Limit(2.2, 1.8),
     "rt_routes": Limit(2.0, 1.6),
     "rt_mean": Limit(2.0, 1.6),
     "rt_balancer": Limit(2.0, 1.6),
 }
-"""A weak neighbour crosses the other limits now and then only. Who waits for a core and makes users wait by this much
-in most ticks for more than a second has one too (`detector.classify.persistence`)."""
+"""A weak neighbour makes signals cross the other limits only now and then. A server that waits for a core, and makes
+users wait, by this much in most ticks of a second has one too (`detector.classify.persistence`)."""
 UNKNOWN_OWN = 1.5
 """Without any baseline the peers' values of now are all there is: they must be beyond `own` times this."""
 RESIDUAL = ("canary_ratio", "period", "late", "steal", "probe_cycles")
-"""What means something on a server without requests: the monitor's probe and wake-ups, and what the hypervisor says.
-What the web server's idle processes do is noise. Any of these makes a tick loud (`detector.classify.episodes`)."""
+"""Signals that mean something on a server without requests: the monitor's probe and wake-ups, and steal. What idle
+processes of the web server do is noise. Any of these makes a tick loud (`detector.classify.episodes`)."""
 
 _LIMITED = np.array([signal.key in LIMITS for signal in SIGNALS])
 _OWN: Floats = np.array([LIMITS[s.key].own if s.key in LIMITS else np.inf for s in SIGNALS])
 _PEERS: Floats = np.array([LIMITS[s.key].peers if s.key in LIMITS else np.inf for s in SIGNALS])
-_CAUSES_LASTING = [INDEX["run_delay_per_cpu"], INDEX["steal"]]
-_USERS_LASTING = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
-_LASTING_OWN: Floats = np.array([LASTING[s.key].own if s.key in LASTING else np.inf for s in SIGNALS])
-_LASTING_PEERS: Floats = np.array([LASTING[s.key].peers if s.key in LASTING else np.inf for s in SIGNALS])
+_WEAK_CAUSES = [INDEX["run_delay_per_cpu"], INDEX["steal"]]
+_WEAK_USERS = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
+_WEAK_OWN: Floats = np.array([WEAK_LIMITS[s.key].own if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
+_WEAK_PEERS: Floats = np.array([WEAK_LIMITS[s.key].peers if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
 _RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
 _RESIDUAL_OWN: Floats = np.array([LIMITS[key].own for key in RESIDUAL])
 _RESIDUAL_PEERS: Floats = np.array([LIMITS[key].peers for key in RESIDUAL])
@@ -101,57 +101,59 @@ _MIXED = np.array([INDEX["rt_mean"], INDEX["rt_p95"]])
 
 
 @dataclass(frozen=True)
-class Crossed:
+class Deviations:
     """Which limits each row of a frame crossed."""
 
     votes: Bools
     """(M, signals) beyond both limits."""
     strong_votes: Bools
     """(M, signals) beyond `STRONG` times both limits."""
-    unfelt: Bools
+    latency_unknown: Bools
     """(M,) no response time is known."""
     interfering: Bools
     """(M,) by the thresholds alone: a neighbour."""
-    kept_waiting: Bools
-    """(M,) the run queue and users deviate, at leisure: a neighbour when the tick before was so too."""
+    queueing_suspected: Bools
+    """(M,) the run queue and users deviate without a burst: a neighbour when it was so in the tick before too."""
     strong: Bools
-    """(M,) `STRONG_TOGETHER`."""
-    lasting: Bools
-    """(M, signals) beyond both limits of `LASTING`."""
+    """(M,) `STRONG_COMBINED`."""
+    weak_votes: Bools
+    """(M, signals) beyond both limits of `WEAK_LIMITS`."""
     slow: Bools
     """(M,) users wait far longer than at its own calm baseline, whatever its peers do."""
     residual: Bools
     """(M, len(RESIDUAL)) signs of a neighbour that show without requests too."""
 
-    def felt_without(self, left_out: Bools) -> Bools:
-        """(M,) a neighbour that users feel by the thresholds alone, also without these signals; `left_out` is
-        (M, signals)."""
-        votes, strong = self.votes & ~left_out, self.strong_votes & ~left_out
-        felt = (votes & _GROUPS["users"]).any(axis=1) | self.unfelt
-        return np.asarray(_interfering(votes, strong, self.unfelt) & felt)
+    def affects_users_without(self, ignored: Bools) -> Bools:
+        """(M,) a neighbour that users notice, by the thresholds alone and without the `ignored` (M, signals)."""
+        votes, strong = self.votes & ~ignored, self.strong_votes & ~ignored
+        noticed = (votes & _GROUPS["users"]).any(axis=1) | self.latency_unknown
+        return np.asarray(_interfering(votes, strong, self.latency_unknown) & noticed)
 
-    def mild_without(self, left_out: Bools) -> Bools:
-        """(M,) a cause and users beyond the limits of `LASTING`, which says something only when it lasts; `left_out`
-        is (M, signals)."""
-        kept = self.lasting & ~left_out
-        return np.asarray(kept[:, _CAUSES_LASTING].any(axis=1) & kept[:, _USERS_LASTING].any(axis=1))
+    def weak_signal_without(self, ignored: Bools) -> Bools:
+        """(M,) a cause and users beyond `WEAK_LIMITS`, without the `ignored` (M, signals): it means something only if
+        it persists."""
+        kept = self.weak_votes & ~ignored
+        return np.asarray(kept[:, _WEAK_CAUSES].any(axis=1) & kept[:, _WEAK_USERS].any(axis=1))
 
 
-def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
-    """Compares a frame with the limits. Absent values cross nothing. `waited`: who was `kept_waiting` a tick before."""
+def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Deviations:
+    """Compares a frame of M nodes with the limits. Absent values cross nothing.
+
+    `suspected_before` (M,): the nodes of which `queueing_suspected` held one tick before.
+    """
     with np.errstate(invalid="ignore"):
         far = (frame.spreads >= MIN_SPREADS) & ((frame.usual > 1.0) | ~_GROUPS["core"])
-        # Who had nearly all of the CPU to itself a moment ago, or replaces its processes, waits for itself: what queues
-        # says nothing then.
-        own_doing = ((frame.peak >= OWN_DOING) | frame.replaced)[:, None] & QUEUES
-        far &= ~own_doing
-        # Pressure says of the cgroup or the machine what the run delay says of the web server: it stands in for it.
+        # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself: its queues
+        # prove nothing then.
+        self_inflicted = ((frame.peak >= SELF_INFLICTED_LOAD) | frame.replaced)[:, None] & QUEUES
+        far &= ~self_inflicted
+        # CPU pressure stands in for the run delay where that is not known.
         far[:, INDEX["cpu_pressure"]] &= np.isnan(frame.values[:, INDEX["run_delay_per_cpu"]])
-        # Where response times are known by route, those over all requests say nothing more: the mix may have changed.
+        # Response times by route replace those over all requests, which change with the mix of requests too.
         far[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
         beyond_own = (frame.own >= _OWN) & far
         no_peers = np.isnan(frame.peers)
-        no_own = np.isnan(frame.own) & ~own_doing
+        no_own = np.isnan(frame.own) & ~self_inflicted
         no_own[:, _MIXED] &= np.isnan(frame.values[:, [INDEX["rt_routes"]]])
         beyond_peers = frame.peers >= np.where(no_own, _OWN * UNKNOWN_OWN, _PEERS)
         votes = (beyond_own | no_own) & (beyond_peers | (no_peers & ~no_own))
@@ -159,25 +161,26 @@ def cross(frame: Frame, waited: Bools | None = None) -> Crossed:
         strong_votes = (strong | (no_own & (frame.peers >= _OWN * UNKNOWN_OWN * STRONG))) & (
             (frame.peers >= _PEERS * STRONG) | (no_peers & ~no_own)
         )
-        lasting = (frame.own >= _LASTING_OWN) & (frame.peers >= _LASTING_PEERS) & ~own_doing
-        # As above: routes come before all requests, and what the balancer sees stands in for what nobody sees.
-        lasting[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
+        weak_votes = (frame.own >= _WEAK_OWN) & (frame.peers >= _WEAK_PEERS) & ~self_inflicted
+        # As above: response times by route replace those over all requests.
+        weak_votes[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
         residual = (
             (frame.own[:, _RESIDUAL] >= _RESIDUAL_OWN)
             & far[:, _RESIDUAL]
             & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
         )
-    unfelt: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
-    kept_waiting: Bools = np.asarray(_kept_waiting(votes) & (frame.peak < LEISURE))
-    interfering = _interfering(votes, strong_votes, unfelt)
-    return Crossed(
+    latency_unknown: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
+    groups = _groups(votes)
+    queueing_suspected: Bools = groups["run queue"] & groups["users"] & np.asarray(frame.peak < NO_BURST_LOAD)
+    interfering = _interfering(votes, strong_votes, latency_unknown)
+    return Deviations(
         votes=votes,
         strong_votes=strong_votes,
-        unfelt=unfelt,
-        interfering=interfering if waited is None else interfering | (kept_waiting & waited),
-        kept_waiting=kept_waiting,
-        strong=_strong_together(frame, votes),
-        lasting=lasting,
+        latency_unknown=latency_unknown,
+        interfering=interfering if suspected_before is None else interfering | (queueing_suspected & suspected_before),
+        queueing_suspected=queueing_suspected,
+        strong=_strong_combined(frame, votes),
+        weak_votes=weak_votes,
         slow=_slow(beyond_own, strong),
         residual=residual,
     )
@@ -194,25 +197,25 @@ def _groups(marks: Bools) -> dict[str, Bools]:
     return found
 
 
-def _strong_together(frame: Frame, votes: Bools) -> Bools:
+def _strong_combined(frame: Frame, votes: Bools) -> Bools:
     found = np.zeros(len(votes), dtype=bool)
     some = np.flatnonzero(votes.any(axis=1))
     if len(some):
         beyond = np.fmin(frame.own[some] / _OWN, frame.peers[some] / _PEERS)
         beyond = np.where(votes[some], np.maximum(np.nan_to_num(beyond, nan=1.0), 1.0), 0.0)
         by_group = np.stack([beyond[:, columns].max(axis=1) for columns in _GROUPS.values()], axis=1)
-        together = np.where(by_group > 0.0, by_group, 1.0).prod(axis=1)
-        found[some] = ((by_group > 0.0).sum(axis=1) >= 2) & (together >= STRONG_TOGETHER)
+        combined = np.where(by_group > 0.0, by_group, 1.0).prod(axis=1)
+        found[some] = ((by_group > 0.0).sum(axis=1) >= 2) & (combined >= STRONG_COMBINED)
     return found
 
 
-def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
-    """Two causes of the CPU; or one but the run queue, and what users feel, strongly; or the run queue, strongly, and
+def _interfering(votes: Bools, strong: Bools, latency_unknown: Bools) -> Bools:
+    """Two causes of the CPU; or one but the run queue, and users' waiting, strongly; or the run queue, strongly, and
     users; or a disk, network or memory that waits, and users: strongly, or with a cause of the CPU beside it.
 
     A burst of the own requests raises run delay and response time together, but not so far beyond calm and peers.
     A backup of the server's own makes its disk wait too: as long as no request waits for it, nothing is to be done.
-    Where no request ends there is nobody to feel anything; then the run delay is believed alone.
+    Where no request ends nobody waits; then the run delay is believed alone.
     """
     beyond, far_beyond = _groups(votes), _groups(strong)
     causes = np.sum([beyond[group] for group in _CPU_GROUPS], axis=0)
@@ -221,26 +224,21 @@ def _interfering(votes: Bools, strong: Bools, unfelt: Bools) -> Bools:
     return np.asarray(
         (causes >= 2)
         | ((beyond["core"] | beyond["cost"] | device) & strong_users)
-        | (far_beyond["run queue"] & (users | unfelt))
+        | (far_beyond["run queue"] & (users | latency_unknown))
         | (device & users & (causes >= 1))
     )
 
 
-def _kept_waiting(votes: Bools) -> Bools:
-    found = _groups(votes)
-    return np.asarray(found["run queue"] & found["users"])
-
-
 def _slow(beyond: Bools, strong: Bools) -> Bools:
-    """What users feel, strongly, or with a cause beside it."""
+    """Users wait far longer, or longer and with a cause beside it."""
     found = _groups(beyond)
     causes = np.any([found[group] for group in (*_CPU_GROUPS, *_DEVICE_GROUPS)], axis=0)
     return np.asarray((found["users"] & causes) | _groups(strong)["users"])
 
 
-def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:
+def explain(frame: Frame, deviations: Deviations, row: int) -> list[str]:
     """The crossed limits of a row in words with values, the furthest first; a line saying so when there is none."""
-    columns = [int(column) for column in np.flatnonzero(crossed.votes[row])]
+    columns = [int(column) for column in np.flatnonzero(deviations.votes[row])]
     columns.sort(key=lambda column: -float(np.nan_to_num(frame.own[row, column] / _OWN[column], nan=1.0)))
     lines = []
     for column in columns:
@@ -256,12 +254,11 @@ def explain(frame: Frame, crossed: Crossed, row: int) -> list[str]:
     return lines or [NOTHING]
 
 
-def explain_all(frame: Frame, crossed: Crossed, rows: Ints) -> list[list[str]]:
+def explain_all(frame: Frame, deviations: Deviations, rows: Ints) -> list[list[str]]:
     """`explain` of many rows: (K,)."""
-    any_vote = np.asarray(crossed.votes.any(axis=1))[rows].tolist()
-    return [
-        explain(frame, crossed, row) if some else [NOTHING] for row, some in zip(rows.tolist(), any_vote, strict=True)
-    ]
+    any_vote = np.asarray(deviations.votes.any(axis=1))[rows].tolist()
+    pairs = zip(rows.tolist(), any_vote, strict=True)
+    return [explain(frame, deviations, row) if some else [NOTHING] for row, some in pairs]
 
 
 def explain_slow(frame: Frame, row: int) -> list[str]:
@@ -272,17 +269,17 @@ def explain_slow(frame: Frame, row: int) -> list[str]:
     return [f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_OWN[column]:g}x)" for column in columns]
 
 
-def explain_lasting(frame: Frame, row: int) -> list[str]:
-    """What a row shows beyond the limits of `LASTING`, in words."""
+def explain_weak_signal(frame: Frame, row: int) -> list[str]:
+    """What a row shows beyond the limits of `WEAK_LIMITS`, in words."""
     with np.errstate(invalid="ignore"):
-        beyond = (frame.own[row] >= _LASTING_OWN) & (frame.peers[row] >= _LASTING_PEERS)
+        beyond = (frame.own[row] >= _WEAK_OWN) & (frame.peers[row] >= _WEAK_PEERS)
     return [
-        f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_LASTING_OWN[column]:g}x) and "
-        f"{times(frame.peers[row, column])} its peers' (>= {_LASTING_PEERS[column]:g}x)"
+        f"{describe(f'{SIGNALS[column].key}:own', frame, row)} (>= {_WEAK_OWN[column]:g}x) and "
+        f"{times(frame.peers[row, column])} its peers' (>= {_WEAK_PEERS[column]:g}x)"
         for column in np.flatnonzero(beyond).tolist()
     ]
 
 
-def explain_residual(frame: Frame, crossed: Crossed, row: int) -> list[str]:
+def explain_residual(frame: Frame, deviations: Deviations, row: int) -> list[str]:
     """What still shows of a neighbour on a row, in words."""
-    return [describe(f"{RESIDUAL[number]}:own", frame, row) for number in np.flatnonzero(crossed.residual[row])]
+    return [describe(f"{RESIDUAL[number]}:own", frame, row) for number in np.flatnonzero(deviations.residual[row])]

@@ -1,4 +1,4 @@
-"""The decision tree: trained with scikit-learn, walked here as arrays, told in words, kept with skops (never pickle).
+"""The decision tree: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
 While training, scikit-learn sends missing values to the side of a split that suits best. That says something of the
 recordings, nothing of a node that lacks the signal altogether: here a tick that meets a split on a missing value is not
@@ -118,12 +118,12 @@ class Tree:
         return at, levels, lacking
 
     def interfering(self, leaves: Ints) -> Bools:
-        """True for leaves that say `interference` (`SURE`)."""
+        """(M,) True for leaves of `interference` (`SURE`)."""
         return np.asarray(self.interference[leaves] >= SURE)
 
     @cached_property
-    def _asked(self) -> Bools:
-        """(nodes, signals) what is asked on the way to each leaf."""
+    def _tested(self) -> Bools:
+        """(nodes, signals) what the splits on the path to each leaf test."""
         found = np.zeros((len(self.left), len(SIGNALS)), dtype=bool)
         for leaf, path in self._paths.items():
             for feature, _ in path:
@@ -131,12 +131,12 @@ class Tree:
                     found[leaf, INDEX[feature.partition(":")[0]]] = True
         return found
 
-    def asked(self, leaves: Ints) -> Bools:
-        """(M, signals) the signals that the tree looked at on the way to these leaves. Of others it says nothing."""
-        return np.asarray(self._asked[leaves])
+    def tested_signals(self, leaves: Ints) -> Bools:
+        """(M, signals) the signals that the tree tested on the path to each of these leaves, (M,)."""
+        return np.asarray(self._tested[leaves])
 
-    def asked_in_vain(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
-        """What the first split that met a missing value asked for, and why it is not there (`absent`: its Sample's)."""
+    def first_missing(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
+        """What the first split on a missing value tests, and why it is missing (`absent`: its Sample's), in words."""
         values = frame.row(row)
         for level in levels:
             feature = int(self.feature[level[row]])
@@ -146,24 +146,24 @@ class Tree:
 
     @cached_property
     def _paths(self) -> dict[int, list[tuple[str, str]]]:
-        """Leaf -> the features asked on the way to it, each with its limits in words. Splits on the same feature are
-        told once, by the tightest."""
+        """Leaf -> the features tested on the path to it, each with its limits in words. Of several splits on a feature
+        only the tightest counts."""
         found: dict[int, list[tuple[str, str]]] = {}
 
         def node(number: int, low: dict[int, float], high: dict[int, float]) -> None:
             if self.left[number] < 0:
                 found[number] = [
                     (FEATURES[feature], f"({_limits(low.get(feature), high.get(feature))})")
-                    for feature in dict.fromkeys(asked)
+                    for feature in dict.fromkeys(tested)
                 ]
                 return
             feature, limit = int(self.feature[number]), float(self.threshold[number])
-            asked.append(feature)
+            tested.append(feature)
             node(int(self.left[number]), low, {**high, feature: min(limit, high.get(feature, math.inf))})
             node(int(self.right[number]), {**low, feature: max(limit, low.get(feature, -math.inf))}, high)
-            asked.pop()
+            tested.pop()
 
-        asked: list[int] = []
+        tested: list[int] = []
         node(0, {}, {})
         return found
 
@@ -176,27 +176,27 @@ class Tree:
         paths: list[list[str]] = [[] for _ in rows]
         for leaf in np.unique(leaves[rows]):
             places = np.flatnonzero(leaves[rows] == leaf)
-            asked = [
+            tested = [
                 describe_all(feature, frame, rows[places], f" {limits}") for feature, limits in self._paths[int(leaf)]
             ]
-            for place, path in zip(places.tolist(), zip(*asked, strict=True), strict=False):
+            for place, path in zip(places.tolist(), zip(*tested, strict=True), strict=False):
                 paths[place] = list(path)
         return paths
 
     def rows(self) -> list[dict[str, Any]]:
         """The tree's nodes for JSON: `asks`, `limit`, `below` and `above` (numbers of nodes), or a leaf's `says` with
         its `interference` share."""
-        told: list[dict[str, Any]] = []
+        nodes: list[dict[str, Any]] = []
         for number in range(len(self.left)):
             if self.left[number] < 0:
                 share = float(self.interference[number])
-                told.append({"says": CLASSES[int(share >= SURE)], "interference": round(share, 4)})
+                nodes.append({"says": CLASSES[int(share >= SURE)], "interference": round(share, 4)})
                 continue
             asks, limit = words(FEATURES[self.feature[number]]), float(f"{self.threshold[number]:.4g}")
-            told.append(
+            nodes.append(
                 {"asks": asks, "limit": limit, "below": int(self.left[number]), "above": int(self.right[number])}
             )
-        return told
+        return nodes
 
     def draw(self) -> str:
         """The whole tree as text."""

@@ -1,7 +1,7 @@
-"""The second vantage: each node's response time as the balancer sees it, for nodes whose own traffic cannot be read.
+"""Each node's response time as the balancer sees it, for nodes whose own traffic cannot be read.
 
-Where packets are encrypted a monitor sees no requests. The balancer does: its Cycles tell each server's mean response
-time. That is over its last 1024 requests, so it follows slowly: it bears a cause out, and never stands for one.
+Where packets are encrypted a monitor sees no requests. The balancer does: its Cycles carry each server's mean response
+time. That is a mean of its last 1024 requests and follows slowly: it can confirm a cause, but is none by itself.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from detector.features.columns import Columns, Floats, Ints
+from detector.slot_arrays import SlotArrays
 from slackwater.messages import Cycle
 
 COLUMN = "balancer.rt_mean_ms"
 FRESH_S = 2.0
-"""What was told longer ago is not true of now."""
+"""Older reports say nothing of now."""
 LEAST_RPS = 1.0
 """A server with fewer requests per second than this: the balancer's mean is of long ago."""
 
@@ -29,27 +30,20 @@ def response_times_ms(cycle: Cycle, node_of: Mapping[str, str]) -> dict[str, flo
     }
 
 
-class Vantage:
-    """What was told last of each slot."""
+class BalancerLatency(SlotArrays):
+    """The last mean response time that the balancer reported for each slot."""
+
+    _rt_ms: Floats
+    _reported_s: Floats
 
     def __init__(self) -> None:
-        self._rt_ms: Floats = np.zeros(0)
-        self._told_s: Floats = np.zeros(0)
+        super().__init__(_rt_ms=np.nan, _reported_s=-np.inf)
 
-    def resize(self, slots: int) -> None:
-        more = max(0, slots - len(self._told_s))
-        self._rt_ms = np.concatenate([self._rt_ms, np.full(more, np.nan)])
-        self._told_s = np.concatenate([self._told_s, np.full(more, -np.inf)])
-
-    def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
-        self._told_s[slot] = -np.inf
-
-    def hear(self, now_s: float, slot: int, rt_ms: float) -> None:
-        """Takes in what was told of a slot."""
-        self._rt_ms[slot], self._told_s[slot] = rt_ms, now_s
+    def report(self, now_s: float, slot: int, rt_ms: float) -> None:
+        """Takes in a slot's response time."""
+        self._rt_ms[slot], self._reported_s[slot] = rt_ms, now_s
 
     def column(self, now_s: float, slots: Ints, columns: Columns) -> Floats:
-        """(M,) for nodes that know no response time of their own; else NaN."""
+        """(M,) response time in ms of nodes that know none of their own; else NaN."""
         blind = np.isnan(columns["traffic.rt_mean_ms"]) & np.isnan(columns["traffic.rt_p95_ms"])
-        return np.where(blind & (now_s - self._told_s[slots] <= FRESH_S), self._rt_ms[slots], np.nan)
+        return np.where(blind & (now_s - self._reported_s[slots] <= FRESH_S), self._rt_ms[slots], np.nan)

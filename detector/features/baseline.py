@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.features.signals import RESPONDS, SIGNALS, WAITS, Bools, Floats, Ints
+from detector.slot_arrays import SlotArrays
 
 EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])
 """Load ranges: below 3% (no traffic), 3..15%, ..., above 90%."""
@@ -63,18 +64,29 @@ class Reference(NamedTuple):
     """The highest usual value: of 20 calm ticks 19 stay below."""
 
 
-class Baselines:
+class Baselines(SlotArrays):
     """Calm medians and spreads of all slots. A cell is one slot at one load; only those that were learnt take room."""
+
+    _cell: Ints
+    """(slots, bins) which cell; cell 0 is the empty one."""
+    _seen: Ints
+    _taken: Ints
+    """(slots, bins) calm ticks that came, and those that were taken in."""
+    _nearest: NDArray[np.int8]
+    """(slots, bins, signals) the bin that speaks for this one."""
+    _known: Bools
+    """(slots, signals) has enough ticks in some bin."""
 
     def __init__(self) -> None:
         signals = len(SIGNALS)
-        self._cell: Ints = np.zeros((0, BINS), dtype=np.int64)
-        """(slots, bins) which cell; cell 0 is the empty one."""
-        self._seen: Ints = np.zeros((0, BINS), dtype=np.int64)
-        self._taken: Ints = np.zeros((0, BINS), dtype=np.int64)
-        self._nearest = np.zeros((0, BINS, signals), dtype=np.int8)
-        """(slots, bins, signals) the bin that speaks for this one."""
-        self._known: Bools = np.zeros((0, signals), dtype=bool)
+        none: Ints = np.zeros(BINS, dtype=np.int64)
+        super().__init__(
+            _cell=none,
+            _seen=none,
+            _taken=none,
+            _nearest=np.zeros((BINS, signals), dtype=np.int8),
+            _known=np.zeros(signals, dtype=bool),
+        )
         self._free: list[int] = []
         self._used = 1
         self._ring = np.full((1, KEEP, signals), np.nan, dtype=np.float32)
@@ -88,21 +100,12 @@ class Baselines:
         self._summary: Floats = np.full((1, len(Reference._fields), signals), np.nan)
         """(cells, median spread high, signals)."""
 
-    def resize(self, slots: int) -> None:
-        more = slots - len(self._seen)
-        if more <= 0:
-            return
-        for name in ("_cell", "_seen", "_taken", "_nearest", "_known"):
-            setattr(self, name, _grown(getattr(self, name), slots, 0))
-
     def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
         cells = self._cell[slot][self._cell[slot] > 0]
         self._ring[cells] = self._summary[cells] = np.nan
         self._count[cells], self._due[cells] = 0, False
         self._free += [int(cell) for cell in cells]
-        self._cell[slot] = self._seen[slot] = self._taken[slot] = self._nearest[slot] = 0
-        self._known[slot] = False
+        super().forget(slot)
 
     def learn(self, slots: Ints, bins: Ints, values: Floats) -> None:
         """Takes calm ticks in: `values` is (M, signals)."""

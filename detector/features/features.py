@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.features.baseline import MIN_SAMPLES, Baselines, Reference, bins_of
-from detector.features.history import Rows
+from detector.features.history import SampleRows
 from detector.features.signals import FLOORS, INDEX, RESPONDS, SIGNALS, Bools, Floats, Ints, reason
+from detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
@@ -56,11 +57,11 @@ class Frame:
     borrowed: Bools
     """(M,) has no baseline of its own yet: its peers' stand in where they have one."""
     load: Floats
-    """(M,) see `history.Rows.load`."""
+    """(M,) see `history.SampleRows.load`."""
     peak: Floats
-    """(M,) see `history.Rows.peak`."""
+    """(M,) see `history.SampleRows.peak`."""
     replaced: Bools
-    """(M,) see `history.Rows.replaced`."""
+    """(M,) see `history.SampleRows.replaced`."""
     bins: Ints
     """(M,) range of the peak load: the baseline that the tick is compared with."""
     demand: Floats
@@ -80,31 +81,23 @@ class Frame:
         return np.asarray(self.matrix(slice(row, row + 1))[0])
 
 
-class Features:
+class Features(SlotArrays):
     """Keeps every node's last values, since a node is compared with peers whose Samples come at other times."""
+
+    _recent: Floats
+    """(slots, PEER_TICKS, columns), a ring."""
+    _levels: Floats
+    """(slots, columns) highest of `_recent`."""
+    _at: Ints
 
     def __init__(self) -> None:
         self.baselines = Baselines()
-        self._recent: Floats = np.full((0, PEER_TICKS, 2 * len(SIGNALS) + 1), np.nan)
-        self._levels: Floats = np.full((0, 2 * len(SIGNALS) + 1), np.nan)
-        """(slots, columns) highest of `_recent`."""
-        self._at: Ints = np.zeros(0, dtype=np.int64)
+        columns = 2 * len(SIGNALS) + 1
+        super().__init__(
+            self.baselines, _recent=np.full((PEER_TICKS, columns), np.nan), _levels=np.full(columns, np.nan), _at=0
+        )
 
-    def resize(self, slots: int) -> None:
-        more = slots - len(self._at)
-        if more <= 0:
-            return
-        self.baselines.resize(slots)
-        self._recent = np.concatenate([self._recent, np.full((more, *self._recent.shape[1:]), np.nan)])
-        self._levels = np.concatenate([self._levels, np.full((more, self._levels.shape[1]), np.nan)])
-        self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
-
-    def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
-        self.baselines.forget(slot)
-        self._recent[slot] = self._levels[slot] = np.nan
-
-    def compute(self, rows: Rows, fresh: Bools, in_episode: Bools) -> Frame:
+    def compute(self, rows: SampleRows, fresh: Bools, in_episode: Bools) -> Frame:
         """The features of these rows. Peers are the other fresh nodes in no episode; all fresh ones where none is.
 
         `fresh` and `in_episode` are (slots,).

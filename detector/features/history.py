@@ -9,6 +9,7 @@ import numpy as np
 from detector.features.columns import Columns, Table
 from detector.features.routes import RouteTimes
 from detector.features.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
+from detector.slot_arrays import SlotArrays
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
 PEAK_TICKS = 3
@@ -21,7 +22,7 @@ MIN_REQUESTS = 5
 
 
 @dataclass(frozen=True)
-class Rows:
+class SampleRows:
     """One Sample of each of M nodes, as numbers; NaN is absent."""
 
     slots: Ints
@@ -46,27 +47,18 @@ class Rows:
     """(M, routes) mean response times; None when no Sample has routes."""
 
 
-class History:
+class SampleWindows(SlotArrays):
     """The last `WINDOW` Samples of each slot, and what its routes' response times are in calm."""
+
+    _last: Floats
+    """(slots, WINDOW, KEPT), a ring."""
+    _at: Ints
 
     def __init__(self) -> None:
         self.routes = RouteTimes()
-        self._last: Floats = np.full((0, WINDOW, KEPT), np.nan)
-        self._at: Ints = np.zeros(0, dtype=np.int64)
+        super().__init__(self.routes, _last=np.full((WINDOW, KEPT), np.nan), _at=0)
 
-    def resize(self, slots: int) -> None:
-        more = slots - len(self._at)
-        if more > 0:
-            self._last = np.concatenate([self._last, np.full((more, WINDOW, KEPT), np.nan)])
-            self._at = np.concatenate([self._at, np.zeros(more, dtype=np.int64)])
-            self.routes.resize(slots)
-
-    def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
-        self._last[slot] = np.nan
-        self.routes.forget(slot)
-
-    def add(self, slots: Ints, table: Table, first: Bools) -> Rows:
+    def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
         """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
         columns = table.columns
         values = np.full((len(table), len(SIGNALS)), np.nan)
@@ -106,7 +98,7 @@ class History:
         with np.errstate(invalid="ignore"):
             replaced = ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
         peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
-        return Rows(
+        return SampleRows(
             slots=slots,
             values=values,
             load=load,

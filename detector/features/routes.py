@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from detector.features.columns import Bools, Floats, Ints
+from detector.slot_arrays import SlotArrays
 from slackwater.messages import RouteTraffic
 
 MAX_ROUTES = 24
@@ -26,24 +27,15 @@ FLOOR_MS = 1.0
 _FIELDS = attrgetter("route", "rps", "rt_mean_ms")
 
 
-class RouteTimes:
+class RouteTimes(SlotArrays):
     """Calm response time (ms) of every slot's routes, (slots, routes)."""
+
+    _calm_ms: Floats
+    _ticks: Ints
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
-        self._calm_ms: Floats = np.full((0, MAX_ROUTES), np.nan)
-        self._ticks: Ints = np.zeros((0, MAX_ROUTES), dtype=np.int64)
-
-    def resize(self, slots: int) -> None:
-        more = slots - len(self._calm_ms)
-        if more > 0:
-            self._calm_ms = np.concatenate([self._calm_ms, np.full((more, MAX_ROUTES), np.nan)])
-            self._ticks = np.concatenate([self._ticks, np.zeros((more, MAX_ROUTES), dtype=np.int64)])
-
-    def forget(self, slot: int) -> None:
-        """Empties a slot for a new node."""
-        self._calm_ms[slot] = np.nan
-        self._ticks[slot] = 0
+        super().__init__(_calm_ms=np.full(MAX_ROUTES, np.nan), _ticks=np.zeros(MAX_ROUTES, dtype=np.int64))
 
     def read(self, routes: Sequence[Sequence[RouteTraffic]]) -> tuple[Floats, Floats] | None:
         """Requests per second and mean response time (ms) by route of M Samples, NaN without; None: no routes.

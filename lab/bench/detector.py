@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from detector.baseline_checkpoint import Keeper
+from detector.baseline_checkpoint import BaselineCheckpoint
 from detector.classify import tree
 from detector.classify.judge import Judge
 from detector.features import sample_decoder
@@ -141,7 +141,7 @@ def run(
     What is done before is not timed, so that the rounds begin with nothing left to do, and with baselines of that age.
     """
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=1.2, model=model)
-    keeper = Keeper({"web": judge}, 0.0)
+    checkpoint = BaselineCheckpoint({"web": judge}, 0.0)
     arrivals = iter(load)
     at_s, raw = next(arrivals)
     now_s = 0.0
@@ -163,7 +163,7 @@ def run(
             verdicts = judge.take(now_s, rows)
             for verdict in verdicts:
                 messages.encode(verdict)
-            keeper.step(now_s, START_UNIX_S + now_s)
+            checkpoint.step(now_s, START_UNIX_S + now_s)
             done = timed()
             started_s, now_s = now_s, now_s + done - began
             busy_s, decode_s, counted = busy_s + done - began, decode_s + decoded - began, counted + len(batch)

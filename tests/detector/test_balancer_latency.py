@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from detector.classify.judge import Judge
-from detector.features.balancer_latency import FRESH_S, Vantage, response_times_ms
+from detector.features.balancer_latency import FRESH_S, BalancerLatency, response_times_ms
 from slackwater.messages import Cycle, ServerState
 from tests.support.synthetic_cluster import Cluster
 
@@ -30,7 +30,9 @@ def states(told_ms: float | None, traffic: bool = False) -> set[str]:
         loud = now_s > 30.0
         cluster.hosts["host1"].neighbour = 0.9 * loud
         if told_ms is not None:
-            judge.hear_balancer(now_s, {"host1": told_ms if loud else 3.0, "host2": 3.1, "host3": 2.9, "other": 1.0})
+            judge.report_balancer_latency(
+                now_s, {"host1": told_ms if loud else 3.0, "host2": 3.1, "host3": 2.9, "other": 1.0}
+            )
         found += [one.state for one in judge.tick(now_s, samples) if one.node == "host1" and loud]
     return set(found)
 
@@ -42,15 +44,15 @@ def test_it_bears_a_cause_out_and_is_none_itself() -> None:
 
 
 def test_it_speaks_only_of_now_and_only_for_nodes_without_traffic_of_their_own() -> None:
-    vantage, here = Vantage(), np.array([0])
-    vantage.resize(1)
+    latency, here = BalancerLatency(), np.array([0])
+    latency.resize(1)
     blind, seeing = (
         {"traffic.rt_mean_ms": np.array([rt_ms]), "traffic.rt_p95_ms": np.array([np.nan])} for rt_ms in (np.nan, 2.0)
     )
-    assert np.isnan(vantage.column(0.0, here, blind)), "nothing was told yet"
-    vantage.hear(0.0, 0, 7.0)
-    assert vantage.column(FRESH_S, here, blind) == 7.0
-    assert np.isnan(vantage.column(FRESH_S + 0.1, here, blind))
-    assert np.isnan(vantage.column(0.1, here, seeing))
-    vantage.forget(0)
-    assert np.isnan(vantage.column(0.1, here, blind)), "the slot is another node's now"
+    assert np.isnan(latency.column(0.0, here, blind)), "nothing was reported yet"
+    latency.report(0.0, 0, 7.0)
+    assert latency.column(FRESH_S, here, blind) == 7.0
+    assert np.isnan(latency.column(FRESH_S + 0.1, here, blind))
+    assert np.isnan(latency.column(0.1, here, seeing))
+    latency.forget(0)
+    assert np.isnan(latency.column(0.1, here, blind)), "the slot is another node's now"

@@ -14,10 +14,10 @@ from detector.classify.episodes import (
     ENOUGH,
     LOUD_WEIGHT,
     MAX_DWELL_S,
+    NO_REQUESTS_TIMEOUT_S,
     REOPENS_WITHIN_S,
     STATES,
     STRONG,
-    TRIAL_AFTER_S,
     WEAK,
     StateMachines,
 )
@@ -32,7 +32,7 @@ def machines(count: int) -> StateMachines:
     made = StateMachines(DWELL_S)
     made.resize(count)
     for slot in range(count):
-        made.welcome(slot, 0.0, 1000.0)
+        made.add_node(slot, 0.0, 1000.0)
     return made
 
 
@@ -49,17 +49,31 @@ class Run:
         return self.one.state
 
     def step(
-        self, seen: State, *, wary: bool = False, thin: bool = False, residual: str = "", answered: bool = False
+        self,
+        seen: State,
+        *,
+        no_own_baseline: bool = False,
+        low_traffic: bool = False,
+        residual: str = "",
+        answered: bool = False,
     ) -> Status:
         self.now_s += PERIOD_S
         label_unix_s = 1000.0 + self.now_s
-        return self.one.step(self.now_s, label_unix_s, seen, wary=wary, thin=thin, residual=residual, answered=answered)
+        return self.one.step(
+            self.now_s,
+            label_unix_s,
+            seen,
+            no_own_baseline=no_own_baseline,
+            low_traffic=low_traffic,
+            residual=residual,
+            answered=answered,
+        )
 
-    def until(self, state: State, seen: State = "calm", limit_s: float = 120.0, *, thin: bool = False) -> float:
+    def until(self, state: State, seen: State = "calm", limit_s: float = 120.0, *, low_traffic: bool = False) -> float:
         begin = self.now_s
         while self.state != state:
             assert self.now_s - begin < limit_s, f"still {self.state} after {limit_s} s"
-            self.step(seen, thin=thin)
+            self.step(seen, low_traffic=low_traffic)
         return self.now_s - begin
 
 
@@ -110,7 +124,7 @@ def test_three_weak_ticks_of_four_are_told_so() -> None:
 
 def test_a_node_without_a_baseline_needs_three_of_three() -> None:
     run = Run()
-    said = [run.step("interference", wary=True).state for _ in range(3)]
+    said = [run.step("interference", no_own_baseline=True).state for _ in range(3)]
     assert said == ["calm", "calm", "interference"]
 
 
@@ -137,8 +151,8 @@ def test_a_loud_tick_takes_back_several_quiet_ones() -> None:
     assert abs(run.until("calm") - left_s) < PERIOD_S / 2
 
 
-@pytest.mark.parametrize("thin", [True, False])
-def test_an_episode_ends_within_ten_seconds_though_one_tick_in_five_is_loud(thin: bool) -> None:
+@pytest.mark.parametrize("low_traffic", [True, False])
+def test_an_episode_ends_within_ten_seconds_though_one_tick_in_five_is_loud(low_traffic: bool) -> None:
     took_s = []
     for seed in range(100):
         run, dice = Run(), random.Random(seed)
@@ -146,7 +160,7 @@ def test_an_episode_ends_within_ten_seconds_though_one_tick_in_five_is_loud(thin
         begin_s = run.now_s
         while run.state != "calm":
             loud = dice.random() < 0.2
-            run.step("interference" if loud else "calm", thin=thin, residual="a glitch" if loud else "")
+            run.step("interference" if loud else "calm", low_traffic=low_traffic, residual="a glitch" if loud else "")
         took_s.append(run.now_s - begin_s)
     assert np.median(took_s) <= 6.0
     assert np.quantile(took_s, 0.9) <= 10.0, "glitches come in a row now and then, not often"
@@ -159,9 +173,9 @@ def test_a_neighbour_that_shows_in_half_of_the_ticks_holds_the_episode(seed: int
     run, dice = Run(), random.Random(seed)
     run.until("interference", "interference")
     quiet = 0
-    while run.now_s < TRIAL_AFTER_S:
+    while run.now_s < NO_REQUESTS_TIMEOUT_S:
         loud = dice.random() < share
-        quiet += run.step("calm", thin=True, residual="the canary's wait" if loud else "").state == "calm"
+        quiet += run.step("calm", low_traffic=True, residual="the canary's wait" if loud else "").state == "calm"
         if run.state == "calm":
             run.step("interference", answered=True)
             run.step("interference", answered=True)
@@ -172,15 +186,15 @@ def test_what_shows_without_requests_is_told() -> None:
     run = Run()
     run.until("interference", "interference")
     shows = "canary wall/CPU ratio 9 is 9x its calm baseline"
-    assert run.step("calm", thin=True, residual=shows).said == f"held: {shows}"
-    assert run.step("calm", thin=True).said == "held: looks calm for 0.2 of 2.0 s"
+    assert run.step("calm", low_traffic=True, residual=shows).said == f"held: {shows}"
+    assert run.step("calm", low_traffic=True).said == "held: looks calm for 0.2 of 2.0 s"
 
 
 def test_what_idle_processes_do_is_no_sign_where_there_are_no_requests() -> None:
     run = Run()
     run.until("interference", "interference")
-    run.step("interference", thin=True)
-    assert run.until("calm", "interference", thin=True) <= DWELL_S + PERIOD_S
+    run.step("interference", low_traffic=True)
+    assert run.until("calm", "interference", low_traffic=True) <= DWELL_S + PERIOD_S
 
 
 def test_without_requests_an_episode_ends_for_a_trial_whatever_shows() -> None:
@@ -188,21 +202,23 @@ def test_without_requests_an_episode_ends_for_a_trial_whatever_shows() -> None:
     run.until("interference", "interference")
     run.step("interference")
     begin_s = run.now_s
-    while (status := run.step("interference", thin=True, residual="late")).state != "calm":
+    while (status := run.step("interference", low_traffic=True, residual="late")).state != "calm":
         assert run.now_s - begin_s <= 60.0
     assert status.said == "episode 1 ended: 55 s without requests, and only requests can tell"
     for _ in range(100):
-        assert run.step("interference", thin=True, residual="late").state == "calm", "nothing was asked of it yet"
-    assert run.step("interference", thin=True, answered=True).state == "calm"
-    assert run.step("interference", thin=True, answered=True).state == "interference"
+        assert run.step("interference", low_traffic=True, residual="late").state == "calm", (
+            "nothing was asked of it yet"
+        )
+    assert run.step("interference", low_traffic=True, answered=True).state == "calm"
+    assert run.step("interference", low_traffic=True, answered=True).state == "interference"
 
 
 def test_after_an_end_without_requests_only_requests_begin_another() -> None:
     run = Run()
     run.until("interference", "interference")
-    run.until("calm", thin=True)
+    run.until("calm", low_traffic=True)
     for _ in range(20):
-        assert run.step("interference", thin=True).state == "calm"
+        assert run.step("interference", low_traffic=True).state == "calm"
     run.step("interference")
     assert run.step("interference").state == "interference"
 
@@ -242,9 +258,9 @@ def test_longer_waits_are_for_interference_alone() -> None:
 def test_a_silent_node_is_unknown_and_comes_back_calm() -> None:
     run = Run()
     run.until("interference", "interference")
-    assert run.machines.lost(0, run.now_s + 1, 2000.0)
+    assert run.machines.mark_unknown(0, run.now_s + 1, 2000.0)
     assert (run.state, run.machines.since_unix_s[0]) == ("unknown", 2000.0)
-    assert not run.machines.lost(0, run.now_s + 2, 2001.0), "that is not new any more"
+    assert not run.machines.mark_unknown(0, run.now_s + 2, 2001.0), "that is not new any more"
     assert run.machines.since_unix_s[0] == 2000.0
     assert run.step("calm").state == "calm"
 
@@ -256,18 +272,18 @@ def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
 ) -> None:
     together, alone = machines(3), [OneMachine(DWELL_S, 0.0, 1000.0) for _ in range(3)]
     nobody = np.zeros(3, dtype=bool)
-    for number, (*seen, thin, shows) in enumerate(ticks):
+    for number, (*seen, low_traffic, shows) in enumerate(ticks):
         now_s = number * 0.7
         steps = together.step(
             np.arange(3),
             now_s,
             np.full(3, 1000.0 + now_s),
             np.array([CODES[state] for state in seen]),
-            wary=nobody,
-            thin=nobody | thin,
+            no_own_baseline=nobody,
+            low_traffic=nobody | low_traffic,
             residual=nobody | shows,
         )
         for slot, state in enumerate(seen):
-            one = alone[slot].step(now_s, 1000.0 + now_s, state, thin=thin, residual="x" if shows else "")
+            one = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, residual="x" if shows else "")
             assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
-            assert steps.said(slot, lambda _: "x") == one.said
+            assert steps.describe(slot, lambda _: "x") == one.said

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.baseline_checkpoint import LAST_HEARD, load, save
-from detector.classify.thresholds import cross
+from detector.classify.thresholds import find_deviations
 from detector.features.baseline import AT_ONCE, KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.features.columns import Table, row_of, table_of
 from detector.features.features import DEMAND, FEATURES, Features, Frame, _median_of_others, describe, missing, words
-from detector.features.history import History
+from detector.features.history import SampleWindows
 from detector.features.signals import INDEX, SIGNALS, reason
 from slackwater.messages import Canary, Counters, Pressure, Sample
 from tests.support.detector_frames import frame
@@ -35,7 +35,7 @@ def one_signal(baselines: Baselines, key: str, values: list[float], load_bin: in
 
 
 def frame_after(cluster: Cluster, seconds: float) -> tuple[Frame, Sample]:
-    features, history = Features(), History()
+    features, history = Features(), SampleWindows()
     slots = {name: slot for slot, name in enumerate(cluster.names)}
     features.resize(len(slots))
     history.resize(len(slots))
@@ -65,7 +65,7 @@ def test_there_is_no_baseline_before_enough_calm_ticks_and_there_is_one_after() 
 
 
 def test_a_node_without_a_baseline_borrows_its_peers() -> None:
-    features, history, cluster = Features(), History(), Cluster()
+    features, history, cluster = Features(), SampleWindows(), Cluster()
     features.resize(3)
     history.resize(3)
     for _, samples in cluster.run(6):
@@ -95,7 +95,7 @@ def test_missing_values_are_nan_with_the_monitors_reason_and_never_zero() -> Non
 
 
 def test_a_sample_with_nothing_in_it_gives_only_absent_features() -> None:
-    history, features = History(), Features()
+    history, features = SampleWindows(), Features()
     history.resize(1)
     features.resize(1)
     bare = Sample(v=1, node="n", pool="p", time_unix_s=1.0, boot_id="b", seq=0, period_s=0.0)
@@ -106,7 +106,7 @@ def test_a_sample_with_nothing_in_it_gives_only_absent_features() -> None:
 
 
 def test_a_restarted_monitor_starts_its_windows_anew() -> None:
-    history = History()
+    history = SampleWindows()
     history.resize(1)
     cluster = Cluster(names=("host1",))
     for _, samples in cluster.run(2):
@@ -121,7 +121,7 @@ def test_a_restarted_monitor_starts_its_windows_anew() -> None:
 
 def test_the_probe_is_read_beside_hardware_counters() -> None:
     """Hardware counters take the place of the probe in `counters`; its ratio of wall to CPU time is still needed."""
-    history = History()
+    history = SampleWindows()
     history.resize(1)
     sample = Cluster(names=("host1",)).sample("host1", 3.0)
     sample.counters = Counters(source="pmu", cpi=1.4)
@@ -138,7 +138,7 @@ def test_the_probe_is_read_beside_hardware_counters() -> None:
 
 
 def test_how_late_the_canary_began_is_a_signal_with_its_longest_of_a_second_and_its_reason_when_absent() -> None:
-    history = History()
+    history = SampleWindows()
     history.resize(1)
     cluster = Cluster(names=("host1",))
     found: list[tuple[float, float]] = []
@@ -156,7 +156,7 @@ def test_how_late_the_canary_began_is_a_signal_with_its_longest_of_a_second_and_
 
 
 def test_pressure_of_the_servers_own_cgroup_comes_before_the_machines() -> None:
-    history = History()
+    history = SampleWindows()
     history.resize(1)
     sample = Cluster(names=("host1",)).sample("host1", 3.0)
     found = []
@@ -290,7 +290,7 @@ def test_every_feature_has_words() -> None:
 
 def test_a_late_canary_is_one_cause_which_needs_a_second_one_of_another_group() -> None:
     def found(**signals: float) -> tuple[bool, bool]:
-        crossed = cross(frame([80.0], [0.3], **signals))
+        crossed = find_deviations(frame([80.0], [0.3], **signals))
         return bool(crossed.votes[0, INDEX["late"]]), bool(crossed.interfering[0])
 
     assert found(late=30.0) == (True, False)

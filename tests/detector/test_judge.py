@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, Keeper
+from detector.baseline_checkpoint import EVERY_S, NODES_A_STEP, BaselineCheckpoint
 from detector.classify import judge as judges
 from detector.classify.judge import Judge
-from detector.inbox import FORGET_AFTER_S
+from detector.sample_sorter import FORGET_AFTER_S
 from slackwater import messages
 from slackwater.messages import Verdict
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
@@ -321,22 +321,22 @@ def test_baselines_are_encoded_a_few_nodes_a_tick_and_the_file_holds_them_all() 
     judge, cluster = new_judge(), Cluster(names=names)
     for step in range(40):
         judge.tick(step * 0.2, [cluster.sample(name, step * 0.2) for name in names])
-    keeper = Keeper({"web": judge}, now_s=0.0)
-    assert keeper.step(1.0, NOW_UNIX_S) is None, "it is not time yet"
-    assert [keeper.step(EVERY_S + turn, NOW_UNIX_S) for turn in range(2)] == [None, None]
-    content = keeper.step(EVERY_S + 2.0, NOW_UNIX_S)
+    checkpoint = BaselineCheckpoint({"web": judge}, now_s=0.0)
+    assert checkpoint.step(1.0, NOW_UNIX_S) is None, "it is not time yet"
+    assert [checkpoint.step(EVERY_S + turn, NOW_UNIX_S) for turn in range(2)] == [None, None]
+    content = checkpoint.step(EVERY_S + 2.0, NOW_UNIX_S)
     assert content is not None
     assert msgspec.json.decode(content)["pools"]["web"] == judge.export_baselines(NOW_UNIX_S)
     assert len(judge.export_baselines(NOW_UNIX_S)) == len(names)
-    assert keeper.step(EVERY_S + 3.0, NOW_UNIX_S) is None
-    assert msgspec.json.decode(keeper.whole(NOW_UNIX_S)) == msgspec.json.decode(content)
+    assert checkpoint.step(EVERY_S + 3.0, NOW_UNIX_S) is None
+    assert msgspec.json.decode(checkpoint.whole(NOW_UNIX_S)) == msgspec.json.decode(content)
 
 
 def test_a_baseline_that_cannot_be_read_is_left_out_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
     judge = new_judge()
     judge.restore_baselines({"host1": {"3": {"cpi": "broken"}}})
     assert set(states(play(judge, Cluster(), 3.0))) == {"calm"}
-    assert "web/host1: baseline of before left out" in caplog.text
+    assert "web/host1: stored baseline is left out" in caplog.text
 
 
 def test_without_any_signal_a_node_is_calm_and_its_estimates_are_absent() -> None:

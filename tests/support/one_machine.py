@@ -28,7 +28,7 @@ class OneMachine:
     def __init__(self, calm_dwell_s: float, now_s: float, label_unix_s: float) -> None:
         self.machines = StateMachines(calm_dwell_s)
         self.machines.resize(1)
-        self.machines.welcome(0, now_s, label_unix_s)
+        self.machines.add_node(0, now_s, label_unix_s)
 
     @property
     def state(self) -> State:
@@ -41,8 +41,8 @@ class OneMachine:
         seen: State,
         *,
         strength: int = STRONG,
-        wary: bool = False,
-        thin: bool = False,
+        no_own_baseline: bool = False,
+        low_traffic: bool = False,
         residual: str = "",
         answered: bool = False,
     ) -> Status:
@@ -53,12 +53,12 @@ class OneMachine:
             np.array([label_unix_s]),
             np.array([CODES[seen]]),
             strength=np.array([strength]),
-            wary=np.array([wary]),
-            thin=np.array([thin]),
+            no_own_baseline=np.array([no_own_baseline]),
+            low_traffic=np.array([low_traffic]),
             residual=np.array([bool(residual)]),
             answered=np.array([answered]),
         )
-        said = steps.said(0, lambda _: residual)
+        said = steps.describe(0, lambda _: residual)
         state = STATES[int(steps.state[0])]
         return Status(
             state, float(steps.since_unix_s[0]), int(steps.episode[0]), said, bool(steps.began[0]), bool(steps.waits[0])

@@ -73,7 +73,9 @@ def simulate(
             idle = rates[n] < 1.0
             shows = noisy[n] and (not idle or chance.random() < SHOWS_ON_IDLE)
             seen: State = "interference" if noisy[n] and not idle else "calm"
-            status = machines[name].step(now_s, now_s, seen, thin=idle, residual="the probe" if shows and idle else "")
+            status = machines[name].step(
+                now_s, now_s, seen, low_traffic=idle, residual="the probe" if shows and idle else ""
+            )
             slow = status.state == "interference"
             severity[name] = follow(severity[name], shows, idle) if slow else 0.0
             wavers = chance.uniform(0.9, 1.1) if slow else chance.uniform(0.98, 1.02)

@@ -6,26 +6,28 @@ import numpy as np
 import pytest
 
 from detector.classify.judge import Judge
-from detector.classify.thresholds import LEISURE, cross
+from detector.classify.thresholds import NO_BURST_LOAD, find_deviations
 from tests.support.cluster_frames import frame
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
 
 
-@pytest.mark.parametrize(("peak", "found"), [(0.3, True), (LEISURE - 0.01, True), (LEISURE, False), (0.8, False)])
+@pytest.mark.parametrize(
+    ("peak", "found"), [(0.3, True), (NO_BURST_LOAD - 0.01, True), (NO_BURST_LOAD, False), (0.8, False)]
+)
 def test_requests_that_wait_for_a_core_twice_show_a_neighbour_where_the_server_had_time(
     peak: float, found: bool
 ) -> None:
     waiting = frame(peak, run_delay_per_cpu=4.0, rt_mean=3.0, rt_p95=4.0)
-    first = cross(waiting, np.array([False]))
+    first = find_deviations(waiting, np.array([False]))
     assert not first.interfering.any(), "once may be the first tick of a burst"
-    assert first.kept_waiting.tolist() == [found]
-    assert cross(waiting, first.kept_waiting).interfering.tolist() == [found]
+    assert first.queueing_suspected.tolist() == [found]
+    assert find_deviations(waiting, first.queueing_suspected).interfering.tolist() == [found]
 
 
 def test_waiting_that_nobody_feels_and_slowness_without_waiting_are_not_enough() -> None:
     waited = np.array([True])
-    assert not cross(frame(0.3, run_delay_per_cpu=4.0, rt_mean=1.1, rt_p95=1.1), waited).interfering.any()
-    assert not cross(frame(0.3, run_delay_per_cpu=1.1, rt_mean=4.0, rt_p95=4.0), waited).interfering.any()
+    assert not find_deviations(frame(0.3, run_delay_per_cpu=4.0, rt_mean=1.1, rt_p95=1.1), waited).interfering.any()
+    assert not find_deviations(frame(0.3, run_delay_per_cpu=1.1, rt_mean=4.0, rt_p95=4.0), waited).interfering.any()
 
 
 @pytest.mark.parametrize(

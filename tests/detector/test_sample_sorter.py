@@ -1,12 +1,12 @@
-"""The inbox: newest Samples per node, staleness, restarts, duplicates, what comes out of order."""
+"""The sorter of Samples: newest Samples per node, staleness, restarts, duplicates, what comes out of order."""
 
 from __future__ import annotations
 
 import pytest
 
 from detector.features.columns import row_of, table_of
-from detector.inbox import ARRIVALS, FORGET_AFTER_S, OLD_IN_A_ROW, QUEUE, Inbox, Loss
 from detector.lateness import AT_ITS_OWN_PACE
+from detector.sample_sorter import ARRIVALS, FORGET_AFTER_S, OLD_IN_A_ROW, QUEUE, Loss, SampleSorter
 from slackwater.messages import Sample
 
 
@@ -18,16 +18,16 @@ def sample(
 
 
 class Box:
-    """An inbox, and what came out of it."""
+    """A sorter, and what came out of it."""
 
     def __init__(self) -> None:
-        self.inbox = Inbox("web", stale_after_s=1.0)
+        self.sorter = SampleSorter("web", stale_after_s=1.0)
         self.out: list[list[tuple[str, int, bool]]] = []
 
     def tick(self, now_s: float, *samples: Sample) -> list[str]:
         """What the Samples of a tick were."""
         table = table_of([row_of(one) for one in samples], "web")
-        found = self.inbox.sort(table, now_s)
+        found = self.sorter.sort(table, now_s)
         for part in found.rounds:
             rows = zip(part.rows.tolist(), part.first.tolist(), strict=True)
             self.out.append([(samples[row].node, samples[row].seq, first) for row, first in rows])
@@ -95,23 +95,23 @@ def test_a_clock_set_back_under_a_running_monitor_changes_nothing() -> None:
 def test_a_quiet_node_is_stale_and_said_so_once_a_second_and_one_never_heard_of_is_absent() -> None:
     box = Box()
     box.tick(10.0, sample(0))
-    said = [bool(box.inbox.stale(10.0 + tick / 20)) for tick in range(81)]
+    said = [bool(box.sorter.stale(10.0 + tick / 20)) for tick in range(81)]
     assert said.count(True) == 4, "at 1, 2, 3 and 4 s"
     assert not any(said[:20])
     assert said[20]
     box.tick(14.1, sample(1))
-    assert box.inbox.stale(14.2) == []
-    assert [stale.node for stale in box.inbox.stale(15.2)] == ["host1"]
+    assert box.sorter.stale(14.2) == []
+    assert [stale.node for stale in box.sorter.stale(15.2)] == ["host1"]
 
 
 def test_a_node_that_left_is_forgotten_and_its_slot_used_again() -> None:
     box = Box()
     box.tick(0.0, sample(0))
-    assert box.inbox.stale(FORGET_AFTER_S + 1.0) == []
-    assert box.inbox.nodes == {}
+    assert box.sorter.stale(FORGET_AFTER_S + 1.0) == []
+    assert box.sorter.nodes == {}
     box.tick(FORGET_AFTER_S + 2.0, sample(0, node="host2"))
-    assert box.inbox.nodes == {"host2": 0}
-    assert box.inbox.slots == 1
+    assert box.sorter.nodes == {"host2": 0}
+    assert box.sorter.slots == 1
 
 
 def test_a_backlog_is_bounded_and_keeps_the_newest() -> None:
@@ -151,7 +151,7 @@ def test_a_node_of_which_only_late_samples_come_stays_stale() -> None:
     box = Box()
     arrivals(box, (0.0, sample(0)), (0.2, sample(1)))
     assert arrivals(box, (20.0, sample(2)), (20.0, sample(3))) == ["late"] * 2
-    assert [stale.node for stale in box.inbox.stale(20.0)] == ["host1"]
+    assert [stale.node for stale in box.sorter.stale(20.0)] == ["host1"]
 
 
 def test_a_node_that_was_suspended_is_heard_again_within_some_samples() -> None:
@@ -174,14 +174,14 @@ def test_loss_is_noticed_told_once_a_minute_and_does_not_reach_into_the_windows(
     dropped.samples_dropped = 30
     assert arrivals(box, (0.8, sample(4)), (1.2, sample(6)), (8.0, dropped)) == ["new"] * 3
     assert [batch[0][2] for batch in box.taken()] == [True, False, True]
-    assert box.inbox.losses(10.0) == [Loss("host1", 34, 30)]
-    assert box.inbox.losses(80.0) == []
+    assert box.sorter.losses(10.0) == [Loss("host1", 34, 30)]
+    assert box.sorter.losses(80.0) == []
     arrivals(box, (8.4, sample(42)))
-    assert box.inbox.losses(20.0) == []
-    assert box.inbox.losses(71.0) == [Loss("host1", 1, 0)]
+    assert box.sorter.losses(20.0) == []
+    assert box.sorter.losses(71.0) == [Loss("host1", 1, 0)]
 
 
 def test_a_restart_loses_nothing() -> None:
     box, said = box_with(sample(90), sample(0, 2000.0), sample(3, 3000.0, boot="b"))
     assert said == ["new", "restart", "restart"]
-    assert box.inbox.losses(0.0) == []
+    assert box.sorter.losses(0.0) == []

@@ -6,7 +6,7 @@ All nodes are looked at in one pass; a node's second Sample of a tick has a pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from detector.features.columns import Bools, Floats, Ints, Table
 from detector.features.signals import WINDOW
 from detector.lateness import Timelines
+from detector.slot_arrays import SlotArrays
 
 QUEUE = 64
 """Samples of one node that count in a tick; of more, the oldest are dropped (13 s at the default period)."""
@@ -23,7 +24,7 @@ FORGET_AFTER_S = 3600.0
 """A node without Samples for this long has left the pool."""
 
 Arrival = Literal["new", "restart", "duplicate", "old", "late"]
-"""`late`: it waited while the bus was away, so it tells of then and not of now."""
+"""`late`: it waited while the bus was away, so it describes then and not now."""
 ARRIVALS: tuple[Arrival, ...] = get_args(Arrival)
 _NEW, _RESTART, _DUPLICATE, _OLD, _LATE = range(len(ARRIVALS))
 
@@ -39,12 +40,12 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedSamples:
     """A tick's Samples, sorted."""
 
     arrivals: Ints
     """Index in `ARRIVALS` of each row."""
-    welcome: list[tuple[int, int]]
+    new_nodes: list[tuple[int, int]]
     """(slot, row) of each node that was not known."""
     rounds: list[Round]
 
@@ -56,7 +57,7 @@ class Loss:
     node: str
     lost: int
     dropped: int
-    """Of these: its monitor says that it dropped them while the bus was away."""
+    """Of these, its monitor dropped them while the bus was away."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +71,41 @@ class Stale:
     """Wall time of its last Sample."""
 
 
-@dataclass
-class _Slots:
-    """What is known of each slot, (slots,)."""
+class _NodeState(SlotArrays):
+    """What is known of each slot's node, (slots,)."""
 
-    used: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    seq: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    time_unix_s: Floats = field(default_factory=lambda: np.zeros(0))
-    seen_s: Floats = field(default_factory=lambda: np.zeros(0))
-    said_s: Floats = field(default_factory=lambda: np.zeros(0))
-    old_run: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    old_seq: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    hole: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    used: Bools
+    seq: Ints
+    time_unix_s: Floats
+    seen_s: Floats
+    """When a Sample of it last counted."""
+    reported_s: Floats
+    """When it was last reported stale."""
+    old_run: Ints
+    old_seq: Ints
+    hole: Bools
     """Too much is missing before the next Sample for a window to reach across."""
-    lost: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    dropped: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    said_lost_s: Floats = field(default_factory=lambda: np.zeros(0))
+    lost: Ints
+    dropped: Ints
+    reported_loss_s: Floats
 
-    def resize(self, slots: int) -> None:
-        for name, array in vars(self).items():
-            setattr(self, name, np.concatenate([array, np.zeros(slots - len(array), dtype=array.dtype)]))
+    def __init__(self) -> None:
+        super().__init__(
+            used=False,
+            seq=0,
+            time_unix_s=0.0,
+            seen_s=0.0,
+            reported_s=0.0,
+            old_run=0,
+            old_seq=0,
+            hole=False,
+            lost=0,
+            dropped=0,
+            reported_loss_s=0.0,
+        )
 
 
-class Inbox:
+class SampleSorter:
     """What is known of the pool's nodes. Each has a slot, its row in the detector's arrays; slots are used again."""
 
     def __init__(self, pool: str, stale_after_s: float) -> None:
@@ -104,38 +117,38 @@ class Inbox:
         self._boot_id: list[str] = []
         self._past_boot_id: list[str] = []
         self._free: list[int] = []
-        self._at = _Slots()
+        self._at = _NodeState()
         self._timelines = Timelines()
 
-    def sort(self, table: Table, now_s: float) -> Sorted:
+    def sort(self, table: Table, now_s: float) -> SortedSamples:
         """Takes a tick's Samples in.
 
-        A duplicate, an older and a late one are left out. After a restart and after a hole of `WINDOW` Samples nothing
-        of before counts in the windows.
+        `now_s` is monotonic seconds. Duplicates, older and late Samples are left out. After a restart and after a hole
+        of `WINDOW` Samples nothing of before counts in the windows.
         """
         known = list(map(self._slot.get, table.nodes))
-        welcome = self._find_slots(table) if None in known else []
-        if welcome:
+        new_nodes = self._find_slots(table) if None in known else []
+        if new_nodes:
             known = list(map(self._slot.get, table.nodes))
         slots: Ints = np.array(known, dtype=np.int64)
         arrivals: Ints = np.zeros(len(table), dtype=np.int64)
         fresh = np.zeros(len(table), dtype=bool)
-        fresh[[row for _, row in welcome]] = True
+        fresh[[row for _, row in new_nodes]] = True
         rounds = []
         for rows, counts in _one_of_each(slots):
             arrivals[rows], first = self._sort(table, rows, slots[rows], fresh[rows], now_s)
             taken = (arrivals[rows] <= _RESTART) & counts
             if taken.any():
                 rounds.append(Round(rows[taken], slots[rows][taken], first[taken]))
-        return Sorted(arrivals, welcome, rounds)
+        return SortedSamples(arrivals, new_nodes, rounds)
 
     def losses(self, now_s: float, every_s: float = 60.0) -> list[Loss]:
-        """What was lost since it was last told, of each node at most every `every_s` seconds."""
+        """What was lost since the last report, of each node at most every `every_s` seconds."""
         at = self._at
-        due = np.flatnonzero(at.used & (at.lost > 0) & (now_s - at.said_lost_s >= every_s))
-        told = [Loss(self._name[slot], int(at.lost[slot]), int(at.dropped[slot])) for slot in due.tolist()]
-        at.lost[due], at.dropped[due], at.said_lost_s[due] = 0, 0, now_s
-        return told
+        due = np.flatnonzero(at.used & (at.lost > 0) & (now_s - at.reported_loss_s >= every_s))
+        found = [Loss(self._name[slot], int(at.lost[slot]), int(at.dropped[slot])) for slot in due.tolist()]
+        at.lost[due], at.dropped[due], at.reported_loss_s[due] = 0, 0, now_s
+        return found
 
     def stale(self, now_s: float, every_s: float = 1.0) -> list[Stale]:
         """Stale nodes, each at most every `every_s` seconds. Drops nodes that have left (`FORGET_AFTER_S`)."""
@@ -148,8 +161,8 @@ class Inbox:
             del self._slot[self._name[slot]]
             self._free.append(slot)
             stale[slot] = at.used[slot] = False
-        due = np.flatnonzero(stale & ((at.said_s < at.seen_s) | (now_s - at.said_s >= every_s)))
-        at.said_s[due] = now_s
+        due = np.flatnonzero(stale & ((at.reported_s < at.seen_s) | (now_s - at.reported_s >= every_s)))
+        at.reported_s[due] = now_s
         return [
             Stale(self._name[slot], slot, float(quiet_s[slot]), float(at.time_unix_s[slot])) for slot in due.tolist()
         ]
@@ -232,7 +245,7 @@ class Inbox:
         at.used[slots], at.hole[slots] = True, True
         at.seq[slots], at.time_unix_s[slots] = table.seq[rows], table.time_unix_s[rows]
         at.lost[slots], at.dropped[slots] = 0, 0
-        at.said_s[slots], at.said_lost_s[slots] = -np.inf, -np.inf
+        at.reported_s[slots], at.reported_loss_s[slots] = -np.inf, -np.inf
         for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
             self._boot_id[slot], self._past_boot_id[slot] = table.boot_ids[row], ""
         self._timelines.start(slots, now_s, table.columns["period_s"][rows])
