@@ -7,7 +7,6 @@ of the API, and what `--help` of each command prints.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import re
@@ -21,7 +20,8 @@ import click
 
 from slackwater.cli.main import cli
 from slackwater.messages import KINDS
-from web.openapi import description
+from web.blueprints.api import described as described_api
+from web.blueprints.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -100,21 +100,8 @@ def messages() -> str:
 
 
 def controller_metrics() -> list[tuple[str, ...]]:
-    """Name, labels and help of each metric that web/metrics.py names."""
-    found: dict[str, tuple[str, ...]] = {}
-    for node in ast.walk(ast.parse((ROOT / "web/metrics.py").read_text(encoding="utf-8"))):
-        words = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
-        texts = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-        if len(texts) < 2 or not texts[0].startswith("slackwater_"):
-            continue
-        labels = "pool, node"
-        if isinstance(node, ast.Call):
-            lists = [word.value for word in node.keywords if word.arg == "labels"]
-            labels = ", ".join(ast.literal_eval(lists[0])) if lists else ""
-        counter = isinstance(node, ast.Call) and "Counter" in ast.unparse(node.func)
-        name = texts[0] + ("_total" if counter else "")
-        found[name] = (f"`{name}`", labels, one_line(texts[1]))
-    return [found[name] for name in sorted(found)]
+    """Name, labels and help of each metric."""
+    return [(f"`{name}`", ", ".join(labels), text) for name, labels, text in sorted(METRICS)]
 
 
 def monitor_metrics() -> list[tuple[str, ...]]:
@@ -138,7 +125,7 @@ def metrics() -> str:
     return "\n".join(
         [
             "# Metrics\n",
-            NOTE.format(source="`web/metrics.py` and `monitor/src/metrics/table.rs`"),
+            NOTE.format(source="`web/blueprints/metrics.py` and `monitor/src/metrics/table.rs`"),
             "`web/monitoring/grafana.json` is a Grafana dashboard, `web/monitoring/alerts.yml` has alert rules.\n",
             "## The controller\n",
             "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
@@ -155,7 +142,7 @@ def metrics() -> str:
 
 def api() -> str:
     """Each path of the API, then the structs of the answers."""
-    whole = description()
+    whole = described_api.description()
     rows = []
     for path, methods in whole["paths"].items():
         for method, operation in methods.items():
@@ -167,7 +154,7 @@ def api() -> str:
             rows.append((f"`{method.upper()} {path}`", summary, query, "".join(answers)))
     parts = [
         "# The API\n",
-        NOTE.format(source="`web/openapi.py`"),
+        NOTE.format(source="`web/blueprints/api.py`"),
         "`/api/v1/openapi.json` is the same description for programs. Programs log in with a token\n"
         "(`slackwater web token add NAME --role operator`):\n",
         "```sh\n"

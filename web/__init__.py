@@ -1,4 +1,4 @@
-"""The dashboard: pages and API over the journal. It never writes; what operators want done it asks of lbengine.
+"""The dashboard: pages and API over the journal. It never writes to it; controls are requests to lbengine.
 
 `create_app` makes the Flask application; `web.service` serves it.
 """
@@ -14,33 +14,39 @@ from slackwater import __version__
 from slackwater.bus.bus import BusError
 from slackwater.config import ControllerSettings
 from slackwater.control import Request
-from web import api, controls, live, login, metrics, pages, security
-from web.ask import Ask
+from web import access, security
+from web.blueprints import api, controls, errors, live, login, metrics, pages
+from web.content.model import Models
+from web.context import Context
+from web.engine_client import SendToEngine
 from web.reader import Reader
+from web.streams import Streams
 
 __all__ = ["create_app"]
 
 
-def _nobody(pool: str, _: Request) -> str:
-    raise BusError(f"pool {pool}: there is nobody to ask")
+def _no_engine(pool: str, _: Request) -> str:
+    raise BusError(f"pool {pool}: this dashboard has no connection to lbengine")
 
 
-def create_app(settings: ControllerSettings, *, clock: Callable[[], float] = time.time, ask: Ask = _nobody) -> Flask:
-    """The application for these settings; `clock` gives the wall time in seconds, `ask` carries out controls.
+def create_app(
+    settings: ControllerSettings, *, clock: Callable[[], float] = time.time, send: SendToEngine = _no_engine
+) -> Flask:
+    """The application for these settings; `clock` gives the wall time in seconds, `send` carries out controls.
 
-    The journal need not be there yet: the page says so until it is.
+    The journal need not exist yet: pages report that until it does.
     """
     app = Flask(__name__)
     app.jinja_env.trim_blocks = True
     app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals["version"] = __version__
-    reader = Reader(settings, clock)
-    gate = login.Gate(settings, clock)
+    gate = access.Gate(settings, clock)
+    app.extensions["slackwater"] = Context(
+        settings, Reader(settings, clock), gate, send, Models(settings.detector.model), Streams()
+    )
     security.protect(app, settings.web.listen, settings.web.hosts)
-    login.protect(app, gate, settings)
-    app.register_blueprint(pages.blueprint(reader))
-    app.register_blueprint(controls.blueprint(settings, gate, ask))
-    app.register_blueprint(api.blueprint(reader, gate, ask))
-    app.register_blueprint(live.blueprint(reader))
-    app.register_blueprint(metrics.blueprint(reader))
+    login.limiter.init_app(app)
+    access.protect(app, gate, settings)
+    for blueprint in (pages.pages, controls.controls, api.api, live.live, login.login, metrics.metrics, errors.errors):
+        app.register_blueprint(blueprint)
     return app

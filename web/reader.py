@@ -17,7 +17,7 @@ from slackwater.journal.journal import History, Journal, JournalError, StateSpan
 from slackwater.messages import Change
 from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.why import Story, episodes
-from web.shown import ShownPool, show
+from web.content.pool import ShownPool, show
 
 CHANGES = 200
 """As many Changes are read for the list of a pool, before the steps of ramps are told in one line."""

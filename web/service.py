@@ -11,14 +11,14 @@ import waitress.server
 
 from slackwater.config import ControllerSettings, host_and_port
 from web import create_app
-from web.ask import Asker
-from web.live import MOST_STREAMS
+from web.engine_client import EngineClient
 from web.security import is_loopback
+from web.streams import MAX_STREAMS
 
 log = logging.getLogger("slackwater.web")
 logging.getLogger("waitress").setLevel(logging.WARNING)  # it tells of each viewer that leaves
 
-THREADS = MOST_STREAMS + 16
+THREADS = MAX_STREAMS + 16
 
 
 class WebError(Exception):
@@ -34,8 +34,8 @@ async def run(settings: ControllerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     host, port = host_and_port(settings.web.listen)
-    asker = Asker(settings.bus)
-    app = create_app(settings, ask=asker)
+    client = EngineClient(settings.bus)
+    app = create_app(settings, send=client)
     try:
         server = waitress.server.create_server(
             app, host=host, port=port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True, send_bytes=1
@@ -57,9 +57,9 @@ async def run(settings: ControllerSettings) -> None:
     thread = threading.Thread(target=serve, name="waitress", daemon=True)
     thread.start()
     await stop.wait()
-    app.extensions["streams"].stop.set()
+    app.extensions["slackwater"].streams.stop.set()
     if not thread.is_alive():
         raise WebError(f"the dashboard on {settings.web.listen} ended by itself; the lines above say why")
     server.task_dispatcher.shutdown(timeout=2)
     server.close()
-    await asyncio.to_thread(asker.close)
+    await asyncio.to_thread(client.close)

@@ -30,7 +30,7 @@ from lab.stories.scenario import Plan, run
 from slackwater.config import load as load_settings
 from slackwater.journal.journal import Journal
 from slackwater.views.why import episodes, with_changes
-from web import episodes as pages
+from web.content import episodes as pages
 
 SECONDS = 12.0
 NOISY = "host1"

@@ -123,10 +123,10 @@ class RemoteSite:
         return self._get("/changes", Changes, {key: value for key, value in asked.items() if value is not None}).changes
 
     def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
-        from slackwater.views.answers import Told
+        from slackwater.views.answers import NodeStory
 
         name = self._the_pool(pool)
-        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", Told).story
+        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory).story
 
     def ask(self, pool: str | None, **wish: Any) -> str:
         from slackwater.views.answers import Done

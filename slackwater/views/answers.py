@@ -21,7 +21,7 @@ class Changes(msgspec.Struct):
     changes: list[Change]
 
 
-class Told(msgspec.Struct):
+class NodeStory(msgspec.Struct):
     """A node's last episode within a week; null: there was none."""
 
     story: Story | None

@@ -54,7 +54,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     with Journal.open(journal_path(folder), clock=Clock()) as journal:
         messages: list[Message] = story()
         journal.record(*messages)
-        app = create_app(settings_in(folder, 'read_without_login = "never"\n'), clock=Clock(), ask=ask)
+        app = create_app(settings_in(folder, 'read_without_login = "never"\n'), clock=Clock(), send=ask)
         server = make_server("127.0.0.1", 0, app, threaded=True)
         found.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
@@ -104,8 +104,8 @@ def test_a_wish_reaches_lbengine_in_the_tokens_name(dashboard: Dashboard) -> Non
     [
         (["resume"], None, "lbengine refused: it is not paused (status 409)"),
         (["pause"], "viewer", "wall is a viewer; this needs an operator (status 403)"),
-        (["status"], "", "log in first, or show a token (status 401); give one with --token-file or SLACKWATER_TOKEN"),
-        (["status"], "wrong", "this token is not known (status 401); give one"),
+        (["status"], "", "log in first, or send a token (status 401); give one with --token-file or SLACKWATER_TOKEN"),
+        (["status"], "wrong", "this token is unknown (status 401); give one"),
         (["status", "--pool", "nope"], None, "no pool `nope`; http://127.0.0.1:"),
         (["log", "--pool", "nope"], None, "no pool `nope`; http://127.0.0.1:"),
         (["pause", "--pool", "nope"], None, "no pool `nope`; http://127.0.0.1:"),

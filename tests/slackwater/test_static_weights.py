@@ -14,7 +14,7 @@ from slackwater.views.percentile import pooled_ms
 from slackwater.views.static_weights import estimate_ms, first_change
 from slackwater.views.why import Story, episodes
 from tests.support.web_settings import settings_in
-from web.episodes import EpisodePage, page
+from web.content.episodes import EpisodePage, page
 
 T0 = 1_795_000_000.0
 """The Sample that decided the episode of web1."""

@@ -28,13 +28,14 @@ from tests.support.paths import ROOT
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
 from web import create_app
-from web.openapi import description
+from web.blueprints.api import described
+from web.blueprints.metrics import METRICS
 from web.users import Users
 
 MONITORING = ROOT / "web/monitoring"
 STATE: list[Users] = []
 load_all_checks()
-api = schemathesis.openapi.from_dict(description())
+api = schemathesis.openapi.from_dict(described.description())
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
     STATE[:] = [Users(folder)]
     with Journal.open(journal_path(folder), clock=Clock()) as journal:
         journal.record(*story())
-        yield create_app(settings_in(folder), clock=Clock(), ask=lambda *_: "done").test_client()
+        yield create_app(settings_in(folder), clock=Clock(), send=lambda *_: "done").test_client()
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +65,13 @@ def test_every_answer_is_as_described(
 
 
 def test_the_description_is_served(client: FlaskClient) -> None:
-    assert client.get("/api/v1/openapi.json").json == json.loads(msgspec.json.encode(description()))
+    assert client.get("/api/v1/openapi.json").json == json.loads(msgspec.json.encode(described.description()))
 
 
 def test_every_route_of_the_api_is_described(client: FlaskClient) -> None:
     rules = {rule.rule.replace("<", "{").replace(">", "}") for rule in client.application.url_map.iter_rules()}
     served = {rule for rule in rules if rule.startswith("/api/v1/")} - {"/api/v1/openapi.json"}
-    assert served == set(description()["paths"])
+    assert served == set(described.description()["paths"])
 
 
 # --- for the site's own monitoring
@@ -134,10 +135,7 @@ def expressions(found: Any) -> Iterator[str]:
 def test_grafana_and_the_alerts_ask_for_metrics_that_there_are(client: FlaskClient) -> None:
     import yaml  # type: ignore[import-untyped]
 
-    source = (ROOT / "web/metrics.py").read_text()
-    known = {
-        f"{name}_total" if name == "slackwater_changes" else name for name in re.findall(r'"(slackwater_\w+)"', source)
-    }
+    known = {name for name, _, _ in METRICS}
     assert known >= {name for name in metrics(client) if name.startswith("slackwater_")} - {"slackwater_changes"}
     dashboard = json.loads((MONITORING / "grafana.json").read_text())
     alerts = yaml.safe_load((MONITORING / "alerts.yml").read_text())
@@ -231,7 +229,7 @@ def test_a_query_under_its_old_name_is_taken_with_a_warning(client: FlaskClient)
 
 
 def test_an_answer_has_both_names_and_the_description_marks_the_old_one(client: FlaskClient) -> None:
-    document = description()
+    document = described.description()
     row = document["components"]["schemas"]["Row"]["properties"]
     assert row["turned"]["deprecated"] is True
     assert "deprecated" not in row["retuned"]

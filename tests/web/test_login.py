@@ -38,7 +38,7 @@ class Site:
         self.settings = settings_in(folder, web)
         self.users = Users(folder)
         self.users.path.write_bytes(people())
-        self.app: Flask = create_app(self.settings, clock=lambda: self.now_unix_s, ask=self.ask)
+        self.app: Flask = create_app(self.settings, clock=lambda: self.now_unix_s, send=self.ask)
 
     def ask(self, pool: str, request: Request) -> str:
         self.asked.append((pool, request))

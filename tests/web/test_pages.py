@@ -17,7 +17,7 @@ from slackwater.supervise import state_dir
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
 from web import create_app
-from web.model import model_page
+from web.content.model import model_page
 
 SINCE_MS = round((T0 - 42) * 1000)
 EPISODE = f"/pools/web/episodes/web1/{SINCE_MS}"
@@ -101,7 +101,7 @@ def test_the_detectors_page_draws_the_tree_and_tells_what_is_absent(
     tree = [{"asks": "run delay", "limit": 2.8, "below": 1, "above": 2}]
     tree += [{"says": "calm", "interference": 0.0}, {"says": "interference", "interference": 0.99}]
     page = model_page({"name": "start", "trained": "2026-11-21", "tree": tree, "scores": {}, "data": []})
-    monkeypatch.setattr("web.model.Models.get", lambda _: page)
+    monkeypatch.setattr("web.content.model.Models.get", lambda _: page)
     sample = Sample(1, "web1", "web", T0, "boot", 99, 0.2, absent={"counters": f"no PMU {MARKUP}"})
     journal.record(sample, Verdict(1, "web1", "web", T0, "interference", T0 - 42, 0.8, ["x"], "m", resource="cache"))
     shown = client.get("/detector").text

@@ -27,10 +27,10 @@ from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
 from web import create_app
-from web.live import MOST_STREAMS
+from web.content.change_lines import tell
+from web.content.pool import NOTHING
 from web.reader import Reader
-from web.shown import NOTHING
-from web.story import tell
+from web.streams import MAX_STREAMS
 
 IN_TIME_S = 60.0
 
@@ -309,7 +309,7 @@ def test_an_event_without_a_journal_says_why(client: FlaskClient) -> None:
 
 def test_too_many_viewers_are_told_and_a_place_becomes_free(client: FlaskClient, journal: Journal) -> None:
     journal.record(*story())
-    viewers = [client.get("/events", buffered=False) for _ in range(MOST_STREAMS)]
+    viewers = [client.get("/events", buffered=False) for _ in range(MAX_STREAMS)]
     assert client.get("/events").status_code == 503
     viewers.pop().close()
     again = client.get("/events", buffered=False)
@@ -384,7 +384,7 @@ def test_it_ends_on_sigterm_also_while_somebody_watches(served: Served) -> None:
 
 
 def test_viewers_that_leave_free_their_place(served: Served) -> None:
-    for _ in range(MOST_STREAMS):
+    for _ in range(MAX_STREAMS):
         stream = served.get("/events")
         event_of(stream)
         stream.close()

@@ -15,8 +15,8 @@ from slackwater.views import static_weights
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import SYMBOLS, WORDS, duration
 from slackwater.views.why import Story, episodes, with_changes
-from web.shown import NOTHING, episode_url, ms, number, percent
-from web.story import Told, tell
+from web.content.change_lines import Told, tell
+from web.content.pool import NOTHING, episode_url, ms, number, percent
 
 AROUND_S = 60.0
 """So much before and after is shown."""

@@ -11,7 +11,7 @@ from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.views.pool import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
 from slackwater.views.why import Story
-from web.story import Told, tell
+from web.content.change_lines import Told, tell
 
 NOTHING = "\N{EN DASH}"
 FEW = 12

@@ -1,4 +1,4 @@
-"""Asks lbengine from the web server's threads: one connection to the bus, in an event loop of its own."""
+"""Requests to lbengine from the web server's threads: one connection to the bus, in an event loop of its own."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slackwater.config import BusSettings
 from slackwater.control import Request
 
 ANSWERS_WITHIN_S = 8.0
-Ask = Callable[[str, Request], str]
-"""(pool, request) -> what lbengine did, in a sentence. Raises control.Refused, BusError."""
+SendToEngine = Callable[[str, Request], str]
+"""(pool, request) -> lbengine's answer, a sentence. Raises control.Refused, BusError."""
 
 
-class Asker:
-    """`asker(pool, request)`. The connection is made when the first thing is asked; `close` ends it."""
+class EngineClient:
+    """`client(pool, request)`. The first request makes the connection; `close` ends it."""
 
     def __init__(self, settings: BusSettings) -> None:
         self._settings = settings
@@ -28,11 +28,11 @@ class Asker:
         self._thread.start()
 
     def __call__(self, pool: str, request: Request) -> str:
-        asking = asyncio.run_coroutine_threadsafe(self._ask(pool, request), self._loop)
+        sending = asyncio.run_coroutine_threadsafe(self._send(pool, request), self._loop)
         try:
-            return asking.result(ANSWERS_WITHIN_S)
+            return sending.result(ANSWERS_WITHIN_S)
         except TimeoutError:
-            asking.cancel()
+            sending.cancel()
             raise BusError(f"no answer from lbengine within {ANSWERS_WITHIN_S:g} s") from None
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Asker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ANSWERS_WITHIN_S)
 
-    async def _ask(self, pool: str, request: Request) -> str:
+    async def _send(self, pool: str, request: Request) -> str:
         if self._connecting is None:
             self._connecting = asyncio.Lock()
         async with self._connecting:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from web.shown import NOTHING
+from web.content.pool import NOTHING
 
 READ_WITHIN_S = 60.0
 SAYS = {"calm": ("●", "calm"), "interference": ("▲", "interference")}

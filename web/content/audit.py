@@ -15,7 +15,7 @@ import msgspec
 from slackwater.journal.journal import Journal
 from slackwater.messages import Change
 from slackwater.views.pool import describe_change
-from web.shown import ms
+from web.content.pool import ms
 
 ON_A_PAGE = 100
 MOST = 10_000

@@ -1,0 +1,142 @@
+"""Who sends a request, and may they: sessions, the proxy's header, tokens, roles, and the forms' protection.
+
+A request comes from a person (session cookie, or the header of a trusted proxy), from a program (token), or is
+anonymous. Sessions are signed cookies (https://flask.palletsprojects.com/en/stable/quickstart/#sessions); forms carry a
+CSRF token (https://flask-wtf.readthedocs.io/).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Flask, abort, g, redirect, request, session, url_for
+from flask_wtf.csrf import CSRFProtect
+from werkzeug.wrappers import Response as BaseResponse
+
+from slackwater.config import ControllerSettings, host_and_port
+from web.security import is_loopback
+from web.users import Role, Users, session_key
+
+OPEN = {"static", "login.show", "login.log_in", "api.healthz"}
+"""Endpoints for everybody."""
+FOR_PROGRAMS = ("/api/", "/metrics", "/events")
+"""Paths whose errors are JSON, without a redirect to the login page."""
+
+
+@dataclass(frozen=True)
+class Who:
+    """The sender of a request; an anonymous one has no name."""
+
+    name: str = ""
+    role: Role | None = None
+    by: str = ""
+    """How it was proved: `session`, `proxy`, `token`."""
+
+    @property
+    def operates(self) -> bool:
+        return self.role == "operator"
+
+
+class Gate:
+    """Identifies the sender of a request and admits it, or not."""
+
+    def __init__(self, settings: ControllerSettings, clock: Callable[[], float] = time.time) -> None:
+        web = settings.web
+        self.users = Users(settings.state_dir)
+        self._settings = web
+        self.clock = clock
+        alone = bool(web.listen) and is_loopback(host_and_port(web.listen)[0]) and not web.hosts
+        self.open_to_read = web.read_without_login == "always" or (web.read_without_login == "loopback" and alone)
+        self.behind_tls = not alone
+
+    def who(self) -> Who:
+        """Of the present request."""
+        if "who" not in g:
+            g.who = self._by_token() or self._by_proxy() or self._by_session() or Who()
+        found: Who = g.who
+        return found
+
+    def _by_token(self) -> Who | None:
+        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        token = self.users.token(text.strip())
+        if token is None:
+            abort(401, "this token is unknown")
+        return Who(token.name, token.role, "token")
+
+    def _by_proxy(self) -> Who | None:
+        header = self._settings.proxy_user_header
+        name = request.headers.get(header, "").strip() if header else ""
+        if not name or not self._trusted(request.remote_addr or ""):
+            return None
+        return Who(name[:64], "operator" if name in self._settings.proxy_operators else "viewer", "proxy")
+
+    def _trusted(self, address: str) -> bool:
+        try:
+            return ipaddress.ip_address(address).is_loopback or address in self._settings.proxies
+        except ValueError:
+            return False
+
+    def _by_session(self) -> Who | None:
+        name, stamp, since_unix_s = (session.get(key) for key in ("name", "stamp", "since"))
+        if not isinstance(name, str) or not isinstance(since_unix_s, int | float):
+            return None
+        user = self.users.get(name)
+        if user is None or user.stamp != stamp:
+            return None
+        if not 0 <= self.clock() - since_unix_s < self._settings.session_h * 3600.0:
+            return None
+        return Who(user.name, user.role, "session")
+
+    def check(self) -> BaseResponse | None:
+        """Before each request: redirects an anonymous one to the login page where a login is needed."""
+        if request.endpoint in OPEN or request.endpoint is None:
+            return None
+        if self.open_to_read or self.who().role is not None:
+            return None
+        if request.path.startswith(FOR_PROGRAMS) or request.method != "GET":
+            abort(401, "log in first, or send a token")
+        return redirect(url_for("login.show", next=request.full_path.rstrip("?")))
+
+
+def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
+    """Sets up sessions and CSRF protection of an application, and admits only those who may read."""
+    app.config.update(
+        SECRET_KEY=session_key(settings.state_dir),
+        SESSION_COOKIE_NAME="__Host-slackwater" if gate.behind_tls else "slackwater",
+        SESSION_COOKIE_SECURE=gate.behind_tls,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Lax",
+        PERMANENT_SESSION_LIFETIME=settings.web.session_h * 3600.0,
+        WTF_CSRF_TIME_LIMIT=None,  # as long as the session
+        WTF_CSRF_SSL_STRICT=False,  # we send no referrer
+        WTF_CSRF_CHECK_DEFAULT=False,
+        MAX_CONTENT_LENGTH=64 * 1024,
+        RATELIMIT_HEADERS_ENABLED=False,
+    )
+    csrf = CSRFProtect(app)
+
+    @app.before_request
+    def _check() -> BaseResponse | None:
+        refused = gate.check()
+        # A program with a token has no cookie that another site could use.
+        if refused is None and request.endpoint and request.method == "POST" and gate.who().by != "token":
+            csrf.protect()
+        return refused
+
+    @app.context_processor
+    def _who() -> dict[str, Any]:
+        return {"who": gate.who()}
+
+
+def path_on_this_site(path: str) -> str:
+    """The path, if it is one of this site, else nothing: a redirect never leads elsewhere."""
+    parts = urlsplit(path)
+    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return path if safe and path.isprintable() else ""

@@ -1,0 +1,1 @@
+"""The dashboard's endpoints: pages, API, controls, live updates, login, metrics."""

@@ -1,0 +1,172 @@
+"""The pages' data as JSON, for programs: `/api/v1/...`, described by `/api/v1/openapi.json`; `/healthz`."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from flask import Blueprint, Response, abort, request
+
+from slackwater.journal.journal import JournalError
+from slackwater.messages import Change, is_name
+from slackwater.renamed import REQUEST_FIELDS, BothGiven
+from slackwater.views import why
+from slackwater.views.answers import Changes, Done, NodeStory, Pools
+from slackwater.views.pool import PoolView
+from web.blueprints.controls import send
+from web.content import audit, episodes
+from web.context import as_json, context, operators_only, pool_settings
+from web.openapi import NAME, Api, number_parameter, old_parameter, query_parameter, text_parameter
+from web.reader import PLOT_S, Plots
+from web.request_fields import new_names
+
+MAX_CHANGES = 10_000
+MAX_UNIX_S = 4e9
+LONGEST_S = 400 * 86400.0
+
+api = Blueprint("api", __name__)
+described = Api(api)
+LAST = number_parameter("last_s", "seconds back from the end", LONGEST_S)
+LIMIT = query_parameter("limit", "at most so many", {"type": "integer", "minimum": 1, "maximum": MAX_CHANGES})
+HISTORY = (
+    LAST,
+    number_parameter("step_s", "seconds a step; from 60 on means of minutes", LONGEST_S),
+    number_parameter("until_unix_s", "the end, as Unix time; default: now", MAX_UNIX_S),
+    query_parameter("node", "only this node; may be repeated", {"type": "array", "items": NAME}),
+)
+FILTERS = (
+    text_parameter("pool", "Changes of this pool"),
+    text_parameter("what", "of this kind: `weight`, `pause`, ..."),
+    text_parameter("target", "of this server or node"),
+    text_parameter("text", "with this text in any field"),
+    *(old_parameter(old, new) for old, new in REQUEST_FIELDS.items()),
+    query_parameter("since", "not older than this", {"type": "string", "enum": [*audit.SINCE_S, ""]}),
+    number_parameter("since_unix_s", "not older than this Unix time", MAX_UNIX_S),
+    query_parameter("page", "which page", {"type": "integer", "minimum": 1, "maximum": 999_999}),
+    LIMIT,
+)
+
+
+class Episodes(msgspec.Struct):
+    """The newest first."""
+
+    episodes: list[episodes.Listed]
+
+
+@api.get("/api/v1/openapi.json")
+def description() -> Response:
+    return as_json(described.description())
+
+
+@described.get("/api/v1/pools", "All pools, now", Pools)
+def pools() -> Response:
+    return as_json(Pools(context().reader.views()))
+
+
+@described.get("/api/v1/pools/<pool>", "One pool, now", PoolView)
+def pool(pool: str) -> Response:
+    settings, reader = pool_settings(pool), context().reader
+    with reader.journal() as journal:
+        return as_json(reader.view(journal, settings))
+
+
+@described.get("/api/v1/pools/<pool>/history", "Series, states and weight changes of a pool", Plots, *HISTORY)
+def history(pool: str) -> Response:
+    settings, reader = pool_settings(pool), context().reader
+    last_s, step_s = _number("last_s", PLOT_S, most=LONGEST_S), _number("step_s", 1.0, most=LONGEST_S)
+    until_unix_s = _number("until_unix_s", reader.clock(), most=MAX_UNIX_S)
+    nodes = request.args.getlist("node")
+    if not all(is_name(node) for node in nodes):
+        abort(400, "node: expected names of nodes")
+    with reader.journal() as journal:
+        try:
+            return as_json(reader.plots(journal, settings, last_s, step_s, nodes or None, until_unix_s))
+        except ValueError as error:
+            abort(400, str(error))
+
+
+@described.get("/api/v1/pools/<pool>/episodes", "A pool's episodes", Episodes, LAST)
+def pool_episodes(pool: str) -> Response:
+    settings, reader = pool_settings(pool), context().reader
+    now_unix_s, last_s = reader.clock(), _number("last_s", 7 * 86400.0, most=LONGEST_S)
+    with reader.journal() as journal:
+        return as_json(Episodes(episodes.listed(journal, settings.name, now_unix_s - last_s, now_unix_s)))
+
+
+@described.get("/api/v1/pools/<pool>/changes", "A pool's last Changes", Changes, LIMIT)
+def pool_changes(pool: str) -> Response:
+    settings = pool_settings(pool)
+    limit = int(_number("limit", 100, most=MAX_CHANGES, least=1))
+    with context().reader.journal() as journal:
+        return as_json(Changes(journal.changes(settings.name, limit=limit)))
+
+
+@described.get(
+    "/api/v1/pools/<pool>/nodes/<node>/story",
+    "A node's last episode within a week, and what was done about it",
+    NodeStory,
+)
+def story(pool: str, node: str) -> Response:
+    settings, reader = pool_settings(pool), context().reader
+    of = settings.servers.get(node, node)
+    with reader.journal() as journal:
+        return as_json(NodeStory(why.story(journal, settings.name, of, settings.servers, reader.clock())))
+
+
+@described.post("/api/v1/pools/<pool>/control", "Send lbengine a command; needs the role operator", Done)
+@operators_only
+def control(pool: str) -> Response:
+    settings = pool_settings(pool)
+    fields = request.get_json(silent=True)
+    if not isinstance(fields, dict):
+        abort(400, "expected a JSON object")
+    return as_json(Done(send(settings.name, fields)))
+
+
+@described.get("/api/v1/changes", "The audit log", Changes, *FILTERS)
+def changes() -> Response:
+    return as_json(Changes(_filtered_changes()))
+
+
+@described.get("/api/v1/changes.csv", "The audit log as CSV (RFC 4180)", "text/csv", *FILTERS)
+def changes_csv() -> Response:
+    answer = Response(audit.as_csv(_filtered_changes()), mimetype="text/csv")
+    answer.headers["Content-Disposition"] = f"attachment; filename={audit.file_name('csv')}"
+    return answer
+
+
+@api.get("/healthz")
+def healthz() -> Response:
+    """200 while the journal is readable and every pool has cycles; 503 otherwise, for the site's own checks."""
+    try:
+        views = context().reader.views()
+    except JournalError as error:
+        return as_json({"ok": False, "error": str(error)}, 503)
+    ok = not any(view.stale for view in views)
+    ages = {view.pool: {"age_s": view.age_s, "stale": view.stale} for view in views}
+    return as_json({"ok": ok, "pools": ages}, 200 if ok else 503)
+
+
+def _filtered_changes() -> list[Change]:
+    """The Changes that the query string selects; without `since` all."""
+    try:
+        chosen = audit.filter_of({"since": "all", **new_names(request.args)})
+    except (audit.FilterError, BothGiven) as error:
+        abort(400, str(error))
+    limit = int(_number("limit", MAX_CHANGES, most=MAX_CHANGES, least=1))
+    since_unix_s = _number("since_unix_s", 0.0, most=MAX_UNIX_S)
+    reader = context().reader
+    with reader.journal() as journal:
+        return audit.find(journal, chosen, reader.clock(), limit, (chosen.page - 1) * limit, since_unix_s)
+
+
+def _number(name: str, default: float, most: float, least: float = 0.0) -> float:
+    """A positive number of the query string; aborts with 400 if it is none."""
+    text = request.args.get(name)
+    if text is None:
+        return default
+    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?", text) else -1.0
+    if not (least <= value <= most and value > 0.0):
+        expected = f"from {least:g} to {most:g}" if least else f"above 0 and at most {most:g}"
+        abort(400, f"{name}: expected a number {expected}, got `{text}`")
+    return value

@@ -1,0 +1,168 @@
+"""The pages. They are complete without a script; `static/js` keeps them live."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from flask import Blueprint, abort, render_template, request, url_for
+
+from slackwater.messages import Sample
+from slackwater.renamed import BothGiven
+from slackwater.views.pool import SYMBOLS, WORDS
+from web.blueprints.controls import PINS_MIN
+from web.content import audit, episodes
+from web.content.settings import settings_page
+from web.context import context, pool_settings
+from web.request_fields import new_names
+
+RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d": (86400.0, 120.0)}
+RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
+"""What the plots show: seconds back, and their step."""
+EPISODES_S = 7 * 86400.0
+
+pages = Blueprint("pages", __name__)
+
+
+@pages.app_context_processor
+def everywhere() -> dict[str, Any]:
+    """What every template may use."""
+    return {"pool_names": context().pool_names, "now_unix_s": context().reader.clock(), "pins_min": PINS_MIN}
+
+
+@pages.app_template_filter()
+def utc(time_unix_s: float) -> str:
+    """`2026-11-20 07:22:30 UTC`: for viewers without a script; with one the page shows their own zone."""
+    return _utc(time_unix_s, "%Y-%m-%d %H:%M:%S UTC")
+
+
+@pages.app_template_filter()
+def iso(time_unix_s: float) -> str:
+    """For the `datetime` attribute."""
+    return _utc(time_unix_s, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _utc(time_unix_s: float, pattern: str) -> str:
+    try:
+        return datetime.fromtimestamp(time_unix_s, UTC).strftime(pattern)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_unix_s:g} s"
+
+
+@pages.get("/")
+def overview() -> tuple[str, int]:
+    event = context().reader.event()
+    return render_template("overview.html", event=event), 503 if event.error else 200
+
+
+@pages.get("/pools/<pool>")
+def pool(pool: str) -> tuple[str, int]:
+    pool_settings(pool)
+    reader = context().reader
+    event = reader.event(pool)
+    shown = request.args.get("last", "5min")
+    if shown not in RANGES:
+        abort(400, f"last: expected one of {', '.join(RANGES)}")
+    listed: list[episodes.Listed] = []
+    if not event.error:
+        with reader.journal() as journal:
+            listed = episodes.listed(journal, pool, reader.clock() - EPISODES_S, reader.clock(), most=20)
+    last_s, step_s = RANGES[shown]
+    page = render_template(
+        "pool.html", event=event, pool=event.pools[0], episodes=listed, ranges=RANGES, shown=shown,
+        last_s=last_s, step_s=step_s,
+    )  # fmt: skip
+    return page, 503 if event.error else 200
+
+
+@pages.get("/pools/<pool>/episodes/<node>/<int:since_ms>")
+def episode(pool: str, node: str, since_ms: int) -> str:
+    pool_of, settings, reader = pool_settings(pool), context().settings, context().reader
+    with reader.journal() as journal:
+        story = episodes.find(journal, pool_of, node, since_ms)
+        if story is None:
+            abort(404, f"No episode of {node} that began then is in the journal.")
+        page = episodes.page(journal, settings, pool_of, story, reader.clock())
+    return render_template("episode.html", episode=page, grafana=_grafana(settings.web.grafana_url, page))
+
+
+@pages.get("/episodes")
+def all_episodes() -> str:
+    reader = context().reader
+    now_unix_s = reader.clock()
+    with reader.journal() as journal:
+        listed = [
+            one
+            for name in context().pool_names
+            for one in episodes.listed(journal, name, now_unix_s - 90 * 86400.0, now_unix_s)
+        ]
+    listed.sort(key=lambda one: one.since_unix_s, reverse=True)
+    return render_template("episodes.html", episodes=listed)
+
+
+@pages.get("/changes")
+def changes() -> str:
+    reader = context().reader
+    try:
+        chosen = audit.filter_of(new_names(request.args))
+    except (audit.FilterError, BothGiven) as error:
+        abort(400, str(error))
+    with reader.journal() as journal:
+        offset = (chosen.page - 1) * audit.ON_A_PAGE
+        found = audit.find(journal, chosen, reader.clock(), audit.ON_A_PAGE + 1, offset)
+        kinds = sorted({what for _, what in journal.kinds_of_change()})
+    query = {key: value for key, value in msgspec.structs.asdict(chosen).items() if value and key != "page"}
+    links = {
+        "older": url_for("pages.changes", page=chosen.page + 1, **query) if len(found) > audit.ON_A_PAGE else "",
+        "newer": url_for("pages.changes", page=chosen.page - 1, **query) if chosen.page > 1 else "",
+        "csv": url_for("api.changes_csv", **query),
+        "json": url_for("api.changes", **query),
+    }
+    lines = [audit.line(change) for change in found[: audit.ON_A_PAGE]]
+    return render_template(
+        "changes.html", chosen=chosen, lines=lines, kinds=kinds, links=links, times=list(audit.SINCE_S)
+    )
+
+
+@pages.get("/detector")
+def detector() -> str:
+    reader = context().reader
+    nodes = []
+    with reader.journal() as journal:
+        for pool in context().settings.pool:
+            samples = journal.latest_samples(pool.name)
+            verdicts = journal.latest_verdicts(pool.name)
+            for row in reader.view(journal, pool).rows:
+                verdict = verdicts.get(row.node)
+                nodes.append(
+                    {
+                        "pool": pool.name,
+                        "row": row,
+                        "symbol": SYMBOLS[row.state],
+                        "word": WORDS[row.state],
+                        "verdict": verdict,
+                        "resource": verdict.resource if verdict is not None else None,
+                        "absent": _absent(samples.get(row.node)),
+                    }
+                )
+    return render_template("detector.html", model=context().models.get(), nodes=nodes)
+
+
+@pages.get("/settings")
+def settings() -> str:
+    return render_template("settings.html", page=settings_page(context().settings))
+
+
+def _grafana(url: str, page: episodes.EpisodePage) -> str:
+    """The time around an episode in Grafana (https://grafana.com/docs/grafana/latest/dashboards/share-dashboards-panels/);
+    empty without one."""
+    since_ms, until_ms = round(page.plot_since_unix_s * 1000), round(page.plot_until_unix_s * 1000)
+    return f"{url}?{urlencode({'from': since_ms, 'to': until_ms, 'var-pool': page.pool})}" if url else ""
+
+
+def _absent(sample: Sample | None) -> list[tuple[str, str]]:
+    if sample is None:
+        return [("everything", "no Sample has come")]
+    return sorted(sample.absent.items())
