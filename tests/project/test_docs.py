@@ -1,0 +1,97 @@
+"""The documents: links lead somewhere, paths exist, the README is one page, and one name means one thing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+PATH = re.compile(r"`((?:[\w.-]+/)+[\w.*-]*)(?:::?\w+)?`")
+FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+README_LINES = 150
+
+
+@cache
+def tracked() -> list[Path]:
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [Path(name) for name in files.split("\0") if name and (ROOT / name).exists()]
+
+
+def pages() -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".md" and "vendor" not in path.parts]
+
+
+@cache
+def prose(page: Path) -> str:
+    """The page without its code blocks."""
+    return FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to a page's headings; the second of the same name gets `-1`."""
+    seen: Counter[str] = Counter()
+    names = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        names.add(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return names
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target, anchor in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place = (ROOT / page.parent / target).resolve() if target else ROOT / page
+        if not place.exists():
+            broken.append(target)
+        elif anchor and place.suffix == ".md" and anchor not in anchors(place.relative_to(ROOT)):
+            broken.append(f"{target}#{anchor}")
+    assert not broken
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_paths_of_the_repository_exist(page: Path) -> None:
+    text = prose(page)
+    if "**Superseded.**" in text or page.name == "CHANGELOG.md":
+        return
+    tops = {path.parts[0] for path in tracked() if len(path.parts) > 1}
+    named = {name for name in PATH.findall(text) if name.split("/")[0] in tops}
+    assert not sorted(name for name in named if not any(ROOT.glob(name.rstrip("/"))))
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target, _ in LINK.findall(prose(page.relative_to(ROOT))):
+            place = (page.parent / target).resolve() if target else page
+            if place.is_dir():
+                waiting += place.glob("*.md")
+            elif place.suffix == ".md" and place.exists():
+                waiting.append(place)
+    documents = {ROOT / page for page in pages() if page.parts[0] == "docs"}
+    assert not sorted(str(page) for page in documents - reached)
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def test_each_term_of_the_glossary_is_explained_once() -> None:
+    rows = re.findall(r"^\| (?!term \||---|use \|)([^|]+?) \|", prose(Path("docs/glossary.md")), re.MULTILINE)
+    assert len(rows) > 60
+    assert not [term for term, count in Counter(rows).items() if count > 1]
