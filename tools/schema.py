@@ -73,6 +73,7 @@ def schema_of(kind: str) -> dict[str, Any]:
     definitions = with_references(schema.pop("$defs"), named_enums(), enums)
     for described in body:
         if isinstance(described, ast.ClassDef) and described.name in definitions:
+            definitions[described.name]["description"] = ast.get_docstring(described)
             for field, text in docs_below(described.body).items():
                 definitions[described.name]["properties"][field]["description"] = text
     for name, text in docs_below(body).items():
