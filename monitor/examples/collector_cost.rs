@@ -27,8 +27,8 @@ fn main() {
     let inputs = Inputs::machine();
     let mut collectors: Vec<_> = COLLECTORS
         .iter()
-        .filter(|(name, _)| *name != "canary")
-        .map(|(name, open)| (*name, open(&settings, &inputs), Vec::new()))
+        .filter(|kind| kind.name != "canary")
+        .map(|kind| (kind.name, kind.open(&settings, &inputs), Vec::new()))
         .collect();
     let mut sample = Sample::default();
     for _ in 0..PERIODS {

@@ -44,7 +44,7 @@ pub struct Item {
 fn is_needed(section: &str, settings: &Settings) -> bool {
     match section {
         "cpu" => true,
-        "traffic" => !settings.sniffer.interface.is_empty(),
+        "traffic" => settings.is_on("traffic") && !settings.sniffer.interface.is_empty(),
         _ => false,
     }
 }
@@ -53,7 +53,7 @@ fn is_needed(section: &str, settings: &Settings) -> bool {
 fn remedy(cause: AbsenceCause) -> Option<String> {
     let text = match cause {
         AbsenceCause::LacksCapability => "start it as root, or once: setcap cap_perfmon,cap_net_raw+ep PROGRAM",
-        AbsenceCause::SwitchedOff => "set it to true in the configuration if it is wanted",
+        AbsenceCause::SwitchedOff => "switch it on in the configuration if it is wanted",
         AbsenceCause::NoInterface => "name the interface that requests come in by: sniffer.interface",
         AbsenceCause::NoCapture => {
             "name the interface that requests come in by: sniffer.interface (`ip link` lists them)"
@@ -113,10 +113,10 @@ pub fn check(settings: &Settings, inputs: &Inputs) -> Vec<Item> {
 fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
     let written = serde_json::to_value(sample).unwrap_or_default();
     let mut items = Vec::new();
-    for (section, _) in COLLECTORS {
-        let found = match (written.get(section), sample.absent.get(*section)) {
+    for section in COLLECTORS.iter().map(|kind| kind.name) {
+        let found = match (written.get(section), sample.absent.get(section)) {
             (None, Some(reason)) => {
-                Err(Reason { cause: sample.absence_causes.get(*section).copied(), text: reason.clone() })
+                Err(Reason { cause: sample.absence_causes.get(section).copied(), text: reason.clone() })
             }
             (None, None) => Err(Reason { cause: cause_below(sample, section), text: reasons_below(sample, section) }),
             (Some(_), _) => Ok(match reasons_below(sample, section) {
@@ -124,7 +124,7 @@ fn sections(sample: &Sample, settings: &Settings) -> Vec<Item> {
                 missing => format!("without {missing}"),
             }),
         };
-        items.push(item(*section, is_needed(section, settings), found));
+        items.push(item(section, is_needed(section, settings), found));
     }
     items
 }

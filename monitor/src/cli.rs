@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use slackwater_node::log;
-use slackwater_node::settings::Declared;
+use slackwater_node::settings::{Declared, nearest};
 
+use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
 use crate::confine::confine;
 use crate::inputs::Inputs;
@@ -34,6 +35,8 @@ enum Command {
         /// The node's configuration
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        #[command(flatten)]
+        off: SwitchedOff,
     },
     /// Measure one period and print the Sample
     #[command(after_help = "Example:\n  slackwater-monitor once --config /etc/slackwater/node.toml --json")]
@@ -41,6 +44,8 @@ enum Command {
         /// The node's configuration; without it the defaults: the whole VM, named after its host
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        #[command(flatten)]
+        off: SwitchedOff,
         /// Print the Sample as it would go to the bus
         #[arg(long)]
         json: bool,
@@ -62,6 +67,8 @@ enum Command {
         /// The node's configuration; without it the defaults
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        #[command(flatten)]
+        off: SwitchedOff,
         /// Print as JSON
         #[arg(long)]
         json: bool,
@@ -83,14 +90,46 @@ enum Command {
     },
 }
 
-/// Does what the command line asks for.
+/// Names of collectors that the command line switches off: a flag `--no-collector.NAME` for each collector.
+struct SwitchedOff(Vec<String>);
+
+fn flag(collector: &str) -> String {
+    format!("no-collector.{collector}")
+}
+
+impl Args for SwitchedOff {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.next_help_heading("Collectors").args(COLLECTORS.iter().map(|kind| {
+            let help = format!("Switch the collector `{}` off", kind.name);
+            Arg::new(flag(kind.name)).long(flag(kind.name)).action(ArgAction::SetTrue).help(help)
+        }))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        SwitchedOff::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SwitchedOff {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<SwitchedOff, clap::Error> {
+        let off = COLLECTORS.iter().map(|kind| kind.name).filter(|name| matches.get_flag(&flag(name)));
+        Ok(SwitchedOff(off.map(str::to_owned).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = SwitchedOff::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Carries out the command line.
 pub fn main() -> ExitCode {
     log::init(config::PROGRAM);
     let done = match Cli::parse().command {
-        Command::Run { config } => run(&config),
-        Command::Once { config, json } => once(config, json),
+        Command::Run { config, off } => run(&config, off),
+        Command::Once { config, off, json } => once(config, off, json),
         Command::Counters { config, json } => counters(config, json),
-        Command::Check { config, json } => check_machine(config, json),
+        Command::Check { config, off, json } => check_machine(config, off, json),
         Command::Config { list: true, json, .. } => print(&list(json)),
         Command::Config { file, json, .. } => check(&file.unwrap_or_default(), json),
     };
@@ -105,23 +144,38 @@ pub fn main() -> ExitCode {
 
 fn settings(inputs: &Inputs, file: Option<PathBuf>) -> Result<Settings, String> {
     let hostname = inputs.line(&inputs.proc.join("sys/kernel/hostname")).unwrap_or_default();
-    match file {
+    let settings = match file {
         Some(file) => config::load(&file, &hostname),
         None => config::defaults(&hostname),
     }
-    .map_err(|error| error.to_string())
+    .map_err(|error| error.to_string())?;
+    let names: Vec<&str> = COLLECTORS.iter().map(|kind| kind.name).collect();
+    match settings.collectors.off.iter().find(|name| !names.contains(&name.as_str())) {
+        None => Ok(settings),
+        Some(unknown) => {
+            let hint = nearest(unknown, &names).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+            Err(format!("`collectors.off` must hold names of {}, got {unknown:?}{hint}", names.join(", ")))
+        }
+    }
 }
 
-fn run(config: &std::path::Path) -> Result<ExitCode, String> {
+/// The settings without the collectors that the command line switches off.
+fn settings_without(off: SwitchedOff, inputs: &Inputs, file: Option<PathBuf>) -> Result<Settings, String> {
+    let mut settings = settings(inputs, file)?;
+    settings.collectors.off.extend(off.0);
+    Ok(settings)
+}
+
+fn run(config: &std::path::Path, off: SwitchedOff) -> Result<ExitCode, String> {
     let inputs = Inputs::machine();
-    let settings = settings(&inputs, Some(config.to_owned()))?;
+    let settings = settings_without(off, &inputs, Some(config.to_owned()))?;
     run::run(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn once(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
+fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, String> {
     let inputs = Inputs::machine();
-    let settings = settings(&inputs, config)?;
+    let settings = settings_without(off, &inputs, config)?;
     let mut sampler = Sampler::open(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
     confine(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
     let period = Duration::from_secs_f64(settings.period_s);
@@ -146,9 +200,9 @@ fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
     print(&if json { json_text(&rows) } else { counters::table(&rows) })
 }
 
-fn check_machine(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
+fn check_machine(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, String> {
     let inputs = Inputs::machine();
-    let settings = settings(&inputs, config)?;
+    let settings = settings_without(off, &inputs, config)?;
     let items = check::check(&settings, &inputs);
     print(&if json { json_text(&items) } else { check::table(&items) })?;
     Ok(if check::is_enough(&items) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

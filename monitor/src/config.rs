@@ -46,6 +46,11 @@ slackwater_node::settings! {
         /// File with the key of our own certificate (PEM).
         tls_key: String = String::new();
     }
+    /// Which parts of a Sample are measured.
+    [collectors] struct CollectorSettings {
+        /// Names of the collectors that are switched off, as in ["disk", "frequency"].
+        off: Vec<String> = vec![];
+    }
     /// What CPU and pressure are measured of.
     [cpu] struct CpuSettings {
         /// Cgroup, as a path below its controller's root; empty: the whole VM.
@@ -147,6 +152,18 @@ pub fn parse(text: &str, file: &str, hostname: &str) -> Result<Settings, ConfigE
 fn name_it(settings: &mut Settings, hostname: &str) {
     if settings.node.is_empty() {
         settings.node = hostname.to_owned();
+    }
+}
+
+impl Settings {
+    /// Whether a collector is switched on.
+    pub fn is_on(&self, collector: &str) -> bool {
+        let is_enabled = match collector {
+            "canary" => self.canary.enabled,
+            "pmu" => self.pmu.enabled,
+            _ => true,
+        };
+        is_enabled && !self.collectors.off.iter().any(|name| name == collector)
     }
 }
 

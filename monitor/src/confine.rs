@@ -40,10 +40,10 @@ const SYS_PTRACE: Kept = Kept {
 /// The capabilities that these settings need on this machine, beyond the start.
 pub fn needed(settings: &Settings, inputs: &Inputs) -> Vec<Kept> {
     let mut needed = Vec::new();
-    if !settings.sniffer.interface.is_empty() {
+    if settings.is_on("traffic") && !settings.sniffer.interface.is_empty() {
         needed.push(NET_RAW);
     }
-    if settings.pmu.enabled {
+    if settings.is_on("pmu") {
         needed.push(PERFMON);
     }
     if hides_processes(&std::fs::read_to_string(inputs.proc.join("self/mounts")).unwrap_or_default(), &inputs.proc) {

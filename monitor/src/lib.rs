@@ -6,7 +6,7 @@
 //! - [`inputs`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
 //! - [`processes`]: which processes are the web server's; [`forks`]: whether there may be others than before
-//! - [`growth`]: how much the kernel's counters grew
+//! - [`counter_delta`]: how much the kernel's counters grew
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
 //! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
@@ -29,9 +29,9 @@ pub mod cli;
 pub mod collectors;
 pub mod config;
 pub mod confine;
+pub mod counter_delta;
 pub mod counters;
 pub mod forks;
-pub mod growth;
 pub mod inputs;
 pub mod listener;
 pub mod memory;

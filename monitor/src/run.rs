@@ -84,7 +84,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 let missed = schedule.next(Instant::now());
                 period_ends.set(schedule.due());
                 let sample = Sample { periods_missed: missed, ..sampler.take() };
-                metrics.take(&sample, sampler.response_times());
+                metrics.take(&sample, sampler.collectors(), sampler.response_times());
                 bus.publish(sample).await;
                 notify.alive(due);
                 metrics.sent(bus.sent());

@@ -4,17 +4,21 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use slackwater_messages::{Sample, VERSION};
+use slackwater_messages::{AbsenceCause, Sample, VERSION};
 use slackwater_sniffer::Buckets;
 
-use crate::collectors::{COLLECTORS, Collector, seconds_between};
+use crate::collectors::{Active, COLLECTORS, absent};
 use crate::config::Settings;
+use crate::counter_delta::seconds_between;
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 
 /// Takes one Sample after the other.
 pub struct Sampler {
     inputs: Inputs,
-    collectors: Vec<Box<dyn Collector>>,
+    collectors: Vec<Active>,
+    /// The names of those that are switched off.
+    off: Vec<&'static str>,
     node: String,
     pool: String,
     boot_id: String,
@@ -29,8 +33,10 @@ impl Sampler {
     /// When the kernel does not say which boot this is.
     pub fn open(settings: &Settings, inputs: &Inputs) -> Result<Sampler, String> {
         let boot_id = inputs.line(&inputs.proc.join("sys/kernel/random/boot_id"))?;
+        let (on, off): (Vec<_>, Vec<_>) = COLLECTORS.iter().partition(|kind| settings.is_on(kind.name));
         Ok(Sampler {
-            collectors: COLLECTORS.iter().map(|(_, open)| open(settings, inputs)).collect(),
+            collectors: on.into_iter().map(|kind| kind.open(settings, inputs)).collect(),
+            off: off.into_iter().map(|kind| kind.name).collect(),
             inputs: inputs.clone(),
             node: settings.node.clone(),
             pool: settings.pool.clone(),
@@ -42,8 +48,8 @@ impl Sampler {
 
     /// The Sample of the time since the last call, or since the sampler was opened.
     pub fn take(&mut self) -> Sample {
-        for collector in &mut self.collectors {
-            collector.begin();
+        for active in &mut self.collectors {
+            active.collector.begin();
         }
         let now_ns = (self.inputs.monotonic_ns)();
         let mut sample = Sample {
@@ -57,35 +63,51 @@ impl Sampler {
             ..Sample::default()
         };
         self.seq += 1;
-        for collector in &mut self.collectors {
-            collector.collect(&mut sample);
+        for name in &self.off {
+            absent(&mut sample, name, switched_off(name));
+        }
+        for active in &mut self.collectors {
+            active.collect(&mut sample);
+        }
+        // The canary stands in for hardware counters.
+        if sample.counters.is_none() && self.off.contains(&"canary") {
+            absent(&mut sample, "counters", switched_off("canary"));
         }
         sample
     }
 
+    /// The collectors that are switched on, with how the last run of each went.
+    pub fn collectors(&self) -> &[Active] {
+        &self.collectors
+    }
+
     /// When this is readable `drain` must be called before the period ends.
     pub fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
-        self.collectors.iter().find_map(|collector| collector.wakes_on())
+        self.collectors.iter().find_map(|active| active.collector.wakes_on())
     }
 
     /// Response times since the start.
     pub fn response_times(&self) -> Option<Buckets> {
-        self.collectors.iter().find_map(|collector| collector.response_times())
+        self.collectors.iter().find_map(|active| active.collector.response_times())
     }
 
     /// Fetches what would overflow.
     pub fn drain(&mut self) {
-        for collector in &mut self.collectors {
-            collector.drain();
+        for active in &mut self.collectors {
+            active.collector.drain();
         }
     }
 
     /// Periods begin now, or at `start`, and take so long: for those collectors that have moments of their own in them.
     pub fn start(&mut self, start: Instant, period: Duration) {
-        for collector in &mut self.collectors {
-            collector.start(start, period);
+        for active in &mut self.collectors {
+            active.collector.start(start, period);
         }
     }
+}
+
+fn switched_off(collector: &str) -> Reason {
+    Reason::new(AbsenceCause::SwitchedOff, format!("the collector `{collector}` is switched off in the configuration"))
 }
 
 #[cfg(test)]
@@ -119,9 +141,28 @@ mod tests {
         let mut sampler = Sampler::open(&settings(), &fixture.inputs()).expect("open");
         let sample = sampler.take();
         let names: Vec<&str> = sample.absent.keys().map(String::as_str).collect();
-        for (section, _) in COLLECTORS.iter().chain([&("counters", COLLECTORS[0].1)]) {
-            assert!(names.contains(section), "{section}: {names:?}");
+        for section in COLLECTORS.iter().map(|kind| kind.name).chain(["counters"]) {
+            assert!(names.contains(&section), "{section}: {names:?}");
         }
+        assert!(sampler.collectors().iter().all(|active| !active.last.success), "each has nothing to see");
+    }
+
+    #[test]
+    fn a_collector_that_is_switched_off_does_not_run_and_the_others_do() {
+        let fixture =
+            Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n"), ("proc/meminfo", "MemTotal: 4 kB\n")]);
+        fixture.write("proc/vmstat", "pgfault 1\npgmajfault 0\n");
+        let mut settings = settings();
+        settings.collectors.off = vec!["disk".to_owned(), "pmu".to_owned()];
+        let mut sampler = Sampler::open(&settings, &fixture.inputs()).expect("open");
+        let sample = sampler.take();
+        assert_eq!(sample.absent["disk"], "the collector `disk` is switched off in the configuration");
+        for name in ["canary", "counters", "disk", "pmu"] {
+            assert_eq!(sample.absence_causes[name], AbsenceCause::SwitchedOff, "{name}");
+        }
+        let ran: Vec<_> = sampler.collectors().iter().map(|active| (active.name, active.last.success)).collect();
+        assert!(ran.contains(&("memory", true)) && ran.contains(&("network", false)), "{ran:?}");
+        assert!(ran.iter().all(|(name, _)| !["canary", "disk", "pmu"].contains(name)), "{ran:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub fn table(sample: &Sample) -> String {
         format!("{} in pool {}, Sample {} over {:.3} s\n", sample.node, sample.pool, sample.seq, sample.period_s);
     let sections = serde_json::to_value(sample).unwrap_or_default();
     for (section, values) in sections.as_object().into_iter().flatten() {
-        if section == "absent" {
+        if section == "absent" || section == "absence_causes" {
             continue;
         }
         for (name, value) in values.as_object().into_iter().flatten() {

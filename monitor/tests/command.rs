@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::{AbsenceCause, Sample, decode};
 
 /// Each value that a Sample can carry.
 const VALUES: &[(&str, &[&str])] = &[
@@ -89,6 +89,22 @@ fn once_without_a_configuration_takes_the_host_name() {
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host name");
     let output = monitor().args(["once", "--json"]).output().expect("run");
     assert_eq!(sample(&output).node, hostname.trim());
+}
+
+#[test]
+fn collectors_are_switched_off_by_name_in_the_configuration_and_on_the_command_line() {
+    let folder = folder("node = \"n1\"\n[sniffer]\ninterface = \"\"\n[collectors]\noff = [\"disk\"]\n");
+    let file = folder.path().join("node.toml");
+    let mut command = monitor();
+    command.args(["once", "--json", "--no-collector.canary", "--no-collector.memory", "--config"]).arg(&file);
+    let sample = sample(&command.output().expect("run"));
+    assert!(sample.disk.is_none() && sample.memory.is_none() && sample.canary.is_none() && sample.cpu.is_some());
+    for name in ["disk", "memory", "canary"] {
+        assert_eq!(sample.absence_causes[name], AbsenceCause::SwitchedOff, "{name}");
+    }
+    fs::write(&file, "[collectors]\noff = [\"dsik\"]\n").expect("node.toml");
+    let output = monitor().arg("config").arg(&file).output().expect("run");
+    assert!(!output.status.success() && out(&output).contains("did you mean \"disk\"?"), "{}", out(&output));
 }
 
 #[test]
@@ -177,7 +193,10 @@ fn once_prints_a_table_for_people() {
     let text = out(&output);
     assert!(text.starts_with("n1 in pool web, Sample 0 over 0.2") && text.contains("cpu.utilisation "), "{text}");
     assert!(text.contains("absent, and why:\n"), "{text}");
-    assert!(text.contains("counters                     the canary is switched off in the configuration"), "{text}");
+    assert!(
+        text.contains("counters                     the collector `canary` is switched off in the configuration"),
+        "{text}"
+    );
 }
 
 #[test]

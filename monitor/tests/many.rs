@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use slackwater_messages::Sample;
-use slackwater_monitor::collectors::{Collector, sched};
+use slackwater_monitor::collectors::{Active, sched};
 use slackwater_monitor::config::Settings;
 use slackwater_monitor::inputs::Inputs;
 
@@ -39,7 +39,7 @@ impl Tree {
         self.write(&format!("proc/{pid}/task/{tid}/status"), &status);
     }
 
-    fn open(&self) -> Box<dyn Collector> {
+    fn open(&self) -> Active {
         let (clock, root) = (self.now_ns.clone(), self.root.path());
         let inputs = Inputs {
             proc: root.join("proc"),
@@ -49,11 +49,11 @@ impl Tree {
             wall_ns: Rc::new(|| 0),
             cpu_ns_of: Rc::new(|_| None),
         };
-        sched::open(&Settings::default(), &inputs)
+        sched::COLLECTOR.open(&Settings::default(), &inputs)
     }
 
     /// The section after so many milliseconds, and the files that this thread read meanwhile.
-    fn step(&self, collector: &mut dyn Collector, ms: u64) -> (Sample, u64) {
+    fn step(&self, collector: &mut Active, ms: u64) -> (Sample, u64) {
         self.now_ns.set(self.now_ns.get() + ms * 1_000_000);
         let mut sample = Sample::default();
         let before = reads();
@@ -91,16 +91,16 @@ fn among_ten_thousand_processes_only_some_names_are_read_again() {
     }
     let mut collector = tree.open();
     // Names settle in three scans, one a second.
-    let (sample, _) = tree.step(collector.as_mut(), 1001);
+    let (sample, _) = tree.step(&mut collector, 1001);
     assert_eq!(sample.sched.expect("there").processes, Some(10));
-    tree.step(collector.as_mut(), 1001);
+    tree.step(&mut collector, 1001);
     for _ in 0..16 {
-        let (sample, reads) = tree.step(collector.as_mut(), 1001);
+        let (sample, reads) = tree.step(&mut collector, 1001);
         let sched = sample.sched.expect("there");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(10), Some(10), Some(0.0)));
         // A sixteenth of the names (each is read in two calls), the ten that match, and their ten threads.
         assert!(reads < 2 * u64::from(PROCESSES) / 16 + 100, "{reads} reads with a scan");
-        let (_, reads) = tree.step(collector.as_mut(), 200);
+        let (_, reads) = tree.step(&mut collector, 200);
         assert!(reads <= 20, "{reads} reads without a scan");
     }
 }
@@ -115,7 +115,7 @@ fn of_more_threads_than_files_may_stay_open_all_are_measured() {
     assert_eq!(open_below(tree.root.path()), 512);
     for step in 1..=3 {
         (50..50 + THREADS).for_each(|tid| tree.thread(50, tid, 100 + 2 * step));
-        let (sample, reads) = tree.step(collector.as_mut(), 200);
+        let (sample, reads) = tree.step(&mut collector, 200);
         let sched = sample.sched.expect("there");
         assert_eq!(sched.threads, Some(u64::from(THREADS)));
         // 2 ms each in 200 ms.
@@ -127,7 +127,7 @@ fn of_more_threads_than_files_may_stay_open_all_are_measured() {
     }
     // All are gone before the next scan.
     fs::remove_dir_all(tree.path("proc/50")).expect("removed");
-    let (sample, _) = tree.step(collector.as_mut(), 1001);
+    let (sample, _) = tree.step(&mut collector, 1001);
     assert_eq!(sample.absent["sched"], "no process is named apache2 or php-fpm8.2");
     assert_eq!(open_below(tree.root.path()), 0);
 }
@@ -143,7 +143,7 @@ fn a_process_that_ends_between_the_list_and_its_reading_is_no_error() {
     fs::remove_dir_all(tree.path("proc/20/task")).expect("removed");
     fs::remove_file(tree.path("proc/30/task/30/schedstat")).expect("removed");
     let mut collector = tree.open();
-    let (sample, _) = tree.step(collector.as_mut(), 200);
+    let (sample, _) = tree.step(&mut collector, 200);
     let sched = sample.sched.expect("there");
     assert_eq!((sched.threads, sched.cpu_s_per_s), (Some(1), Some(0.0)));
 }

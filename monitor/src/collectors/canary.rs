@@ -9,10 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use slackwater_messages::{AbsenceCause, Canary as Section, Counters, Sample};
+use slackwater_messages::{Canary as Section, Counters, Sample};
 
-use super::{Collector, absent, is_quiet, put};
+use super::metric::metrics;
+use super::{Collector, Kind, absent, is_quiet, put};
 use crate::config::Settings;
+use crate::counter_delta::NO_TIME;
 use crate::inputs::Inputs;
 use crate::probe::{Length, Moments, Probe, Run, Spent, Stopwatch, When, Wish};
 use crate::reason::Reason;
@@ -28,17 +30,31 @@ const INTERRUPTED: f64 = 2.0;
 const SELDOM_AFTER_S: f64 = 60.0;
 const SELDOM_S: f64 = 1.0;
 
-/// Calibrates the probe, unless it is switched off.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "canary",
+    open,
+    metrics: metrics! {
+        Gauge "canary_cycles_per_load" ["cache" = "l2"] "The probe's chases of pointers, in cycles of the time stamp counter." => |s| s.canary.as_ref()?.l2_cycles_per_load;
+        Gauge "canary_cycles_per_load" ["cache" = "llc"] "" => |s| s.canary.as_ref()?.llc_cycles_per_load;
+        Gauge "canary_cycles_per_operation" "The probe's arithmetic." => |s| s.canary.as_ref()?.alu_cycles_per_op;
+        Gauge "canary_slow_load_ratio" "Share of the probe's loads slower than a cache hit." => |s| s.canary.as_ref()?.slow_share;
+        Gauge "canary_wall_cpu_ratio" "Wall time over CPU time of the probe; 1 means that nobody took its core away." => |s| s.canary.as_ref()?.wall_cpu_ratio;
+        Gauge "canary_late_seconds" "How long after it was due the probe started." => |s| Some(s.canary.as_ref()?.late_ms? / 1e3);
+        Rate "canary_cpu_seconds" "CPU time that the probe took." => |s| s.canary.as_ref()?.cpu_share;
+    },
+};
+
+/// Calibrates the probe.
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
-    let moments = settings.canary.enabled.then(|| {
-        let probe = Probe::new(match settings.canary.working_set_kib {
-            0 => working_set_kib(l2_kib(&inputs.sys)),
-            kib => kib,
-        });
-        Moments::new(probe, budget_ns)
+    let probe = Probe::new(match settings.canary.working_set_kib {
+        0 => working_set_kib(l2_kib(&inputs.sys)),
+        kib => kib,
     });
-    let why_no_slow_share = moments.as_ref().and_then(Moments::why_no_slow_share);
+    let moments = Moments::new(probe, budget_ns);
+    let why_no_slow_share = moments.why_no_slow_share();
     Box::new(Canary { moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between: between(settings.period_s) })
 }
 
@@ -71,8 +87,7 @@ fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
 }
 
 struct Canary {
-    /// None when it is switched off.
-    moments: Option<Moments>,
+    moments: Moments,
     why_no_slow_share: Option<String>,
     /// Since the Sample's first reading.
     sampling: Option<Stopwatch>,
@@ -83,31 +98,23 @@ struct Canary {
 
 impl Collector for Canary {
     fn start(&mut self, start: Instant, period: Duration) {
-        if let Some(Err(reason)) = self.moments.as_ref().map(|moments| moments.start(start, period)) {
+        if let Err(reason) = self.moments.start(start, period) {
             eprintln!("slackwater-monitor: {reason}; it runs with the Samples");
         }
     }
 
     fn begin(&mut self) {
-        self.sampling = self.moments.is_some().then(Stopwatch::start);
+        self.sampling = Some(Stopwatch::start());
     }
 
-    fn collect(&mut self, sample: &mut Sample) {
-        let Some(moments) = &self.moments else {
-            let reason = Reason::new(AbsenceCause::SwitchedOff, "the canary is switched off in the configuration");
-            absent(sample, "canary", &reason);
-            if sample.counters.is_none() {
-                absent(sample, "counters", reason);
-            }
-            return;
-        };
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let sampling = self.sampling.take().map(Stopwatch::spent).unwrap_or_default();
         let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
         self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
         let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
         // Of this period: a run of the one before has said its part.
         let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
-        let (run, when) = moments.take(|run, when| Wish {
+        let (run, when) = self.moments.take(|run, when| Wish {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
             left_out,
         });
@@ -123,7 +130,7 @@ impl Collector for Canary {
         let wall_cpu_ratio = (spent + sampling).ratio();
         let cpu_share = (sample.period_s > 0.0).then(|| spent.cpu_ns as f64 / 1e9 / sample.period_s);
         if cpu_share.is_none() {
-            absent(sample, "canary.cpu_share", super::NO_TIME);
+            absent(sample, "canary.cpu_share", NO_TIME);
         }
         let mut section = Section {
             l2_cycles_per_load: Some(run.l2_cycles_per_load),
@@ -139,6 +146,7 @@ impl Collector for Canary {
         if sample.counters.is_none() {
             stand_in(sample, &run, wall_cpu_ratio);
         }
+        Ok(())
     }
 }
 
@@ -170,7 +178,7 @@ mod tests {
     }
 
     fn canary() -> Canary {
-        let moments = Some(Moments::new(Probe::new(1024), 1 << 40));
+        let moments = Moments::new(Probe::new(1024), 1 << 40);
         Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9, between: 2 }
     }
 
@@ -190,25 +198,6 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_that_is_switched_off_says_so_and_leaves_hardware_counters_alone() {
-        let mut settings = Settings::default();
-        settings.canary.enabled = false;
-        let mut canary = open(&settings, &Inputs::machine());
-        let mut alone = sample();
-        canary.start(Instant::now(), Duration::from_millis(200));
-        canary.collect(&mut alone);
-        assert!(alone.counters.is_none() && alone.canary.is_none());
-        for name in ["canary", "counters"] {
-            assert_eq!(alone.absent[name], "the canary is switched off in the configuration");
-            assert_eq!(alone.absence_causes[name], AbsenceCause::SwitchedOff);
-        }
-        let pmu = Counters { source: "pmu".to_owned(), ..Counters::default() };
-        let mut with_pmu = Sample { counters: Some(pmu), ..sample() };
-        canary.collect(&mut with_pmu);
-        assert!(!with_pmu.absent.contains_key("counters"));
-    }
-
-    #[test]
     fn each_value_of_the_canary_is_there_or_has_a_reason() {
         let mut canary = canary();
         for at_its_moment in [false, true] {
@@ -216,9 +205,9 @@ mod tests {
             let moment = Instant::now();
             if at_its_moment {
                 std::thread::sleep(Duration::from_millis(3));
-                canary.moments.as_ref().expect("switched on").run_at(moment);
+                canary.moments.run_at(moment);
             }
-            canary.collect(&mut sample);
+            canary.collect(&mut sample).expect("a section");
             let section = sample.canary.as_ref().expect("there");
             assert_eq!(section.late_ms.is_some(), at_its_moment);
             assert!(section.late_ms.is_none_or(|late_ms| late_ms >= 3.0), "{section:?}");
@@ -242,13 +231,13 @@ mod tests {
             if is_left_out {
                 to_leave_out -= 1;
             } else {
-                to_leave_out = canary.moments.as_ref().expect("switched on").run_at(Instant::now());
+                to_leave_out = canary.moments.run_at(Instant::now());
             }
             let (in_flight, unmatched) = (Some(0), Some(0));
             let traffic = Traffic { rps: Some(rps), in_flight, unmatched, ..Traffic::default() };
             let mut sample = Sample { traffic: Some(traffic), ..sample() };
             canary.begin();
-            canary.collect(&mut sample);
+            canary.collect(&mut sample).expect("a section");
             let section = sample.canary.expect("there");
             assert_eq!((section.late_ms.is_none(), section.cpu_share == Some(0.0)), (is_left_out, is_left_out));
             assert!(section.llc_cycles_per_load.is_some() && section.wall_cpu_ratio.is_some());
@@ -266,7 +255,7 @@ mod tests {
     fn hardware_counters_stay_and_the_ratio_is_told_beside_them() {
         let counters = Counters { source: "pmu".to_owned(), cpi: Some(1.5), ..Counters::default() };
         let mut sample = Sample { counters: Some(counters.clone()), ..sample() };
-        open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
+        COLLECTOR.open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
         assert_eq!(sample.counters, Some(counters));
         assert!(sample.canary.is_some_and(|canary| canary.wall_cpu_ratio.is_some()));
     }
@@ -279,9 +268,9 @@ mod tests {
         assert_eq!(next_length(Some(0.1), 7.0), Length::Short);
         let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
-        canary.collect(&mut Sample { cpu: Some(full), ..sample() });
+        canary.collect(&mut Sample { cpu: Some(full), ..sample() }).expect("a section");
         let whole = |_: &Run, _| Wish { length: Length::Whole, left_out: 0 };
-        let (run, _) = canary.moments.as_ref().expect("switched on").take(whole);
+        let (run, _) = canary.moments.take(whole);
         assert_eq!(run.loads, 256, "it ran all the same");
     }
 
@@ -291,7 +280,7 @@ mod tests {
         canary.begin();
         std::thread::sleep(std::time::Duration::from_millis(50)); // off the core, between two readings
         let mut sample = sample();
-        canary.collect(&mut sample);
+        canary.collect(&mut sample).expect("a section");
         let ratio = sample.canary.and_then(|canary| canary.wall_cpu_ratio).expect("a ratio");
         assert!(ratio > 10.0, "{ratio}");
     }
@@ -299,7 +288,7 @@ mod tests {
     #[test]
     fn by_default_the_probe_stays_within_its_share_of_a_core() {
         let settings = Settings::default();
-        let mut canary = open(&settings, &Inputs::machine());
+        let mut canary = COLLECTOR.open(&settings, &Inputs::machine());
         let mut shares: Vec<f64> = (0..21)
             .map(|_| {
                 let mut sample = sample();

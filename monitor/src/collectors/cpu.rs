@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use slackwater_messages::{Cpu, Sample};
 
-use super::{Collector, absent, put};
 use slackwater_node::cgroup::{self, CpuFiles, Version};
 
+use super::metric::metrics;
+use super::{Collector, Kind, absent, first_read, put};
 use crate::config::Settings;
-use crate::growth::Growth;
+use crate::counter_delta::CounterDelta;
 use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
 use crate::ticks::{self, Kinds, Ticks};
@@ -18,17 +19,34 @@ use crate::ticks::{self, Kinds, Ticks};
 /// Quotas change seldom: they are read again after this time.
 const QUOTA_FRESH_NS: u64 = 1_000_000_000;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "cpu",
+    open,
+    metrics: metrics! {
+        Gauge "cpu_utilisation_ratio" "CPU time over what the scope may use, stolen time included." => |s| s.cpu.as_ref()?.utilisation;
+        Gauge "cpu_steal_ratio" "Share of the CPU time that the hypervisor gave to others." => |s| s.cpu.as_ref()?.steal;
+        Gauge "cpu_cores" "What a utilisation of 1 means." => |s| s.cpu.as_ref()?.cores;
+        Rate "cpu_used_seconds" "CPU time used by the scope, stolen time included." => |s| { let cpu = s.cpu.as_ref()?; Some(cpu.utilisation? * cpu.cores?) };
+        Rate "cpu_seconds" ["mode" = "user"] "CPU time of the whole VM by kind." => |s| vm_cpu(s, |cpu| cpu.user);
+        Rate "cpu_seconds" ["mode" = "system"] "" => |s| vm_cpu(s, |cpu| cpu.system);
+        Rate "cpu_seconds" ["mode" = "irq"] "" => |s| vm_cpu(s, |cpu| cpu.irq);
+        Rate "cpu_seconds" ["mode" = "iowait"] "" => |s| vm_cpu(s, |cpu| cpu.iowait);
+        Rate "cpu_seconds" ["mode" = "steal"] "" => |s| vm_cpu(s, |cpu| cpu.steal);
+        Rate "cpu_throttled_seconds" "Time for which the cgroup was throttled, summed over its cores." => |s| s.cpu.as_ref()?.throttled_s_per_s;
+    },
+};
+
 /// Opens the collector for the scope of the settings.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let mut collector = Use {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    first_read(Use {
         stat: KeptFile::new(inputs.proc.join("stat")),
         inputs: inputs.clone(),
         reader: Reader::default(),
         last: None,
         group: (!settings.cpu.cgroup.is_empty()).then(|| Group::new(&settings.cpu.cgroup)),
-    };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+    })
 }
 
 struct Use {
@@ -61,16 +79,12 @@ impl Use {
 }
 
 impl Collector for Use {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let now_ns = (self.inputs.monotonic_ns)();
         let vm = self.vm();
-        let section = match &mut self.group {
-            Some(group) => group.section(sample, &self.inputs, &mut self.reader, now_ns, &vm),
-            None => vm.as_ref().map(|vm| whole(sample, vm)).map_err(Reason::clone),
-        };
-        let mut cpu = match section {
-            Ok(cpu) => cpu,
-            Err(reason) => return absent(sample, "cpu", reason),
+        let mut cpu = match &mut self.group {
+            Some(group) => group.section(sample, &self.inputs, &mut self.reader, now_ns, &vm)?,
+            None => whole(sample, vm.as_ref().map_err(Reason::clone)?),
         };
         let kinds = vm.and_then(|vm| vm.kinds.map_err(Reason::from));
         let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(Reason::clone);
@@ -79,6 +93,7 @@ impl Collector for Use {
         put(sample, "cpu.irq", &mut cpu.irq, share(|kinds| kinds.irq));
         put(sample, "cpu.iowait", &mut cpu.iowait, share(|kinds| kinds.iowait));
         sample.cpu = Some(cpu);
+        Ok(())
     }
 }
 
@@ -97,7 +112,7 @@ fn whole(sample: &mut Sample, vm: &Vm) -> Cpu {
 struct Group {
     cgroup: String,
     files: Option<(CpuFiles, KeptFile)>,
-    usage: Growth<1>,
+    usage: CounterDelta<1>,
     limit: Option<Limit>,
 }
 
@@ -113,12 +128,12 @@ struct Limit {
 struct Throttling {
     directory: PathBuf,
     stat: KeptFile,
-    growth: Growth<3>,
+    deltas: CounterDelta<3>,
 }
 
 impl Group {
     fn new(cgroup: &str) -> Group {
-        Group { cgroup: cgroup.to_owned(), files: None, usage: Growth::default(), limit: None }
+        Group { cgroup: cgroup.to_owned(), files: None, usage: CounterDelta::default(), limit: None }
     }
 
     /// The cgroup's section, but for the kinds.
@@ -186,7 +201,7 @@ impl Group {
                         counted.filter(|counted| counted.directory == directory).unwrap_or_else(|| Throttling {
                             directory: directory.to_owned(),
                             stat: KeptFile::new(directory.join("cpu.stat")),
-                            growth: Growth::default(),
+                            deltas: CounterDelta::default(),
                         })
                     }),
                 }
@@ -198,21 +213,21 @@ impl Group {
 
 impl Limit {
     fn throttling(&mut self, sample: &mut Sample, cpu: &mut Cpu, reader: &mut Reader, now_ns: u64) {
-        let grown = match &mut self.throttling {
+        let delta = match &mut self.throttling {
             None => Err("neither the cgroup nor one above it has a quota".into()),
-            Some(Throttling { stat, growth, .. }) => stat
+            Some(Throttling { stat, deltas, .. }) => stat
                 .parse(reader, cgroup::parse_throttling)
-                .inspect_err(|_| growth.forget())
-                .map(|counters| growth.advance(now_ns, counters)),
+                .inspect_err(|_| deltas.forget())
+                .map(|counters| deltas.advance(now_ns, counters)),
         };
-        let (share, s_per_s) = match grown {
-            Ok(grown) => {
-                let share = match (grown.by[0], grown.by[1]) {
+        let (share, s_per_s) = match delta {
+            Ok(delta) => {
+                let share = match (delta.by[0], delta.by[1]) {
                     (Ok(0), Ok(0)) => Err(Reason::from("no period of the quota ended: the cgroup was idle")),
                     (Ok(periods), Ok(throttled)) => Ok((throttled as f64 / periods as f64).min(1.0)),
                     (Err(reason), _) | (_, Err(reason)) => Err(reason.into()),
                 };
-                (share, grown.per_s(2).map(|ns_per_s| ns_per_s / 1e9).map_err(Reason::from))
+                (share, delta.per_s(2).map(|ns_per_s| ns_per_s / 1e9).map_err(Reason::from))
             }
             Err(reason) => (Err(reason.clone()), Err(reason)),
         };
@@ -221,34 +236,35 @@ impl Limit {
     }
 }
 
+/// The kinds of CPU time are shares of the whole VM: seconds can be told of them where its cores are known.
+fn vm_cpu(sample: &Sample, share: fn(&Cpu) -> Option<f64>) -> Option<f64> {
+    let cpu = sample.cpu.as_ref().filter(|cpu| cpu.scope == "system")?;
+    Some(share(cpu)? * cpu.cores?)
+}
+
 #[cfg(test)]
 mod tests {
     use slackwater_messages::AbsenceCause;
 
     use super::*;
+    use crate::collectors::Active;
     use crate::inputs::fixture::Fixture;
 
     const STAT: &str =
         "cpu  100 5 50 1000 20 3 2 10 7 0\ncpu0 50 0 0 0 0 0 0 0 0 0\ncpu1 1 0 0 0 0 0 0 0 0 0\nintr 5\n";
 
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
-    }
-
-    fn group(fixture: &Fixture) -> Box<dyn Collector> {
+    fn group(fixture: &Fixture) -> Active {
         let mut settings = Settings::default();
         settings.cpu.cgroup = "web/h1".to_owned();
-        open(&settings, &fixture.inputs())
+        COLLECTOR.open(&settings, &fixture.inputs())
     }
 
     #[test]
     fn the_vm_is_full_when_nothing_is_idle_also_beside_a_thief() {
         let fixture = Fixture::new(&[("proc/stat", STAT)]);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.write("proc/stat", &STAT.replace("cpu  100 5 50 1000 20 3 2 10", "cpu  120 5 60 1000 20 3 2 20"));
-        let cpu = collect(collector.as_mut()).cpu.expect("there");
+        let cpu = collector.sample().cpu.expect("there");
         assert_eq!((cpu.utilisation, cpu.steal, cpu.cores), (Some(1.0), Some(0.25), Some(2.0)));
         assert_eq!((cpu.user, cpu.system, cpu.irq, cpu.iowait), (Some(0.5), Some(0.25), Some(0.0), Some(0.0)));
     }
@@ -256,17 +272,17 @@ mod tests {
     #[test]
     fn ticks_that_stand_still_or_go_back_are_no_zero() {
         let fixture = Fixture::new(&[("proc/stat", STAT)]);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         for text in [STAT.to_owned(), STAT.replace("cpu  100", "cpu  50")] {
             fixture.write("proc/stat", &text);
-            let sample = collect(collector.as_mut());
+            let sample = collector.sample();
             assert_eq!(sample.cpu.expect("there").utilisation, None);
             assert!(sample.absent.contains_key("cpu.utilisation") && sample.absent.contains_key("cpu.steal"));
         }
         fixture.remove("proc/stat");
         fixture.write("proc/stat", "");
-        let mut fresh = open(&Settings::default(), &fixture.inputs());
-        let sample = collect(fresh.as_mut());
+        let mut fresh = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let sample = fresh.sample();
         assert!(sample.cpu.is_none() && sample.absent["cpu"].ends_with("stat: not in the expected form"));
     }
 
@@ -284,7 +300,7 @@ mod tests {
         fixture.write("proc/stat", &STAT.replace("cpu  100 5 50", "cpu  110 5 80"));
         fixture.write("cgroup/cpu/web/h1/cpu.stat", "nr_periods 14\nnr_throttled 3\nthrottled_time 51000000\n");
         fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "1050000000\n");
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let cpu = sample.cpu.expect("there");
         assert_eq!((cpu.scope.as_str(), cpu.cores, cpu.steal), ("cgroup", Some(0.4), None));
         assert!((cpu.utilisation.expect("there") - 0.5).abs() < 1e-9);
@@ -308,15 +324,15 @@ mod tests {
         ]);
         let mut collector = group(&fixture);
         fixture.advance_s(0.5);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.absent["cpu.throttled"], "no period of the quota ended: the cgroup was idle");
         assert_eq!(sample.cpu.expect("there").throttled_s_per_s, Some(0.0));
         fixture.advance_s(1.5);
         fixture.write("cgroup/web/cpu.stat", &stat(9));
-        assert_eq!(collect(collector.as_mut()).cpu.expect("there").throttled, Some(1.0));
+        assert_eq!(collector.sample().cpu.expect("there").throttled, Some(1.0));
         fixture.advance_s(1.5);
         fixture.write("cgroup/web/cpu.stat", &stat(3));
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.cpu.expect("there").throttled, None);
         assert!(sample.absent["cpu.throttled"].starts_with("the counter went back"));
     }
@@ -332,7 +348,7 @@ mod tests {
         let mut collector = group(&fixture);
         fixture.advance_s(1.0);
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 1500000\n");
-        let cpu = collect(collector.as_mut()).cpu.expect("there");
+        let cpu = collector.sample().cpu.expect("there");
         assert_eq!((cpu.cores, cpu.utilisation, cpu.throttled), (Some(2.0), Some(0.25), None));
     }
 
@@ -346,15 +362,15 @@ mod tests {
         let mut collector = group(&fixture);
         fixture.advance_s(1.0);
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 10\n");
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.cpu.expect("there").utilisation, None);
         assert_eq!(sample.absent["cpu.utilisation"], "the counter went back: it wrapped or began anew");
         fixture.advance_s(1.0);
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 200010\n");
-        assert_eq!(collect(collector.as_mut()).cpu.expect("there").utilisation, Some(0.1));
+        assert_eq!(collector.sample().cpu.expect("there").utilisation, Some(0.1));
 
         let mut late = group(&Fixture::new(&[("proc/stat", STAT)]));
-        let sample = collect(late.as_mut());
+        let sample = late.sample();
         assert!(sample.cpu.is_none() && sample.absent["cpu"].starts_with("cgroup web/h1: neither cpu.stat"));
         assert_eq!(sample.absence_causes["cpu"], AbsenceCause::NoCgroup);
     }

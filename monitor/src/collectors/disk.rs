@@ -10,17 +10,29 @@ use std::path::Path;
 
 use slackwater_messages::{Disk, Sample};
 
+use super::metric::metrics;
 use super::slow::Slow;
-use super::{Collector, absent, put};
+use super::{Collector, Kind, put};
 use crate::config::Settings;
-use crate::growth::{Grown, Growth};
+use crate::counter_delta::{CounterDelta, Delta};
 use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
 
 const SECTOR_BYTES: u64 = 512;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "disk",
+    open,
+    metrics: metrics! {
+        Gauge "disk_busy_ratio" "Of the busiest disk: share of time with requests." => |s| s.disk.as_ref()?.busy;
+        Gauge "disk_queue_requests" "Of the busiest disk: mean number of requests waiting or served." => |s| s.disk.as_ref()?.queue;
+    },
+};
+
 /// Opens the collector.
-pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let collector = Disks {
         stats: KeptFile::list(inputs.proc.join("diskstats")),
         inputs: inputs.clone(),
@@ -64,7 +76,7 @@ fn is_disk(sys: &Path, name: &str) -> bool {
 struct Known {
     is_disk: bool,
     seen_ns: u64,
-    growth: Growth<6>,
+    deltas: CounterDelta<6>,
 }
 
 struct Disks {
@@ -76,15 +88,15 @@ struct Disks {
 
 impl Disks {
     /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first.
-    fn busiest(&mut self) -> Result<(String, Grown<6>), Reason> {
+    fn busiest(&mut self) -> Result<(String, Delta<6>), Reason> {
         let now_ns = (self.inputs.monotonic_ns)();
         let (known, sys) = (&mut self.known, &self.inputs.sys);
         let busiest = self.stats.parse(&mut self.reader, |text| {
-            let mut busiest: Option<((u64, u64), &str, Grown<6>)> = None;
+            let mut busiest: Option<((u64, u64), &str, Delta<6>)> = None;
             for line in text.lines() {
                 let (name, counters) = parse_line(line)?;
                 if !known.contains_key(name) {
-                    let new = Known { is_disk: is_disk(sys, name), seen_ns: now_ns, growth: Growth::default() };
+                    let new = Known { is_disk: is_disk(sys, name), seen_ns: now_ns, deltas: CounterDelta::default() };
                     known.insert(name.to_owned(), new);
                 }
                 let Some(disk) = known.get_mut(name) else { continue };
@@ -92,14 +104,14 @@ impl Disks {
                 if !disk.is_disk {
                     continue;
                 }
-                let grown = disk.growth.advance(now_ns, counters);
-                let bytes = grown.by[2].unwrap_or_default().saturating_add(grown.by[3].unwrap_or_default());
-                let rank = (grown.by[4].unwrap_or_default(), bytes);
+                let delta = disk.deltas.advance(now_ns, counters);
+                let bytes = delta.by[2].unwrap_or_default().saturating_add(delta.by[3].unwrap_or_default());
+                let rank = (delta.by[4].unwrap_or_default(), bytes);
                 if busiest.as_ref().is_none_or(|(highest, ..)| rank > *highest) {
-                    busiest = Some((rank, name, grown));
+                    busiest = Some((rank, name, delta));
                 }
             }
-            Some(busiest.map(|(_, name, grown)| (name.to_owned(), grown)))
+            Some(busiest.map(|(_, name, delta)| (name.to_owned(), delta)))
         });
         // One that was unplugged may come back as another.
         self.known.retain(|_, disk| disk.seen_ns == now_ns);
@@ -108,27 +120,22 @@ impl Disks {
 }
 
 impl Collector for Disks {
-    fn collect(&mut self, sample: &mut Sample) {
-        let (device, grown) = match self.busiest() {
-            Ok(busiest) => busiest,
-            Err(reason) => {
-                self.known.clear();
-                return absent(sample, "disk", reason);
-            }
-        };
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
+        let (device, delta) = self.busiest().inspect_err(|_| self.known.clear())?;
         let mut disk = Disk { device, ..Disk::default() };
         // The kernel's clock and ours are read a moment apart: a full period can seem longer than itself.
-        put(sample, "disk.busy", &mut disk.busy, grown.ms_share(4).map(|share| share.min(1.0)));
-        put(sample, "disk.queue", &mut disk.queue, grown.ms_share(5));
-        put(sample, "disk.read_bytes_per_s", &mut disk.read_bytes_per_s, grown.per_s(2));
-        put(sample, "disk.written_bytes_per_s", &mut disk.written_bytes_per_s, grown.per_s(3));
-        let wait_ms = match (grown.by[0], grown.by[1]) {
+        put(sample, "disk.busy", &mut disk.busy, delta.ms_share(4).map(|share| share.min(1.0)));
+        put(sample, "disk.queue", &mut disk.queue, delta.ms_share(5));
+        put(sample, "disk.read_bytes_per_s", &mut disk.read_bytes_per_s, delta.per_s(2));
+        put(sample, "disk.written_bytes_per_s", &mut disk.written_bytes_per_s, delta.per_s(3));
+        let wait_ms = match (delta.by[0], delta.by[1]) {
             (Ok(0), _) => Err("no request ended in this period"),
             (Ok(requests), Ok(ms)) => Ok(ms as f64 / requests as f64),
             (Err(reason), _) | (_, Err(reason)) => Err(reason),
         };
         put(sample, "disk.wait_ms", &mut disk.wait_ms, wait_ms);
         sample.disk = Some(disk);
+        Ok(())
     }
 }
 
@@ -156,19 +163,13 @@ mod tests {
         fixture
     }
 
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
-    }
-
     #[test]
     fn the_busiest_disk_is_named_and_partitions_and_loops_are_none() {
         let fixture = fixture(&stats([100, 1000, 0, 8, 500, 600], [10, 10, 10, 10, 10, 10]));
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.5);
         fixture.write("proc/diskstats", &stats([110, 1020, 0, 1032, 600, 800], [11, 10, 10, 10, 40, 40]));
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let expected = Disk {
             device: "vda".to_owned(),
             busy: Some(0.2),
@@ -183,9 +184,9 @@ mod tests {
     #[test]
     fn a_disk_at_rest_waits_for_nothing() {
         let fixture = fixture(&stats([1; 6], [1; 6]));
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let disk = sample.disk.expect("there");
         assert_eq!((disk.device.as_str(), disk.busy, disk.wait_ms), ("vda", Some(0.0), None));
         assert_eq!(sample.absent["disk.wait_ms"], "no request ended in this period");
@@ -194,10 +195,10 @@ mod tests {
     #[test]
     fn times_that_wrap_and_a_disk_that_is_plugged_in_again_give_reasons() {
         let fixture = fixture(&stats([1, 1, 1, 1, 4_294_967_290, 4_294_967_290], [1; 6]));
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         fixture.write("proc/diskstats", &stats([2, 2, 2, 2, 4, 4], [1; 6]));
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let disk = sample.disk.expect("there");
         assert_eq!((disk.device.as_str(), disk.busy, disk.queue), ("vda", None, None));
         assert!(sample.absent["disk.busy"].starts_with("the counter went back"));
@@ -207,10 +208,10 @@ mod tests {
     #[test]
     fn without_a_disk_there_is_a_reason() {
         let bare = Fixture::new(&[("proc/diskstats", " 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n")]);
-        let sample = collect(open(&Settings::default(), &bare.inputs()).as_mut());
+        let sample = COLLECTOR.open(&Settings::default(), &bare.inputs()).sample();
         assert!(sample.absent["disk"].ends_with("diskstats: no disk with a device behind it"), "{:?}", sample.absent);
         let odd = fixture(" 8 0 vda 1 2 3\n");
-        let sample = collect(open(&Settings::default(), &odd.inputs()).as_mut());
+        let sample = COLLECTOR.open(&Settings::default(), &odd.inputs()).sample();
         assert!(sample.absent["disk"].ends_with("diskstats: not in the expected form"));
     }
 }

@@ -9,29 +9,38 @@ use std::path::Path;
 
 use slackwater_messages::{Frequency, Sample};
 
-use super::{Collector, absent, put};
+use super::metric::metrics;
+use super::{Collector, Kind, absent, first_read, put};
 use crate::config::Settings;
-use crate::growth::Growth;
+use crate::counter_delta::CounterDelta;
 use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
 
 /// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
 const MOST_CORES: usize = 16;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "frequency",
+    open,
+    metrics: metrics! {
+        Gauge "core_frequency_hertz" "Mean clock of the cores." => |s| Some(s.frequency.as_ref()?.mean_mhz? * 1e6);
+    },
+};
+
 /// Looks which cores show what.
-pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let cpus = inputs.sys.join("devices/system/cpu");
     let found = |inside: &str| spread(files(&cpus, inside)).into_iter().map(KeptFile::new).collect();
-    let mut collector = Clock {
+    first_read(Clock {
         clocks: found("cpufreq/scaling_cur_freq"),
         throttles: found("thermal_throttle/core_throttle_count"),
         cpus: cpus.display().to_string(),
         inputs: inputs.clone(),
         reader: Reader::default(),
-        growth: Growth::default(),
-    };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+        deltas: CounterDelta::default(),
+    })
 }
 
 /// The files of this name of all cores, in the cores' order.
@@ -61,7 +70,7 @@ struct Clock {
     cpus: String,
     inputs: Inputs,
     reader: Reader,
-    growth: Growth<1>,
+    deltas: CounterDelta<1>,
 }
 
 impl Clock {
@@ -101,10 +110,10 @@ impl Clock {
 }
 
 impl Collector for Clock {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let (mhz, throttles) = (self.mhz(), self.throttles());
         if let (Err(reason), Err(_)) = (&mhz, &throttles) {
-            return absent(sample, "frequency", reason);
+            return Err(reason.clone());
         }
         let mut frequency = Frequency::default();
         match mhz {
@@ -118,9 +127,10 @@ impl Collector for Clock {
             }
         }
         let now_ns = (self.inputs.monotonic_ns)();
-        let per_s = throttles.and_then(|sum| Ok(self.growth.advance(now_ns, [sum]).per_s(0)?));
+        let per_s = throttles.and_then(|sum| Ok(self.deltas.advance(now_ns, [sum]).per_s(0)?));
         put(sample, "frequency.throttles_per_s", &mut frequency.throttles_per_s, per_s);
         sample.frequency = Some(frequency);
+        Ok(())
     }
 }
 
@@ -128,12 +138,6 @@ impl Collector for Clock {
 mod tests {
     use super::*;
     use crate::inputs::fixture::Fixture;
-
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
-    }
 
     #[test]
     fn mean_lowest_and_throttling_are_of_all_cores() {
@@ -146,10 +150,10 @@ mod tests {
         core(0, 3_000_000, 5);
         core(1, 1_000_000, 0);
         fixture.write("sys/devices/system/cpu/cpufreq/policy0/scaling_cur_freq", "9\n");
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.5);
         core(1, 1_500_000, 4);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let expected = Frequency { mean_mhz: Some(2250.0), lowest_mhz: Some(1500.0), throttles_per_s: Some(8.0) };
         assert_eq!((sample.frequency, sample.absent.len()), (Some(expected), 0));
     }
@@ -160,14 +164,14 @@ mod tests {
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "2000000\n"),
             ("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "<unknown>\n"),
         ]);
-        let sample = collect(open(&Settings::default(), &fixture.inputs()).as_mut());
+        let sample = COLLECTOR.open(&Settings::default(), &fixture.inputs()).sample();
         assert_eq!(sample.frequency.expect("there").mean_mhz, Some(2000.0));
         assert!(sample.absent["frequency.throttles_per_s"].contains("no thermal_throttle"));
     }
 
     #[test]
     fn a_vm_without_either_says_so() {
-        let sample = collect(open(&Settings::default(), &Fixture::new(&[]).inputs()).as_mut());
+        let sample = COLLECTOR.open(&Settings::default(), &Fixture::new(&[]).inputs()).sample();
         assert!(sample.frequency.is_none());
         assert!(sample.absent["frequency"].contains("no cpufreq; the kernel or the hypervisor shows no clock"));
     }

@@ -5,20 +5,37 @@
 
 use slackwater_messages::{Memory, Sample};
 
+use super::metric::{count, metrics};
 use super::slow::{Reading, Slow};
-use super::{Collector, absent, put};
+use super::{Collector, Kind, absent, put};
 use crate::config::Settings;
-use crate::growth::Growth;
+use crate::counter_delta::CounterDelta;
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::reason::Reason;
+
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "memory",
+    open,
+    metrics: metrics! {
+        Gauge "memory_available_ratio" "Share of memory that is free or can be freed without swapping." => |s| s.memory.as_ref()?.available;
+        Rate "memory_faults" ["kind" = "minor"] "Page faults." => |s| s.memory.as_ref()?.minor_faults_per_s;
+        Rate "memory_faults" ["kind" = "major"] "" => |s| s.memory.as_ref()?.major_faults_per_s;
+        Rate "memory_swapped_pages" "In and out." => |s| s.memory.as_ref()?.swapped_pages_per_s;
+        Rate "memory_direct_reclaims" "Times that a task had to free memory itself." => |s| s.memory.as_ref()?.direct_reclaims_per_s;
+        Count "memory_oom_kills" "Processes killed for their memory." => |s| count(s.memory.as_ref()?.oom_kills);
+    },
+};
 
 /// Opens the collector.
-pub fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let collector = Pages {
         meminfo: KeptFile::new(inputs.proc.join("meminfo")),
         vmstat: KeptFile::list(inputs.proc.join("vmstat")),
         inputs: inputs.clone(),
         reader: Reader::default(),
-        growth: Growth::default(),
+        deltas: CounterDelta::default(),
     };
     Slow::open(collector, inputs, |from, to, reading| {
         to.memory.clone_from(&from.memory);
@@ -65,16 +82,16 @@ struct Pages {
     meminfo: KeptFile,
     vmstat: KeptFile,
     reader: Reader,
-    growth: Growth<5>,
+    deltas: CounterDelta<5>,
 }
 
 impl Collector for Pages {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let available = self.meminfo.parse(&mut self.reader, parse_available);
         let counters = self.vmstat.parse(&mut self.reader, parse_vmstat);
         if let (Err(reason), Err(_)) = (&available, &counters) {
-            self.growth.forget();
-            return absent(sample, "memory", reason);
+            self.deltas.forget();
+            return Err(reason.clone());
         }
         let mut memory = Memory::default();
         put(sample, "memory.available", &mut memory.available, available);
@@ -86,20 +103,21 @@ impl Collector for Pages {
         ];
         match counters {
             Ok(counters) => {
-                let grown = self.growth.advance((self.inputs.monotonic_ns)(), counters);
+                let delta = self.deltas.advance((self.inputs.monotonic_ns)(), counters);
                 for (place, (name, value)) in rates.into_iter().enumerate() {
-                    put(sample, name, value, grown.per_s(place));
+                    put(sample, name, value, delta.per_s(place));
                 }
-                put(sample, "memory.oom_kills", &mut memory.oom_kills, grown.by[4]);
+                put(sample, "memory.oom_kills", &mut memory.oom_kills, delta.by[4]);
             }
             Err(reason) => {
-                self.growth.forget();
+                self.deltas.forget();
                 for name in rates.map(|(name, _)| name).into_iter().chain(["memory.oom_kills"]) {
                     absent(sample, name, reason.clone());
                 }
             }
         }
         sample.memory = Some(memory);
+        Ok(())
     }
 }
 
@@ -112,16 +130,10 @@ mod tests {
     const VMSTAT: &str = "nr_free_pages 992567\npswpin 10\npswpout 20\nallocstall_dma 0\nallocstall_normal 7\n\
                           pgfault 5000\npgmajfault 40\noom_kill 1\n";
 
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
-    }
-
     #[test]
     fn faults_swapping_and_reclaims_are_counted_over_the_period() {
         let fixture = Fixture::new(&[("proc/meminfo", MEMINFO), ("proc/vmstat", VMSTAT)]);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.5);
         let later = VMSTAT
             .replace("pgfault 5000", "pgfault 5105")
@@ -130,7 +142,7 @@ mod tests {
             .replace("allocstall_dma 0", "allocstall_dma 3")
             .replace("oom_kill 1", "oom_kill 2");
         fixture.write("proc/vmstat", &later);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let expected = Memory {
             available: Some(0.25),
             minor_faults_per_s: Some(200.0),
@@ -142,7 +154,7 @@ mod tests {
         assert_eq!((sample.memory, sample.absent.len()), (Some(expected.clone()), 0));
 
         fixture.advance_s(0.2);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.memory, Some(Memory { oom_kills: None, ..expected }));
         assert_eq!(sample.absent["memory.oom_kills"], "counted once a second");
     }
@@ -151,10 +163,10 @@ mod tests {
     fn what_an_old_kernel_does_not_count_and_what_went_back_has_a_reason() {
         let old = "pgfault 5000\npgmajfault 40\nallocstall 9\n";
         let fixture = Fixture::new(&[("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\n"), ("proc/vmstat", old)]);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         fixture.write("proc/vmstat", "pgfault 4000\npgmajfault 3\nallocstall 9\n");
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let memory = sample.memory.expect("there");
         assert_eq!(memory, Memory { direct_reclaims_per_s: Some(0.0), ..Memory::default() });
         assert_eq!(sample.absent["memory.oom_kills"], "this kernel does not count it");

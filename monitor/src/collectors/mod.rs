@@ -10,12 +10,14 @@ use slackwater_sniffer::Buckets;
 use crate::config::Settings;
 use crate::inputs::Inputs;
 use crate::reason::Reason;
+use metric::Metric;
 
 pub mod canary;
 pub mod cpu;
 pub mod disk;
 pub mod frequency;
 pub mod memory;
+pub mod metric;
 pub mod network;
 pub mod pmu;
 pub mod pressure;
@@ -24,6 +26,32 @@ pub mod server;
 pub mod slow;
 pub mod traffic;
 
+/// All collectors in the order in which they run. `sched` looks at the traffic. The canary is last: it looks at what the
+/// others found, and stands in where there are no hardware counters.
+pub const COLLECTORS: &[Kind] = &[
+    cpu::COLLECTOR,
+    traffic::COLLECTOR,
+    sched::COLLECTOR,
+    pressure::COLLECTOR,
+    memory::COLLECTOR,
+    disk::COLLECTOR,
+    network::COLLECTOR,
+    frequency::COLLECTOR,
+    server::COLLECTOR,
+    pmu::COLLECTOR,
+    canary::COLLECTOR,
+];
+
+/// What a collector is.
+pub struct Kind {
+    /// Its section of the Sample; settings and metrics call it so too.
+    pub name: &'static str,
+    /// Opens it and takes its first reading. Opening never fails: what is missing becomes a reason.
+    pub open: fn(&Settings, &Inputs) -> Box<dyn Collector>,
+    /// What the page for Prometheus shows of it.
+    pub metrics: &'static [Metric],
+}
+
 /// Measures one section of the Sample.
 pub trait Collector {
     /// Called before the first collector measures.
@@ -31,7 +59,10 @@ pub trait Collector {
 
     /// Puts what happened since the last call (at first: since it was opened) into its section. A value that cannot be
     /// had goes to `sample.absent` with the reason.
-    fn collect(&mut self, sample: &mut Sample);
+    ///
+    /// # Errors
+    /// Why there is no section.
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason>;
 
     /// Becomes readable when something would overflow if it waited for the end of the period.
     fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
@@ -50,24 +81,58 @@ pub trait Collector {
     fn start(&mut self, _start: Instant, _period: Duration) {}
 }
 
-/// Opens a collector and takes its first reading. Opening never fails: what is missing becomes a reason.
-pub type Open = fn(&Settings, &Inputs) -> Box<dyn Collector>;
+/// A collector that is switched on.
+pub struct Active {
+    /// As in its kind.
+    pub name: &'static str,
+    /// The collector.
+    pub collector: Box<dyn Collector>,
+    /// How its last run went.
+    pub last: Outcome,
+}
 
-/// All collectors in the order in which they are asked. `sched` looks at the traffic. The canary is last: it looks at what
-/// the others found, and stands in where there are no hardware counters.
-pub const COLLECTORS: &[(&str, Open)] = &[
-    ("cpu", cpu::open),
-    ("traffic", traffic::open),
-    ("sched", sched::open),
-    ("pressure", pressure::open),
-    ("memory", memory::open),
-    ("disk", disk::open),
-    ("network", network::open),
-    ("frequency", frequency::open),
-    ("server", server::open),
-    ("pmu", pmu::open),
-    ("canary", canary::open),
-];
+/// How one run of a collector went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outcome {
+    /// Wall time that it took.
+    pub duration: Duration,
+    /// Whether there is a section.
+    pub success: bool,
+}
+
+impl Kind {
+    /// Switches it on.
+    pub fn open(&self, settings: &Settings, inputs: &Inputs) -> Active {
+        Active { name: self.name, collector: (self.open)(settings, inputs), last: Outcome::default() }
+    }
+}
+
+impl Active {
+    /// Puts the section into the Sample, or why there is none.
+    pub fn collect(&mut self, sample: &mut Sample) {
+        let start = Instant::now();
+        let collected = self.collector.collect(sample);
+        self.last = Outcome { duration: start.elapsed(), success: collected.is_ok() };
+        if let Err(reason) = collected {
+            absent(sample, self.name, reason);
+        }
+    }
+
+    /// A Sample of this collector alone.
+    #[cfg(test)]
+    pub(crate) fn sample(&mut self) -> Sample {
+        let mut sample = Sample::default();
+        self.collect(&mut sample);
+        sample
+    }
+}
+
+/// A collector that has taken its first reading.
+pub(crate) fn first_read(mut collector: impl Collector + 'static) -> Box<dyn Collector> {
+    // What is missing is reported with the first Sample.
+    let _ = collector.collect(&mut Sample::default());
+    Box::new(collector)
+}
 
 /// Notes that a value or a section is not there, and why.
 pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<Reason>) {
@@ -87,17 +152,9 @@ pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, val
     }
 }
 
-/// Nobody asked the web server anything in this period, as far as the sniffer sees.
+/// Nobody sent the web server a request in this period, as far as the sniffer sees.
 pub(crate) fn is_quiet(sample: &Sample) -> bool {
     let is_none =
         |traffic: &Traffic| (traffic.rps, traffic.in_flight, traffic.unmatched) == (Some(0.0), Some(0), Some(0));
     sample.traffic.as_ref().is_some_and(is_none)
 }
-
-/// The time between two readings.
-pub(crate) fn seconds_between(from_ns: u64, to_ns: u64) -> f64 {
-    to_ns.saturating_sub(from_ns) as f64 / 1e9
-}
-
-/// Why a rate cannot be given when no time passed between two readings.
-pub(crate) const NO_TIME: &str = "no time passed since the last reading";

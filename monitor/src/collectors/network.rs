@@ -6,17 +6,34 @@
 
 use slackwater_messages::{Network, Sample};
 
+use super::metric::metrics;
 use super::slow::Slow;
-use super::{Collector, absent, put};
+use super::{Collector, Kind, put};
 use crate::config::Settings;
-use crate::growth::Growth;
+use crate::counter_delta::CounterDelta;
 use crate::inputs::{Inputs, KeptFile, Reader};
+use crate::reason::Reason;
 
 /// The link's speed changes seldom, and asking a driver may take a while.
 const SPEED_FRESH_NS: u64 = 10_000_000_000;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "network",
+    open,
+    metrics: metrics! {
+        Gauge "network_saturation_ratio" "The busier direction over the link's speed." => |s| s.network.as_ref()?.saturation;
+        Rate "network_bytes" ["direction" = "received"] "Bytes on the interface." => |s| s.network.as_ref()?.received_bytes_per_s;
+        Rate "network_bytes" ["direction" = "sent"] "" => |s| s.network.as_ref()?.sent_bytes_per_s;
+        Rate "network_drops" "Packets dropped on reception, and errors." => |s| s.network.as_ref()?.drops_per_s;
+        Rate "network_retransmits" "TCP segments sent again." => |s| s.network.as_ref()?.retransmits_per_s;
+        Rate "network_listen_overflows" "Connections turned away because a listener's queue was full." => |s| s.network.as_ref()?.listen_overflows_per_s;
+    },
+};
+
 /// Opens the collector for the sniffer's interface.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let net = inputs.proc.join("net");
     let interface = settings.sniffer.interface.clone();
     let collector = Link {
@@ -29,7 +46,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         interface,
         inputs: inputs.clone(),
         reader: Reader::default(),
-        growth: Growth::default(),
+        deltas: CounterDelta::default(),
     };
     Slow::open(collector, inputs, |from, to, _| to.network.clone_from(&from.network))
 }
@@ -75,7 +92,7 @@ struct Link {
     netstat: KeptFile,
     speed: KeptFile,
     speed_read: Option<(u64, Result<f64, String>)>,
-    growth: Growth<7>,
+    deltas: CounterDelta<7>,
 }
 
 impl Link {
@@ -98,9 +115,9 @@ impl Link {
 }
 
 impl Collector for Link {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         if matches!(self.interface.as_str(), "" | "any") {
-            return absent(sample, "network", "`sniffer.interface` names no single interface");
+            return Err("`sniffer.interface` names no single interface".into());
         }
         let now_ns = (self.inputs.monotonic_ns)();
         let (reader, interface) = (&mut self.reader, &self.interface);
@@ -111,24 +128,17 @@ impl Collector for Link {
         let softnet = self.softnet.parse(reader, parse_softnet_drops);
         let retransmits = self.snmp.parse(reader, |text| parse_table(text, "Tcp", "RetransSegs"));
         let overflows = self.netstat.parse(reader, |text| parse_table(text, "TcpExt", "ListenOverflows"));
-        let link = match &dev {
-            Ok(link) => link.map(Some),
-            Err(reason) => {
-                self.growth.forget();
-                return absent(sample, "network", reason);
-            }
-        };
-        let [received, sent, packets, lost] = link;
+        let [received, sent, packets, lost] = dev.inspect_err(|_| self.deltas.forget())?.map(Some);
         let counters = [received, sent, packets, lost, softnet.ok(), retransmits.ok(), overflows.ok()];
-        let grown = self.growth.advance(now_ns, counters);
+        let delta = self.deltas.advance(now_ns, counters);
         let mut network = Network { interface: self.interface.clone(), ..Network::default() };
-        let busier = grown.per_s(0).and_then(|received| Ok(received.max(grown.per_s(1)?)));
+        let busier = delta.per_s(0).and_then(|received| Ok(received.max(delta.per_s(1)?)));
         let saturation = match self.speed(now_ns) {
             Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed).map_err(str::to_owned),
             Err(reason) => Err(reason),
         };
         put(sample, "network.saturation", &mut network.saturation, saturation);
-        let drops = grown.per_s(3).and_then(|link| Ok(link + grown.per_s(4)?));
+        let drops = delta.per_s(3).and_then(|link| Ok(link + delta.per_s(4)?));
         put(sample, "network.drops_per_s", &mut network.drops_per_s, drops);
         for (place, name, value) in [
             (0, "network.received_bytes_per_s", &mut network.received_bytes_per_s),
@@ -137,9 +147,10 @@ impl Collector for Link {
             (5, "network.retransmits_per_s", &mut network.retransmits_per_s),
             (6, "network.listen_overflows_per_s", &mut network.listen_overflows_per_s),
         ] {
-            put(sample, name, value, grown.per_s(place));
+            put(sample, name, value, delta.per_s(place));
         }
         sample.network = Some(network);
+        Ok(())
     }
 }
 
@@ -167,22 +178,16 @@ mod tests {
         ])
     }
 
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
-    }
-
     #[test]
     fn rates_and_saturation_are_of_the_configured_interface() {
         let fixture = fixture();
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.5);
         fixture.write("proc/net/dev", &dev(1000 + 2_500_000, 2000, 2));
         fixture.write("proc/net/softnet_stat", "00000db3 00000001 00000000\n00005e93 0000000a 00000000\n");
         fixture.write("proc/net/snmp", "Ip: A\nIp: 1\nTcp: MaxConn InSegs RetransSegs\nTcp: -1 5 9\n");
         fixture.write("proc/net/netstat", "TcpExt: A ListenOverflows ListenDrops\nTcpExt: 1 7 8\n");
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let expected = Network {
             interface: "eth0".to_owned(),
             received_bytes_per_s: Some(5_000_000.0),
@@ -199,12 +204,12 @@ mod tests {
     #[test]
     fn what_is_not_there_or_went_back_has_a_reason() {
         let fixture = fixture();
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(11.0);
         fixture.write("proc/net/dev", &dev(10, 3000, 0));
         fixture.write("sys/class/net/eth0/speed", "-1\n");
         fixture.write("proc/net/softnet_stat", "");
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let network = sample.network.expect("there");
         assert_eq!((network.received_bytes_per_s, network.retransmits_per_s), (None, Some(0.0)));
         assert!(sample.absent["network.received_bytes_per_s"].starts_with("the counter went back"));
@@ -222,11 +227,11 @@ mod tests {
             ("", "`sniffer.interface` names no single interface"),
         ] {
             settings.sniffer.interface = interface.to_owned();
-            let sample = collect(open(&settings, &fixture.inputs()).as_mut());
+            let sample = COLLECTOR.open(&settings, &fixture.inputs()).sample();
             assert_eq!((sample.network, sample.absent["network"].as_str()), (None, reason));
         }
         fixture.write("proc/net/dev", "nonsense\n");
-        let sample = collect(open(&Settings::default(), &fixture.inputs()).as_mut());
+        let sample = COLLECTOR.open(&Settings::default(), &fixture.inputs()).sample();
         assert!(sample.absent["network"].ends_with("dev: not in the expected form"));
     }
 }

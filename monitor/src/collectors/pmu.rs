@@ -3,8 +3,10 @@
 use slackwater_messages::AbsenceCause::{ContainerForbids, MayNotCount};
 use slackwater_messages::{Counters, Sample};
 
-use super::{Collector, absent, seconds_between};
+use super::metric::metrics;
+use super::{Collector, Kind, absent};
 use crate::config::Settings;
+use crate::counter_delta::seconds_between;
 use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::pmu::figures::{Context, Tally, figures};
 use crate::pmu::scope::Scope;
@@ -16,8 +18,19 @@ const LEAST_BUSY_S: f64 = 0.5;
 /// Without a newer one it is forgotten after this time.
 const FREQUENCY_FRESH_NS: u64 = 30_000_000_000;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "pmu",
+    open,
+    metrics: metrics! {
+        Gauge "cycles_per_instruction" "From hardware counters." => |s| cpi_of(s, "pmu");
+        Gauge "cache_miss_ratio" "From hardware counters: misses over references." => |s| s.counters.as_ref().filter(|c| c.source == "pmu")?.cache_miss_rate;
+    },
+};
+
 /// Opens the events; what fails is tried again later.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let mut scopes = pmu::scopes(settings, inputs);
     for scope in scopes.iter_mut().flatten() {
         match scope.advance() {
@@ -40,11 +53,8 @@ struct Pmu {
 }
 
 impl Collector for Pmu {
-    fn collect(&mut self, sample: &mut Sample) {
-        let scopes = match &mut self.scopes {
-            Ok(scopes) => scopes,
-            Err(reason) => return absent(sample, "pmu", &*reason),
-        };
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
+        let scopes = self.scopes.as_mut().map_err(|reason| reason.clone())?;
         let now_ns = (self.inputs.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let mut reasons: Vec<(String, Reason)> = Vec::new();
@@ -87,15 +97,16 @@ impl Collector for Pmu {
                 absent(sample, "counters.wall_cpu_ratio", "only the canary tells it");
                 sample.counters = Some(counters);
             }
-            // All alike: said once.
+            // All alike: given once.
             None if sample.pmu.is_empty() && reasons.windows(2).all(|pair| pair[0].1 == pair[1].1) => {
-                reasons = reasons.into_iter().take(1).map(|(_, reason)| ("pmu".to_owned(), reason)).collect();
+                return reasons.into_iter().next().map_or(Ok(()), |(_, reason)| Err(reason));
             }
             None => {}
         }
         for (name, reason) in reasons {
             absent(sample, &name, reason);
         }
+        Ok(())
     }
 }
 
@@ -151,6 +162,11 @@ fn busy_ticks(text: &str) -> Option<u64> {
     Some(user + nice + system + irq + softirq)
 }
 
+/// Cycles per instruction are of two kinds, which have nothing to do with each other.
+fn cpi_of(sample: &Sample, source: &str) -> Option<f64> {
+    sample.counters.as_ref().filter(|counters| counters.source == source)?.cpi
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,19 +174,17 @@ mod tests {
     use crate::pmu::figures::Sum;
 
     #[test]
-    fn counters_that_are_switched_off_or_have_no_scope_say_so() {
+    fn counters_without_a_scope_say_so() {
         let mut settings = Settings::default();
         let said = |settings: &Settings| {
             let mut sample = Sample::default();
-            open(settings, &Inputs::machine()).collect(&mut sample);
+            COLLECTOR.open(settings, &Inputs::machine()).collect(&mut sample);
             assert!(sample.pmu.is_empty() && sample.counters.is_none());
             sample.absent["pmu"].clone()
         };
         settings.pmu.scopes = vec!["cgroup".to_owned()];
         let reason = said(&settings);
         assert!(reason.starts_with("no scope is configured") || reason.starts_with("libpfm4"), "{reason}");
-        settings.pmu.enabled = false;
-        assert_eq!(said(&settings), "hardware counters are switched off in the configuration");
     }
 
     #[test]
@@ -178,7 +192,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.pmu.scopes = ["pid", "system"].map(str::to_owned).to_vec();
         settings.processes.names = vec!["no-such-name".to_owned()];
-        let mut collector = open(&settings, &Inputs::machine());
+        let mut collector = COLLECTOR.open(&settings, &Inputs::machine());
         let mut sample = Sample::default();
         collector.collect(&mut sample);
         if let Some(reason) = sample.absent.get("pmu") {

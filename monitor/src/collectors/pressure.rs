@@ -6,28 +6,41 @@
 
 use slackwater_messages::{AbsenceCause, Pressure, Sample};
 
-use super::{Collector, absent, put};
 use slackwater_node::cgroup;
 
+use super::metric::metrics;
+use super::{Collector, Kind, first_read, put};
 use crate::config::Settings;
-use crate::growth::{Grown, Growth};
+use crate::counter_delta::{CounterDelta, Delta};
 use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
 
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "pressure",
+    open,
+    metrics: metrics! {
+        Rate "pressure_cpu_waiting_seconds" "Time in which some task waited for a CPU." => |s| s.pressure.as_ref()?.cpu_some;
+        Rate "pressure_memory_waiting_seconds" "Time in which some task waited for memory." => |s| s.pressure.as_ref()?.memory_some;
+        Rate "pressure_memory_stalled_seconds" "Time in which all tasks waited for memory." => |s| s.pressure.as_ref()?.memory_full;
+        Rate "pressure_io_waiting_seconds" "Time in which some task waited for a disk." => |s| s.pressure.as_ref()?.io_some;
+        Rate "pressure_io_stalled_seconds" "Time in which all tasks waited for a disk." => |s| s.pressure.as_ref()?.io_full;
+    },
+};
+
 /// Opens the VM's pressure files; a cgroup's are looked for while there are none.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let vm = RESOURCES.map(|resource| Stall::new(KeptFile::new(inputs.proc.join("pressure").join(resource))));
-    let mut collector = Stalls {
+    first_read(Stalls {
         inputs: inputs.clone(),
         cgroup: settings.cpu.cgroup.clone(),
         vm,
         of_cgroup: None,
         reader: Reader::default(),
-    };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+    })
 }
 
 /// Total microseconds in which some task waited, and in which all did.
@@ -41,7 +54,7 @@ pub fn parse_totals_us(text: &str) -> Option<[Option<u64>; 2]> {
 /// One resource's file.
 struct Stall {
     file: KeptFile,
-    growth: Growth<2>,
+    deltas: CounterDelta<2>,
 }
 
 /// Shares of the period with `some` and with `full`.
@@ -49,21 +62,21 @@ type Shares = [Result<f64, Reason>; 2];
 
 impl Stall {
     fn new(file: KeptFile) -> Stall {
-        Stall { file, growth: Growth::default() }
+        Stall { file, deltas: CounterDelta::default() }
     }
 
     fn shares(&mut self, reader: &mut Reader, now_ns: u64) -> Shares {
         let totals = match self.file.parse(reader, parse_totals_us) {
             Ok(totals) => totals,
             Err(reason) => {
-                self.growth.forget();
+                self.deltas.forget();
                 let reason = Reason::new(AbsenceCause::NoPsi, format!("{reason}: no PSI here"));
                 return [Err(reason.clone()), Err(reason)];
             }
         };
-        let grown: Grown<2> = self.growth.advance(now_ns, totals);
+        let delta: Delta<2> = self.deltas.advance(now_ns, totals);
         // The kernel's clock and ours are read a moment apart: a full stall can seem longer than the period.
-        [0, 1].map(|place| Ok((grown.per_s(place)? / 1e6).min(1.0)))
+        [0, 1].map(|place| Ok((delta.per_s(place)? / 1e6).min(1.0)))
     }
 }
 
@@ -92,7 +105,7 @@ impl Stalls {
         };
         let shares = stalls.each_mut().map(|stall| stall.shares(&mut self.reader, now_ns));
         // Not one can be read: the cgroup is gone, and may come back somewhere else.
-        if shares.iter().any(|[some, _]| some.is_ok()) || stalls.iter().any(|stall| stall.growth.has_reading()) {
+        if shares.iter().any(|[some, _]| some.is_ok()) || stalls.iter().any(|stall| stall.deltas.has_reading()) {
             self.of_cgroup = Some(stalls);
         }
         Ok(shares)
@@ -100,14 +113,14 @@ impl Stalls {
 }
 
 impl Collector for Stalls {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let now_ns = (self.inputs.monotonic_ns)();
         let vm = self.vm.each_mut().map(|stall| stall.shares(&mut self.reader, now_ns));
         let group = self.of_cgroup(now_ns);
         let is_there = |shares: &[Shares; 3]| shares.iter().any(|[some, _]| some.is_ok());
         if !is_there(&vm) && !group.as_ref().is_ok_and(is_there) {
-            let [[Err(reason), _], ..] = &vm else { return };
-            return absent(sample, "pressure", reason);
+            let [[cpu_some, _], ..] = vm;
+            return cpu_some.map(drop);
         }
         let mut pressure = Pressure::default();
         let [[cpu_some, _], [memory_some, memory_full], [io_some, io_full]] = vm;
@@ -125,6 +138,7 @@ impl Collector for Stalls {
         put(sample, "pressure.cgroup_memory_some", &mut pressure.cgroup_memory_some, memory_some);
         put(sample, "pressure.cgroup_io_some", &mut pressure.cgroup_io_some, io_some);
         sample.pressure = Some(pressure);
+        Ok(())
     }
 }
 
@@ -137,12 +151,6 @@ mod tests {
         format!(
             "some avg10=0.10 avg60=0.00 avg300=0.00 total={some_us}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full_us}\n"
         )
-    }
-
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
     }
 
     #[test]
@@ -161,11 +169,11 @@ mod tests {
             ("proc/pressure/memory", &psi(0, 0)),
             ("proc/pressure/io", &psi(500, 100)),
         ]);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         fixture.write("proc/pressure/cpu", &psi(51_000, 0));
         fixture.write("proc/pressure/io", &psi(200_600, 20_100));
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         let pressure = sample.pressure.expect("there");
         assert!((pressure.cpu_some.expect("there") - 0.25).abs() < 1e-9);
         assert_eq!((pressure.memory_some, pressure.memory_full, pressure.io_some), (Some(0.0), Some(0.0), Some(1.0)));
@@ -177,16 +185,16 @@ mod tests {
     #[test]
     fn what_is_not_there_or_went_back_has_a_reason() {
         let fixture = Fixture::new(&[("proc/pressure/cpu", &psi(1000, 0)), ("proc/pressure/memory", &psi(1000, 0))]);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         fixture.write("proc/pressure/memory", &psi(10, 0));
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.pressure.expect("there").cpu_some, Some(0.0));
         assert!(sample.absent["pressure.memory_some"].starts_with("the counter went back"));
         assert!(sample.absent["pressure.io_some"].ends_with("pressure/io: is not there: no PSI here"));
 
-        let mut bare = open(&Settings::default(), &Fixture::new(&[]).inputs());
-        let sample = collect(bare.as_mut());
+        let mut bare = COLLECTOR.open(&Settings::default(), &Fixture::new(&[]).inputs());
+        let sample = bare.sample();
         assert!(sample.pressure.is_none() && sample.absent["pressure"].ends_with("cpu: is not there: no PSI here"));
         assert_eq!(sample.absence_causes["pressure"], AbsenceCause::NoPsi);
     }
@@ -201,10 +209,10 @@ mod tests {
         ]);
         let mut settings = Settings::default();
         settings.cpu.cgroup = "/web".to_owned();
-        let mut collector = open(&settings, &fixture.inputs());
+        let mut collector = COLLECTOR.open(&settings, &fixture.inputs());
         fixture.advance_s(1.0);
         fixture.write("cgroup/unified/web/cpu.pressure", &psi(300_000, 100_000));
-        let pressure = collect(collector.as_mut()).pressure.expect("there");
+        let pressure = collector.sample().pressure.expect("there");
         assert_eq!(
             (pressure.cpu_some, pressure.cgroup_cpu_some, pressure.cgroup_cpu_full),
             (Some(0.0), Some(0.3), Some(0.1))
@@ -213,17 +221,17 @@ mod tests {
 
         fixture.remove("cgroup/unified/web");
         // An open file of a fixture lives on, unlike one of a removed cgroup.
-        let mut collector = open(&settings, &fixture.inputs());
+        let mut collector = COLLECTOR.open(&settings, &fixture.inputs());
         fixture.advance_s(1.0);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.pressure.expect("there").cgroup_cpu_some, None);
         assert!(sample.absent["pressure.cgroup_cpu_some"].starts_with("cgroup /web has no pressure files"));
         for resource in RESOURCES {
             fixture.write(&format!("cgroup/web/{resource}.pressure"), &psi(0, 0));
         }
         fixture.advance_s(1.0);
-        assert!(collect(collector.as_mut()).absent.contains_key("pressure.cgroup_cpu_some"));
+        assert!(collector.sample().absent.contains_key("pressure.cgroup_cpu_some"));
         fixture.advance_s(1.0);
-        assert_eq!(collect(collector.as_mut()).pressure.expect("there").cgroup_cpu_some, Some(0.0));
+        assert_eq!(collector.sample().pressure.expect("there").cgroup_cpu_some, Some(0.0));
     }
 }

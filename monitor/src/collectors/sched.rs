@@ -3,8 +3,10 @@
 
 use slackwater_messages::{Sample, Sched};
 
-use super::{Collector, NO_TIME, absent, is_quiet, put, seconds_between};
+use super::metric::{count, metrics};
+use super::{Collector, Kind, absent, first_read, is_quiet, put};
 use crate::config::Settings;
+use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::forks::Forks;
 use crate::inputs::{Inputs, Reader};
 use crate::processes::Finder;
@@ -21,9 +23,24 @@ const SCAN_LATEST_NS: u64 = 30_000_000_000;
 /// Run delay per CPU second means nothing while the web server uses less than this share of a core.
 const LEAST_CPU_S_PER_S: f64 = 0.001;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "sched",
+    open,
+    metrics: metrics! {
+        Gauge "web_processes" "Processes of the web server." => |s| count(s.sched.as_ref()?.processes);
+        Gauge "web_threads" "Their threads." => |s| count(s.sched.as_ref()?.threads);
+        Rate "web_cpu_seconds" "CPU time of the web server's processes." => |s| s.sched.as_ref()?.cpu_s_per_s;
+        Rate "web_run_delay_seconds" "Time for which their threads were runnable and did not run." => |s| s.sched.as_ref()?.run_delay_s_per_s;
+        Rate "web_context_switches" ["kind" = "voluntary"] "Times that their threads waited, or had to." => |s| s.sched.as_ref()?.voluntary_switches_per_s;
+        Rate "web_context_switches" ["kind" = "involuntary"] "" => |s| s.sched.as_ref()?.involuntary_switches_per_s;
+    },
+};
+
 /// Opens the collector.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let mut collector = RunDelay {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+    first_read(RunDelay {
         inputs: inputs.clone(),
         finder: Finder::new(&settings.processes, inputs),
         forks: Forks::new(inputs),
@@ -33,9 +50,7 @@ pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
         processes: Ok(0),
         scan_at_ns: 0,
         last_ns: 0,
-    };
-    collector.collect(&mut Sample::default());
-    Box::new(collector)
+    })
 }
 
 struct RunDelay {
@@ -69,7 +84,7 @@ impl RunDelay {
 }
 
 impl Collector for RunDelay {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.scan((self.inputs.monotonic_ns)());
         let read_ns = (self.inputs.monotonic_ns)();
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
@@ -81,10 +96,7 @@ impl Collector for RunDelay {
         if had.one_ended {
             self.forks.one_ended();
         }
-        let processes = match &self.processes {
-            Ok(processes) => *processes,
-            Err(reason) => return absent(sample, "sched", reason.clone()),
-        };
+        let processes = self.processes.clone()?;
         let threads = self.threads.len();
         let mut sched = Sched { processes: Some(processes), threads: Some(threads as u64), ..Sched::default() };
         let reason = if threads == 0 {
@@ -132,6 +144,7 @@ impl Collector for RunDelay {
             }
         }
         sample.sched = Some(sched);
+        Ok(())
     }
 }
 
@@ -150,12 +163,6 @@ mod tests {
             .write(&format!("proc/{pid}/task/{tid}/schedstat"), &format!("{} {} 12\n", cpu_ms * MS, run_delay_ms * MS));
     }
 
-    fn collect(collector: &mut dyn Collector) -> Sample {
-        let mut sample = Sample::default();
-        collector.collect(&mut sample);
-        sample
-    }
-
     fn close(value: Option<f64>, expected: f64) -> bool {
         value.is_some_and(|value| (value - expected).abs() < 1e-6)
     }
@@ -166,11 +173,11 @@ mod tests {
         thread(&fixture, 10, 10, 100, 1000);
         thread(&fixture, 10, 11, 200, 2000);
         thread(&fixture, 20, 20, 300, 3000);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         thread(&fixture, 10, 11, 220, 2030);
         thread(&fixture, 20, 20, 320, 3090);
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert_eq!((sched.processes, sched.threads), (Some(2), Some(3)));
         assert!(close(sched.cpu_s_per_s, 0.2), "{sched:?}");
         assert!(close(sched.run_delay_s_per_s, 0.6) && close(sched.run_delay_per_cpu_s, 3.0), "{sched:?}");
@@ -186,16 +193,16 @@ mod tests {
             fixture.write("proc/10/task/10/status", &status);
         };
         turns(100, 60, 40);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.5);
         turns(110, 68, 42);
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert!(
             close(sched.voluntary_switches_per_s, 16.0) && close(sched.involuntary_switches_per_s, 4.0),
             "{sched:?}"
         );
         fixture.advance_s(0.5);
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert!(
             close(sched.voluntary_switches_per_s, 0.0) && close(sched.involuntary_switches_per_s, 0.0),
             "{sched:?}"
@@ -203,7 +210,7 @@ mod tests {
         fixture.remove("proc/10/task/10/status");
         fixture.advance_s(0.5);
         fixture.write("proc/10/task/10/schedstat", &format!("{} 7 120\n", 120 * MS));
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert!(sample.sched.expect("there").cpu_s_per_s.is_some());
         assert!(sample.absent["sched.involuntary_switches_per_s"].contains("status"), "{:?}", sample.absent);
     }
@@ -212,9 +219,9 @@ mod tests {
     fn an_idle_web_server_has_no_run_delay_per_cpu_second() {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 100, 1000);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.sched.as_ref().expect("there").cpu_s_per_s, Some(0.0));
         assert_eq!(sample.absent["sched.run_delay_per_cpu_s"], "the processes used next to no CPU");
     }
@@ -223,14 +230,14 @@ mod tests {
     fn a_thread_that_comes_counts_from_its_second_reading_on() {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 100, 1000);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(1.5);
         thread(&fixture, 30, 30, 9_000_000, 9_000_000);
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert_eq!((sched.threads, sched.cpu_s_per_s, sched.run_delay_s_per_s), (Some(2), Some(0.0), Some(0.0)));
         fixture.advance_s(0.5);
         thread(&fixture, 30, 30, 9_000_100, 9_000_200);
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert!(close(sched.cpu_s_per_s, 0.2) && close(sched.run_delay_s_per_s, 0.4), "{sched:?}");
     }
 
@@ -239,11 +246,11 @@ mod tests {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 5000, 5000);
         thread(&fixture, 10, 11, 0, 10);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
         thread(&fixture, 10, 10, 3, 4);
         thread(&fixture, 10, 11, 70_000, 20);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.sched.expect("there").cpu_s_per_s, None);
         assert_eq!(sample.absent["sched.cpu_s_per_s"], "the threads were first seen in this period");
     }
@@ -253,14 +260,14 @@ mod tests {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 100, 1000);
         thread(&fixture, 20, 20, 100, 1000);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(1.1);
         fixture.remove("proc/20");
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
         fixture.advance_s(1.1);
         fixture.remove("proc/10");
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert!(sample.sched.is_none());
         assert_eq!(sample.absent["sched"], "no process is named apache2 or php-fpm8.2");
         assert_eq!(sample.absence_causes["sched"], AbsenceCause::NoProcess);
@@ -271,10 +278,10 @@ mod tests {
         let made = |count: u32| format!("cpu  1\nprocesses {count}\n");
         let fixture = Fixture::new(&[("proc/stat", &made(7))]);
         thread(&fixture, 10, 10, 100, 1000);
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         let mut found = || {
             fixture.advance_s(1.1);
-            collect(collector.as_mut()).sched.map(|sched| (sched.processes, sched.threads))
+            collector.sample().sched.map(|sched| (sched.processes, sched.threads))
         };
         assert_eq!([found(), found(), found()], [Some((Some(1), Some(1))); 3]);
         thread(&fixture, 20, 20, 100, 1000);
@@ -292,9 +299,9 @@ mod tests {
         thread(&fixture, 10, 10, 100, 1000);
         let mut settings = Settings::default();
         settings.processes.cgroup = "web".to_owned();
-        let mut collector = open(&settings, &fixture.inputs());
+        let mut collector = COLLECTOR.open(&settings, &fixture.inputs());
         fixture.advance_s(0.2);
-        let sched = collect(collector.as_mut()).sched.expect("there");
+        let sched = collector.sample().sched.expect("there");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
     }
 
@@ -303,9 +310,9 @@ mod tests {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 0, 0);
         fixture.write("proc/10/task/10/schedstat", "0 0 0\n");
-        let mut collector = open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
         fixture.advance_s(0.2);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.absent["sched.run_delay_s_per_s"], "the kernel keeps no schedstat (CONFIG_SCHED_INFO)");
     }
 
@@ -317,13 +324,13 @@ mod tests {
         let inputs = Inputs { proc: "/proc".into(), ..fixture.inputs() };
         let mut settings = Settings::default();
         settings.processes.cgroup = "web".to_owned();
-        let mut collector = open(&settings, &inputs);
+        let mut collector = COLLECTOR.open(&settings, &inputs);
         fixture.advance_s(0.2);
-        assert_eq!(collect(collector.as_mut()).sched.expect("there").threads, Some(1));
+        assert_eq!(collector.sample().sched.expect("there").threads, Some(1));
         child.kill().expect("killed");
         child.wait().expect("ended");
         fixture.advance_s(0.2);
-        let sample = collect(collector.as_mut());
+        let sample = collector.sample();
         assert_eq!(sample.sched.expect("there").threads, Some(0));
         assert!(sample.absent.contains_key("sched.run_delay_s_per_s"));
     }

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use slackwater_messages::{Sample, WebServer};
 use slackwater_node::status::{Page, apache, php_fpm};
 
-use super::{Collector, absent, put};
+use super::metric::{count, metrics};
+use super::{Collector, Kind, put};
 use crate::config::Settings;
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// A page that takes longer has all its workers busy, or hangs.
@@ -22,8 +24,22 @@ const FRESH_NS: u64 = 4_000_000_000;
 /// Asking goes a few calls deep.
 const STACK_BYTES: usize = 256 * 1024;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "server",
+    open,
+    metrics: metrics! {
+        Gauge "apache_workers" ["state" = "busy"] "Apache's workers." => |s| count(s.server.as_ref()?.apache_busy_workers);
+        Gauge "apache_workers" ["state" = "idle"] "" => |s| count(s.server.as_ref()?.apache_idle_workers);
+        Gauge "php_processes" ["state" = "active"] "Processes of php-fpm." => |s| count(s.server.as_ref()?.php_active_processes);
+        Gauge "php_processes" ["state" = "idle"] "" => |s| count(s.server.as_ref()?.php_idle_processes);
+        Gauge "php_listen_queue_requests" "Requests that wait for a php-fpm process." => |s| count(s.server.as_ref()?.php_listen_queue);
+    },
+};
+
 /// Opens the collector; the thread starts with the first drain or period, when privileges are given up.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let page = |name: &str, text: &str| match text {
         "" => Err(format!("`{name}` is not set")),
         text => Page::parse(text).map_err(|error| error.to_string()),
@@ -106,24 +122,23 @@ fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
 }
 
 impl Collector for Status {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
         let now_ns = (self.inputs.monotonic_ns)();
         let receiver = match &self.asker {
             Asker::Running(receiver) => receiver,
-            Asker::Failed(reason) => return absent(sample, "server", reason),
-            Asker::Ready(_) => return,
+            Asker::Failed(reason) => return Err(reason.into()),
+            Asker::Ready(_) => return Ok(()),
         };
         if let Some(answer) = receiver.try_iter().last() {
             self.last = Some((now_ns, answer));
         }
-        match &self.last {
-            None => absent(sample, "server", "the status pages have not answered yet"),
-            Some((asked_ns, _)) if now_ns.saturating_sub(*asked_ns) > FRESH_NS => {
-                absent(sample, "server", "the last answer is more than 4 s old");
-            }
-            Some((_, answer)) => sample.server = section(sample, answer),
+        let (asked_ns, answer) = self.last.as_ref().ok_or("the status pages have not answered yet")?;
+        if now_ns.saturating_sub(*asked_ns) > FRESH_NS {
+            return Err("the last answer is more than 4 s old".into());
         }
+        sample.server = Some(section(sample, answer)?);
+        Ok(())
     }
 
     fn drain(&mut self) {
@@ -132,11 +147,10 @@ impl Collector for Status {
 }
 
 /// The section, unless there is no page at all.
-fn section(sample: &mut Sample, answer: &Answer) -> Option<WebServer> {
+fn section(sample: &mut Sample, answer: &Answer) -> Result<WebServer, Reason> {
     let Answer { apache, php } = answer;
     if let (Err(apache), Err(php)) = (apache, php) {
-        absent(sample, "server", format!("{apache}; {php}"));
-        return None;
+        return Err(format!("{apache}; {php}").into());
     }
     let mut server = WebServer::default();
     let workers = |of: fn(&apache::Status) -> u64| apache.as_ref().map(of).map_err(String::as_str);
@@ -149,7 +163,7 @@ fn section(sample: &mut Sample, answer: &Answer) -> Option<WebServer> {
     put(sample, "server.php_listen_queue", &mut server.php_listen_queue, queue);
     let reached = fpm(|fpm| fpm.max_children_reached);
     put(sample, "server.php_max_children_reached", &mut server.php_max_children_reached, reached);
-    Some(server)
+    Ok(server)
 }
 
 #[cfg(test)]
@@ -159,7 +173,7 @@ mod tests {
     #[test]
     fn without_pages_no_thread_is_started() {
         let mut sample = Sample::default();
-        open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
+        COLLECTOR.open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
         assert_eq!((sample.server, sample.absent["server"].as_str()), (None, "no status page is configured"));
     }
 
@@ -181,7 +195,7 @@ mod tests {
         let mut settings = Settings::default();
         let address = listener.local_addr().expect("an address");
         settings.server.apache_status_url = format!("http://{address}/server-status?auto");
-        let mut collector = open(&settings, &Inputs::machine());
+        let mut collector = COLLECTOR.open(&settings, &Inputs::machine());
         let mut sample = Sample::default();
         collector.collect(&mut sample);
         // The page was asked for, and nobody answers.

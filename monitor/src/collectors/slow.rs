@@ -7,6 +7,7 @@ use slackwater_messages::Sample;
 
 use super::Collector;
 use crate::inputs::Inputs;
+use crate::reason::Reason;
 
 /// A little less than a second, since periods end early or late by a little.
 const EVERY_NS: u64 = 950_000_000;
@@ -29,30 +30,32 @@ pub struct Slow<C> {
     monotonic_ns: Rc<dyn Fn() -> u64>,
     copy: Copy,
     /// When it was read last and what came of it; at first nothing.
-    last: Option<(u64, Sample)>,
+    last: Option<(u64, Sample, Result<(), Reason>)>,
 }
 
 impl<C: Collector + 'static> Slow<C> {
     /// Takes the collector's first reading now. The first period is read to its end, whatever its length.
     pub fn open(mut inner: C, inputs: &Inputs, copy: Copy) -> Box<dyn Collector> {
-        inner.collect(&mut Sample::default());
+        let _ = inner.collect(&mut Sample::default());
         Box::new(Slow { inner, monotonic_ns: inputs.monotonic_ns.clone(), copy, last: None })
     }
 }
 
 impl<C: Collector> Collector for Slow<C> {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let now_ns = (self.monotonic_ns)();
-        let is_due = self.last.as_ref().is_none_or(|(read_ns, _)| now_ns.saturating_sub(*read_ns) >= EVERY_NS);
-        if is_due {
+        let fresh = self.last.take().filter(|(read_ns, ..)| now_ns.saturating_sub(*read_ns) < EVERY_NS);
+        let reading = if fresh.is_some() { Reading::Repeated } else { Reading::Fresh };
+        let (_, read, outcome) = self.last.insert(fresh.unwrap_or_else(|| {
             let mut read = Sample::default();
-            self.inner.collect(&mut read);
-            self.last = Some((now_ns, read));
-        }
-        let Some((_, read)) = &self.last else { return };
+            let outcome = self.inner.collect(&mut read);
+            (now_ns, read, outcome)
+        }));
+        outcome.clone()?;
         sample.absent.extend(read.absent.iter().map(|(name, reason)| (name.clone(), reason.clone())));
         sample.absence_causes.extend(read.absence_causes.iter().map(|(name, cause)| (name.clone(), *cause)));
-        (self.copy)(read, sample, if is_due { Reading::Fresh } else { Reading::Repeated });
+        (self.copy)(read, sample, reading);
+        Ok(())
     }
 }
 
@@ -66,10 +69,11 @@ mod tests {
     struct Count(u64);
 
     impl Collector for Count {
-        fn collect(&mut self, sample: &mut Sample) {
+        fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
             sample.memory = Some(Memory { oom_kills: Some(self.0), ..Memory::default() });
             sample.absent.insert("memory.available".to_owned(), format!("reading {}", self.0));
             self.0 += 1;
+            Ok(())
         }
     }
 
@@ -84,7 +88,7 @@ mod tests {
         for _ in 0..12 {
             fixture.advance_s(0.2);
             let mut sample = Sample::default();
-            slow.collect(&mut sample);
+            slow.collect(&mut sample).expect("a section");
             let count = sample.memory.expect("there").oom_kills.expect("there");
             assert_eq!(sample.absent["memory.available"], format!("reading {count}"));
             seen.push((count, sample.absent["reading"] == "Fresh"));

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
-use super::{Collector, NO_TIME, absent, seconds_between};
+use super::metric::{count, metrics};
+use super::{Collector, Kind, absent};
 use crate::config::{Settings, SnifferSettings};
+use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::inputs::Inputs;
 use crate::reason::Reason;
 use crate::watched::tracker_settings;
@@ -16,8 +18,23 @@ use crate::watched::tracker_settings;
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
 const RETRY_NS: u64 = 5_000_000_000;
 
+/// The collector and its metrics.
+#[rustfmt::skip]
+pub const COLLECTOR: Kind = Kind {
+    name: "traffic",
+    open,
+    metrics: metrics! {
+        Rate "requests" "Requests whose response ended, as seen on the wire." => |s| s.traffic.as_ref()?.rps;
+        Rate "request_errors" "Of these: status 500 and above." => |s| s.traffic.as_ref()?.errors_per_s;
+        Gauge "requests_in_flight" "Requests whose response has not ended." => |s| count(s.traffic.as_ref()?.in_flight);
+        Count "requests_unmatched" "Requests given up: never answered, evicted, or lost in a hole." => |s| count(s.traffic.as_ref()?.unmatched);
+        Count "capture_drops" "Packets that the kernel dropped before the sniffer saw them." => |s| count(s.traffic.as_ref()?.drops);
+        Count "capture_holes" "Places where bytes were not captured." => |s| count(s.traffic.as_ref()?.holes);
+    },
+};
+
 /// Opens the capture; where that fails it is tried again and again.
-pub fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     let mut wire = Wire {
         settings: settings.sniffer.clone(),
         inputs: inputs.clone(),
@@ -108,18 +125,18 @@ impl Wire {
 }
 
 impl Collector for Wire {
-    fn collect(&mut self, sample: &mut Sample) {
+    fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
         let Some((period, drops, elapsed_s)) = self.take() else {
-            if let Err((reason, retry_ns)) = &self.capture {
-                absent(sample, "traffic", reason);
-                if (self.inputs.monotonic_ns)() >= *retry_ns {
-                    self.reopen();
-                }
+            let Err((reason, retry_ns)) = &self.capture else { return Ok(()) };
+            let (reason, is_due) = (reason.clone(), (self.inputs.monotonic_ns)() >= *retry_ns);
+            if is_due {
+                self.reopen();
             }
-            return;
+            return Err(reason);
         };
         sample.traffic = Some(section(sample, &period, drops, elapsed_s));
+        Ok(())
     }
 
     fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
@@ -258,11 +275,11 @@ mod tests {
         ] {
             settings.sniffer.interface = interface.to_owned();
             let mut sample = Sample::default();
-            let mut collector = open(&settings, &Inputs::machine());
+            let mut collector = COLLECTOR.open(&settings, &Inputs::machine());
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
             assert!(causes.contains(&sample.absence_causes["traffic"]), "{:?}", sample.absence_causes);
-            assert!(collector.wakes_on().is_none() && collector.response_times().is_none());
+            assert!(collector.collector.wakes_on().is_none() && collector.collector.response_times().is_none());
         }
     }
 }

@@ -12,13 +12,21 @@ use slackwater_messages::Sample;
 use slackwater_sniffer::{BUCKET_BOUNDS_S, Buckets};
 
 use crate::bus::Sent;
+use crate::collectors::metric::{Kind, Metric, metrics};
+use crate::collectors::{Active, COLLECTORS, Outcome};
 
 pub mod http;
 pub mod orca;
-mod table;
 
 use orca::Report;
-use table::{Kind, Row, TABLE};
+
+/// What the page shows of a Sample: the collectors' metrics, then those of no collector.
+fn all_metrics() -> impl Iterator<Item = &'static Metric> {
+    const OTHERS: &[Metric] = metrics! {
+        Count "periods_missed" "Periods left out because the one before took too long." => |s| Some(s.periods_missed as f64);
+    };
+    COLLECTORS.iter().flat_map(|kind| kind.metrics).chain(OTHERS)
+}
 
 /// Everything that the page shows, as of the last Sample. Clones share it.
 #[derive(Clone)]
@@ -27,12 +35,13 @@ pub struct Metrics {
     registry: Arc<Registry>,
 }
 
-/// One value a row of the table, and what no Sample carries.
+/// One value for each metric, and what no Sample carries.
 #[derive(Debug)]
 struct Figures {
     node: String,
     pool: String,
     values: Vec<Option<f64>>,
+    outcomes: Vec<(&'static str, Outcome)>,
     samples: u64,
     sent: Sent,
     times: Option<Buckets>,
@@ -45,7 +54,8 @@ impl Metrics {
         let figures = Arc::new(Mutex::new(Figures {
             node: node.to_owned(),
             pool: pool.to_owned(),
-            values: vec![None; TABLE.len()],
+            values: vec![None; all_metrics().count()],
+            outcomes: Vec::new(),
             samples: 0,
             sent: Sent::default(),
             times: None,
@@ -56,12 +66,14 @@ impl Metrics {
         Metrics { figures, registry: Arc::new(registry) }
     }
 
-    /// Takes in what a Sample says, and the response times since the start.
-    pub fn take(&self, sample: &Sample, times: Option<Buckets>) {
+    /// Takes in a Sample, how its collectors' runs went, and the response times since the start.
+    pub fn take(&self, sample: &Sample, collectors: &[Active], times: Option<Buckets>) {
         let mut figures = self.lock();
-        for (row, value) in TABLE.iter().zip(&mut figures.values) {
-            *value = next(row, *value, sample);
+        for (metric, value) in all_metrics().zip(&mut figures.values) {
+            *value = next(metric, *value, sample);
         }
+        figures.outcomes.clear();
+        figures.outcomes.extend(collectors.iter().map(|active| (active.name, active.last)));
         figures.samples += 1;
         figures.times = times.or(figures.times);
         figures.report.take(sample);
@@ -94,9 +106,9 @@ impl Metrics {
 }
 
 /// A counter keeps its sum when the Sample has no value; a gauge that has none is gone.
-fn next(row: &Row, value: Option<f64>, sample: &Sample) -> Option<f64> {
-    let new = (row.read)(sample).filter(|new| new.is_finite());
-    match row.kind {
+fn next(metric: &Metric, value: Option<f64>, sample: &Sample) -> Option<f64> {
+    let new = (metric.read)(sample).filter(|new| new.is_finite());
+    match metric.kind {
         Kind::Gauge => new,
         Kind::Rate => sum(value, new.map(|rate| rate * sample.period_s)),
         Kind::Count => sum(value, new),
@@ -119,11 +131,12 @@ impl Collector for Page {
         let labels = [("node", figures.node.as_str()), ("pool", &figures.pool), ("version", env!("CARGO_PKG_VERSION"))];
         let mut info = encoder.encode_descriptor("monitor", "Who says this.", None, MetricType::Info)?;
         info.encode_info(&labels)?;
-        let rows: Vec<(&Row, f64)> =
-            TABLE.iter().zip(&figures.values).filter_map(|(row, value)| Some((row, (*value)?))).collect();
-        for family in rows.chunk_by(|(one, _), (next, _)| one.name == next.name) {
+        let values: Vec<(&Metric, f64)> =
+            all_metrics().zip(&figures.values).filter_map(|(metric, value)| Some((metric, (*value)?))).collect();
+        for family in values.chunk_by(|(one, _), (next, _)| one.name == next.name) {
             encode_family(&mut encoder, family)?;
         }
+        encode_outcomes(&mut encoder, &figures.outcomes)?;
         for (name, help, value) in [
             ("samples_taken", "Samples taken.", figures.samples),
             ("samples_published", "Samples handed to a connection with the bus.", figures.sent.published),
@@ -139,21 +152,36 @@ impl Collector for Page {
     }
 }
 
-fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Row, f64)]) -> fmt::Result {
+fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Metric, f64)]) -> fmt::Result {
     let Some((first, _)) = family.first() else { return Ok(()) };
-    // The first row of a name has the help, also when it has no value.
-    let help = TABLE.iter().find(|row| row.name == first.name).map_or("", |row| row.help);
+    // The first metric of a name has the help, also when it has no value.
+    let help = all_metrics().find(|metric| metric.name == first.name).map_or("", |metric| metric.help);
     let kind = if first.kind == Kind::Gauge { MetricType::Gauge } else { MetricType::Counter };
     let mut metric = encoder.encode_descriptor(first.name, help, None, kind)?;
     let encode = |metric: &mut MetricEncoder<'_>, value: f64| match kind {
         MetricType::Gauge => metric.encode_gauge(&value),
         _ => metric.encode_counter::<NoLabelSet, f64, f64>(&value, None),
     };
-    for (row, value) in family {
-        match row.label {
+    for (metric_of, value) in family {
+        match metric_of.label {
             Some(label) => encode(&mut metric.encode_family(&[label])?, *value)?,
             None => encode(&mut metric, *value)?,
         }
+    }
+    Ok(())
+}
+
+fn encode_outcomes(encoder: &mut DescriptorEncoder<'_>, outcomes: &[(&str, Outcome)]) -> fmt::Result {
+    let help = "Wall time of the collector's last run.";
+    let mut durations =
+        encoder.encode_descriptor("monitor_collector_duration_seconds", help, None, MetricType::Gauge)?;
+    for (collector, outcome) in outcomes {
+        durations.encode_family(&[("collector", *collector)])?.encode_gauge(&outcome.duration.as_secs_f64())?;
+    }
+    let help = "Whether the collector's last run gave a section.";
+    let mut successes = encoder.encode_descriptor("monitor_collector_success", help, None, MetricType::Gauge)?;
+    for (collector, outcome) in outcomes {
+        successes.encode_family(&[("collector", *collector)])?.encode_gauge(&u64::from(outcome.success))?;
     }
     Ok(())
 }
@@ -175,6 +203,8 @@ fn own_cpu_s() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Settings;
+    use crate::inputs::fixture::Fixture;
     use slackwater_messages::{Cpu, Traffic};
 
     fn sample(rps: Option<f64>) -> Sample {
@@ -201,7 +231,7 @@ mod tests {
     fn rates_are_summed_up_and_gauges_show_the_last_sample() {
         let metrics = Metrics::new("n1", "web");
         for rps in [Some(10.0), Some(20.0), None] {
-            metrics.take(&sample(rps), None);
+            metrics.take(&sample(rps), &[], None);
         }
         metrics.sent(Sent { published: 2, dropped: 1 });
         let page = metrics.page().expect("text");
@@ -225,11 +255,46 @@ mod tests {
     }
 
     #[test]
+    fn each_collector_shows_how_long_it_took_and_whether_it_succeeded() {
+        let fixture = Fixture::new(&[("proc/stat", "cpu  1 1 1 1 1 1 1 1 0 0\ncpu0 1\n")]);
+        let mut collectors = ["cpu", "memory"].map(|name| {
+            let kind = COLLECTORS.iter().find(|kind| kind.name == name).expect("a collector");
+            kind.open(&Settings::default(), &fixture.inputs())
+        });
+        collectors.iter_mut().for_each(|active| drop(active.sample()));
+        let metrics = Metrics::new("n1", "web");
+        metrics.take(&sample(None), &collectors, None);
+        let page = metrics.page().expect("text");
+        for line in [
+            "slackwater_monitor_collector_success{collector=\"cpu\"} 1",
+            "slackwater_monitor_collector_success{collector=\"memory\"} 0",
+            "slackwater_monitor_collector_duration_seconds{collector=\"cpu\"} ",
+        ] {
+            assert!(page.lines().any(|found| found.starts_with(line)), "{line} is missing:\n{page}");
+        }
+    }
+
+    #[test]
+    fn names_are_conventional_and_metrics_of_one_name_follow_each_other() {
+        let mut seen: Vec<&str> = Vec::new();
+        for metric in all_metrics() {
+            let is_safe = metric.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+            assert!(is_safe && !metric.name.ends_with("_total") && !metric.name.contains("_ms"), "{}", metric.name);
+            if seen.last() == Some(&metric.name) {
+                assert!(metric.label.is_some() && metric.help.is_empty(), "{}", metric.name);
+            } else {
+                assert!(!seen.contains(&metric.name) && metric.help.ends_with('.'), "{}", metric.name);
+                seen.push(metric.name);
+            }
+        }
+    }
+
+    #[test]
     fn response_times_are_a_histogram_of_cumulative_buckets() {
         let metrics = Metrics::new("n1", "web");
         let mut times = Buckets { sum_ns: 1_500_000_000, ..Buckets::default() };
         (times.counts[0], times.counts[2], times.counts[15]) = (4, 2, 1);
-        metrics.take(&sample(None), Some(times));
+        metrics.take(&sample(None), &[], Some(times));
         let page = metrics.page().expect("text");
         for line in [
             "slackwater_response_time_seconds_bucket{le=\"0.00025\"} 4",

@@ -24,7 +24,6 @@ use crate::inputs::Inputs;
 use crate::reason::Reason;
 use libpfm::Libpfm;
 use scope::Scope;
-use slackwater_messages::AbsenceCause;
 use targets::{Cgroup, Cpus, Source, Threads};
 
 /// The names that `pmu.scopes` may hold, from the widest to the narrowest.
@@ -37,10 +36,6 @@ pub const SCOPES: [&str; 3] = ["system", "cgroup", "pid"];
 /// Why there are none.
 pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, Reason> {
     let pmu = &settings.pmu;
-    if !pmu.enabled {
-        let why = "hardware counters are switched off in the configuration";
-        return Err(Reason::new(AbsenceCause::SwitchedOff, why));
-    }
     let wanted = events::wanted(&pmu.events, &Libpfm::load()?);
     let names: Vec<&'static str> = SCOPES
         .into_iter()
