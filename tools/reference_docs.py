@@ -105,8 +105,9 @@ def controller_metrics() -> list[tuple[str, ...]]:
 
 
 def monitor_metrics() -> list[tuple[str, ...]]:
-    """Name, label and help of each row of the monitor's table."""
-    source = (ROOT / "monitor/src/metrics/table.rs").read_text(encoding="utf-8")
+    """Name, label and help of each metric that a collector declares, and of those of no collector."""
+    files = [*sorted(ROOT.glob("monitor/src/collectors/*.rs")), ROOT / "monitor/src/metrics/mod.rs"]
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
     row = re.compile(r'^\s+(Gauge|Rate|Count) "(\w+)"(?: \["(\w+)" = "(\w+)"\])? "([^"]*)" =>', re.MULTILINE)
     found: dict[str, tuple[str, list[str], str]] = {}
     for kind, name, label, value, text in row.findall(source):
@@ -125,7 +126,7 @@ def metrics() -> str:
     return "\n".join(
         [
             "# Metrics\n",
-            NOTE.format(source="`web/blueprints/metrics.py` and `monitor/src/metrics/table.rs`"),
+            NOTE.format(source="`web/blueprints/metrics.py` and `monitor/src/collectors/`"),
             "`web/monitoring/grafana.json` is a Grafana dashboard, `web/monitoring/alerts.yml` has alert rules.\n",
             "## The controller\n",
             "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
@@ -134,7 +135,9 @@ def metrics() -> str:
             "## The monitor\n",
             "`http://127.0.0.1:9465/metrics` (`metrics.listen`), in the format of OpenMetrics. A value that the last\n"
             "Sample lacks is not on the page. `slackwater_response_time_seconds` is a histogram of the response times\n"
-            "on the wire. `slackwater_samples_published_total` and `slackwater_samples_dropped_total` count Samples.\n",
+            "on the wire. `slackwater_samples_published_total` and `slackwater_samples_dropped_total` count Samples.\n"
+            "`slackwater_monitor_collector_duration_seconds` and `slackwater_monitor_collector_success` have a label\n"
+            "`collector` and are of its last run; a collector that is switched off has neither.\n",
             table(head, monitor_metrics()),
         ]
     )
