@@ -8,7 +8,7 @@ use rustix::thread::ClockId;
 use slackwater_messages::Sample;
 use slackwater_monitor::collectors::COLLECTORS;
 use slackwater_monitor::config::Settings;
-use slackwater_monitor::inputs::Inputs;
+use slackwater_monitor::system::System;
 
 const PERIOD: Duration = Duration::from_millis(200);
 const PERIODS: usize = 50;
@@ -24,11 +24,11 @@ fn main() {
     }
     let mut settings = Settings::default();
     settings.processes.names = vec!["collector_cost".to_owned()];
-    let inputs = Inputs::machine();
+    let system = System::machine();
     let mut collectors: Vec<_> = COLLECTORS
         .iter()
         .filter(|kind| kind.name != "canary")
-        .map(|kind| (kind.name, kind.open(&settings, &inputs), Vec::new()))
+        .map(|kind| (kind.name, kind.open(&settings, &system), Vec::new()))
         .collect();
     let mut sample = Sample::default();
     for _ in 0..PERIODS {

@@ -13,14 +13,14 @@ use slackwater_sniffer::user_exists;
 
 use crate::collectors::COLLECTORS;
 use crate::config::Settings;
-use crate::confine;
-use crate::inputs::Inputs;
 use crate::pmu::libpfm::Libpfm;
 use crate::pmu::permission::{Permission, program};
 use crate::reason::Reason;
 use crate::run::drain_every;
 use crate::sampler::Sampler;
-use crate::seccomp;
+use crate::sandbox;
+use crate::sandbox::seccomp;
+use crate::system::System;
 
 /// How long the bus may take to answer.
 const BUS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -84,18 +84,18 @@ fn item(what: impl Into<String>, needed: bool, found: Result<String, impl Into<R
 }
 
 /// Looks at everything; takes a period, and as long as the bus takes to answer.
-pub fn check(settings: &Settings, inputs: &Inputs) -> Vec<Item> {
+pub fn check(settings: &Settings, system: &System) -> Vec<Item> {
     let mut items = vec![
         item("settings", true, Ok::<_, Reason>(format!("node {}, pool {}", settings.node, settings.pool))),
         item("bus", true, bus(&settings.bus.url)),
         item("libpfm4", false, Libpfm::load().map(|libpfm| described(&libpfm))),
-        item("perf_event", false, perf_event(inputs)),
-        item("cgroups", !settings.cpu.cgroup.is_empty(), cgroups(settings, inputs)),
+        item("perf_event", false, perf_event(system)),
+        item("cgroups", !settings.cpu.cgroup.is_empty(), cgroups(settings, system)),
         item("user", true, user(settings)),
-        item("capabilities", false, capabilities(settings, inputs)),
+        item("capabilities", false, capabilities(settings, system)),
         item("seccomp", false, filter(settings)),
     ];
-    match Sampler::open(settings, inputs) {
+    match Sampler::open(settings, system) {
         Ok(mut sampler) => {
             let end = Instant::now() + Duration::from_secs_f64(settings.period_s);
             while Instant::now() < end {
@@ -178,8 +178,8 @@ fn described(libpfm: &Libpfm) -> String {
     format!("version {}, this is {models}", libpfm.version())
 }
 
-fn perf_event(inputs: &Inputs) -> Result<String, Reason> {
-    let permission = Permission::now(inputs);
+fn perf_event(system: &System) -> Result<String, Reason> {
+    let permission = Permission::now(system);
     match permission {
         Permission { paranoid: None, .. } => Err(permission.denied(0)),
         Permission { is_capable: true, paranoid: Some(_) } => Ok("allowed by capability".to_owned()),
@@ -190,19 +190,19 @@ fn perf_event(inputs: &Inputs) -> Result<String, Reason> {
     }
 }
 
-fn cgroups(settings: &Settings, inputs: &Inputs) -> Result<String, Reason> {
-    let is_there = |path: &str| inputs.cgroup.join(path).exists();
+fn cgroups(settings: &Settings, system: &System) -> Result<String, Reason> {
+    let is_there = |path: &str| system.cgroup.join(path).exists();
     let version = match (is_there("cgroup.controllers"), is_there("unified/cgroup.controllers")) {
         (true, _) => "version 2",
         (_, true) => "version 1, with version 2 beside it",
         _ if is_there("cpu") || is_there("cpu,cpuacct") => "version 1",
-        _ => return Err(format!("no cgroups below {}", inputs.cgroup.display()).into()),
+        _ => return Err(format!("no cgroups below {}", system.cgroup.display()).into()),
     };
     if !settings.cpu.cgroup.is_empty() {
-        cgroup::find_cpu(&inputs.cgroup, &settings.cpu.cgroup)?;
+        cgroup::find_cpu(&system.cgroup, &settings.cpu.cgroup)?;
     }
     if !settings.processes.cgroup.is_empty() {
-        cgroup::find_processes(&inputs.cgroup, &settings.processes.cgroup)?;
+        cgroup::find_processes(&system.cgroup, &settings.processes.cgroup)?;
     }
     Ok(version.to_owned())
 }
@@ -218,11 +218,11 @@ fn user(settings: &Settings) -> Result<String, String> {
     }
 }
 
-fn capabilities(settings: &Settings, inputs: &Inputs) -> Result<String, Reason> {
+fn capabilities(settings: &Settings, system: &System) -> Result<String, Reason> {
     let there = rustix::thread::capabilities(None).map_err(|error| error.to_string())?.permitted;
     let (have, lack): (Vec<_>, Vec<_>) =
-        confine::needed(settings, inputs).into_iter().partition(|kept| there.contains(kept.set));
-    let names = |kept: &[confine::Kept]| kept.iter().map(|kept| kept.name).collect::<Vec<_>>().join(", ");
+        sandbox::needed(settings, system).into_iter().partition(|kept| there.contains(kept.set));
+    let names = |kept: &[sandbox::Kept]| kept.iter().map(|kept| kept.name).collect::<Vec<_>>().join(", ");
     match (have.is_empty(), lack.is_empty()) {
         (true, true) => Ok("none are needed".to_owned()),
         (false, true) => Ok(format!("keeps {} and no others", names(&have))),

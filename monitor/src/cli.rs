@@ -11,9 +11,9 @@ use slackwater_node::settings::{Declared, nearest};
 
 use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
-use crate::confine::confine;
-use crate::inputs::Inputs;
 use crate::sampler::Sampler;
+use crate::sandbox;
+use crate::system::System;
 use crate::{check, counters, run, table};
 
 #[derive(Parser)]
@@ -142,8 +142,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn settings(inputs: &Inputs, file: Option<PathBuf>) -> Result<Settings, String> {
-    let hostname = inputs.line(&inputs.proc.join("sys/kernel/hostname")).unwrap_or_default();
+fn settings(system: &System, file: Option<PathBuf>) -> Result<Settings, String> {
+    let hostname = system.line(&system.proc.join("sys/kernel/hostname")).unwrap_or_default();
     let settings = match file {
         Some(file) => config::load(&file, &hostname),
         None => config::defaults(&hostname),
@@ -160,24 +160,24 @@ fn settings(inputs: &Inputs, file: Option<PathBuf>) -> Result<Settings, String> 
 }
 
 /// The settings without the collectors that the command line switches off.
-fn settings_without(off: SwitchedOff, inputs: &Inputs, file: Option<PathBuf>) -> Result<Settings, String> {
-    let mut settings = settings(inputs, file)?;
+fn settings_without(off: SwitchedOff, system: &System, file: Option<PathBuf>) -> Result<Settings, String> {
+    let mut settings = settings(system, file)?;
     settings.collectors.off.extend(off.0);
     Ok(settings)
 }
 
 fn run(config: &std::path::Path, off: SwitchedOff) -> Result<ExitCode, String> {
-    let inputs = Inputs::machine();
-    let settings = settings_without(off, &inputs, Some(config.to_owned()))?;
-    run::run(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    let system = System::machine();
+    let settings = settings_without(off, &system, Some(config.to_owned()))?;
+    run::run(&settings, &system).map_err(|error| format!("slackwater-monitor: {error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, String> {
-    let inputs = Inputs::machine();
-    let settings = settings_without(off, &inputs, config)?;
-    let mut sampler = Sampler::open(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
-    confine(&settings, &inputs).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    let system = System::machine();
+    let settings = settings_without(off, &system, config)?;
+    let mut sampler = Sampler::open(&settings, &system).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    sandbox::enter(&settings, &system).map_err(|error| format!("slackwater-monitor: {error}"))?;
     let period = Duration::from_secs_f64(settings.period_s);
     let end = Instant::now() + period;
     while Instant::now() < end {
@@ -194,16 +194,16 @@ fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCod
 }
 
 fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
-    let inputs = Inputs::machine();
-    let settings = settings(&inputs, config)?;
-    let rows = counters::list(&settings, &inputs).map_err(|reason| format!("slackwater-monitor: {reason}"))?;
+    let system = System::machine();
+    let settings = settings(&system, config)?;
+    let rows = counters::list(&settings, &system).map_err(|reason| format!("slackwater-monitor: {reason}"))?;
     print(&if json { json_text(&rows) } else { counters::table(&rows) })
 }
 
 fn check_machine(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, String> {
-    let inputs = Inputs::machine();
-    let settings = settings_without(off, &inputs, config)?;
-    let items = check::check(&settings, &inputs);
+    let system = System::machine();
+    let settings = settings_without(off, &system, config)?;
+    let items = check::check(&settings, &system);
     print(&if json { json_text(&items) } else { check::table(&items) })?;
     Ok(if check::is_enough(&items) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -213,7 +213,7 @@ fn json_text(rows: &impl serde::Serialize) -> String {
 }
 
 fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, String> {
-    let checked = settings(&Inputs::machine(), Some(file.to_owned()));
+    let checked = settings(&System::machine(), Some(file.to_owned()));
     if json {
         let faults: Vec<&str> = checked.as_ref().err().map_or(Vec::new(), |faults| faults.lines().collect());
         print(&format!("{}\n", serde_json::json!({"valid": checked.is_ok(), "faults": faults})))?;

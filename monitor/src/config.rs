@@ -122,6 +122,13 @@ slackwater_node::settings! {
     }
 }
 
+/// The names that `pmu.scopes` may hold, from the widest to the narrowest.
+pub const PMU_SCOPES: [&str; 3] = ["system", "cgroup", "pid"];
+/// The names of events in `pmu.events`, in the order of `pmu::events::Event`.
+pub const PMU_EVENTS: [&str; 6] =
+    ["cycles", "instructions", "cache_references", "cache_misses", "llc_load_misses", "stalled_cycles"];
+/// The values of `privileges.seccomp`.
+pub const SECCOMP_MODES: [&str; 3] = ["deny", "log", "off"];
 /// Memory that the canary may walk over, in KiB.
 const WORKING_SET_KIB: std::ops::RangeInclusive<u32> = 256..=65_536;
 
@@ -214,22 +221,25 @@ fn check(settings: &Settings, faults: &mut Faults) {
     let pmu = &settings.pmu;
     expect(
         "pmu.scopes",
-        pmu.scopes.iter().all(|scope| crate::pmu::SCOPES.contains(&scope.as_str())),
-        format!("must be of {}, got {:?}", crate::pmu::SCOPES.join(", "), pmu.scopes),
+        pmu.scopes.iter().all(|scope| PMU_SCOPES.contains(&scope.as_str())),
+        format!("must be of {}, got {:?}", PMU_SCOPES.join(", "), pmu.scopes),
     );
-    let keys = crate::pmu::events::EVENTS.map(|(_, key, _)| key);
-    let strange = pmu.events.keys().find(|key| !keys.contains(&key.as_str()));
+    let strange = pmu.events.keys().find(|key| !PMU_EVENTS.contains(&key.as_str()));
     expect(
         "pmu.events",
         strange.is_none(),
-        format!("must be a table with keys of {}, got {:?}", keys.join(", "), strange.cloned().unwrap_or_default()),
+        format!(
+            "must be a table with keys of {}, got {:?}",
+            PMU_EVENTS.join(", "),
+            strange.cloned().unwrap_or_default()
+        ),
     );
     let files = pmu.max_files;
     expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
     expect(
         "privileges.seccomp",
-        crate::seccomp::MODES.contains(&settings.privileges.seccomp.as_str()),
-        format!("must be {}, got {:?}", crate::seccomp::MODES.join(" or "), settings.privileges.seccomp),
+        SECCOMP_MODES.contains(&settings.privileges.seccomp.as_str()),
+        format!("must be {}, got {:?}", SECCOMP_MODES.join(" or "), settings.privileges.seccomp),
     );
     expect("sniffer.ports", !settings.sniffer.ports.is_empty(), "must be at least one port".to_owned());
     let routes = settings.sniffer.routes.len();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::config::Settings;
-use crate::inputs::Inputs;
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Wanted};
+use crate::system::System;
 
 /// How long events may count.
 const WINDOW: Duration = Duration::from_millis(500);
@@ -44,8 +44,8 @@ pub struct Row {
 ///
 /// # Errors
 /// Why there are no scopes.
-pub fn list(settings: &Settings, inputs: &Inputs) -> Result<Vec<Row>, String> {
-    let mut scopes = pmu::scopes(settings, inputs)?;
+pub fn list(settings: &Settings, system: &System) -> Result<Vec<Row>, String> {
+    let mut scopes = pmu::scopes(settings, system)?;
     // The first call opens, and says that there is nothing yet.
     for scope in &mut scopes {
         let _ = scope.advance();
@@ -73,7 +73,7 @@ fn row(scope: &Scope, wanted: &Wanted, failure: Option<&str>) -> Row {
     let scale = (seen.running_ns > 0).then(|| seen.enabled_ns as f64 / seen.running_ns as f64);
     Row {
         scope: scope.name(),
-        event: wanted.key,
+        event: wanted.event.key(),
         name: wanted.name.clone(),
         encodable: unencodable.is_none(),
         openable: is_open,

@@ -3,9 +3,9 @@
 //! # Layout
 //! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
-//! - [`inputs`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
+//! - [`system`]: the outside world: roots of /proc and /sys, clocks, files that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
-//! - [`processes`]: which processes are the web server's; [`forks`]: whether there may be others than before
+//! - [`processes`]: which processes are the web server's; [`process_watch`]: whether there may be others than before
 //! - [`counter_delta`]: how much the kernel's counters grew
 //! - [`pmu`]: hardware counters through libpfm4 and perf_event; [`counters`] lists what they can do here
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
@@ -15,7 +15,7 @@
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
 //! - [`metrics`]: the page for Prometheus
-//! - [`confine`]: privileges are given up once everything is open; [`seccomp`]: the system calls that are left
+//! - [`sandbox`]: privileges are given up once everything is open, and system calls that are not needed
 //! - [`check`]: what works on this machine, and what the rest would take
 //! - [`run`]: the loop; [`timer`]: when what is due; [`memory`]: what only the start needed
 //! - [`table`]: a Sample for people
@@ -28,22 +28,21 @@ pub mod check;
 pub mod cli;
 pub mod collectors;
 pub mod config;
-pub mod confine;
 pub mod counter_delta;
 pub mod counters;
-pub mod forks;
-pub mod inputs;
 pub mod listener;
 pub mod memory;
 pub mod metrics;
 pub mod pmu;
 pub mod probe;
+pub mod process_watch;
 pub mod processes;
 pub mod reason;
 pub mod run;
 pub mod sampler;
-pub mod seccomp;
+pub mod sandbox;
 pub mod switches;
+pub mod system;
 pub mod table;
 pub mod threads;
 pub mod ticks;

@@ -12,8 +12,8 @@ use slackwater_messages::AbsenceCause::NoProcess;
 use slackwater_node::cgroup;
 
 use crate::config::ProcessSettings;
-use crate::inputs::{Inputs, Reader};
 use crate::reason::Reason;
+use crate::system::{Reader, System};
 
 /// A name counts as settled after this many looks.
 pub const LOOKS: u8 = 3;
@@ -42,14 +42,14 @@ struct Known {
 
 impl Finder {
     /// Nothing is read yet.
-    pub fn new(settings: &ProcessSettings, inputs: &Inputs) -> Finder {
+    pub fn new(settings: &ProcessSettings, system: &System) -> Finder {
         let cut = |name: &String| {
             let end = (0..=NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
             name[..end.unwrap_or_default()].to_owned()
         };
         Finder {
-            proc: inputs.proc.clone(),
-            cgroups: inputs.cgroup.clone(),
+            proc: system.proc.clone(),
+            cgroups: system.cgroup.clone(),
             names: settings.names.iter().map(cut).collect(),
             cgroup: settings.cgroup.clone(),
             known: HashMap::new(),
@@ -122,11 +122,11 @@ fn collect_processes(directory: &Path, found: &mut Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn named(fixture: &Fixture, names: &[&str]) -> Finder {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Finder::new(&ProcessSettings { names, cgroup: String::new() }, &fixture.inputs())
+        Finder::new(&ProcessSettings { names, cgroup: String::new() }, &fixture.system())
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         ]);
         let find = |cgroup: &str| {
             let settings = ProcessSettings { names: vec!["ignored".to_owned()], cgroup: cgroup.to_owned() };
-            Finder::new(&settings, &fixture.inputs()).find()
+            Finder::new(&settings, &fixture.system()).find()
         };
         assert_eq!(find("/web"), Ok(vec![5, 7, 9]));
         assert_eq!(find("empty"), Err(Reason::new(NoProcess, "cgroup empty holds no process")));

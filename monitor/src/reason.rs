@@ -8,7 +8,7 @@ use std::path::Path;
 use slackwater_messages::AbsenceCause;
 use slackwater_node::cgroup::CgroupError;
 
-use crate::inputs::why;
+use slackwater_node::files::why;
 
 /// Reads as its words. Words alone make one without a cause.
 #[derive(Debug, Clone, PartialEq)]

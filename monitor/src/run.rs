@@ -15,11 +15,11 @@ use tokio::time::sleep_until;
 use crate::agent;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
-use crate::confine::confine;
-use crate::inputs::Inputs;
 use crate::memory;
 use crate::metrics::{Metrics, http};
 use crate::sampler::Sampler;
+use crate::sandbox;
+use crate::system::System;
 use crate::timer::{Alarm, Schedule};
 
 /// Overruns are reported at most once in this time.
@@ -41,11 +41,11 @@ pub fn drain_every(period: Duration) -> Duration {
 ///
 /// # Errors
 /// What keeps the monitor from starting.
-pub fn run(settings: &Settings, inputs: &Inputs) -> Result<(), String> {
+pub fn run(settings: &Settings, system: &System) -> Result<(), String> {
     // While there is no other thread: privileges are each thread's own.
-    let sampler = Sampler::open(settings, inputs)?;
+    let sampler = Sampler::open(settings, system)?;
     let access = settings.bus.access().read()?;
-    let left = confine(settings, inputs)?;
+    let left = sandbox::enter(settings, system)?;
     eprintln!("slackwater-monitor: goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -10,12 +10,12 @@ use slackwater_sniffer::Buckets;
 use crate::collectors::{Active, COLLECTORS, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 
 /// Takes one Sample after the other.
 pub struct Sampler {
-    inputs: Inputs,
+    system: System,
     collectors: Vec<Active>,
     /// The names of those that are switched off.
     off: Vec<&'static str>,
@@ -31,18 +31,18 @@ impl Sampler {
     ///
     /// # Errors
     /// When the kernel does not say which boot this is.
-    pub fn open(settings: &Settings, inputs: &Inputs) -> Result<Sampler, String> {
-        let boot_id = inputs.line(&inputs.proc.join("sys/kernel/random/boot_id"))?;
+    pub fn open(settings: &Settings, system: &System) -> Result<Sampler, String> {
+        let boot_id = system.line(&system.proc.join("sys/kernel/random/boot_id"))?;
         let (on, off): (Vec<_>, Vec<_>) = COLLECTORS.iter().partition(|kind| settings.is_on(kind.name));
         Ok(Sampler {
-            collectors: on.into_iter().map(|kind| kind.open(settings, inputs)).collect(),
+            collectors: on.into_iter().map(|kind| kind.open(settings, system)).collect(),
             off: off.into_iter().map(|kind| kind.name).collect(),
-            inputs: inputs.clone(),
+            system: system.clone(),
             node: settings.node.clone(),
             pool: settings.pool.clone(),
             boot_id,
             seq: 0,
-            last_ns: (inputs.monotonic_ns)(),
+            last_ns: (system.monotonic_ns)(),
         })
     }
 
@@ -51,12 +51,12 @@ impl Sampler {
         for active in &mut self.collectors {
             active.collector.begin();
         }
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let mut sample = Sample {
             v: VERSION,
             node: self.node.clone(),
             pool: self.pool.clone(),
-            time_unix_s: (self.inputs.wall_ns)() as f64 / 1e9,
+            time_unix_s: (self.system.wall_ns)() as f64 / 1e9,
             boot_id: self.boot_id.clone(),
             seq: self.seq,
             period_s: seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns),
@@ -113,7 +113,7 @@ fn switched_off(collector: &str) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn settings() -> Settings {
         let mut settings = Settings { node: "n1".to_owned(), ..Settings::default() };
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn samples_count_up_and_carry_the_real_length_of_their_period() {
         let fixture = Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n")]);
-        let mut sampler = Sampler::open(&settings(), &fixture.inputs()).expect("open");
+        let mut sampler = Sampler::open(&settings(), &fixture.system()).expect("open");
         for (seq, length_s) in [(0, 0.2), (1, 0.75)] {
             fixture.advance_s(length_s);
             let sample = sampler.take();
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn on_a_machine_with_nothing_to_see_each_section_has_its_reason() {
         let fixture = Fixture::new(&[("proc/sys/kernel/random/boot_id", "b-1\n")]);
-        let mut sampler = Sampler::open(&settings(), &fixture.inputs()).expect("open");
+        let mut sampler = Sampler::open(&settings(), &fixture.system()).expect("open");
         let sample = sampler.take();
         let names: Vec<&str> = sample.absent.keys().map(String::as_str).collect();
         for section in COLLECTORS.iter().map(|kind| kind.name).chain(["counters"]) {
@@ -154,7 +154,7 @@ mod tests {
         fixture.write("proc/vmstat", "pgfault 1\npgmajfault 0\n");
         let mut settings = settings();
         settings.collectors.off = vec!["disk".to_owned(), "pmu".to_owned()];
-        let mut sampler = Sampler::open(&settings, &fixture.inputs()).expect("open");
+        let mut sampler = Sampler::open(&settings, &fixture.system()).expect("open");
         let sample = sampler.take();
         assert_eq!(sample.absent["disk"], "the collector `disk` is switched off in the configuration");
         for name in ["canary", "counters", "disk", "pmu"] {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn without_a_boot_id_there_is_no_sampler() {
-        let error = Sampler::open(&settings(), &Fixture::new(&[]).inputs()).err().expect("refused");
+        let error = Sampler::open(&settings(), &Fixture::new(&[]).system()).err().expect("refused");
         assert!(error.ends_with("proc/sys/kernel/random/boot_id: is not there"), "{error}");
     }
 }

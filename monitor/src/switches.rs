@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use crate::inputs::Reader;
+use crate::system::Reader;
 
 /// Threads whose kinds of switches are looked at in one period.
 pub const MOST_LOOKS: usize = 4;

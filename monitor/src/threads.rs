@@ -13,8 +13,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::inputs::{Inputs, Reader};
 use crate::switches::{self, Switches};
+use crate::system::{Reader, System};
 
 /// The files of this many threads stay open (the usual limit for a process is 1024); the rest are opened each time.
 const KEPT_FILES: usize = 512;
@@ -65,7 +65,7 @@ pub struct Had {
 /// All known threads.
 pub struct Threads {
     proc: PathBuf,
-    inputs: Inputs,
+    system: System,
     reader: Reader,
     processes: HashMap<u32, Process>,
     had: Had,
@@ -146,10 +146,10 @@ fn schedstat(proc: &Path, (pid, tid): Id) -> PathBuf {
 
 impl Threads {
     /// None is known yet.
-    pub fn new(inputs: &Inputs) -> Threads {
+    pub fn new(system: &System) -> Threads {
         Threads {
-            proc: inputs.proc.clone(),
-            inputs: inputs.clone(),
+            proc: system.proc.clone(),
+            system: system.clone(),
             reader: Reader::default(),
             processes: HashMap::new(),
             had: Had::default(),
@@ -216,7 +216,7 @@ impl Threads {
         for (pid, process) in &mut self.processes {
             let rests = is_quiet && process.rests(now_ns);
             // Asked for before the files: what happens in between is found the next time.
-            if rests || !process.moved((self.inputs.cpu_ns_of)(*pid), now_ns) {
+            if rests || !process.moved((self.system.cpu_ns_of)(*pid), now_ns) {
                 had.measured += process.threads.len();
                 had.is_kept |= process.is_kept;
                 continue;
@@ -258,7 +258,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
     use std::cell::Cell;
     use std::rc::Rc;
 
@@ -283,8 +283,8 @@ mod tests {
         write(&fixture, 11, "1 1 1\n");
         let clock = Rc::new(Cell::new(2));
         let shown = Rc::clone(&clock);
-        let inputs = Inputs { cpu_ns_of: Rc::new(move |_| Some(shown.get())), ..fixture.inputs() };
-        let mut threads = Threads::new(&inputs);
+        let system = System { cpu_ns_of: Rc::new(move |_| Some(shown.get())), ..fixture.system() };
+        let mut threads = Threads::new(&system);
         assert_eq!(threads.scan(&[10, 20], 1), 1);
         assert_eq!(threads.read(1, LONGEST_NS, false), &Had { is_kept: true, ..Had::default() });
 
@@ -315,7 +315,7 @@ mod tests {
             count.set(count.get() + 1);
             Some(shown.get())
         };
-        let mut threads = Threads::new(&Inputs { cpu_ns_of: Rc::new(cpu_ns_of), ..fixture.inputs() });
+        let mut threads = Threads::new(&System { cpu_ns_of: Rc::new(cpu_ns_of), ..fixture.system() });
         threads.scan(&[10], 1);
         let mut read = |tenths: u64, is_quiet| {
             let had = threads.read(tenths * 100_000_000, LONGEST_NS, is_quiet);
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_a_real_thread_had_is_told_whole_however_seldom_its_file_is_read() {
-        let inputs = Inputs::machine();
+        let system = System::machine();
         let pid = std::process::id();
         let (wake, woken) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel::<(u32, u64)>();
@@ -354,7 +354,7 @@ mod tests {
             told.recv().expect("told")
         };
         let (tid, first_ns) = turn();
-        let mut threads = Threads::new(&inputs);
+        let mut threads = Threads::new(&system);
         assert_eq!(threads.scan(&[pid], 1), 1);
         threads.read(1, u64::MAX / 4, false);
         let of_worker = |threads: &Threads| threads.processes[&pid].threads[&tid].last.expect("read").cpu_ns;

@@ -183,7 +183,7 @@ fn names_of_all_cpu_models_in_the_table_are_libpfms() {
         return;
     }
     for (model, event, name) in MODELS {
-        let key = slackwater_monitor::pmu::events::EVENTS.iter().find(|(of, ..)| of == event).expect("an event").1;
+        let key = event.key();
         let rows = rows(folder.path(), &format!("[pmu]\nevents = {{ {key} = \"{model}::{name}\" }}"));
         let row = rows.iter().find(|row| row["event"] == key).expect("a row");
         assert_eq!(row["encodable"], true, "{row}");

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use serde_json::Value;
 use slackwater_messages::Sample;
 use slackwater_monitor::config::Settings;
-use slackwater_monitor::inputs::Inputs;
 use slackwater_monitor::sampler::Sampler;
+use slackwater_monitor::system::System;
 
 /// The sections that come from files of the kernel.
 const SECTIONS: [&str; 7] = ["cpu", "sched", "pressure", "memory", "disk", "network", "frequency"];
@@ -35,7 +35,7 @@ impl Machine {
         write(root.path(), text, "");
         let now_ns = Rc::new(Cell::new(1_000_000_000));
         let clock = now_ns.clone();
-        let inputs = Inputs {
+        let system = System {
             proc: root.path().join("proc"),
             sys: root.path().join("sys"),
             cgroup: root.path().join("cgroup"),
@@ -48,7 +48,7 @@ impl Machine {
         settings.cpu.cgroup = cgroup.to_owned();
         // The collector of the network looks at the fixture; a capture would look at this machine.
         settings.sniffer.ports.clear();
-        let sampler = Sampler::open(&settings, &inputs).expect("open");
+        let sampler = Sampler::open(&settings, &system).expect("open");
         Machine { text, root, now_ns, sampler, first_step_ns: Some(first_step_ms(text) * 1_000_000) }
     }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use slackwater_messages::Sample;
 use slackwater_monitor::collectors::{Active, sched};
 use slackwater_monitor::config::Settings;
-use slackwater_monitor::inputs::Inputs;
+use slackwater_monitor::system::System;
 
 /// A tree in memory, if there is such a file system, and a clock.
 struct Tree {
@@ -41,7 +41,7 @@ impl Tree {
 
     fn open(&self) -> Active {
         let (clock, root) = (self.now_ns.clone(), self.root.path());
-        let inputs = Inputs {
+        let system = System {
             proc: root.join("proc"),
             sys: root.join("sys"),
             cgroup: root.join("cgroup"),
@@ -49,7 +49,7 @@ impl Tree {
             wall_ns: Rc::new(|| 0),
             cpu_ns_of: Rc::new(|_| None),
         };
-        sched::COLLECTOR.open(&Settings::default(), &inputs)
+        sched::COLLECTOR.open(&Settings::default(), &system)
     }
 
     /// The section after so many milliseconds, and the files that this thread read meanwhile.

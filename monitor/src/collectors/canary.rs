@@ -15,9 +15,9 @@ use super::metric::metrics;
 use super::{Collector, Kind, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
-use crate::inputs::Inputs;
-use crate::probe::{Length, Moments, Probe, Run, Spent, Stopwatch, When, Wish};
+use crate::probe::{Length, Moments, NextRun, Probe, Run, Spent, Stopwatch, When};
 use crate::reason::Reason;
+use crate::system::System;
 
 /// Working sets that are chosen by the L2 cache stay within this, in KiB.
 const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
@@ -47,10 +47,10 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Calibrates the probe.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let budget_ns = (settings.canary.max_cpu_share * settings.period_s * 1e9) as u64;
     let probe = Probe::new(match settings.canary.working_set_kib {
-        0 => working_set_kib(l2_kib(&inputs.sys)),
+        0 => working_set_kib(l2_kib(&system.sys)),
         kib => kib,
     });
     let moments = Moments::new(probe, budget_ns);
@@ -114,7 +114,7 @@ impl Collector for Canary {
         let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
         // Of this period: a run of the one before has said its part.
         let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
-        let (run, when) = self.moments.take(|run, when| Wish {
+        let (run, when) = self.moments.take(|run, when| NextRun {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
             left_out,
         });
@@ -170,7 +170,7 @@ fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
     use slackwater_messages::{Cpu, Traffic};
 
     fn sample() -> Sample {
@@ -255,7 +255,7 @@ mod tests {
     fn hardware_counters_stay_and_the_ratio_is_told_beside_them() {
         let counters = Counters { source: "pmu".to_owned(), cpi: Some(1.5), ..Counters::default() };
         let mut sample = Sample { counters: Some(counters.clone()), ..sample() };
-        COLLECTOR.open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
+        COLLECTOR.open(&Settings::default(), &System::machine()).collect(&mut sample);
         assert_eq!(sample.counters, Some(counters));
         assert!(sample.canary.is_some_and(|canary| canary.wall_cpu_ratio.is_some()));
     }
@@ -269,7 +269,7 @@ mod tests {
         let mut canary = canary();
         let full = Cpu { utilisation: Some(1.0), ..Cpu::default() };
         canary.collect(&mut Sample { cpu: Some(full), ..sample() }).expect("a section");
-        let whole = |_: &Run, _| Wish { length: Length::Whole, left_out: 0 };
+        let whole = |_: &Run, _| NextRun { length: Length::Whole, left_out: 0 };
         let (run, _) = canary.moments.take(whole);
         assert_eq!(run.loads, 256, "it ran all the same");
     }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn by_default_the_probe_stays_within_its_share_of_a_core() {
         let settings = Settings::default();
-        let mut canary = COLLECTOR.open(&settings, &Inputs::machine());
+        let mut canary = COLLECTOR.open(&settings, &System::machine());
         let mut shares: Vec<f64> = (0..21)
             .map(|_| {
                 let mut sample = sample();

@@ -12,8 +12,8 @@ use super::metric::metrics;
 use super::{Collector, Kind, absent, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 use crate::ticks::{self, Kinds, Ticks};
 
 /// Quotas change seldom: they are read again after this time.
@@ -39,10 +39,10 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the collector for the scope of the settings.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     first_read(Use {
-        stat: KeptFile::new(inputs.proc.join("stat")),
-        inputs: inputs.clone(),
+        stat: KeptFile::new(system.proc.join("stat")),
+        system: system.clone(),
         reader: Reader::default(),
         last: None,
         group: (!settings.cpu.cgroup.is_empty()).then(|| Group::new(&settings.cpu.cgroup)),
@@ -50,7 +50,7 @@ fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
 }
 
 struct Use {
-    inputs: Inputs,
+    system: System,
     stat: KeptFile,
     reader: Reader,
     last: Option<Ticks>,
@@ -80,10 +80,10 @@ impl Use {
 
 impl Collector for Use {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let vm = self.vm();
         let mut cpu = match &mut self.group {
-            Some(group) => group.section(sample, &self.inputs, &mut self.reader, now_ns, &vm)?,
+            Some(group) => group.section(sample, &self.system, &mut self.reader, now_ns, &vm)?,
             None => whole(sample, vm.as_ref().map_err(Reason::clone)?),
         };
         let kinds = vm.and_then(|vm| vm.kinds.map_err(Reason::from));
@@ -140,12 +140,12 @@ impl Group {
     fn section(
         &mut self,
         sample: &mut Sample,
-        inputs: &Inputs,
+        system: &System,
         reader: &mut Reader,
         now_ns: u64,
         vm: &Result<Vm, Reason>,
     ) -> Result<Cpu, Reason> {
-        let usage_ns = match self.usage_ns(inputs, reader) {
+        let usage_ns = match self.usage_ns(system, reader) {
             Ok(usage_ns) => usage_ns,
             Err(reason) => {
                 // It may come back somewhere else.
@@ -171,11 +171,11 @@ impl Group {
         Ok(cpu)
     }
 
-    fn usage_ns(&mut self, inputs: &Inputs, reader: &mut Reader) -> Result<u64, Reason> {
+    fn usage_ns(&mut self, system: &System, reader: &mut Reader) -> Result<u64, Reason> {
         let (files, usage) = match &mut self.files {
             Some(found) => found,
             empty => {
-                let files = cgroup::find_cpu(&inputs.cgroup, &self.cgroup)?;
+                let files = cgroup::find_cpu(&system.cgroup, &self.cgroup)?;
                 let usage = KeptFile::new(&files.usage);
                 empty.insert((files, usage))
             }
@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
     use crate::collectors::Active;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     const STAT: &str =
         "cpu  100 5 50 1000 20 3 2 10 7 0\ncpu0 50 0 0 0 0 0 0 0 0 0\ncpu1 1 0 0 0 0 0 0 0 0 0\nintr 5\n";
@@ -256,13 +256,13 @@ mod tests {
     fn group(fixture: &Fixture) -> Active {
         let mut settings = Settings::default();
         settings.cpu.cgroup = "web/h1".to_owned();
-        COLLECTOR.open(&settings, &fixture.inputs())
+        COLLECTOR.open(&settings, &fixture.system())
     }
 
     #[test]
     fn the_vm_is_full_when_nothing_is_idle_also_beside_a_thief() {
         let fixture = Fixture::new(&[("proc/stat", STAT)]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.write("proc/stat", &STAT.replace("cpu  100 5 50 1000 20 3 2 10", "cpu  120 5 60 1000 20 3 2 20"));
         let cpu = collector.sample().cpu.expect("there");
         assert_eq!((cpu.utilisation, cpu.steal, cpu.cores), (Some(1.0), Some(0.25), Some(2.0)));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn ticks_that_stand_still_or_go_back_are_no_zero() {
         let fixture = Fixture::new(&[("proc/stat", STAT)]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         for text in [STAT.to_owned(), STAT.replace("cpu  100", "cpu  50")] {
             fixture.write("proc/stat", &text);
             let sample = collector.sample();
@@ -281,7 +281,7 @@ mod tests {
         }
         fixture.remove("proc/stat");
         fixture.write("proc/stat", "");
-        let mut fresh = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut fresh = COLLECTOR.open(&Settings::default(), &fixture.system());
         let sample = fresh.sample();
         assert!(sample.cpu.is_none() && sample.absent["cpu"].ends_with("stat: not in the expected form"));
     }

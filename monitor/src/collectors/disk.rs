@@ -15,8 +15,8 @@ use super::slow::Slow;
 use super::{Collector, Kind, put};
 use crate::config::Settings;
 use crate::counter_delta::{CounterDelta, Delta};
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 const SECTOR_BYTES: u64 = 512;
 
@@ -32,14 +32,14 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the collector.
-fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
     let collector = Disks {
-        stats: KeptFile::list(inputs.proc.join("diskstats")),
-        inputs: inputs.clone(),
+        stats: KeptFile::list(system.proc.join("diskstats")),
+        system: system.clone(),
         reader: Reader::default(),
         known: HashMap::new(),
     };
-    Slow::open(collector, inputs, |from, to, _| to.disk.clone_from(&from.disk))
+    Slow::open(collector, system, |from, to, _| to.disk.clone_from(&from.disk))
 }
 
 /// Since boot: requests ended, milliseconds that they took, bytes read, bytes written, milliseconds with a request,
@@ -80,7 +80,7 @@ struct Known {
 }
 
 struct Disks {
-    inputs: Inputs,
+    system: System,
     stats: KeptFile,
     reader: Reader,
     known: HashMap<String, Known>,
@@ -89,8 +89,8 @@ struct Disks {
 impl Disks {
     /// The disk that had requests for the longest time; of equals the one that moved most bytes, then the first.
     fn busiest(&mut self) -> Result<(String, Delta<6>), Reason> {
-        let now_ns = (self.inputs.monotonic_ns)();
-        let (known, sys) = (&mut self.known, &self.inputs.sys);
+        let now_ns = (self.system.monotonic_ns)();
+        let (known, sys) = (&mut self.known, &self.system.sys);
         let busiest = self.stats.parse(&mut self.reader, |text| {
             let mut busiest: Option<((u64, u64), &str, Delta<6>)> = None;
             for line in text.lines() {
@@ -142,7 +142,7 @@ impl Collector for Disks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn stats(vda: [u64; 6], sdb: [u64; 6]) -> String {
         let line = |name: &str, [requests, ms, read, written, busy_ms, queue_ms]: [u64; 6], rest: &str| {
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_busiest_disk_is_named_and_partitions_and_loops_are_none() {
         let fixture = fixture(&stats([100, 1000, 0, 8, 500, 600], [10, 10, 10, 10, 10, 10]));
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.5);
         fixture.write("proc/diskstats", &stats([110, 1020, 0, 1032, 600, 800], [11, 10, 10, 10, 40, 40]));
         let sample = collector.sample();
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_disk_at_rest_waits_for_nothing() {
         let fixture = fixture(&stats([1; 6], [1; 6]));
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         let sample = collector.sample();
         let disk = sample.disk.expect("there");
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn times_that_wrap_and_a_disk_that_is_plugged_in_again_give_reasons() {
         let fixture = fixture(&stats([1, 1, 1, 1, 4_294_967_290, 4_294_967_290], [1; 6]));
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         fixture.write("proc/diskstats", &stats([2, 2, 2, 2, 4, 4], [1; 6]));
         let sample = collector.sample();
@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn without_a_disk_there_is_a_reason() {
         let bare = Fixture::new(&[("proc/diskstats", " 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n")]);
-        let sample = COLLECTOR.open(&Settings::default(), &bare.inputs()).sample();
+        let sample = COLLECTOR.open(&Settings::default(), &bare.system()).sample();
         assert!(sample.absent["disk"].ends_with("diskstats: no disk with a device behind it"), "{:?}", sample.absent);
         let odd = fixture(" 8 0 vda 1 2 3\n");
-        let sample = COLLECTOR.open(&Settings::default(), &odd.inputs()).sample();
+        let sample = COLLECTOR.open(&Settings::default(), &odd.system()).sample();
         assert!(sample.absent["disk"].ends_with("diskstats: not in the expected form"));
     }
 }

@@ -13,8 +13,8 @@ use super::metric::metrics;
 use super::{Collector, Kind, absent, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 /// On bigger machines so many cores are looked at, evenly spread: each costs a file kept open and some microseconds.
 const MOST_CORES: usize = 16;
@@ -30,14 +30,14 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Looks which cores show what.
-fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let cpus = inputs.sys.join("devices/system/cpu");
+fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
+    let cpus = system.sys.join("devices/system/cpu");
     let found = |inside: &str| spread(files(&cpus, inside)).into_iter().map(KeptFile::new).collect();
     first_read(Clock {
         clocks: found("cpufreq/scaling_cur_freq"),
         throttles: found("thermal_throttle/core_throttle_count"),
         cpus: cpus.display().to_string(),
-        inputs: inputs.clone(),
+        system: system.clone(),
         reader: Reader::default(),
         deltas: CounterDelta::default(),
     })
@@ -68,7 +68,7 @@ struct Clock {
     clocks: Vec<KeptFile>,
     throttles: Vec<KeptFile>,
     cpus: String,
-    inputs: Inputs,
+    system: System,
     reader: Reader,
     deltas: CounterDelta<1>,
 }
@@ -126,7 +126,7 @@ impl Collector for Clock {
                 absent(sample, "frequency.lowest_mhz", reason);
             }
         }
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let per_s = throttles.and_then(|sum| Ok(self.deltas.advance(now_ns, [sum]).per_s(0)?));
         put(sample, "frequency.throttles_per_s", &mut frequency.throttles_per_s, per_s);
         sample.frequency = Some(frequency);
@@ -137,7 +137,7 @@ impl Collector for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     #[test]
     fn mean_lowest_and_throttling_are_of_all_cores() {
@@ -150,7 +150,7 @@ mod tests {
         core(0, 3_000_000, 5);
         core(1, 1_000_000, 0);
         fixture.write("sys/devices/system/cpu/cpufreq/policy0/scaling_cur_freq", "9\n");
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.5);
         core(1, 1_500_000, 4);
         let sample = collector.sample();
@@ -164,14 +164,14 @@ mod tests {
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "2000000\n"),
             ("sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "<unknown>\n"),
         ]);
-        let sample = COLLECTOR.open(&Settings::default(), &fixture.inputs()).sample();
+        let sample = COLLECTOR.open(&Settings::default(), &fixture.system()).sample();
         assert_eq!(sample.frequency.expect("there").mean_mhz, Some(2000.0));
         assert!(sample.absent["frequency.throttles_per_s"].contains("no thermal_throttle"));
     }
 
     #[test]
     fn a_vm_without_either_says_so() {
-        let sample = COLLECTOR.open(&Settings::default(), &Fixture::new(&[]).inputs()).sample();
+        let sample = COLLECTOR.open(&Settings::default(), &Fixture::new(&[]).system()).sample();
         assert!(sample.frequency.is_none());
         assert!(sample.absent["frequency"].contains("no cpufreq; the kernel or the hypervisor shows no clock"));
     }

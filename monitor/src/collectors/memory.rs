@@ -10,8 +10,8 @@ use super::slow::{Reading, Slow};
 use super::{Collector, Kind, absent, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 /// The collector and its metrics.
 #[rustfmt::skip]
@@ -29,15 +29,15 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the collector.
-fn open(_settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(_settings: &Settings, system: &System) -> Box<dyn Collector> {
     let collector = Pages {
-        meminfo: KeptFile::new(inputs.proc.join("meminfo")),
-        vmstat: KeptFile::list(inputs.proc.join("vmstat")),
-        inputs: inputs.clone(),
+        meminfo: KeptFile::new(system.proc.join("meminfo")),
+        vmstat: KeptFile::list(system.proc.join("vmstat")),
+        system: system.clone(),
         reader: Reader::default(),
         deltas: CounterDelta::default(),
     };
-    Slow::open(collector, inputs, |from, to, reading| {
+    Slow::open(collector, system, |from, to, reading| {
         to.memory.clone_from(&from.memory);
         // A count must not be given twice.
         if let (Some(memory), Reading::Repeated) = (&mut to.memory, reading)
@@ -78,7 +78,7 @@ pub fn parse_vmstat(text: &str) -> Option<[Option<u64>; 5]> {
 }
 
 struct Pages {
-    inputs: Inputs,
+    system: System,
     meminfo: KeptFile,
     vmstat: KeptFile,
     reader: Reader,
@@ -103,7 +103,7 @@ impl Collector for Pages {
         ];
         match counters {
             Ok(counters) => {
-                let delta = self.deltas.advance((self.inputs.monotonic_ns)(), counters);
+                let delta = self.deltas.advance((self.system.monotonic_ns)(), counters);
                 for (place, (name, value)) in rates.into_iter().enumerate() {
                     put(sample, name, value, delta.per_s(place));
                 }
@@ -124,7 +124,7 @@ impl Collector for Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     const MEMINFO: &str = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    250 kB\n";
     const VMSTAT: &str = "nr_free_pages 992567\npswpin 10\npswpout 20\nallocstall_dma 0\nallocstall_normal 7\n\
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn faults_swapping_and_reclaims_are_counted_over_the_period() {
         let fixture = Fixture::new(&[("proc/meminfo", MEMINFO), ("proc/vmstat", VMSTAT)]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.5);
         let later = VMSTAT
             .replace("pgfault 5000", "pgfault 5105")
@@ -163,7 +163,7 @@ mod tests {
     fn what_an_old_kernel_does_not_count_and_what_went_back_has_a_reason() {
         let old = "pgfault 5000\npgmajfault 40\nallocstall 9\n";
         let fixture = Fixture::new(&[("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\n"), ("proc/vmstat", old)]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         fixture.write("proc/vmstat", "pgfault 4000\npgmajfault 3\nallocstall 9\n");
         let sample = collector.sample();

@@ -8,8 +8,8 @@ use slackwater_messages::{Sample, Traffic};
 use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 use metric::Metric;
 
 pub mod canary;
@@ -47,7 +47,7 @@ pub struct Kind {
     /// Its section of the Sample; settings and metrics call it so too.
     pub name: &'static str,
     /// Opens it and takes its first reading. Opening never fails: what is missing becomes a reason.
-    pub open: fn(&Settings, &Inputs) -> Box<dyn Collector>,
+    pub open: fn(&Settings, &System) -> Box<dyn Collector>,
     /// What the page for Prometheus shows of it.
     pub metrics: &'static [Metric],
 }
@@ -102,8 +102,8 @@ pub struct Outcome {
 
 impl Kind {
     /// Switches it on.
-    pub fn open(&self, settings: &Settings, inputs: &Inputs) -> Active {
-        Active { name: self.name, collector: (self.open)(settings, inputs), last: Outcome::default() }
+    pub fn open(&self, settings: &Settings, system: &System) -> Active {
+        Active { name: self.name, collector: (self.open)(settings, system), last: Outcome::default() }
     }
 }
 

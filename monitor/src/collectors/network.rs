@@ -11,8 +11,8 @@ use super::slow::Slow;
 use super::{Collector, Kind, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 /// The link's speed changes seldom, and asking a driver may take a while.
 const SPEED_FRESH_NS: u64 = 10_000_000_000;
@@ -33,22 +33,22 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the collector for the sniffer's interface.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let net = inputs.proc.join("net");
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
+    let net = system.proc.join("net");
     let interface = settings.sniffer.interface.clone();
     let collector = Link {
         dev: KeptFile::list(net.join("dev")),
         softnet: KeptFile::list(net.join("softnet_stat")),
         snmp: KeptFile::new(net.join("snmp")),
         netstat: KeptFile::new(net.join("netstat")),
-        speed: KeptFile::new(inputs.sys.join("class/net").join(&interface).join("speed")),
+        speed: KeptFile::new(system.sys.join("class/net").join(&interface).join("speed")),
         speed_read: None,
         interface,
-        inputs: inputs.clone(),
+        system: system.clone(),
         reader: Reader::default(),
         deltas: CounterDelta::default(),
     };
-    Slow::open(collector, inputs, |from, to, _| to.network.clone_from(&from.network))
+    Slow::open(collector, system, |from, to, _| to.network.clone_from(&from.network))
 }
 
 /// Bytes in, bytes out, packets in and out, drops and errors of an interface, from /proc/net/dev; the outer `None` is a
@@ -84,7 +84,7 @@ pub fn parse_table(text: &str, word: &str, name: &str) -> Option<u64> {
 
 struct Link {
     interface: String,
-    inputs: Inputs,
+    system: System,
     reader: Reader,
     dev: KeptFile,
     softnet: KeptFile,
@@ -119,7 +119,7 @@ impl Collector for Link {
         if matches!(self.interface.as_str(), "" | "any") {
             return Err("`sniffer.interface` names no single interface".into());
         }
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let (reader, interface) = (&mut self.reader, &self.interface);
         let dev = self
             .dev
@@ -157,7 +157,7 @@ impl Collector for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn dev(received: u64, sent: u64, drops: u64) -> String {
         format!(
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn rates_and_saturation_are_of_the_configured_interface() {
         let fixture = fixture();
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.5);
         fixture.write("proc/net/dev", &dev(1000 + 2_500_000, 2000, 2));
         fixture.write("proc/net/softnet_stat", "00000db3 00000001 00000000\n00005e93 0000000a 00000000\n");
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn what_is_not_there_or_went_back_has_a_reason() {
         let fixture = fixture();
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(11.0);
         fixture.write("proc/net/dev", &dev(10, 3000, 0));
         fixture.write("sys/class/net/eth0/speed", "-1\n");
@@ -227,11 +227,11 @@ mod tests {
             ("", "`sniffer.interface` names no single interface"),
         ] {
             settings.sniffer.interface = interface.to_owned();
-            let sample = COLLECTOR.open(&settings, &fixture.inputs()).sample();
+            let sample = COLLECTOR.open(&settings, &fixture.system()).sample();
             assert_eq!((sample.network, sample.absent["network"].as_str()), (None, reason));
         }
         fixture.write("proc/net/dev", "nonsense\n");
-        let sample = COLLECTOR.open(&Settings::default(), &fixture.inputs()).sample();
+        let sample = COLLECTOR.open(&Settings::default(), &fixture.system()).sample();
         assert!(sample.absent["network"].ends_with("dev: not in the expected form"));
     }
 }

@@ -7,11 +7,11 @@ use super::metric::metrics;
 use super::{Collector, Kind, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::pmu::figures::{Context, Tally, figures};
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Event};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 /// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is told in clock ticks.
 const LEAST_BUSY_S: f64 = 0.5;
@@ -30,8 +30,8 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the events; what fails is tried again later.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let mut scopes = pmu::scopes(settings, inputs);
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
+    let mut scopes = pmu::scopes(settings, system);
     for scope in scopes.iter_mut().flatten() {
         match scope.advance() {
             Err(reason) if matches!(reason.cause, Some(MayNotCount | ContainerForbids)) => {
@@ -40,14 +40,14 @@ fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
             _ => {}
         }
     }
-    let clock = Clock::new(KeptFile::new(inputs.proc.join("stat")));
-    let last_ns = (inputs.monotonic_ns)();
-    Box::new(Pmu { scopes, inputs: inputs.clone(), clock, last_ns })
+    let clock = Clock::new(KeptFile::new(system.proc.join("stat")));
+    let last_ns = (system.monotonic_ns)();
+    Box::new(Pmu { scopes, system: system.clone(), clock, last_ns })
 }
 
 struct Pmu {
     scopes: Result<Vec<Scope>, Reason>,
-    inputs: Inputs,
+    system: System,
     clock: Clock,
     last_ns: u64,
 }
@@ -55,7 +55,7 @@ struct Pmu {
 impl Collector for Pmu {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         let scopes = self.scopes.as_mut().map_err(|reason| reason.clone())?;
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
         let mut reasons: Vec<(String, Reason)> = Vec::new();
         for scope in scopes {
@@ -170,15 +170,15 @@ fn cpi_of(sample: &Sample, source: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
     use crate::pmu::figures::Sum;
+    use crate::system::fixture::Fixture;
 
     #[test]
     fn counters_without_a_scope_say_so() {
         let mut settings = Settings::default();
         let said = |settings: &Settings| {
             let mut sample = Sample::default();
-            COLLECTOR.open(settings, &Inputs::machine()).collect(&mut sample);
+            COLLECTOR.open(settings, &System::machine()).collect(&mut sample);
             assert!(sample.pmu.is_empty() && sample.counters.is_none());
             sample.absent["pmu"].clone()
         };
@@ -192,7 +192,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.pmu.scopes = ["pid", "system"].map(str::to_owned).to_vec();
         settings.processes.names = vec!["no-such-name".to_owned()];
-        let mut collector = COLLECTOR.open(&settings, &Inputs::machine());
+        let mut collector = COLLECTOR.open(&settings, &System::machine());
         let mut sample = Sample::default();
         collector.collect(&mut sample);
         if let Some(reason) = sample.absent.get("pmu") {

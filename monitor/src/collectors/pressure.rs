@@ -12,8 +12,8 @@ use super::metric::metrics;
 use super::{Collector, Kind, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::{CounterDelta, Delta};
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
@@ -32,10 +32,10 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the VM's pressure files; a cgroup's are looked for while there are none.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
-    let vm = RESOURCES.map(|resource| Stall::new(KeptFile::new(inputs.proc.join("pressure").join(resource))));
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
+    let vm = RESOURCES.map(|resource| Stall::new(KeptFile::new(system.proc.join("pressure").join(resource))));
     first_read(Stalls {
-        inputs: inputs.clone(),
+        system: system.clone(),
         cgroup: settings.cpu.cgroup.clone(),
         vm,
         of_cgroup: None,
@@ -81,7 +81,7 @@ impl Stall {
 }
 
 struct Stalls {
-    inputs: Inputs,
+    system: System,
     cgroup: String,
     vm: [Stall; 3],
     of_cgroup: Option<[Stall; 3]>,
@@ -98,7 +98,7 @@ impl Stalls {
             Some(stalls) => stalls,
             None => {
                 let none = || format!("cgroup {} has no pressure files (version 2 with PSI has)", self.cgroup);
-                let directory = cgroup::find_pressure(&self.inputs.cgroup, &self.cgroup)
+                let directory = cgroup::find_pressure(&self.system.cgroup, &self.cgroup)
                     .ok_or_else(|| Reason::new(AbsenceCause::NoPsi, none()))?;
                 RESOURCES.map(|name| Stall::new(KeptFile::new(directory.join(format!("{name}.pressure")))))
             }
@@ -114,7 +114,7 @@ impl Stalls {
 
 impl Collector for Stalls {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let vm = self.vm.each_mut().map(|stall| stall.shares(&mut self.reader, now_ns));
         let group = self.of_cgroup(now_ns);
         let is_there = |shares: &[Shares; 3]| shares.iter().any(|[some, _]| some.is_ok());
@@ -145,7 +145,7 @@ impl Collector for Stalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn psi(some_us: u64, full_us: u64) -> String {
         format!(
@@ -169,7 +169,7 @@ mod tests {
             ("proc/pressure/memory", &psi(0, 0)),
             ("proc/pressure/io", &psi(500, 100)),
         ]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         fixture.write("proc/pressure/cpu", &psi(51_000, 0));
         fixture.write("proc/pressure/io", &psi(200_600, 20_100));
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_is_not_there_or_went_back_has_a_reason() {
         let fixture = Fixture::new(&[("proc/pressure/cpu", &psi(1000, 0)), ("proc/pressure/memory", &psi(1000, 0))]);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         fixture.write("proc/pressure/memory", &psi(10, 0));
         let sample = collector.sample();
@@ -193,7 +193,7 @@ mod tests {
         assert!(sample.absent["pressure.memory_some"].starts_with("the counter went back"));
         assert!(sample.absent["pressure.io_some"].ends_with("pressure/io: is not there: no PSI here"));
 
-        let mut bare = COLLECTOR.open(&Settings::default(), &Fixture::new(&[]).inputs());
+        let mut bare = COLLECTOR.open(&Settings::default(), &Fixture::new(&[]).system());
         let sample = bare.sample();
         assert!(sample.pressure.is_none() && sample.absent["pressure"].ends_with("cpu: is not there: no PSI here"));
         assert_eq!(sample.absence_causes["pressure"], AbsenceCause::NoPsi);
@@ -209,7 +209,7 @@ mod tests {
         ]);
         let mut settings = Settings::default();
         settings.cpu.cgroup = "/web".to_owned();
-        let mut collector = COLLECTOR.open(&settings, &fixture.inputs());
+        let mut collector = COLLECTOR.open(&settings, &fixture.system());
         fixture.advance_s(1.0);
         fixture.write("cgroup/unified/web/cpu.pressure", &psi(300_000, 100_000));
         let pressure = collector.sample().pressure.expect("there");
@@ -221,7 +221,7 @@ mod tests {
 
         fixture.remove("cgroup/unified/web");
         // An open file of a fixture lives on, unlike one of a removed cgroup.
-        let mut collector = COLLECTOR.open(&settings, &fixture.inputs());
+        let mut collector = COLLECTOR.open(&settings, &fixture.system());
         fixture.advance_s(1.0);
         let sample = collector.sample();
         assert_eq!(sample.pressure.expect("there").cgroup_cpu_some, None);

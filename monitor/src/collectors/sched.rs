@@ -7,11 +7,11 @@ use super::metric::{count, metrics};
 use super::{Collector, Kind, absent, first_read, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::{NO_TIME, seconds_between};
-use crate::forks::Forks;
-use crate::inputs::{Inputs, Reader};
+use crate::process_watch::ProcessWatch;
 use crate::processes::Finder;
 use crate::reason::Reason;
 use crate::switches::Split;
+use crate::system::{Reader, System};
 use crate::threads::Threads;
 
 /// After this time, or `SCAN_SHARE` times what looking took, processes and threads are looked for again if there may be
@@ -39,13 +39,13 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the collector.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     first_read(RunDelay {
-        inputs: inputs.clone(),
-        finder: Finder::new(&settings.processes, inputs),
-        forks: Forks::new(inputs),
+        system: system.clone(),
+        finder: Finder::new(&settings.processes, system),
+        process_watch: ProcessWatch::new(system),
         reader: Reader::default(),
-        threads: Threads::new(inputs),
+        threads: Threads::new(system),
         split: Split::default(),
         processes: Ok(0),
         scan_at_ns: 0,
@@ -54,9 +54,9 @@ fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
 }
 
 struct RunDelay {
-    inputs: Inputs,
+    system: System,
     finder: Finder,
-    forks: Forks,
+    process_watch: ProcessWatch,
     reader: Reader,
     threads: Threads,
     split: Split,
@@ -72,21 +72,21 @@ impl RunDelay {
             return;
         }
         self.scan_at_ns = now_ns + SCAN_EVERY_NS;
-        if !self.forks.is_look_due(&mut self.reader, now_ns) {
+        if !self.process_watch.is_look_due(&mut self.reader, now_ns) {
             return;
         }
         let found = self.finder.find();
         let alive = self.threads.scan(found.as_deref().unwrap_or_default(), now_ns);
         self.processes = found.map(|_| alive);
-        let took_ns = (self.inputs.monotonic_ns)().saturating_sub(now_ns);
+        let took_ns = (self.system.monotonic_ns)().saturating_sub(now_ns);
         self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, SCAN_LATEST_NS);
     }
 }
 
 impl Collector for RunDelay {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
-        self.scan((self.inputs.monotonic_ns)());
-        let read_ns = (self.inputs.monotonic_ns)();
+        self.scan((self.system.monotonic_ns)());
+        let read_ns = (self.system.monotonic_ns)();
         let last_ns = std::mem::replace(&mut self.last_ns, read_ns);
         // A thread has one core at most. Much more means that its number went to another thread.
         let longest_ns = 2 * read_ns.saturating_sub(last_ns) + 1_000_000_000;
@@ -94,7 +94,7 @@ impl Collector for RunDelay {
         let (sum, measured, is_kept) = (had.sum, had.measured, had.is_kept);
         let looks = self.split.choose(&had.turns, &had.turns_new);
         if had.one_ended {
-            self.forks.one_ended();
+            self.process_watch.one_ended();
         }
         let processes = self.processes.clone()?;
         let threads = self.threads.len();
@@ -102,7 +102,7 @@ impl Collector for RunDelay {
         let reason = if threads == 0 {
             // Look again at once: the web server may have been restarted.
             self.scan_at_ns = 0;
-            self.forks.one_ended();
+            self.process_watch.one_ended();
             Some("no thread of the processes has a readable schedstat")
         } else if !is_kept {
             Some("the kernel keeps no schedstat (CONFIG_SCHED_INFO)")
@@ -153,7 +153,7 @@ mod tests {
     use slackwater_messages::AbsenceCause;
 
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     const MS: u64 = 1_000_000;
 
@@ -173,7 +173,7 @@ mod tests {
         thread(&fixture, 10, 10, 100, 1000);
         thread(&fixture, 10, 11, 200, 2000);
         thread(&fixture, 20, 20, 300, 3000);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         thread(&fixture, 10, 11, 220, 2030);
         thread(&fixture, 20, 20, 320, 3090);
@@ -193,7 +193,7 @@ mod tests {
             fixture.write("proc/10/task/10/status", &status);
         };
         turns(100, 60, 40);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.5);
         turns(110, 68, 42);
         let sched = collector.sample().sched.expect("there");
@@ -219,7 +219,7 @@ mod tests {
     fn an_idle_web_server_has_no_run_delay_per_cpu_second() {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 100, 1000);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         let sample = collector.sample();
         assert_eq!(sample.sched.as_ref().expect("there").cpu_s_per_s, Some(0.0));
@@ -230,7 +230,7 @@ mod tests {
     fn a_thread_that_comes_counts_from_its_second_reading_on() {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 100, 1000);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(1.5);
         thread(&fixture, 30, 30, 9_000_000, 9_000_000);
         let sched = collector.sample().sched.expect("there");
@@ -246,7 +246,7 @@ mod tests {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 5000, 5000);
         thread(&fixture, 10, 11, 0, 10);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         thread(&fixture, 10, 10, 3, 4);
         thread(&fixture, 10, 11, 70_000, 20);
@@ -260,7 +260,7 @@ mod tests {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 100, 1000);
         thread(&fixture, 20, 20, 100, 1000);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(1.1);
         fixture.remove("proc/20");
         let sched = collector.sample().sched.expect("there");
@@ -278,7 +278,7 @@ mod tests {
         let made = |count: u32| format!("cpu  1\nprocesses {count}\n");
         let fixture = Fixture::new(&[("proc/stat", &made(7))]);
         thread(&fixture, 10, 10, 100, 1000);
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         let mut found = || {
             fixture.advance_s(1.1);
             collector.sample().sched.map(|sched| (sched.processes, sched.threads))
@@ -299,7 +299,7 @@ mod tests {
         thread(&fixture, 10, 10, 100, 1000);
         let mut settings = Settings::default();
         settings.processes.cgroup = "web".to_owned();
-        let mut collector = COLLECTOR.open(&settings, &fixture.inputs());
+        let mut collector = COLLECTOR.open(&settings, &fixture.system());
         fixture.advance_s(0.2);
         let sched = collector.sample().sched.expect("there");
         assert_eq!((sched.processes, sched.threads, sched.cpu_s_per_s), (Some(1), Some(1), Some(0.0)));
@@ -310,7 +310,7 @@ mod tests {
         let fixture = Fixture::new(&[]);
         thread(&fixture, 10, 10, 0, 0);
         fixture.write("proc/10/task/10/schedstat", "0 0 0\n");
-        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.inputs());
+        let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         fixture.advance_s(0.2);
         let sample = collector.sample();
         assert_eq!(sample.absent["sched.run_delay_s_per_s"], "the kernel keeps no schedstat (CONFIG_SCHED_INFO)");
@@ -321,10 +321,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let (pid, fixture) = (child.id(), Fixture::new(&[]));
         fixture.write("cgroup/cpu/web/cgroup.procs", &format!("{pid}\n"));
-        let inputs = Inputs { proc: "/proc".into(), ..fixture.inputs() };
+        let system = System { proc: "/proc".into(), ..fixture.system() };
         let mut settings = Settings::default();
         settings.processes.cgroup = "web".to_owned();
-        let mut collector = COLLECTOR.open(&settings, &inputs);
+        let mut collector = COLLECTOR.open(&settings, &system);
         fixture.advance_s(0.2);
         assert_eq!(collector.sample().sched.expect("there").threads, Some(1));
         child.kill().expect("killed");

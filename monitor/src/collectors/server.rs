@@ -13,8 +13,8 @@ use slackwater_node::status::{Page, apache, php_fpm};
 use super::metric::{count, metrics};
 use super::{Collector, Kind, put};
 use crate::config::Settings;
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// A page that takes longer has all its workers busy, or hangs.
@@ -39,7 +39,7 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the collector; the thread starts with the first drain or period, when privileges are given up.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let page = |name: &str, text: &str| match text {
         "" => Err(format!("`{name}` is not set")),
         text => Page::parse(text).map_err(|error| error.to_string()),
@@ -53,7 +53,7 @@ fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
     } else {
         Asker::Ready(pages)
     };
-    Box::new(Status { inputs: inputs.clone(), asker, last: None })
+    Box::new(Status { system: system.clone(), asker, last: None })
 }
 
 struct Pages {
@@ -74,7 +74,7 @@ enum Asker {
 }
 
 struct Status {
-    inputs: Inputs,
+    system: System,
     asker: Asker,
     last: Option<(u64, Answer)>,
 }
@@ -124,7 +124,7 @@ fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
 impl Collector for Status {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let receiver = match &self.asker {
             Asker::Running(receiver) => receiver,
             Asker::Failed(reason) => return Err(reason.into()),
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn without_pages_no_thread_is_started() {
         let mut sample = Sample::default();
-        COLLECTOR.open(&Settings::default(), &Inputs::machine()).collect(&mut sample);
+        COLLECTOR.open(&Settings::default(), &System::machine()).collect(&mut sample);
         assert_eq!((sample.server, sample.absent["server"].as_str()), (None, "no status page is configured"));
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let mut settings = Settings::default();
         let address = listener.local_addr().expect("an address");
         settings.server.apache_status_url = format!("http://{address}/server-status?auto");
-        let mut collector = COLLECTOR.open(&settings, &Inputs::machine());
+        let mut collector = COLLECTOR.open(&settings, &System::machine());
         let mut sample = Sample::default();
         collector.collect(&mut sample);
         // The page was asked for, and nobody answers.

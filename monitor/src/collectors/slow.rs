@@ -6,8 +6,8 @@ use std::rc::Rc;
 use slackwater_messages::Sample;
 
 use super::Collector;
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 
 /// A little less than a second, since periods end early or late by a little.
 const EVERY_NS: u64 = 950_000_000;
@@ -35,9 +35,9 @@ pub struct Slow<C> {
 
 impl<C: Collector + 'static> Slow<C> {
     /// Takes the collector's first reading now. The first period is read to its end, whatever its length.
-    pub fn open(mut inner: C, inputs: &Inputs, copy: Copy) -> Box<dyn Collector> {
+    pub fn open(mut inner: C, system: &System, copy: Copy) -> Box<dyn Collector> {
         let _ = inner.collect(&mut Sample::default());
-        Box::new(Slow { inner, monotonic_ns: inputs.monotonic_ns.clone(), copy, last: None })
+        Box::new(Slow { inner, monotonic_ns: system.monotonic_ns.clone(), copy, last: None })
     }
 }
 
@@ -62,7 +62,7 @@ impl<C: Collector> Collector for Slow<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
     use slackwater_messages::Memory;
 
     /// Counts its readings.
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn it_is_read_in_the_first_period_and_then_once_a_second() {
         let fixture = Fixture::new(&[]);
-        let mut slow = Slow::open(Count(0), &fixture.inputs(), |from, to, reading| {
+        let mut slow = Slow::open(Count(0), &fixture.system(), |from, to, reading| {
             to.memory.clone_from(&from.memory);
             to.absent.insert("reading".to_owned(), format!("{reading:?}"));
         });

@@ -11,8 +11,8 @@ use super::metric::{count, metrics};
 use super::{Collector, Kind, absent};
 use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 use crate::watched::tracker_settings;
 
 /// A capture that failed (the interface is not up yet, or went away) is tried again after this time.
@@ -34,10 +34,10 @@ pub const COLLECTOR: Kind = Kind {
 };
 
 /// Opens the capture; where that fails it is tried again and again.
-fn open(settings: &Settings, inputs: &Inputs) -> Box<dyn Collector> {
+fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let mut wire = Wire {
         settings: settings.sniffer.clone(),
-        inputs: inputs.clone(),
+        system: system.clone(),
         capture: Err((Reason::from(""), 0)),
         last_ns: 0,
         times: Buckets::default(),
@@ -81,7 +81,7 @@ fn no_capture(why: &Reason) -> Reason {
 
 struct Wire {
     settings: SnifferSettings,
-    inputs: Inputs,
+    system: System,
     /// The reason why there is none, and when to try again.
     capture: Result<Capture, (Reason, u64)>,
     last_ns: u64,
@@ -90,7 +90,7 @@ struct Wire {
 
 impl Wire {
     fn reopen(&mut self) {
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         self.last_ns = now_ns;
         self.capture = if self.settings.interface.is_empty() {
             let why = "no capture: no interface is configured";
@@ -108,16 +108,16 @@ impl Wire {
     }
 
     fn fail(&mut self, error: &dyn std::fmt::Display) {
-        let retry_ns = (self.inputs.monotonic_ns)().saturating_add(RETRY_NS);
+        let retry_ns = (self.system.monotonic_ns)().saturating_add(RETRY_NS);
         self.capture = Err((no_capture(&Reason::from(error.to_string())), retry_ns));
     }
 
     /// What ended since the last call, the packets dropped meanwhile, and the time that passed.
     fn take(&mut self) -> Option<(Period, Result<u64, String>, f64)> {
         let capture = self.capture.as_mut().ok()?;
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
-        let period = capture.tracker.take_period((self.inputs.wall_ns)());
+        let period = capture.tracker.take_period((self.system.wall_ns)());
         self.times += period.buckets;
         let drops = if std::mem::take(&mut capture.is_used) { capture.drops() } else { Ok(0) };
         Some((period, drops, elapsed_s))
@@ -129,7 +129,7 @@ impl Collector for Wire {
         self.drain();
         let Some((period, drops, elapsed_s)) = self.take() else {
             let Err((reason, retry_ns)) = &self.capture else { return Ok(()) };
-            let (reason, is_due) = (reason.clone(), (self.inputs.monotonic_ns)() >= *retry_ns);
+            let (reason, is_due) = (reason.clone(), (self.system.monotonic_ns)() >= *retry_ns);
             if is_due {
                 self.reopen();
             }
@@ -275,7 +275,7 @@ mod tests {
         ] {
             settings.sniffer.interface = interface.to_owned();
             let mut sample = Sample::default();
-            let mut collector = COLLECTOR.open(&settings, &Inputs::machine());
+            let mut collector = COLLECTOR.open(&settings, &System::machine());
             collector.collect(&mut sample);
             assert!(sample.traffic.is_none() && sample.absent["traffic"].starts_with(reason), "{:?}", sample.absent);
             assert!(causes.contains(&sample.absence_causes["traffic"]), "{:?}", sample.absence_causes);

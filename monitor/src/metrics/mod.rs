@@ -204,7 +204,7 @@ fn own_cpu_s() -> f64 {
 mod tests {
     use super::*;
     use crate::config::Settings;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
     use slackwater_messages::{Cpu, Traffic};
 
     fn sample(rps: Option<f64>) -> Sample {
@@ -259,7 +259,7 @@ mod tests {
         let fixture = Fixture::new(&[("proc/stat", "cpu  1 1 1 1 1 1 1 1 0 0\ncpu0 1\n")]);
         let mut collectors = ["cpu", "memory"].map(|name| {
             let kind = COLLECTORS.iter().find(|kind| kind.name == name).expect("a collector");
-            kind.open(&Settings::default(), &fixture.inputs())
+            kind.open(&Settings::default(), &fixture.system())
         });
         collectors.iter_mut().for_each(|active| drop(active.sample()));
         let metrics = Metrics::new("n1", "web");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::libpfm::{Encoding, Libpfm};
+use crate::config::PMU_EVENTS;
 
 /// What is counted. The order is that of the group: what comes last is left out first where files are short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,15 +25,22 @@ pub enum Event {
 /// Number of events.
 pub const COUNT: usize = EVENTS.len();
 
-/// All of them with their names in the configuration and the generic libpfm4 name.
-pub const EVENTS: [(Event, &str, &str); 6] = [
-    (Event::Cycles, "cycles", "cycles"),
-    (Event::Instructions, "instructions", "instructions"),
-    (Event::CacheReferences, "cache_references", "cache-references"),
-    (Event::CacheMisses, "cache_misses", "cache-misses"),
-    (Event::LlcLoadMisses, "llc_load_misses", "LLC-LOAD-MISSES"),
-    (Event::StalledCycles, "stalled_cycles", "stalled-cycles-backend"),
+/// All of them with the generic libpfm4 name.
+pub const EVENTS: [(Event, &str); 6] = [
+    (Event::Cycles, "cycles"),
+    (Event::Instructions, "instructions"),
+    (Event::CacheReferences, "cache-references"),
+    (Event::CacheMisses, "cache-misses"),
+    (Event::LlcLoadMisses, "LLC-LOAD-MISSES"),
+    (Event::StalledCycles, "stalled-cycles-backend"),
 ];
+
+impl Event {
+    /// Its name in the configuration and in `absent`.
+    pub fn key(self) -> &'static str {
+        PMU_EVENTS[self as usize]
+    }
+}
 
 /// Names that say on a CPU model what its kernel's generic event does not: (libpfm4's name of the model, event, name).
 ///
@@ -59,8 +67,6 @@ pub const MODELS: &[(&str, Event, &str)] = &[
 pub struct Wanted {
     /// What it is.
     pub event: Event,
-    /// Its name in the configuration and in `absent`.
-    pub key: &'static str,
     /// libpfm4's name.
     pub name: String,
     /// How to ask for it, or why that cannot be said.
@@ -71,14 +77,18 @@ pub struct Wanted {
 /// name leaves an event out.
 pub fn wanted(configured: &BTreeMap<String, String>, libpfm: &Libpfm) -> Vec<Wanted> {
     let models = libpfm.models();
-    let name_of = |event: Event, key: &str, generic: &str| {
-        configured.get(key).cloned().or_else(|| model_name(&models, event)).unwrap_or_else(|| generic.to_owned())
+    let name_of = |event: Event, generic: &str| {
+        configured
+            .get(event.key())
+            .cloned()
+            .or_else(|| model_name(&models, event))
+            .unwrap_or_else(|| generic.to_owned())
     };
     EVENTS
         .iter()
-        .map(|(event, key, generic)| (*event, *key, name_of(*event, key, generic)))
-        .filter(|(_, _, name)| !name.is_empty())
-        .map(|(event, key, name)| Wanted { event, key, encoding: libpfm.encode(&name), name })
+        .map(|(event, generic)| (*event, name_of(*event, generic)))
+        .filter(|(_, name)| !name.is_empty())
+        .map(|(event, name)| Wanted { event, encoding: libpfm.encode(&name), name })
         .collect()
 }
 
@@ -103,9 +113,9 @@ mod tests {
 
     #[test]
     fn each_event_has_one_place_and_its_own_name() {
-        for (place, (event, key, _)) in EVENTS.iter().enumerate() {
+        for (place, (event, _)) in EVENTS.iter().enumerate() {
             assert_eq!(*event as usize, place);
-            assert_eq!(EVENTS.iter().filter(|(_, other, _)| other == key).count(), 1);
+            assert_eq!(EVENTS.iter().filter(|(other, _)| other.key() == event.key()).count(), 1);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use slackwater_messages::ScopeCounters;
 
-use super::events::{COUNT, EVENTS, Event};
+use super::events::{COUNT, Event};
 use super::group::Change;
 
 /// Ratios of fewer instructions than this say nothing.
@@ -84,7 +84,7 @@ pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounte
         match &context.mute[event as usize] {
             Some(reason) => Err(reason.clone()),
             None if sum.targets < tally.sum(Event::Instructions).targets => {
-                Err(format!("{} was not on the hardware everywhere in this period", EVENTS[event as usize].1))
+                Err(format!("{} was not on the hardware everywhere in this period", event.key()))
             }
             None => Ok(sum.count),
         }
@@ -131,6 +131,7 @@ pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounte
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pmu::events::EVENTS;
 
     fn change(counts: [u64; COUNT], enabled_ns: u64, running_ns: u64) -> Change {
         let counts = EVENTS.iter().zip(counts).map(|((event, ..), count)| (*event, count)).collect();

@@ -19,25 +19,22 @@ pub mod scope;
 pub mod seen;
 pub mod targets;
 
-use crate::config::Settings;
-use crate::inputs::Inputs;
+use crate::config::{PMU_SCOPES, Settings};
 use crate::reason::Reason;
+use crate::system::System;
 use libpfm::Libpfm;
 use scope::Scope;
 use targets::{Cgroup, Cpus, Source, Threads};
-
-/// The names that `pmu.scopes` may hold, from the widest to the narrowest.
-pub const SCOPES: [&str; 3] = ["system", "cgroup", "pid"];
 
 /// The configured scopes, from the widest to the narrowest. `cgroup` is left out while no cgroup is configured; for the
 /// root cgroup, which the kernel counts oddly, there is `system`.
 ///
 /// # Errors
 /// Why there are none.
-pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, Reason> {
+pub fn scopes(settings: &Settings, system: &System) -> Result<Vec<Scope>, Reason> {
     let pmu = &settings.pmu;
     let wanted = events::wanted(&pmu.events, &Libpfm::load()?);
-    let names: Vec<&'static str> = SCOPES
+    let names: Vec<&'static str> = PMU_SCOPES
         .into_iter()
         .filter(|name| pmu.scopes.iter().any(|wanted| wanted == name))
         .filter(|name| *name != "cgroup" || !settings.cpu.cgroup.trim_matches('/').is_empty())
@@ -48,11 +45,11 @@ pub fn scopes(settings: &Settings, inputs: &Inputs) -> Result<Vec<Scope>, Reason
     let max_files = pmu.max_files as usize / names.len();
     let open = |name: &'static str| {
         let source: Box<dyn Source> = match name {
-            "system" => Box::new(Cpus::new(inputs)),
-            "cgroup" => Box::new(Cgroup::new(&settings.cpu.cgroup, inputs)),
-            _ => Box::new(Threads::new(&settings.processes, inputs)),
+            "system" => Box::new(Cpus::new(system)),
+            "cgroup" => Box::new(Cgroup::new(&settings.cpu.cgroup, system)),
+            _ => Box::new(Threads::new(&settings.processes, system)),
         };
-        Scope::new(name, source, wanted.clone(), pmu.user_only, max_files, inputs)
+        Scope::new(name, source, wanted.clone(), pmu.user_only, max_files, system)
     };
     Ok(names.into_iter().map(open).collect())
 }

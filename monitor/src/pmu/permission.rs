@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::thread::{CapabilitySet, capabilities};
 use slackwater_messages::AbsenceCause;
 
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 
 /// What decides whether this process may count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct Permission {
 
 impl Permission {
     /// Of this process, now.
-    pub fn now(inputs: &Inputs) -> Permission {
+    pub fn now(system: &System) -> Permission {
         let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-        let paranoid = inputs.line(&inputs.proc.join("sys/kernel/perf_event_paranoid"));
+        let paranoid = system.line(&system.proc.join("sys/kernel/perf_event_paranoid"));
         Permission {
             is_capable: effective.intersects(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN),
             paranoid: paranoid.ok().and_then(|text| text.parse().ok()),

@@ -12,8 +12,8 @@ use super::libpfm::Encoding;
 use super::permission::{Permission, why_refused};
 use super::seen::Seen;
 use super::targets::Source;
-use crate::inputs::Inputs;
 use crate::reason::Reason;
+use crate::system::System;
 
 /// After a failure it is tried again, each time after twice the time.
 const RETRY_FIRST_NS: u64 = 5_000_000_000;
@@ -30,7 +30,7 @@ struct Counted {
 pub struct Scope {
     name: &'static str,
     source: Box<dyn Source>,
-    inputs: Inputs,
+    system: System,
     wanted: Vec<Wanted>,
     options: Options,
     /// No more files than this.
@@ -51,13 +51,13 @@ impl Scope {
         wanted: Vec<Wanted>,
         user_only: bool,
         max_files: usize,
-        inputs: &Inputs,
+        system: &System,
     ) -> Scope {
         let options = Options { user_only, inherit: source.inherits(), largest: COUNT };
         Scope {
             name,
             source,
-            inputs: inputs.clone(),
+            system: system.clone(),
             wanted,
             options,
             max_files,
@@ -96,7 +96,7 @@ impl Scope {
     pub fn advance(&mut self) -> Result<Tally, Reason> {
         let (tally, is_broken) = self.read();
         let was_open = !self.opened.is_empty();
-        let now_ns = (self.inputs.monotonic_ns)();
+        let now_ns = (self.system.monotonic_ns)();
         if let Some((reason, retry_ns)) = &self.failed
             && now_ns < *retry_ns
         {
@@ -214,7 +214,7 @@ impl Scope {
 
     fn why_nothing(&self, error: &io::Error) -> Reason {
         match error.raw_os_error() {
-            Some(libc::EACCES | libc::EPERM) => Permission::now(&self.inputs).denied(self.source.paranoid_needed()),
+            Some(libc::EACCES | libc::EPERM) => Permission::now(&self.system).denied(self.source.paranoid_needed()),
             Some(libc::ENOSYS) => Reason::new(AbsenceCause::NoPerfEvent, "this kernel has no perf_event"),
             _ => why_refused(error).into(),
         }
@@ -223,7 +223,8 @@ impl Scope {
     /// Why an event has nothing to say: it can't be encoded or opened, or it never counts.
     pub fn mute(&self) -> [Option<String>; COUNT] {
         let mut mute = [const { Some(String::new()) }; COUNT];
-        for (event, key, _) in &super::events::EVENTS {
+        for (event, _) in &super::events::EVENTS {
+            let key = event.key();
             let seen = &self.seen[*event as usize];
             mute[*event as usize] = match self.wanted.iter().find(|wanted| wanted.event == *event) {
                 None => Some(format!("{key} is left out in the configuration")),
@@ -252,7 +253,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     type Answers = Rc<RefCell<Vec<Result<Option<Vec<Target>>, Reason>>>>;
 
@@ -267,12 +268,12 @@ mod tests {
 
     fn software(event: Event, name: &str, config: u64) -> Wanted {
         let encoding = Ok(Encoding { kind: 1, config, config1: 0, config2: 0 });
-        Wanted { event, key: "key", name: name.to_owned(), encoding }
+        Wanted { event, name: name.to_owned(), encoding }
     }
 
     fn scope(fixture: &Fixture, wanted: Vec<Wanted>, max_files: usize) -> (Scope, Answers) {
         let answers = Answers::default();
-        let scope = Scope::new("pid", Box::new(Script(answers.clone())), wanted, false, max_files, &fixture.inputs());
+        let scope = Scope::new("pid", Box::new(Script(answers.clone())), wanted, false, max_files, &fixture.system());
         (scope, answers)
     }
 

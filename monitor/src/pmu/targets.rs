@@ -13,9 +13,9 @@ use slackwater_node::list::parse_list;
 
 use super::group::Target;
 use crate::config::ProcessSettings;
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::processes::Finder;
 use crate::reason::Reason;
+use crate::system::{KeptFile, Reader, System};
 
 /// Processes and threads are looked for again after this time, or after `SCAN_SHARE` times what looking took.
 const SCAN_EVERY_NS: u64 = 1_000_000_000;
@@ -56,8 +56,8 @@ pub struct Cpus {
 
 impl Cpus {
     /// Nothing is read yet.
-    pub fn new(inputs: &Inputs) -> Cpus {
-        let online = KeptFile::new(inputs.sys.join("devices/system/cpu/online"));
+    pub fn new(system: &System) -> Cpus {
+        let online = KeptFile::new(system.sys.join("devices/system/cpu/online"));
         Cpus { online, reader: Reader::default(), opened: Vec::new() }
     }
 
@@ -95,12 +95,12 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// The cgroup `name`, relative to the root of its tree.
-    pub fn new(name: &str, inputs: &Inputs) -> Cgroup {
+    pub fn new(name: &str, system: &System) -> Cgroup {
         let inner = name.trim_matches('/');
         // In version 1 the controller has a tree of its own; in version 2 it belongs to each cgroup.
         let candidates =
-            ["perf_event", "", "unified"].iter().map(|tree| inputs.cgroup.join(tree).join(inner)).collect();
-        Cgroup { cpus: Cpus::new(inputs), candidates, name: name.to_owned(), opened: None }
+            ["perf_event", "", "unified"].iter().map(|tree| system.cgroup.join(tree).join(inner)).collect();
+        Cgroup { cpus: Cpus::new(system), candidates, name: name.to_owned(), opened: None }
     }
 
     fn directory(&self) -> Result<&Path, Reason> {
@@ -144,11 +144,11 @@ pub struct Threads {
 
 impl Threads {
     /// Nothing is read yet.
-    pub fn new(settings: &ProcessSettings, inputs: &Inputs) -> Threads {
+    pub fn new(settings: &ProcessSettings, system: &System) -> Threads {
         Threads {
-            proc: inputs.proc.clone(),
-            finder: Finder::new(settings, inputs),
-            monotonic_ns: inputs.monotonic_ns.clone(),
+            proc: system.proc.clone(),
+            finder: Finder::new(settings, system),
+            monotonic_ns: system.monotonic_ns.clone(),
             counted: HashSet::new(),
             opened_boot_ns: 0,
             opened: 0,
@@ -245,7 +245,7 @@ fn boot_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn stat(parent: u32, start_ticks: u64) -> String {
         format!("7 (a) (b c) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start_ticks} 0 0\n")
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn cpus_are_opened_anew_when_one_comes_or_goes() {
         let fixture = Fixture::new(&[("sys/devices/system/cpu/online", "0-1\n")]);
-        let mut cpus = Cpus::new(&fixture.inputs());
+        let mut cpus = Cpus::new(&fixture.system());
         assert_eq!(cpus.look(true), Ok(Some(vec![Target::Cpu(0), Target::Cpu(1)])));
         assert_eq!(cpus.look(false), Ok(None));
         fixture.write("sys/devices/system/cpu/online", "1\n");
@@ -274,7 +274,7 @@ mod tests {
         for place in ["cgroup/perf_event/web/a", "cgroup/web/a", "cgroup/unified/web/a"] {
             let procs = format!("{place}/cgroup.procs");
             let fixture = Fixture::new(&[("sys/devices/system/cpu/online", "0\n"), (&procs, "")]);
-            let mut cgroup = Cgroup::new("/web/a", &fixture.inputs());
+            let mut cgroup = Cgroup::new("/web/a", &fixture.system());
             assert!(matches!(cgroup.look(true).expect("found").as_deref(), Some([Target::Cgroup(_, 0)])), "{place}");
             assert_eq!(cgroup.look(false), Ok(None));
             fixture.remove(place);
@@ -289,7 +289,7 @@ mod tests {
         let old = boot_ns() / TICK_NS - 1000;
         let young = boot_ns() / TICK_NS + 100_000;
         let fixture = Fixture::new(&[("proc/5/comm", "apache2\n"), ("proc/5/task/5/stat", &stat(1, old))]);
-        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.inputs());
+        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.system());
         let mut look = |is_closed| {
             fixture.advance_s(2.0);
             let looked = threads.look(is_closed);
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn between_two_scans_nothing_is_looked_for() {
         let fixture = Fixture::new(&[("proc/5/comm", "apache2\n"), ("proc/5/task/5/stat", &stat(1, 1))]);
-        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.inputs());
+        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.system());
         assert!(threads.look(true).expect("found").is_some());
         fixture.remove("proc/5");
         fixture.advance_s(0.5);
@@ -338,7 +338,7 @@ mod tests {
         for thread in 10..30 {
             fixture.write(&format!("proc/5/task/{thread}/stat"), &stat(1, 1));
         }
-        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.inputs());
+        let mut threads = Threads::new(&ProcessSettings::default(), &fixture.system());
         assert_eq!(threads.look(true).expect("found").map(|targets| targets.len()), Some(21));
         for thread in 10..30 {
             fixture.remove(&format!("proc/5/task/{thread}"));

@@ -19,7 +19,7 @@ pub struct Moments(Arc<Mutex<Shared>>);
 struct Shared {
     probe: Probe,
     budget_ns: u64,
-    wish: Wish,
+    next: NextRun,
     /// This period's run, and how late it was.
     last: Option<(Run, u64)>,
     /// So many periods the thread leaves out after this run, as it was wished.
@@ -32,7 +32,7 @@ struct Shared {
 
 /// What a Sample wants of those to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct NextRun {
     /// How much a run does.
     pub length: Length,
     /// So many periods between two runs are left out.
@@ -53,8 +53,8 @@ pub enum When {
 impl Moments {
     /// Runs of at most about `budget_ns`; so far they have no moments of their own.
     pub fn new(probe: Probe, budget_ns: u64) -> Moments {
-        let wish = Wish { length: Length::Whole, left_out: 0 };
-        let shared = Shared { probe, budget_ns, wish, last: None, left_out: 0, repeated: None, taken: None };
+        let next = NextRun { length: Length::Whole, left_out: 0 };
+        let shared = Shared { probe, budget_ns, next, last: None, left_out: 0, repeated: None, taken: None };
         Moments(Arc::new(Mutex::new(shared)))
     }
 
@@ -71,7 +71,7 @@ impl Moments {
 
     /// The run of this period; where it was left out, the last one; without such a run one is made now. `next` is what is
     /// wished for the next ones.
-    pub fn take(&self, next: impl FnOnce(&Run, When) -> Wish) -> (Run, When) {
+    pub fn take(&self, next: impl FnOnce(&Run, When) -> NextRun) -> (Run, When) {
         let mut shared = lock(&self.0);
         let repeated = shared.repeated.take();
         let (run, when, left_out) = match (shared.last.take(), repeated) {
@@ -80,7 +80,7 @@ impl Moments {
             (None, None) => (shared.run(), When::Now, 0),
         };
         shared.repeated = (left_out > 0).then_some((run, left_out));
-        shared.wish = next(&run, when);
+        shared.next = next(&run, when);
         shared.taken = Some(Instant::now());
         (run, when)
     }
@@ -98,7 +98,7 @@ impl Moments {
 
 impl Shared {
     fn run(&mut self) -> Run {
-        self.probe.run(self.budget_ns, self.wish.length)
+        self.probe.run(self.budget_ns, self.next.length)
     }
 
     /// The moment has come, or has passed: a Sample that was taken since then made its own run. How many periods are left
@@ -109,7 +109,7 @@ impl Shared {
         }
         let late_ns = u64::try_from(moment.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.last = Some((self.run(), late_ns));
-        self.left_out = self.wish.left_out;
+        self.left_out = self.next.left_out;
         self.left_out
     }
 }
@@ -141,8 +141,8 @@ mod tests {
         Moments::new(Probe::new(1024), 1 << 40)
     }
 
-    fn whole(_: &Run, _: When) -> Wish {
-        Wish { length: Length::Whole, left_out: 0 }
+    fn whole(_: &Run, _: When) -> NextRun {
+        NextRun { length: Length::Whole, left_out: 0 }
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn where_runs_are_wished_seldom_each_is_told_again_and_the_wish_holds_from_the_next_run_on() {
         let moments = moments();
-        let seldom = |_: &Run, _: When| Wish { length: Length::Whole, left_out: 2 };
+        let seldom = |_: &Run, _: When| NextRun { length: Length::Whole, left_out: 2 };
         assert_eq!(moments.take(seldom).1, When::Now);
         assert_eq!(moments.run_at(Instant::now()), 2, "the periods after it are left out");
         let (first, _) = moments.take(seldom);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn the_next_run_is_as_long_as_the_last_sample_wanted() {
         let moments = moments();
-        let (first, _) = moments.take(|_, _| Wish { length: Length::Short, left_out: 0 });
+        let (first, _) = moments.take(|_, _| NextRun { length: Length::Short, left_out: 0 });
         let (second, _) = moments.take(whole);
         assert_eq!((first.loads, second.loads), (512, 256));
     }

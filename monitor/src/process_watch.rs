@@ -2,25 +2,25 @@
 //!
 //! While none was made and none of the known ones ended, looking through /proc again would find the same.
 
-use crate::inputs::{Inputs, KeptFile, Reader};
 use crate::processes::LOOKS;
+use crate::system::{KeptFile, Reader, System};
 
 /// Without a new process one looks all the same after this time: an old one may have moved into a cgroup or taken another
 /// name.
 const LOOK_EVERY_NS: u64 = 5_000_000_000;
 
 /// Decides when to look.
-pub struct Forks {
+pub struct ProcessWatch {
     stat: KeptFile,
     made: Option<u64>,
     looks_left: u8,
     looked_ns: u64,
 }
 
-impl Forks {
+impl ProcessWatch {
     /// Nothing is read yet.
-    pub fn new(inputs: &Inputs) -> Forks {
-        Forks { stat: KeptFile::new(inputs.proc.join("stat")), made: None, looks_left: 0, looked_ns: 0 }
+    pub fn new(system: &System) -> ProcessWatch {
+        ProcessWatch { stat: KeptFile::new(system.proc.join("stat")), made: None, looks_left: 0, looked_ns: 0 }
     }
 
     /// True when looking may find something else than the last time, and always where the kernel does not count. A new
@@ -53,7 +53,7 @@ fn parse_made(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     const S: u64 = 1_000_000_000;
 
@@ -64,29 +64,31 @@ mod tests {
     #[test]
     fn a_look_is_due_some_times_after_a_fork_after_an_end_and_now_and_then() {
         let fixture = Fixture::new(&[("proc/stat", &stat(100))]);
-        let (mut forks, mut reader) = (Forks::new(&fixture.inputs()), Reader::default());
-        let mut due = |forks: &mut Forks, at_s: [u64; 5]| at_s.map(|s| forks.is_look_due(&mut reader, s * S));
-        assert_eq!(due(&mut forks, [1, 2, 3, 4, 5]), [true, true, true, false, false]);
+        let (mut process_watch, mut reader) = (ProcessWatch::new(&fixture.system()), Reader::default());
+        let mut due = |process_watch: &mut ProcessWatch, at_s: [u64; 5]| {
+            at_s.map(|s| process_watch.is_look_due(&mut reader, s * S))
+        };
+        assert_eq!(due(&mut process_watch, [1, 2, 3, 4, 5]), [true, true, true, false, false]);
         fixture.write("proc/stat", &stat(101));
-        assert_eq!(due(&mut forks, [6, 7, 8, 9, 10]), [true, true, true, false, false]);
-        forks.one_ended();
-        assert_eq!(due(&mut forks, [11, 12, 13, 16, 17]), [true, false, false, true, false]);
+        assert_eq!(due(&mut process_watch, [6, 7, 8, 9, 10]), [true, true, true, false, false]);
+        process_watch.one_ended();
+        assert_eq!(due(&mut process_watch, [11, 12, 13, 16, 17]), [true, false, false, true, false]);
     }
 
     #[test]
     fn where_the_kernel_does_not_count_a_look_is_always_due() {
         let fixture = Fixture::new(&[("proc/stat", "cpu  1 2 3\n")]);
-        let (mut forks, mut reader) = (Forks::new(&fixture.inputs()), Reader::default());
-        assert!((1..20).all(|s| forks.is_look_due(&mut reader, s * S)));
+        let (mut process_watch, mut reader) = (ProcessWatch::new(&fixture.system()), Reader::default());
+        assert!((1..20).all(|s| process_watch.is_look_due(&mut reader, s * S)));
         fixture.remove("proc/stat");
-        let mut forks = Forks::new(&fixture.inputs());
-        assert!((1..20).all(|s| forks.is_look_due(&mut reader, s * S)));
+        let mut process_watch = ProcessWatch::new(&fixture.system());
+        assert!((1..20).all(|s| process_watch.is_look_due(&mut reader, s * S)));
     }
 
     #[test]
     fn a_thread_that_this_machine_makes_is_counted() {
-        let inputs = Inputs::machine();
-        let made = || std::fs::read_to_string(inputs.proc.join("stat")).ok().and_then(|text| parse_made(&text));
+        let system = System::machine();
+        let made = || std::fs::read_to_string(system.proc.join("stat")).ok().and_then(|text| parse_made(&text));
         let before = made().expect("a count");
         std::thread::spawn(|| ()).join().expect("ended");
         assert!(made().expect("a count") > before);

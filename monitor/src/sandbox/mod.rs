@@ -7,8 +7,9 @@ use rustix::thread::{CapabilitySet, capabilities};
 use slackwater_sniffer::keep_privileges;
 
 use crate::config::Settings;
-use crate::inputs::Inputs;
-use crate::seccomp;
+use crate::system::System;
+
+pub mod seccomp;
 
 /// A capability that the monitor goes on with, and what for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,7 +39,7 @@ const SYS_PTRACE: Kept = Kept {
 };
 
 /// The capabilities that these settings need on this machine, beyond the start.
-pub fn needed(settings: &Settings, inputs: &Inputs) -> Vec<Kept> {
+pub fn needed(settings: &Settings, system: &System) -> Vec<Kept> {
     let mut needed = Vec::new();
     if settings.is_on("traffic") && !settings.sniffer.interface.is_empty() {
         needed.push(NET_RAW);
@@ -46,7 +47,7 @@ pub fn needed(settings: &Settings, inputs: &Inputs) -> Vec<Kept> {
     if settings.is_on("pmu") {
         needed.push(PERFMON);
     }
-    if hides_processes(&std::fs::read_to_string(inputs.proc.join("self/mounts")).unwrap_or_default(), &inputs.proc) {
+    if hides_processes(&std::fs::read_to_string(system.proc.join("self/mounts")).unwrap_or_default(), &system.proc) {
         needed.push(SYS_PTRACE);
     }
     needed
@@ -70,8 +71,8 @@ fn hides_processes(mounts: &str, proc: &Path) -> bool {
 ///
 /// # Errors
 /// The user is not there, or the kernel refuses. A kernel without seccomp filters is only mentioned.
-pub fn confine(settings: &Settings, inputs: &Inputs) -> Result<String, String> {
-    let needed = needed(settings, inputs);
+pub fn enter(settings: &Settings, system: &System) -> Result<String, String> {
+    let needed = needed(settings, system);
     let keep = needed.iter().fold(CapabilitySet::empty(), |all, kept| all | kept.set);
     let user = Some(settings.privileges.user.as_str()).filter(|user| !user.is_empty());
     let is_root = rustix::process::geteuid().is_root();
@@ -90,13 +91,13 @@ pub fn confine(settings: &Settings, inputs: &Inputs) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     #[test]
     fn only_the_configured_parts_keep_their_capability() {
         let fixture = Fixture::new(&[]);
         let names =
-            |settings: &Settings| needed(settings, &fixture.inputs()).iter().map(|kept| kept.name).collect::<Vec<_>>();
+            |settings: &Settings| needed(settings, &fixture.system()).iter().map(|kept| kept.name).collect::<Vec<_>>();
         let mut settings = Settings::default();
         assert_eq!(names(&settings), ["CAP_NET_RAW", "CAP_PERFMON"]);
         settings.sniffer.interface = String::new();

@@ -1,4 +1,4 @@
-//! The outside world of the collectors: roots of /proc and /sys, the clocks, and files that are read each period.
+//! The operating system as the collectors see it: roots of /proc and /sys, the clocks, and files that are read each period.
 //!
 //! Reading a kept file with pread takes a sixth of the time of open, read and close on /proc.
 
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-pub use slackwater_node::files::why;
+use slackwater_node::files::why;
 
 use crate::reason::Reason;
 
 /// Where the collectors look. Tests point the roots at trees of fixtures and hold the clock.
 #[derive(Clone)]
-pub struct Inputs {
+pub struct System {
     /// Usually `/proc`.
     pub proc: PathBuf,
     /// Usually `/sys`.
@@ -30,13 +30,13 @@ pub struct Inputs {
     pub cpu_ns_of: Rc<dyn Fn(u32) -> Option<u64>>,
 }
 
-impl Inputs {
+impl System {
     /// This machine.
-    pub fn machine() -> Inputs {
+    pub fn machine() -> System {
         let start = Instant::now();
         // Numbers in a /proc of another PID namespace are other processes' to the system call.
         let is_ours = std::fs::read_link("/proc/self").is_ok_and(|me| me == Path::new(&std::process::id().to_string()));
-        Inputs {
+        System {
             proc: PathBuf::from("/proc"),
             sys: PathBuf::from("/sys"),
             cgroup: PathBuf::from("/sys/fs/cgroup"),
@@ -172,7 +172,7 @@ pub(crate) mod fixture {
 
     use slackwater_node::fixture;
 
-    use super::Inputs;
+    use super::System;
 
     pub(crate) struct Fixture {
         files: fixture::Fixture,
@@ -196,9 +196,9 @@ pub(crate) mod fixture {
             self.now_ns.set(self.now_ns.get() + (seconds * 1e9) as u64);
         }
 
-        pub(crate) fn inputs(&self) -> Inputs {
+        pub(crate) fn system(&self) -> System {
             let (monotonic, wall) = (self.now_ns.clone(), self.now_ns.clone());
-            Inputs {
+            System {
                 proc: self.path("proc"),
                 sys: self.path("sys"),
                 cgroup: self.path("cgroup"),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater_messages::{Sample, decode};
-use slackwater_monitor::seccomp;
+use slackwater_monitor::sandbox::seccomp;
 use support::free_port;
 use tokio_stream::StreamExt as _;
 

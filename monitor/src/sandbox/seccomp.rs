@@ -7,9 +7,6 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// The values of `privileges.seccomp`.
-pub const MODES: [&str; 3] = ["deny", "log", "off"];
-
 macro_rules! calls {
     ($($name:ident)*) => { &[$( (libc::$name, stringify!($name)) ),*] };
 }
