@@ -1,7 +1,7 @@
 """No two Rust modules import each other, neither directly nor through others.
 
-A module is a file or a folder directly below a crate's `src`; `lib.rs` and `main.rs` only put them together. Tests inside
-a module may use any other.
+A module is a file or a folder directly below a crate's `src`; `lib.rs` and `main.rs` only put them together. Tests
+inside a module may use any other.
 """
 
 from __future__ import annotations
