@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from retune.cpu_starvation import CpuStarvation
 from retune.knowledge import MAXCONN, Knowledge, Value, value_for
 from retune.search import Climb, Range
-from retune.squeeze import Squeeze
 from retune.stage import Affected, Stage
 from slackwater.messages import PUT_BACK, Change, ChangeCause, Knobs, KnobState, Verdict
 
 BY = "retune"
 FRESH_S = 15.0
-"""A wsengine that has said nothing for this long is not there."""
+"""A wsengine without messages for this long is not there."""
 FREQUENCY = "cpu.frequency"
 RELEASE = "baseline"
 """The value that ends a lease."""
 ON_ITS_OWN: frozenset[ChangeCause] = frozenset(("lease_ended", "engine_ended", "engine_died"))
-"""Put back for a reason that is none of the knob's: it may be turned again in the same episode."""
+"""Put back for a reason that is none of the knob's: it may be set again in the same episode."""
 
 
 @dataclass
 class Held:
-    """A knob that we have turned, or are turning."""
+    """A knob that we have set, or are setting."""
 
     value: Value
     order: str
@@ -36,22 +36,22 @@ class Node:
 
     name: str
     stage: Stage
-    squeeze: Squeeze = field(default_factory=Squeeze)
+    starvation: CpuStarvation = field(default_factory=CpuStarvation)
     verdict: Verdict | None = None
     verdict_s: float = 0.0
     knobs: Knobs | None = None
     knobs_s: float = 0.0
     held: dict[str, Held] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
+    left_alone: dict[str, str] = field(default_factory=dict)
     """Knobs that are left alone until this episode is over, with the reason."""
     noted: dict[str, Value] = field(default_factory=dict)
-    """What was said that it would be, where nothing may be turned."""
-    again_s: float = 0.0
-    """Not before then the next reload."""
-    times_ms: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
-    """When a p95 was said, and the p95."""
+    """Values that were recorded as intended, where nothing may be changed."""
+    next_reload_s: float = 0.0
+    """The next reload is not before then."""
+    p95_ms: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=1000))
+    """(when, p95 response time) of the last Verdicts."""
     taken_over: bool = False
-    """An earlier run of ours had turned it."""
+    """An earlier run of ours had set its knobs."""
     searches: bool = False
     """Numbers are found by trying, not by the knowledge base."""
     climb: Climb | None = None
@@ -59,14 +59,14 @@ class Node:
     """What is being measured."""
     settled_s: float | None = None
     """Since when the values that are measured are in force."""
-    standing_since_s: float | None = None
+    full_weight_since_s: float | None = None
     """Since when its server has had its baseline weight; None while it has another one."""
     searched_at: float = 0.0
     """The severity at which the search began."""
     search_over: bool = False
-    search_told: str = ""
+    search_status: str = ""
     """Where the search stands, for the reasons of Orders."""
-    tells_end: bool = False
+    announce_search_end: bool = False
     """The next Order is the first one after the search."""
     calm_since_s: float | None = None
 
@@ -76,19 +76,19 @@ class Node:
 
     def forget_search(self) -> None:
         """A new episode, a new search."""
-        self.climb, self.tried, self.settled_s, self.search_over, self.search_told = None, None, None, False, ""
-        self.tells_end = False
+        self.climb, self.tried, self.settled_s, self.search_over, self.search_status = None, None, None, False, ""
+        self.announce_search_end = False
 
     def see_verdict(self, verdict: Verdict, now_s: float) -> None:
         self.verdict, self.verdict_s = verdict, now_s
         if verdict.rt_p95_ms is not None:
-            self.times_ms.append((now_s, verdict.rt_p95_ms))
+            self.p95_ms.append((now_s, verdict.rt_p95_ms))
 
     def see_knobs(self, knobs: Knobs, knowledge: Knowledge, now_s: float) -> None:
-        """Takes up what an earlier run of ours has turned, as if it were in the second stage for the same reason."""
+        """Takes up what an earlier run of ours has set, as if the node were in the second stage for the same reason."""
         self.knobs, self.knobs_s = knobs, now_s
         for knob in knobs.knobs:
-            ours = knob.order and knob.by == BY and can_be_turned(knob)
+            ours = knob.order and knob.by == BY and can_be_set(knob)
             if ours and knob.name not in self.held and knob.value is not None:
                 self.held[knob.name] = Held(knob.value, knob.order, now_s - 1e6)
                 self.taken_over = True
@@ -107,9 +107,9 @@ class Node:
         if change.cause == "given_back":
             return
         if change.cause in ON_ITS_OWN:
-            self.again_s = max(self.again_s, now_s + lease_s / 2)
+            self.next_reload_s = max(self.next_reload_s, now_s + lease_s / 2)
         else:
-            self.lost[change.what] = change.why
+            self.left_alone[change.what] = change.why
 
     def _is_put_back(self, change: Change, held: Held) -> bool:
         """A wsengine of before gives no cause: its value tells."""
@@ -119,25 +119,25 @@ class Node:
         return any(knob.name == change.what and change.after == knob.baseline != held.value for knob in knobs)
 
     def affected(self, now_s: float, fresh_s: float) -> Affected | None:
-        """By the detector's judgement, or by what the node itself shows."""
+        """By the detector's Verdict if it is fresher than `fresh_s`, or by the node's own CPU starvation."""
         verdict = self.verdict if self.verdict is not None and now_s - self.verdict_s < fresh_s else None
         if verdict is not None and verdict.state == "interference":
             first = verdict.path[0] if verdict.path else "no reason given"
             lasted_s = max(0.0, verdict.time_unix_s - verdict.since_unix_s)
             return Affected(verdict.severity, f"interference: {first}", now_s - lasted_s)
-        if verdict is not None and verdict.state != "unknown" and self.squeeze.squeezed:
-            used = self.squeeze.used or 0.0
+        if verdict is not None and verdict.state != "unknown" and self.starvation.starved:
+            used = self.starvation.used or 0.0
             return Affected(
-                self.squeeze.severity,
-                f"{self.squeeze.waiting:.0f} threads a core wait although only {used:.0%} of its CPU is used",
+                self.starvation.severity,
+                f"{self.starvation.waiting:.0f} threads a core wait although only {used:.0%} of its CPU is used",
             )
         return None
 
     def usable(self, now_s: float) -> dict[str, KnobState]:
-        """The knobs that may be turned now, by name."""
+        """The knobs that may be set now, by name."""
         if self.knobs is None or now_s - self.knobs_s > FRESH_S:
             return {}
-        return {knob.name: knob for knob in self.knobs.knobs if can_be_turned(knob) and knob.name not in self.lost}
+        return {knob.name: knob for knob in self.knobs.knobs if can_be_set(knob) and knob.name not in self.left_alone}
 
     def wanted(self, knowledge: Knowledge, now_s: float) -> dict[str, Value]:
         """The values that the knobs should have in the second stage; what is not named is as it is without us."""
@@ -165,16 +165,16 @@ class Node:
         return found
 
     def cost_ms(self, since_s: float) -> float | None:
-        """The median of the p95s that were said since then; None with too few of them."""
-        times = sorted(ms for at_s, ms in self.times_ms if at_s >= since_s)
-        return times[len(times) // 2] if len(times) >= 5 else None
+        """The median p95 response time (ms) of the Verdicts since then; None with too few of them."""
+        recent = sorted(ms for at_s, ms in self.p95_ms if at_s >= since_s)
+        return recent[len(recent) // 2] if len(recent) >= 5 else None
 
 
-def can_be_turned(knob: KnobState) -> bool:
+def can_be_set(knob: KnobState) -> bool:
     """A wsengine of before gives no cause, only words where it cannot."""
     return knob.cause is None and not knob.why
 
 
 def reloads(knobs: Knobs | None, name: str) -> bool:
-    """Whether turning a knob makes the node's web server reload."""
+    """Whether setting a knob makes the node's web server reload."""
     return knobs is None or any(knob.name == name and knob.reloads for knob in knobs.knobs)

@@ -1,19 +1,17 @@
-"""The second stage of one pool: in each turn, who is in it, what is to be turned, renewed and put back."""
+"""The second stage of one pool: in each step, which nodes are in it, which values are set, renewed and put back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
-from retune import choreography
-from retune.choreography import Door, NotNow
+from retune.best_values import BestValues
+from retune.drain import ClusterAccess, NotNow, drain_and_apply
 from retune.knowledge import MAXCONN, Knowledge, Value, value_for
-from retune.memory import Memory
 from retune.node import FREQUENCY, RELEASE, Held, Node, reloads
-from retune.searching import Searching
-from retune.stage import Stage, Timing, has_room
+from retune.searching import PoolSearch
+from retune.stage import Stage, has_room
 from slackwater.config import PoolSettings, RetuneSettings
 from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
 
@@ -30,26 +28,16 @@ SLACK_FOR_S = 60.0
 """Calm with latency to spare for this long before the frequency may go down."""
 
 
-class Site(Door, Protocol):
-    """What the pool needs of the world beside `Door`."""
-
-    async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
-        """Records what would have been done."""
-
-    async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:
-        """Asks lbengine for a limit; raises NotNow."""
-
-
 class Pool:
-    """Fed with messages; `turn` is called twice a second. Not for several tasks at once."""
+    """Fed with messages by `see`; `step` is called twice a second. Not for several tasks at once."""
 
     def __init__(
         self,
         pool: PoolSettings,
         settings: RetuneSettings,
         knowledge: Knowledge,
-        memory: Memory,
-        site: Site,
+        best_values: BestValues,
+        cluster: ClusterAccess,
         clock: Callable[[], float],
     ) -> None:
         self.settings = settings
@@ -58,15 +46,16 @@ class Pool:
         self._cycle_s = 0.0
         self._pool = pool
         self._knowledge = knowledge
-        self._searching = Searching(knowledge, memory, settings.search_measure_s)
-        self._site = site
+        self._search = PoolSearch(knowledge, best_values, settings.search_measure_s)
+        self._cluster = cluster
         self._clock = clock
-        self._turning: asyncio.Task[None] | None = None
+        self._applying: asyncio.Task[None] | None = None
+        """Sets values that need a reload; its name is the node's."""
         self._limits: dict[str, tuple[int, float]] = {}
         """Node -> the server's own maxconn, and when the limit was last asked for."""
         self._hold = "", 0.0
         """The node that is to keep its weight, and when that was last asked for."""
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self._began_s = clock()
 
     # --- what comes in
@@ -74,15 +63,14 @@ class Pool:
     def node(self, name: str) -> Node:
         settings = self.settings
         if name not in self.nodes:
-            timing = Timing(settings.long_after_s, settings.no_room_after_s, settings.leave_after_s)
-            self.nodes[name] = Node(name, Stage(timing), searches=settings.policy == "search")
+            self.nodes[name] = Node(name, Stage(settings), searches=settings.policy == "search")
         return self.nodes[name]
 
     def see(self, message: Sample | Verdict | Cycle | Change | Knobs) -> None:
         """Takes a message of this pool."""
         now_s = self._clock()
         if isinstance(message, Sample):
-            self.node(message.node).squeeze.see(message)
+            self.node(message.node).starvation.see(message)
         elif isinstance(message, Verdict):
             self.node(message.node).see_verdict(message, now_s)
         elif isinstance(message, Knobs):
@@ -92,25 +80,25 @@ class Pool:
         elif message.by == "wsengine" and message.target in self.nodes:
             self.node(message.target).see_change(message, now_s, self.settings.lease_s)
 
-    # --- the turn
+    # --- each step
 
     @property
     def paused(self) -> bool:
-        """Somebody said: hands off. What we have turned is given back."""
+        """A person paused the pool: what we have set is given back."""
         return self.cycle is not None and self.cycle.paused
 
     @property
     def acting(self) -> bool:
-        """Whether anything may be turned now."""
+        """Whether any value may be set now."""
         fresh = self.cycle is not None and self._clock() - self._cycle_s < SILENT_S
         return self._may_act and fresh and not self.paused
 
     @property
     def _may_act(self) -> bool:
-        """By the settings, the pool's too; else it only says what it would do."""
+        """By the settings, the pool's too; else it only records what it would do."""
         return self.settings.mode == "act" and self._pool.mode == "act"
 
-    async def turn(self) -> None:
+    async def step(self) -> None:
         """Does what is due."""
         now_s = self._clock()
         affected = {
@@ -120,53 +108,51 @@ class Pool:
         capacities = [node.verdict.capacity_rps if node.verdict else None for node in well]
         room = has_room(self._total_rps(), capacities, self._pool.u_threshold)
         for name, node in self.nodes.items():
-            if node.stage.turn(now_s, affected.get(name), room):
+            if node.stage.step(now_s, affected.get(name), room):
                 self._entered_or_left(node)
             if not self._may_act:
-                await self._say_what_would_be(node, now_s)
+                await self._note_intentions(node, now_s)
         if self.acting:
             await self._limit_servers(now_s)
             for node in self.nodes.values():
                 await self._renew(node, now_s)
-                await self._turn_directly(node, now_s)
+                await self._apply_directly(node, now_s)
             if self.settings.policy == "search":
-                await self._search(now_s, room)
+                await self._step_search(now_s, room)
         self._begin_next(now_s)
 
     async def end(self) -> None:
-        """Lets a turn that has begun come to its end: its node gets its requests back."""
-        if self._turning is not None:
-            self._turning.cancel()
-            await asyncio.gather(self._turning, return_exceptions=True)
+        """Cancels what is being applied, and waits until its node has its requests back."""
+        if self._applying is not None:
+            self._applying.cancel()
+            await asyncio.gather(self._applying, return_exceptions=True)
 
     def _total_rps(self) -> float | None:
         rates = [server.rps for server in self.cycle.servers] if self.cycle else []
         return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
 
     def _entered_or_left(self, node: Node) -> None:
-        entered, stage = node.stage.entered, node.stage
-        node.lost.clear()
+        node.left_alone.clear()
         node.noted.clear()
-        if not entered:
-            self._searching.left(node)
-        node.forget_search()
-        if not entered:
+        if node.stage.entered:
+            log.info("%s enters the second stage: %s", node.name, node.stage.why)
+        else:
+            self._search.left(node)
             log.info("%s leaves the second stage", node.name)
-            return
-        log.info("%s enters the second stage: %s", node.name, stage.why)
+        node.forget_search()
 
-    async def _say_what_would_be(self, node: Node, now_s: float) -> None:
+    async def _note_intentions(self, node: Node, now_s: float) -> None:
         """Once for each value in an episode."""
         for knob, value in node.wanted(self._knowledge, now_s).items() if node.stage.entered else ():
             if node.noted.get(knob) != value:
                 node.noted[knob] = value
-                await self._site.note(node.name, knob, node.usable(now_s)[knob].value, value, self._why(node))
+                await self._cluster.note(node.name, knob, node.usable(now_s)[knob].value, value, self._why(node))
 
     def _why(self, node: Node) -> str:
         if not node.stage.entered:
             return "calm, with latency to spare"
-        told = f"; {node.search_told}" if node.search_told else ""
-        return f"{node.stage.why}; severity {node.stage.severity:.0%}{told}"
+        search = f"; {node.search_status}" if node.search_status else ""
+        return f"{node.stage.why}; severity {node.stage.severity:.0%}{search}"
 
     # --- the balancer's own limit
 
@@ -175,38 +161,36 @@ class Pool:
         if now_s - self._began_s < LIMIT_FOR_S and any(node.taken_over for node in self.nodes.values()):
             return
         for node in self.nodes.values():
-            server = self._site.server(node.name)
+            server = self._cluster.server(node.name)
             rule = self._knowledge.get(MAXCONN)
             if not node.stage.entered or rule is None or server is None or server.maxconn is None:
                 if self._limits.pop(node.name, None) is not None:
-                    await self._try(node.name, self._site.ask("undo limit", node.name, "the episode is over"))
+                    await self._request("undo", node.name, "the episode is over", what="limit")
                 continue
             own, asked_s = self._limits.get(node.name, (server.maxconn, -LIMIT_FOR_S))
             if now_s - asked_s < LIMIT_FOR_S * RENEW_AT:
                 continue
-            most = value_for(rule, _limit_knob(own), node.stage.severity)
+            most = value_for(rule, KnobState(MAXCONN, own, own, 1, own), node.stage.severity)
             if isinstance(most, int):
                 self._limits[node.name] = (own, now_s)
-                await self._try(node.name, self._site.limit(node.name, most, self._why(node), LIMIT_FOR_S))
+                await self._request("limit", node.name, self._why(node), for_s=LIMIT_FOR_S, maxconn=most)
 
     # --- Orders without a reload
 
     async def _renew(self, node: Node, now_s: float) -> None:
         # A renewal of the old value would overtake the Order for the new one, which would be refused for it.
-        changing = self._due(node, now_s).keys() if self._is_turning(node) else ()
+        changing = self._pending(node, now_s).keys() if self._is_applying(node) else ()
         for knob, held in list(node.held.items()):
-            if now_s - held.sent_s < self.settings.lease_s * RENEW_AT or knob not in self._wish(node, now_s):
+            if now_s - held.sent_s < self.settings.lease_s * RENEW_AT or knob in changing:
                 continue
-            if knob in changing:
+            if knob not in self._target_values(node, now_s):
                 continue
             held.sent_s = now_s
-            if (
-                order := await self._order(node, knob, held.value, f"renewed: {self._why(node)}", "renewed")
-            ) is not None:
-                held.order = order
+            order = await self._order(node, knob, held.value, f"renewed: {self._why(node)}", "renewed")
+            held.order = order or held.order
 
-    async def _turn_directly(self, node: Node, now_s: float) -> None:
-        for knob, value in self._due(node, now_s).items():
+    async def _apply_directly(self, node: Node, now_s: float) -> None:
+        for knob, value in self._pending(node, now_s).items():
             if not reloads(node.knobs, knob) and (order := await self._order(node, knob, value, self._why(node))):
                 self._keep(node, knob, value, order)
 
@@ -220,31 +204,31 @@ class Pool:
         self, node: Node, knob: str, value: Value, why: str, cause: ChangeCause = "second_stage"
     ) -> str | None:
         try:
-            order = await self._site.order(node.name, knob, value, why, "search_over" if node.tells_end else cause)
+            order = await self._cluster.order(
+                node.name, knob, value, why, "search_over" if node.announce_search_end else cause
+            )
         except NotNow as error:
-            self._say(node.name, str(error))
+            self._log_once(node.name, str(error))
             return None
-        node.tells_end = False
+        node.announce_search_end = False
         return order
 
     # --- what should be
 
-    def _wish(self, node: Node, now_s: float) -> dict[str, Value]:
-        """What our knobs should be on this node now."""
+    def _target_values(self, node: Node, now_s: float) -> dict[str, Value]:
+        """Knob -> the value that it should have on this node now."""
         if self.paused:
             return {}
         if node.stage.entered:
             return node.wanted(self._knowledge, now_s)
-        return self._calm_wish(node, now_s)
+        return self._calm_values(node, now_s)
 
-    def _calm_wish(self, node: Node, now_s: float) -> dict[str, Value]:
+    def _calm_values(self, node: Node, now_s: float) -> dict[str, Value]:
         """A lower frequency, when calm and with latency to spare; off by default."""
-        settings, verdict = self.settings, node.verdict
-        fresh = verdict is not None and now_s - node.verdict_s < VERDICT_FRESH_S
-        slack = fresh and verdict is not None and verdict.state == "calm" and not node.squeeze.squeezed
-        p95_ms = verdict.rt_p95_ms if verdict is not None else None
-        slack = slack and p95_ms is not None and p95_ms < settings.calm_below_p95_ms
-        if not slack:
+        settings = self.settings
+        verdict = node.verdict if now_s - node.verdict_s < VERDICT_FRESH_S else None
+        calm = verdict is not None and verdict.state == "calm" and not node.starvation.starved
+        if not calm or verdict is None or verdict.rt_p95_ms is None or verdict.rt_p95_ms >= settings.calm_below_p95_ms:
             node.calm_since_s = None
             return {}
         node.calm_since_s = now_s if node.calm_since_s is None else node.calm_since_s
@@ -253,56 +237,56 @@ class Pool:
         value: Value = int(settings.calm_frequency) if settings.calm_frequency.isdigit() else settings.calm_frequency
         return {FREQUENCY: value} if FREQUENCY in node.usable(now_s) else {}
 
-    def _due(self, node: Node, now_s: float) -> dict[str, Value]:
+    def _pending(self, node: Node, now_s: float) -> dict[str, Value]:
         """Knob -> the value to order now; `baseline` gives it back."""
-        wish, usable = self._wish(node, now_s), node.usable(now_s)
-        due = {knob: value for knob, value in wish.items() if knob not in node.held or node.held[knob].value != value}
-        due |= {knob: RELEASE for knob in node.held if knob not in wish and knob in usable}
+        target, usable = self._target_values(node, now_s), node.usable(now_s)
+        due = {knob: value for knob, value in target.items() if knob not in node.held or node.held[knob].value != value}
+        due |= {knob: RELEASE for knob in node.held if knob not in target and knob in usable}
         return due
 
     # --- Orders with a reload
 
     def _is_busy(self, node: Node, now_s: float) -> bool:
-        """It is being turned, or is to be."""
-        return self._is_turning(node) or bool(self._due(node, now_s))
+        """Its values are being changed, or are to be."""
+        return self._is_applying(node) or bool(self._pending(node, now_s))
 
-    def _is_turning(self, node: Node) -> bool:
-        return self._turning is not None and self._turning.get_name() == node.name
+    def _is_applying(self, node: Node) -> bool:
+        return self._applying is not None and self._applying.get_name() == node.name
 
     def _begin_next(self, now_s: float) -> None:
         """One node of the pool at a time; the one that has waited longest goes first."""
-        if self._turning is not None:
-            if not self._turning.done():
+        if self._applying is not None:
+            if not self._applying.done():
                 return
-            self._turning.result()
-            self._turning = None
-        for node in sorted(self.nodes.values(), key=lambda node: (node.again_s, -node.stage.severity, node.name)):
-            due = self._due(node, now_s)
+            self._applying.result()
+            self._applying = None
+        for node in sorted(self.nodes.values(), key=lambda node: (node.next_reload_s, -node.stage.severity, node.name)):
+            due = self._pending(node, now_s)
             if self.acting:
                 due = {knob: value for knob, value in due.items() if reloads(node.knobs, knob)}
-            if due and now_s >= node.again_s and (self.acting or self.paused):
-                coming = self._retune(node, due) if self.acting else self._give_back(node, due)
-                self._turning = asyncio.create_task(coming, name=node.name)
+            if due and now_s >= node.next_reload_s and (self.acting or self.paused):
+                coming = self._apply(node, due) if self.acting else self._give_back(node, due)
+                self._applying = asyncio.create_task(coming, name=node.name)
                 return
 
-    async def _retune(self, node: Node, due: Mapping[str, Value]) -> None:
+    async def _apply(self, node: Node, due: Mapping[str, Value]) -> None:
         why = self._why(node) if node.stage.entered else "the episode is over"
-        cause: ChangeCause = "search_over" if node.tells_end else "second_stage"
-        outcome = await choreography.turn(self._site, node.name, due, why, self.settings.drain_s, cause)
+        cause: ChangeCause = "search_over" if node.announce_search_end else "second_stage"
+        outcome = await drain_and_apply(self._cluster, node.name, due, why, self.settings.drain_s, cause)
         if not outcome.trouble:
-            node.tells_end = False
+            node.announce_search_end = False
         now_s = self._clock()
-        node.again_s = now_s + self.settings.reload_min_interval_s
-        for knob, said in outcome.changes.items():
-            if said.applied:
-                self._keep(node, knob, due[knob], said.follows)
+        node.next_reload_s = now_s + self.settings.reload_min_interval_s
+        for knob, change in outcome.changes.items():
+            if change.applied:
+                self._keep(node, knob, due[knob], change.follows)
             elif due[knob] == RELEASE:
                 node.held.pop(knob, None)
             else:
-                node.lost[knob] = said.why
-                log.warning("%s: %s is left alone in this episode: %s", node.name, knob, said.why)
+                node.left_alone[knob] = change.why
+                log.warning("%s: %s is left alone in this episode: %s", node.name, knob, change.why)
         if outcome.trouble:
-            self._say(node.name, outcome.trouble)
+            self._log_once(node.name, outcome.trouble)
         node.settled_s = now_s
 
     async def _give_back(self, node: Node, due: Mapping[str, Value]) -> None:
@@ -310,39 +294,35 @@ class Pool:
         for knob in due:
             await self._order(node, knob, RELEASE, "hands off: the pool is paused")
             node.held.pop(knob, None)
-        node.again_s = self._clock() + self.settings.reload_min_interval_s
+        node.next_reload_s = self._clock() + self.settings.reload_min_interval_s
 
     # --- the search
 
-    async def _search(self, now_s: float, room: bool) -> None:
+    async def _step_search(self, now_s: float, room: bool) -> None:
         for node in self.nodes.values():
-            server = self._site.server(node.name)
-            standing = server is not None and server.weight >= server.baseline
-            node.standing_since_s = (node.standing_since_s or now_s) if standing else None
-        self._searching.turn(self.nodes.values(), now_s, lambda node: self._is_busy(node, now_s), room)
+            server = self._cluster.server(node.name)
+            full_weight = server is not None and server.weight >= server.baseline
+            node.full_weight_since_s = (node.full_weight_since_s or now_s) if full_weight else None
+        self._search.step(self.nodes.values(), now_s, lambda node: self._is_busy(node, now_s), room)
         held, asked_s = self._hold
-        at_work = self._searching.at_work
-        if held and held != at_work:
-            await self._try(held, self._site.ask("undo hold", held, "its values are no longer searched"))
+        active = self._search.active_node
+        if held and held != active:
+            await self._request("undo", held, "its values are no longer searched", what="hold")
             self._hold = "", 0.0
-        if at_work and (held != at_work or now_s - asked_s >= HOLD_FOR_S * RENEW_AT):
-            await self._try(at_work, self._site.ask("hold", at_work, "its values are searched", HOLD_FOR_S))
-            self._hold = at_work, now_s
+        if active and (held != active or now_s - asked_s >= HOLD_FOR_S * RENEW_AT):
+            await self._request("hold", active, "its values are searched", for_s=HOLD_FOR_S)
+            self._hold = active, now_s
 
-    # --- words
+    # --- requests and log
 
-    async def _try(self, name: str, coming: Awaitable[None]) -> None:
+    async def _request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         try:
-            await coming
+            await self._cluster.request(action, node, why, **fields)
         except NotNow as error:
-            self._say(name, str(error))
+            self._log_once(node, str(error))
 
-    def _say(self, name: str, what: str) -> None:
-        """Once, not twice a second."""
-        if self._said.get(name) != what:
-            self._said[name] = what
+    def _log_once(self, name: str, what: str) -> None:
+        """Logs a node's trouble when it is new, not twice a second."""
+        if self._logged.get(name) != what:
+            self._logged[name] = what
             log.warning("%s: %s: %s", self._pool.name, name, what)
-
-
-def _limit_knob(own: int) -> KnobState:
-    return KnobState(MAXCONN, own, own, 1, own)

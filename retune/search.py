@@ -82,7 +82,7 @@ def next_try(climb: Climb) -> dict[str, int] | None:
     return None
 
 
-def told(climb: Climb, values: Values, cost: float) -> Climb:
+def record(climb: Climb, values: Values, cost: float) -> Climb:
     """The climb after a measurement."""
     point = tuple(values[name] for name in sorted(climb.ranges))
     best = climb.costs[climb.best]

@@ -12,34 +12,34 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from retune import search
+from retune.best_values import BestValues
 from retune.knowledge import Knowledge, value_for
-from retune.memory import Memory
 from retune.node import Node
 from retune.search import Climb, Range, Values
 
 log = logging.getLogger("retune")
 
 
-class Searching:
+class PoolSearch:
     """The searches of one pool. `measure_s` is how long each try is measured."""
 
-    def __init__(self, knowledge: Knowledge, memory: Memory, measure_s: float) -> None:
+    def __init__(self, knowledge: Knowledge, best_values: BestValues, measure_s: float) -> None:
         self._knowledge = knowledge
-        self._memory = memory
+        self._best_values = best_values
         self._measure_s = measure_s
         self._quiet_since_s = 0.0
-        """Since when no node has been searching or turning: nothing that we do moves the load."""
+        """Since when no node has been searching or changing its values: nothing that we do moves the load."""
         self._room: bool | None = None
         self._room_since_s = 0.0
-        self.at_work = ""
-        """The node whose turn it is; it must keep its baseline weight, or the tries cannot be compared."""
+        self.active_node = ""
+        """The node that is measured; it must keep its baseline weight, or the tries cannot be compared."""
 
-    def turn(self, nodes: Iterable[Node], now_s: float, busy: Callable[[Node], bool], room: bool) -> None:
-        """Measures what is in force and says what is tried next.
+    def step(self, nodes: Iterable[Node], now_s: float, busy: Callable[[Node], bool], room: bool) -> None:
+        """Measures the values in force and chooses what is tried next.
 
-        `busy`: the node is being turned, or is to be. `room`: the rest of the pool can carry its load.
+        `busy`: its values are being changed, or are to be. `room`: the rest of the pool can carry its load.
         """
-        nodes, self.at_work = list(nodes), ""
+        nodes, self.active_node = list(nodes), ""
         if room != self._room:
             self._room, self._room_since_s = room, now_s
         for node in nodes:
@@ -49,13 +49,13 @@ class Searching:
                 self._take_up(node, now_s)
         if any(node.searching or busy(node) for node in nodes):
             self._quiet_since_s = now_s
-            self.at_work = next((node.name for node in nodes if node.searching), "")
+            self.active_node = next((node.name for node in nodes if node.searching), "")
             return
         if room or now_s - self._room_since_s < self._measure_s:
             return
         for node in nodes:
             if node.stage.entered and node.climb is None and (ranges := node.ranges(self._knowledge, now_s)):
-                self.at_work = node.name
+                self.active_node = node.name
                 self._begin(node, ranges, now_s)
                 return
 
@@ -69,15 +69,15 @@ class Searching:
         if ranges := node.ranges(self._knowledge, now_s):
             node.searched_at = node.stage.severity
             node.tried = self._remembered(node, ranges) or self._known(node, ranges, now_s)
-            node.search_told = "what is known, not measured yet"
+            node.search_status = "what is known, not measured yet"
 
     def _begin(self, node: Node, ranges: Mapping[str, Range], now_s: float) -> None:
-        """The values that are in force are measured first, while nobody else is turned."""
+        """The values that are in force are measured first, while no other node changes."""
         node.searched_at = node.stage.severity
         if (known := self._remembered(node, ranges)) is not None and node.tried != known:
             node.tried = known  # found by another one meanwhile
             return
-        begun_s = (self._quiet_since_s, node.standing_since_s or now_s, node.stage.since_s or now_s)
+        begun_s = (self._quiet_since_s, node.full_weight_since_s or now_s, node.stage.since_s or now_s)
         if now_s - max(begun_s) < self._measure_s or (cost_ms := node.cost_ms(max(begun_s))) is None:
             return
         node.climb = search.begin(ranges, cost_ms, node.tried)
@@ -86,18 +86,18 @@ class Searching:
 
     def _go_on(self, node: Node, now_s: float) -> None:
         assert node.climb is not None
-        if node.climb.ranges.keys() & node.lost.keys():
+        if node.climb.ranges.keys() & node.left_alone.keys():
             self._end(node, node.climb, "a knob is left alone from here on")
             return
-        if node.tried is None or node.settled_s is None or node.standing_since_s is None:
+        if node.tried is None or node.settled_s is None or node.full_weight_since_s is None:
             return
-        since_s = max(node.settled_s, node.standing_since_s)
+        since_s = max(node.settled_s, node.full_weight_since_s)
         if now_s - since_s < self._measure_s or (cost_ms := node.cost_ms(since_s)) is None:
             return
-        climb = node.climb = search.told(node.climb, node.tried, cost_ms)
+        climb = node.climb = search.record(node.climb, node.tried, cost_ms)
         log.info("%s: %s came to a p95 of %.1f ms", node.name, words(node.tried), cost_ms)
         if climb.tries == 1 and climb.improved and self._remembered(node, climb.ranges) == climb.best_values:
-            self._end(node, climb, "what was good before is good again")
+            self._end(node, climb, "what was best before is best again")
             return
         self._try_next(node, climb)
 
@@ -109,19 +109,19 @@ class Searching:
             self._remember(node, climb.best_values)
             return
         node.tried, node.settled_s = tried, None
-        node.search_told = f"try {climb.tries + 1} of a search; p95 so far: {measured(climb)}"
+        node.search_status = f"try {climb.tries + 1} of a search; p95 so far: {measured(climb)}"
 
     def _end(self, node: Node, climb: Climb, why: str) -> None:
-        node.tried, node.search_over, node.tells_end = climb.best_values, True, True
+        node.tried, node.search_over, node.announce_search_end = climb.best_values, True, True
         tries = f"{climb.tries} {'try' if climb.tries == 1 else 'tries'}"
-        node.search_told = f"search over after {tries}: {words(climb.best_values)}, {why}; p95: {measured(climb)}"
-        log.info("%s: %s", node.name, node.search_told)
+        node.search_status = f"search over after {tries}: {words(climb.best_values)}, {why}; p95: {measured(climb)}"
+        log.info("%s: %s", node.name, node.search_status)
 
     # --- what is known before
 
     def _remembered(self, node: Node, ranges: Mapping[str, Range]) -> dict[str, int] | None:
         """What an earlier search found for such a node; that it found nothing is no knowledge."""
-        known = self._memory.get(_kind(node), node.searched_at)
+        known = self._best_values.get(_kind(node), node.searched_at)
         if known is None:
             return None
         start = {name: one.baseline for name, one in ranges.items()}
@@ -129,7 +129,7 @@ class Searching:
         return None if values == start else values
 
     def _remember(self, node: Node, values: dict[str, int]) -> None:
-        self._memory.put(_kind(node), node.searched_at, values)
+        self._best_values.put(_kind(node), node.searched_at, values)
 
     def _known(self, node: Node, ranges: Mapping[str, Range], now_s: float) -> dict[str, int]:
         """What the knowledge base says."""

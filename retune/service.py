@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from retune import knowledge
-from retune.choreography import NotNow
+from retune.best_values import BestValues
+from retune.drain import NotNow
 from retune.knowledge import Value
-from retune.memory import Memory
 from retune.node import BY
 from retune.pool import Pool
 from slackwater.bus.bus import Bus, BusError
@@ -26,19 +26,19 @@ from slackwater.messages import VERSION, Change, ChangeCause, Cycle, Order, Serv
 
 log = logging.getLogger("retune")
 
-TURN_S = 0.5
+STEP_S = 0.5
 KINDS = ("sample", "verdict", "cycle", "change", "knobs")
 ANSWERS_KEPT = 1000
 
 
 async def run(settings: ControllerSettings) -> None:
-    """Turns all pools until SIGTERM or SIGINT. What is turned then runs out with its leases, or is taken up again.
+    """Serves all pools until SIGTERM or SIGINT. What is set then runs out with its leases, or is taken up again.
 
     Raises SigningError, KnowledgeError, JournalError, BusError at the start.
     """
     rules = knowledge.load(settings.retune.knowledge)
     signer = Signer.load(Path(settings.retune.order_key)) if settings.retune.mode == "act" else None
-    memory = Memory(Path(settings.state_dir))
+    best_values = BestValues(Path(settings.state_dir))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -47,18 +47,18 @@ async def run(settings: ControllerSettings) -> None:
         try:
             pools = []
             for pool in settings.pool:
-                site = BusSite(pool, settings.retune.lease_s, bus, journal, signer)
-                pools.append(Pool(pool, settings.retune, rules, memory, site, time.monotonic))
-                site.listen_for(pools[-1])
+                access = BusAccess(pool, settings.retune.lease_s, bus, journal, signer)
+                pools.append(Pool(pool, settings.retune, rules, best_values, access, time.monotonic))
+                access.listen_for(pools[-1])
                 for kind in KINDS:
-                    await bus.subscribe(kind, site.take, pool=pool.name)
+                    await bus.subscribe(kind, access.take, pool=pool.name)
             log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
-            turning = [asyncio.create_task(_drive(pool, stop)) for pool in pools]
+            driving = [asyncio.create_task(_drive(pool, stop)) for pool in pools]
             try:
-                await asyncio.gather(*turning)
+                await asyncio.gather(*driving)
             finally:
                 stop.set()
-                await asyncio.gather(*turning, return_exceptions=True)
+                await asyncio.gather(*driving, return_exceptions=True)
         finally:
             await bus.flush()
             await bus.close()
@@ -66,16 +66,16 @@ async def run(settings: ControllerSettings) -> None:
 
 async def _drive(pool: Pool, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        await pool.turn()
+        await pool.step()
         try:
-            await asyncio.wait_for(stop.wait(), TURN_S)
+            await asyncio.wait_for(stop.wait(), STEP_S)
         except TimeoutError:
             continue
     await pool.end()
 
 
-class BusSite:
-    """`retune.pool.Site` over the bus and the journal, for one pool."""
+class BusAccess:
+    """`retune.drain.ClusterAccess` over the bus and the journal, for one pool."""
 
     def __init__(self, pool: PoolSettings, lease_s: float, bus: Bus, journal: Journal, signer: Signer | None) -> None:
         self._pool = pool
@@ -103,15 +103,8 @@ class BusSite:
             self._cycles += 1
         self._news.set()
 
-    async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:
-        action, _, what = action.partition(" ")
-        question = {"action": action, "node": node, "for_s": for_s, "by": BY, "why": why, "what": what or "drain"}
-        await self._ask(question)
-
-    async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:
-        await self._ask({"action": "limit", "node": node, "maxconn": maxconn, "for_s": for_s, "by": BY, "why": why})
-
-    async def _ask(self, question: dict[str, Any]) -> None:
+    async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
+        question = {"action": action, "node": node, "by": BY, "why": why, **fields}
         try:
             answer = await self._bus.ask(f"slackwater.control.{self._pool.name}", question)
         except BusError as error:
@@ -135,8 +128,8 @@ class BusSite:
             reason=why,
             by=BY,
         )
-        told = f"for {self._lease_s:g} s: {why}"
-        change = self._change(order.id, node, f"order {knob}", None, value, told, cause, applied=True)
+        reason = f"for {self._lease_s:g} s: {why}"
+        change = self._change(order.id, node, f"order {knob}", None, value, reason, cause, applied=True)
         try:
             await asyncio.to_thread(self._journal.record, change)
         except JournalError as error:

@@ -1,21 +1,14 @@
-"""When a node is in the second stage: pure, one `Stage` a node, fed with what is known of it in each turn."""
+"""When a node is in the second stage: pure, one `Stage` a node, fed with what is known of it twice a second."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slackwater.config import RetuneSettings
+
 RETURNS_WITHIN = 10.0
 """A node that comes back within this many times `leave_after_s` must look well for twice as long the next time."""
 LONGEST_LEAVE_S = 300.0
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Of the settings."""
-
-    long_after_s: float
-    no_room_after_s: float
-    leave_after_s: float
 
 
 @dataclass(frozen=True)
@@ -32,10 +25,11 @@ class Affected:
 class Stage:
     """One node's second stage. `now_s` is a monotonic clock."""
 
-    timing: Timing
+    settings: RetuneSettings
+    """Of these its times."""
     entered: bool = False
     severity: float = 0.0
-    """The highest of this episode: values follow it up, never down, so that a knob is not turned to and fro."""
+    """The highest of this episode: values follow it up, never down, so that a knob does not change to and fro."""
     why: str = ""
     since_s: float | None = None
     """Since when the node has been affected; None while it is not."""
@@ -43,8 +37,8 @@ class Stage:
     _left_s: float | None = None
     _leave_after_s: float = 0.0
 
-    def turn(self, now_s: float, affected: Affected | None, room: bool) -> bool:
-        """Takes one turn's knowledge; True when the node entered or left just now.
+    def step(self, now_s: float, affected: Affected | None, room: bool) -> bool:
+        """Takes in what is known at `now_s` (monotonic); True when the node entered or left just now.
 
         `room`: the rest of the pool could carry this node's load.
         """
@@ -57,23 +51,23 @@ class Stage:
             self.severity = max(self.severity, affected.severity)
             return False
         lasted_s = now_s - self.since_s
-        if lasted_s >= self.timing.long_after_s:
+        if lasted_s >= self.settings.long_after_s:
             return self._enter(now_s, affected, f"for {lasted_s:.0f} s")
-        if not room and lasted_s >= self.timing.no_room_after_s:
+        if not room and lasted_s >= self.settings.no_room_after_s:
             return self._enter(now_s, affected, "and the rest of the pool has no room")
         return False
 
     def adopt(self, severity: float, why: str) -> None:
-        """Knobs are turned by an earlier run of ours: as if this one had entered."""
+        """An earlier run of ours changed its knobs: as if this one had entered."""
         self.entered, self.severity, self.why = True, max(self.severity, severity), self.why or why
 
-    def _enter(self, now_s: float, affected: Affected, told: str) -> bool:
-        timing, left_s = self.timing, self._left_s
-        again = left_s is not None and now_s - left_s < RETURNS_WITHIN * timing.leave_after_s
-        longer_s = min(LONGEST_LEAVE_S, max(timing.leave_after_s, 2.0 * self._leave_after_s))
-        self._leave_after_s = longer_s if again else timing.leave_after_s
+    def _enter(self, now_s: float, affected: Affected, how_long: str) -> bool:
+        settings, left_s = self.settings, self._left_s
+        again = left_s is not None and now_s - left_s < RETURNS_WITHIN * settings.leave_after_s
+        longer_s = min(LONGEST_LEAVE_S, max(settings.leave_after_s, 2.0 * self._leave_after_s))
+        self._leave_after_s = longer_s if again else settings.leave_after_s
         self.entered, self.severity = True, affected.severity
-        self.why = f"{affected.why}, {told}"
+        self.why = f"{affected.why}, {how_long}"
         return True
 
     def _well(self, now_s: float) -> bool:
@@ -81,7 +75,7 @@ class Stage:
             self.since_s = None
             return False
         self._well_since_s = now_s if self._well_since_s is None else self._well_since_s
-        if now_s - self._well_since_s < max(self._leave_after_s, self.timing.leave_after_s):
+        if now_s - self._well_since_s < max(self._leave_after_s, self.settings.leave_after_s):
             return False
         self.entered, self.severity, self.since_s, self._well_since_s = False, 0.0, None, None
         self._left_s = now_s

@@ -1,4 +1,4 @@
-"""The second stage's decisions: knowledge base, squeeze, stage, memory. Nothing is touched."""
+"""The second stage's decisions: knowledge base, starvation, stage, best. Nothing is touched."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retune.best_values import BestValues, band
+from retune.cpu_starvation import FULL, CpuStarvation, is_starved
 from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
-from retune.memory import Memory, band
-from retune.squeeze import FULL, Squeeze, is_squeezed
-from retune.stage import Affected, Stage, Timing, has_room
-from slackwater.config import ConfigError, parse
+from retune.stage import Affected, Stage, has_room
+from slackwater.config import ConfigError, RetuneSettings, parse
 from slackwater.messages import Cpu, KnobState, Sample, Sched
 from tests.support.paths import ROOT
 
-TIMING = Timing(long_after_s=30.0, no_room_after_s=5.0, leave_after_s=10.0)
+TIMING = RetuneSettings(long_after_s=30.0, no_room_after_s=5.0, leave_after_s=10.0)
 CHILDREN = KnobState("php_fpm.max_children", 4, 4, 1, 32, reloads=True)
 
 
@@ -92,7 +92,7 @@ def test_the_shipped_knowledge_has_a_row_for_each_knob_but_one_that_documents_wh
     assert "`apache.keepalive` has no row" in (ROOT / "docs/how-it-works/second-stage.md").read_text()
 
 
-# --- squeeze
+# --- CPU starvation
 
 
 def sample(used: float, waiting_s: float, cores: float = 1.0, steal: float = 0.0) -> Sample:
@@ -101,40 +101,40 @@ def sample(used: float, waiting_s: float, cores: float = 1.0, steal: float = 0.0
     )
 
 
-def after(*samples: Sample) -> Squeeze:
-    squeeze = Squeeze()
+def after(*samples: Sample) -> CpuStarvation:
+    starvation = CpuStarvation()
     for one in samples:
-        squeeze.see(one)
-    return squeeze
+        starvation.see(one)
+    return starvation
 
 
 def test_waiting_for_a_cpu_that_is_not_full_is_a_squeeze_and_for_a_full_one_is_not() -> None:
     """The lab's numbers: 0.4 core, calm and full, and beside a neighbour."""
-    assert not after(*[sample(1.0, 3.5, 0.4)] * 30).squeezed
-    assert not after(*[sample(0.35, 0.15, 0.4)] * 30).squeezed
-    squeeze = after(*[sample(0.42, 4.3, 0.4)] * 30)
-    assert squeeze.squeezed
-    assert squeeze.severity == pytest.approx(0.58)
+    assert not after(*[sample(1.0, 3.5, 0.4)] * 30).starved
+    assert not after(*[sample(0.35, 0.15, 0.4)] * 30).starved
+    starvation = after(*[sample(0.42, 4.3, 0.4)] * 30)
+    assert starvation.starved
+    assert starvation.severity == pytest.approx(0.58)
 
 
 def test_stolen_time_is_what_somebody_else_took() -> None:
-    squeeze = after(*[sample(1.0, 8.0, steal=0.6)] * 30)
-    assert squeeze.squeezed
-    assert squeeze.severity == pytest.approx(0.6)
+    starvation = after(*[sample(1.0, 8.0, steal=0.6)] * 30)
+    assert starvation.starved
+    assert starvation.severity == pytest.approx(0.6)
 
 
-def test_one_odd_sample_squeezes_nobody_and_absence_changes_nothing() -> None:
-    squeeze = after(*[sample(1.0, 3.0)] * 30, sample(0.1, 20.0))
-    assert not squeeze.squeezed
-    before = squeeze.used
-    squeeze.see(Sample(1, "web1", "web", 0.0, "b", 1, 0.2, absent={"cpu": "no", "sched": "no"}))
-    assert squeeze.used == before
+def test_one_odd_sample_is_no_starvation_and_absence_changes_nothing() -> None:
+    starvation = after(*[sample(1.0, 3.0)] * 30, sample(0.1, 20.0))
+    assert not starvation.starved
+    before = starvation.used
+    starvation.see(Sample(1, "web1", "web", 0.0, "b", 1, 0.2, absent={"cpu": "no", "sched": "no"}))
+    assert starvation.used == before
 
 
 @settings(deadline=None)
 @given(st.floats(FULL + 0.001, 2.0), st.floats(0.0, 1000.0))
-def test_who_is_full_is_never_squeezed(used: float, waiting: float) -> None:
-    assert not is_squeezed(used, waiting, FULL)
+def test_a_full_node_is_never_starved(used: float, waiting: float) -> None:
+    assert not is_starved(used, waiting, FULL)
 
 
 # --- the stage
@@ -144,7 +144,7 @@ def play(stage: Stage, until_s: float, affected: Affected | None, room: bool = T
     """Turns each half second; when it entered or left, or -1."""
     at_s = from_s
     while at_s <= until_s:
-        if stage.turn(at_s, affected, room):
+        if stage.step(at_s, affected, room):
             return at_s
         at_s += 0.5
     return -1.0
@@ -167,11 +167,11 @@ def test_a_restarted_controller_counts_from_the_episodes_beginning() -> None:
 def test_a_flicker_of_calm_begins_the_count_anew_but_does_not_end_the_stage() -> None:
     stage = Stage(TIMING)
     assert play(stage, 29.0, LOUD) == -1.0
-    stage.turn(29.5, None, True)
+    stage.step(29.5, None, True)
     assert play(stage, 100.0, LOUD, from_s=30.0) == 60.0
     assert play(stage, 69.0, None, from_s=60.5) == -1.0
     assert stage.entered
-    stage.turn(69.5, LOUD, True)
+    stage.step(69.5, LOUD, True)
     assert play(stage, 79.0, None, from_s=70.0) == -1.0
     assert play(stage, 90.0, None, from_s=79.5) == 80.0
     assert not stage.entered
@@ -180,8 +180,8 @@ def test_a_flicker_of_calm_begins_the_count_anew_but_does_not_end_the_stage() ->
 def test_severity_rises_within_an_episode_and_never_falls() -> None:
     stage = Stage(TIMING)
     play(stage, 30.0, LOUD)
-    stage.turn(31.0, Affected(0.8, "x"), True)
-    stage.turn(32.0, Affected(0.3, "x"), True)
+    stage.step(31.0, Affected(0.8, "x"), True)
+    stage.step(32.0, Affected(0.3, "x"), True)
     assert stage.severity == 0.8
 
 
@@ -205,13 +205,13 @@ def test_room_is_what_the_servers_that_are_well_can_carry() -> None:
 
 
 def test_what_was_good_is_remembered_by_kind_and_severity_over_a_restart(tmp_path: Path) -> None:
-    Memory(tmp_path).put("small", 0.55, {"php_fpm.max_children": 12})
-    memory = Memory(tmp_path)
-    assert memory.get("small", 0.41) == {"php_fpm.max_children": 12}
-    assert memory.get("small", 0.61) is None
-    assert memory.get("large", 0.55) is None
+    BestValues(tmp_path).put("small", 0.55, {"php_fpm.max_children": 12})
+    best = BestValues(tmp_path)
+    assert best.get("small", 0.41) == {"php_fpm.max_children": 12}
+    assert best.get("small", 0.61) is None
+    assert best.get("large", 0.55) is None
     (tmp_path / "retune.json").write_text("{")
-    assert Memory(tmp_path).get("small", 0.41) is None
+    assert BestValues(tmp_path).get("small", 0.41) is None
     assert [band(at) for at in (0.0, 0.2, 0.599, 0.6, 1.0)] == ["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
 
 

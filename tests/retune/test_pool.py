@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.choreography import NotNow
+from retune.drain import NotNow
 from slackwater.messages import Change, ChangeCause
 from tests.support.played_retune import CHILDREN, FREQUENCY, NODES, Story, play
 
@@ -330,10 +330,10 @@ def test_nobody_to_drain_is_said_and_nothing_is_ordered(folder: Path) -> None:
     async def tell() -> None:
         story = Story(folder)
 
-        async def ask(action: str, node: str, why: str, for_s: float = 0.0) -> None:  # noqa: ARG001
+        async def refuse(action: str, node: str, why: str, **fields: float | str) -> None:  # noqa: ARG001
             raise NotNow("nobody answers")
 
-        story.site.ask = ask  # type: ignore[method-assign]
+        story.site.request = refuse  # type: ignore[method-assign]
         story.states["web1"] = ("interference", 0.5)
         assert not [line for line in await story.run(60.0) if CHILDREN in line]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retune.search import BETTER, MOST_TRIES, Climb, Range, begin, next_try, told
+from retune.search import BETTER, MOST_TRIES, Climb, Range, begin, next_try, record
 
 Surface = Callable[[Mapping[str, int]], float]
 
@@ -24,7 +24,7 @@ def climb(ranges: Mapping[str, Range], surface: Surface, guess: Mapping[str, int
             return found
         assert all(ranges[name].lowest <= value <= ranges[name].highest for name, value in values.items())
         assert tuple(values[name] for name in sorted(values)) not in found.costs, "nothing is measured twice"
-        found = told(found, values, surface(values))
+        found = record(found, values, surface(values))
     raise AssertionError("the search does not end")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.memory import Memory
+from retune.best_values import BestValues
 from retune.node import RELEASE
 from slackwater.messages import Change
 from tests.support.played_retune import CHILDREN, NODES, Story, play
@@ -48,7 +48,7 @@ def test_a_search_tries_keeps_what_is_better_remembers_it_and_begins_there_the_n
         assert tried[:2] == [("web1", "16"), ("web1", RELEASE)], "what is known helps first, then it must prove itself"
         assert tried[-1] == ("web1", str(found))
         assert abs(found - best) <= 4
-        assert Memory(folder).get("any", 0.5) == {CHILDREN: found}
+        assert BestValues(folder).get("any", 0.5) == {CHILDREN: found}
         assert "hold web1" in story.site.log
         assert story.site.log[-1] != "hold web1", "its weight is the law's again"
         story.states.clear()
@@ -111,7 +111,7 @@ def test_an_episode_that_ends_during_a_search_leaves_what_was_found_by_then(fold
             if story.states and await story.tried(5.0) and story.children("web1") not in (4, 16):
                 story.states.clear()
                 await story.run(30.0)
-        assert Memory(folder).get("any", 0.5) == {CHILDREN: 16}
+        assert BestValues(folder).get("any", 0.5) == {CHILDREN: 16}
 
     play(tell())
 
@@ -134,6 +134,6 @@ def test_a_search_that_finds_nothing_better_leaves_everything_as_it_was(folder: 
         story.states["web1"] = ("interference", 0.5)
         assert (await story.tried(600.0))[-1] == ("web1", RELEASE)
         assert story.children("web1") == 4
-        assert Memory(folder).get("any", 0.5) == {CHILDREN: 4}
+        assert BestValues(folder).get("any", 0.5) == {CHILDREN: 4}
 
     play(tell())

@@ -27,9 +27,9 @@ from lab.cluster.load import Demand
 from lab.cluster.paths import LAB_DIR, program
 from lab.cluster.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine, start_wsengines
 from lab.cluster.traces import traces
-from retune import choreography
+from retune.drain import drain_and_apply
 from retune.knowledge import Value
-from retune.service import BusSite
+from retune.service import BusAccess
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.config import PoolSettings
@@ -152,7 +152,7 @@ def sent_again(lab: Lab) -> int:
     return sum(int(row["wretr"]) for row in rows if row["pxname"] == BACKEND and row["svname"] in names)
 
 
-async def kill_and_start(lab: Lab, host: Host, site: BusSite, story: Story) -> None:
+async def kill_and_start(lab: Lab, host: Host, site: BusAccess, story: Story) -> None:
     """A crash of a wsengine: its next start puts back what it held, under load and without a drain."""
     engine = next(one for one in lab.programs if one.name == f"{WSENGINE} of {host.name}")
     engine.stop(how=signal.SIGKILL)
@@ -175,7 +175,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     story = Story(held={host.name: {} for host in lab.hosts})
     bus = await Bus.connect(f"nats://{BUS_LISTEN}", "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:
-        site = BusSite(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE))
+        site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE))
         site.listen_for(story.listener)  # type: ignore[arg-type]
         for kind in ("cycle", "change"):
             await bus.subscribe(kind, site.take, pool=POOL)
@@ -196,7 +196,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
             held = story.held[host.name]
             wanted = values(number // len(lab.hosts))
             wanted = {knob: value for knob, value in wanted.items() if value != "baseline" or knob in held}
-            outcome = await choreography.turn(site, host.name, wanted, "a test", 10.0)
+            outcome = await drain_and_apply(site, host.name, wanted, "a test", 10.0)
             assert not outcome.trouble, f"turn {number} of {host.name}: {outcome.trouble}"
             for knob, change in outcome.changes.items():
                 assert change.applied, f"turn {number}: {change.why}"

@@ -1,4 +1,4 @@
-"""The second stage of one pool over a site that is played, with a clock of its own: no waiting, no processes."""
+"""The second stage of one pool over a played cluster, with a clock of its own: no waiting, no processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from retune import knowledge
+from retune.best_values import BestValues
 from retune.knowledge import Value
-from retune.memory import Memory
 from retune.node import RELEASE
 from retune.pool import Pool
 from slackwater.config import PoolSettings, RetuneSettings
@@ -21,7 +21,7 @@ NODES = ("web1", "web2", "web3")
 CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"
 
 
-class PlayedSite:
+class PlayedCluster:
     """lbengine and the nodes' wsengines: they do what they are asked, and `log` has it in order."""
 
     def __init__(self) -> None:
@@ -55,15 +55,16 @@ class PlayedSite:
     def own(self, node: str, knob: str) -> Value:
         return self.values.get((node, knob), 4 if knob == CHILDREN else "schedutil")
 
-    async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:  # noqa: ARG002
-        self._write(f"{action} {node}")
+    async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:  # noqa: ARG002
+        what = fields.get("what", "drain")
+        if action == "limit":
+            self._write(f"limit {node} {fields['maxconn']}")
+        else:
+            self._write(f"{action} {node}" if what == "drain" else f"{action} {what} {node}")
         if action == "drain" and not self.guard_refuses:
             self.drained.add(node)
-        if action == "undo":
+        if action == "undo" and what == "drain":
             self.drained.discard(node)
-
-    async def limit(self, node: str, maxconn: int, why: str, for_s: float) -> None:  # noqa: ARG002
-        self._write(f"limit {node} {maxconn}")
 
     async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
         self.causes.append((node, knob, cause))
@@ -145,7 +146,7 @@ class PlayedSite:
 class Story:
     def __init__(self, folder: Path, **settings: Any) -> None:
         given: dict[str, Any] = {"mode": "act", "order_key": "k", "leave_after_s": 5.0, **settings}
-        self.site = PlayedSite()
+        self.site = PlayedCluster()
         self.folder = folder
         self.settings = msgspec.convert(given, RetuneSettings)
         self.paused = False
@@ -159,7 +160,7 @@ class Story:
         """A new controller, as after a restart."""
         settings = PoolSettings(name="web", backend="web", socket="/s", mode="act")
         rules = knowledge.load()
-        self.pool = Pool(settings, self.settings, rules, Memory(self.folder), self.site, lambda: self.site.now_s)
+        self.pool = Pool(settings, self.settings, rules, BestValues(self.folder), self.site, lambda: self.site.now_s)
         self.site.pool = self.pool
         return self.pool
 
@@ -179,7 +180,7 @@ class Story:
                 )
                 if node not in self.deaf:
                     self.pool.see(self.site.knobs(node))
-            await self.pool.turn()
+            await self.pool.step()
             for _ in range(40):
                 await asyncio.sleep(0)
         return self.site.log[before:]

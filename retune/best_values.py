@@ -1,4 +1,4 @@
-"""What was good before, by kind of node and severity: a small file in `state_dir`, replaced as a whole."""
+"""The best values of earlier searches, by kind of node and severity: a small file in `state_dir`, replaced whole."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _File(msgspec.Struct):
     """Kind of node -> band -> knob -> value."""
 
 
-class Memory:
-    """`state_dir/retune.json`. What cannot be read is forgotten, and said so: it only saves time."""
+class BestValues:
+    """`state_dir/retune.json`. What cannot be read is logged and left out: it only saves time."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / "retune.json"
@@ -42,7 +42,7 @@ class Memory:
             log.warning("%s: left out: %s", self.path, error)
 
     def get(self, kind: str, severity: float) -> dict[str, int] | None:
-        """The values that were good for such a node; None: it is not known."""
+        """The best values for such a node; None: they are not known."""
         return self._found.get(kind, {}).get(band(severity))
 
     def put(self, kind: str, severity: float, values: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Is a node short of CPU that somebody else takes? Told from its own Samples, without its peers.
+"""CPU starvation: is a node short of CPU that somebody else takes? Judged by its own Samples, without its peers.
 
 The detector judges a node against the others of its pool. When all hosts are noisy there is no other to compare with,
 so the second stage looks at what a neighbour cannot hide: threads wait for a CPU although they use less than is theirs.
@@ -14,7 +14,7 @@ from slackwater.messages import Sample
 FULL = 0.8
 """Above this share of its CPU a server's own load explains its waiting."""
 FULL_TO_LEAVE = 0.9
-"""Once squeezed, up to here: the retuning itself wins some of the CPU back."""
+"""Once starved, up to here: the retuning itself wins some of the CPU back."""
 LONGER = 3.0
 """Threads must wait so many times longer than the same load makes them wait on a CPU of their own (M/M/1)."""
 SMOOTH_S = 3.0
@@ -22,12 +22,13 @@ SMOOTH_S = 3.0
 
 
 @dataclass
-class Squeeze:
+class CpuStarvation:
     """One node's means: CPU used over what it may use, threads waiting per core that it may use."""
 
     used: float | None = None
     waiting: float = 0.0
-    squeezed: bool = False
+    """Threads per core."""
+    starved: bool = False
 
     def see(self, sample: Sample) -> None:
         """Takes a Sample into account; one that lacks CPU or run delay leaves all as it is."""
@@ -42,15 +43,15 @@ class Squeeze:
         weight = min(1.0, sample.period_s / SMOOTH_S)
         self.used += weight * (used - self.used)
         self.waiting += weight * (waiting - self.waiting)
-        self.squeezed = is_squeezed(self.used, self.waiting, FULL_TO_LEAVE if self.squeezed else FULL)
+        self.starved = is_starved(self.used, self.waiting, FULL_TO_LEAVE if self.starved else FULL)
 
     @property
     def severity(self) -> float:
         """Share of its CPU that it wants and does not get."""
-        return 0.0 if self.used is None or not self.squeezed else min(1.0, max(0.0, 1.0 - self.used))
+        return 0.0 if self.used is None or not self.starved else min(1.0, max(0.0, 1.0 - self.used))
 
 
-def is_squeezed(used: float, waiting: float, full: float) -> bool:
+def is_starved(used: float, waiting: float, full: float) -> bool:
     """Whether the waiting is more than its own load explains, on a CPU that is not full."""
     if used > full:
         return False

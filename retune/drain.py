@@ -1,6 +1,6 @@
-"""One node's turn: no requests, nothing in flight, the Orders, what came of them, and the ramp back.
+"""Sets one node's values while it is drained: no requests, nothing in flight, Orders, their answers, the ramp back.
 
-The door to the bus is handed in; `retune/service.py` has the real one.
+`retune/service.py` has the `ClusterAccess` over the bus.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ class NotNow(Exception):
     """lbengine refused, or nobody answers; the text says what."""
 
 
-class Door(Protocol):
-    """The bus and the clock."""
+class ClusterAccess(Protocol):
+    """What the second stage of a pool needs of lbengine, the nodes' wsengines and the clock."""
 
-    async def ask(self, action: str, node: str, why: str, for_s: float = 0.0) -> None:
-        """Asks lbengine to `drain`, or to `undo` that; raises NotNow."""
+    async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
+        """Asks lbengine for something (`drain`, `limit`, `hold`, `undo`, with its fields). Raises NotNow."""
 
     async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
         """Records and sends an Order; its id. Raises NotNow when it cannot be recorded."""
+
+    async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
+        """Records what would have been done."""
 
     def server(self, node: str) -> ServerState | None:
         """The node's server as the last Cycle showed it."""
@@ -39,80 +42,82 @@ class Door(Protocol):
         """How many Cycles came so far."""
 
     def answer(self, order: str) -> Change | None:
-        """What the node's wsengine said of an Order."""
+        """The Change by which the node's wsengine answered an Order."""
 
     async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
         """Waits for something to become true; False when it does not in time."""
 
 
 @dataclass
-class Outcome:
-    """What came of a turn: the wsengine's Changes by knob, and in words what kept it from being done."""
+class ApplyOutcome:
+    """What came of it: the wsengine's Changes by knob, and in words what kept it from being done."""
 
     changes: dict[str, Change] = field(default_factory=dict)
     trouble: str = ""
 
 
-async def turn(
-    door: Door,
+async def drain_and_apply(
+    cluster: ClusterAccess,
     node: str,
     values: Mapping[str, Value],
     why: str,
     drain_s: float,
     cause: ChangeCause = "second_stage",
-) -> Outcome:
-    """Retunes one node with reloads, and gives it back its requests whatever happens."""
-    outcome = Outcome()
-    told = f"{', '.join(f'{knob} = {value}' for knob, value in values.items())}"
+) -> ApplyOutcome:
+    """Sets values that need a reload, and gives the node its requests back whatever happens."""
+    outcome = ApplyOutcome()
+    reason = ", ".join(f"{knob} = {value}" for knob, value in values.items())
     try:
-        await door.ask("drain", node, told, min(60.0, drain_s + ANSWER_S))
+        await cluster.request("drain", node, reason, for_s=min(60.0, drain_s + ANSWER_S))
     except NotNow as error:
         outcome.trouble = f"it cannot be drained: {error}"
         return outcome
     try:
-        if not await door.wait(lambda: _is_drained(door, node), SHOWN_S):
+        if not await cluster.wait(lambda: _is_drained(cluster, node), SHOWN_S):
             outcome.trouble = "it cannot be drained: the guard does not allow it now"
             return outcome
         # The Cycle that shows the weight was counted before it was set: the next one counts. What is still in flight
         # after `drain_s` is long: the graceful reload finishes it, as it does what the others could not carry.
-        drained = door.cycles()
-        await door.wait(lambda: door.cycles() > drained and (_keeps_some(door, node) or _is_idle(door, node)), drain_s)
+        drained = cluster.cycles()
+        await cluster.wait(
+            lambda: cluster.cycles() > drained and (_keeps_some(cluster, node) or _is_idle(cluster, node)), drain_s
+        )
         try:
-            orders = {knob: await door.order(node, knob, value, why, cause) for knob, value in values.items()}
+            orders = {knob: await cluster.order(node, knob, value, why, cause) for knob, value in values.items()}
         except NotNow as error:
             outcome.trouble = str(error)
             return outcome
-        await door.wait(lambda: all(door.answer(order) for order in orders.values()), ANSWER_S)
-        outcome.changes = {knob: said for knob, order in orders.items() if (said := door.answer(order)) is not None}
+        await cluster.wait(lambda: all(cluster.answer(order) for order in orders.values()), ANSWER_S)
+        outcome.changes = {knob: made for knob, order in orders.items() if (made := cluster.answer(order)) is not None}
         if missing := [knob for knob in orders if knob not in outcome.changes]:
             outcome.trouble = f"no answer to the Order for {', '.join(missing)} within {ANSWER_S:g} s"
     finally:
         try:
-            await door.ask("undo", node, told)
+            await cluster.request("undo", node, reason, what="drain")
         except NotNow as error:
             outcome.trouble = outcome.trouble or f"its drain ends by itself: {error}"
-    await door.wait(lambda: _is_back(door, node), RAMP_S)
+    await cluster.wait(lambda: _is_back(cluster, node), RAMP_S)
     return outcome
 
 
-def _is_drained(door: Door, node: str) -> bool:
+def _is_drained(cluster: ClusterAccess, node: str) -> bool:
     """It has no weight, or no more than the others cannot carry."""
-    server = door.server(node)
-    return server is not None and (server.weight == 0 or _keeps_some(door, node))
+    server = cluster.server(node)
+    return server is not None and (server.weight == 0 or _keeps_some(cluster, node))
 
 
-def _keeps_some(door: Door, node: str) -> bool:
+def _keeps_some(cluster: ClusterAccess, node: str) -> bool:
     """It is drained as far as the others can carry its load, which is not wholly."""
-    server = door.server(node)
+    server = cluster.server(node)
     return server is not None and 0 < server.weight == server.wanted and server.cause == "drained"
 
 
-def _is_idle(door: Door, node: str) -> bool:
-    server = door.server(node)
+def _is_idle(cluster: ClusterAccess, node: str) -> bool:
+    server = cluster.server(node)
     return server is not None and not server.in_flight and not server.queue
 
 
-def _is_back(door: Door, node: str) -> bool:
+def _is_back(cluster: ClusterAccess, node: str) -> bool:
     """It stands where the law wants it; one that the law itself drains has nothing to come back to."""
-    server = door.server(node)
+    server = cluster.server(node)
     return server is None or server.weight >= server.baseline or server.weight == server.wanted > 0
