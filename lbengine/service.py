@@ -134,7 +134,7 @@ class Driver:
                     await self._in_thread(self.engine.stand_by, "who drives it is not known yet", False)
                 self._owning = asyncio.create_task(self._own_later(bus))
         await bus.subscribe("verdict", self._take, pool=self.pool.name)
-        await bus.answer(f"slackwater.control.{self.pool.name}", self._control)
+        await bus.serve(f"slackwater.control.{self.pool.name}", self._control)
 
     async def drive(self, stop: asyncio.Event) -> None:
         """Turns until `stop`, then puts the baseline weights back."""

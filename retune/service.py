@@ -106,7 +106,7 @@ class BusAccess:
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         question = {"action": action, "node": node, "by": BY, "why": why, **fields}
         try:
-            answer = await self._bus.ask(f"slackwater.control.{self._pool.name}", question)
+            answer = await self._bus.request(f"slackwater.control.{self._pool.name}", question)
         except BusError as error:
             raise NotNow(str(error)) from None
         if "error" in answer:

@@ -1,4 +1,4 @@
-"""What a person may ask of lbengine over the bus: one request, checked in one place for the command line and the web.
+"""Operators' commands to lbengine over the bus: one request, checked in one place for the command line and the web.
 
 Subject: `slackwater.control.<pool>`; the answer is `{"sentence": ...}` or `{"error": ...}`.
 """
@@ -20,13 +20,13 @@ WAIT_S = 2.0
 ANSWERS_WITHIN_S = 3.0
 Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge"]
 ACTIONS: dict[Action, str] = {
-    "pause": "Set the baseline weights and keep hands off until `resume`",
-    "resume": "Take up the work again after `pause`",
-    "mode": "observe or act, until the configuration says otherwise",
+    "pause": "Set the baseline weights and change nothing until `resume`",
+    "resume": "Balance again after `pause`",
+    "mode": "observe or act, until the configuration changes it",
     "pin": "Hold a server at a weight for a time",
     "unpin": "End a pin before its time",
     "end_episode": "Treat a node as calm until its present episode is over",
-    "acknowledge": "Say that somebody has seen it; changes nothing",
+    "acknowledge": "Record that an operator has seen it; changes nothing",
 }
 NEEDS: dict[Action, tuple[str, ...]] = {
     "mode": ("mode",),
@@ -39,15 +39,15 @@ NEEDS: dict[Action, tuple[str, ...]] = {
 
 
 class Refused(Exception):
-    """lbengine said no, and why."""
+    """lbengine refused; the text has its reason."""
 
 
 class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One wish of one person. Raises ValueError for one that lacks something."""
+    """One command of one person. Raises ValueError for one that lacks a field."""
 
     action: Action
     by: Annotated[str, Meta(min_length=1, max_length=200)]
-    """Who asks: the name that the Change has."""
+    """The sender's name, for the Change."""
     why: Annotated[str, Meta(max_length=500)] = ""
     target: Name | None = None
     """A server by the balancer's name (`pin`, `unpin`), or a node (`end_episode`, `acknowledge`)."""
@@ -74,22 +74,22 @@ def request_of(question: Any) -> Request:
         raise ValueError(str(error)) from None
 
 
-async def ask(bus: Bus, pool: str, request: Request) -> str:
-    """Has lbengine do it; returns what it did in a sentence. Raises Refused, BusError."""
+async def send(bus: Bus, pool: str, request: Request) -> str:
+    """Has lbengine carry it out; returns its answer, a sentence. Raises Refused, BusError."""
     subject, question = f"slackwater.control.{pool}", msgspec.to_builtins(request)
-    answer = await bus.ask(subject, question, timeout_s=ANSWERS_WITHIN_S)
+    answer = await bus.request(subject, question, timeout_s=ANSWERS_WITHIN_S)
     if "error" in answer:
         raise Refused(f"lbengine refused: {answer['error']}")
     return str(answer.get("sentence", f"{pool}: {request.action} done"))
 
 
-def ask_once(settings: BusSettings, pool: str, request: Request) -> str:
-    """The same with a connection of its own, for callers without an event loop."""
+def send_once(settings: BusSettings, pool: str, request: Request) -> str:
+    """As `send`, with its own connection, for callers without an event loop."""
 
     async def once() -> str:
         bus = await Bus.connect(settings, f"slackwater-{request.action}", wait_s=WAIT_S)
         try:
-            return await ask(bus, pool, request)
+            return await send(bus, pool, request)
         finally:
             await bus.close()
 

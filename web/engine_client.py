@@ -49,4 +49,4 @@ class EngineClient:
         async with self._connecting:
             if self._bus is None:
                 self._bus = await Bus.connect(self._settings, "slackwater-web", wait_s=control.WAIT_S)
-        return await control.ask(self._bus, pool, request)
+        return await control.send(self._bus, pool, request)

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import msgspec
 
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal.journal import History, Journal, JournalError, StateSpan, journal_path
+from slackwater.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
 from slackwater.messages import Change
 from slackwater.views.pool import PoolView, no_view, pool_view
 from slackwater.views.why import Story, episodes
 from web.content.pool import ShownPool, show
 
 CHANGES = 200
-"""As many Changes are read for the list of a pool, before the steps of ramps are told in one line."""
+"""As many Changes are read for the list of a pool, before the steps of ramps are episode in one line."""
 LINES, FEW_LINES = 40, 8
 PLOT_S = 300.0
 TAIL_S = 10.0
@@ -45,7 +45,7 @@ class Mark(msgspec.Struct):
 class Plots(msgspec.Struct):
     """What the plots of a pool are drawn from."""
 
-    history: History
+    history: PoolSeries
     spans: list[StateSpan]
     """States other than calm."""
     marks: list[Mark]
@@ -176,9 +176,9 @@ def drawn(view: PoolView) -> list[str]:
     return [row.node for row in view.rows if row.node in urgent]
 
 
-def _goes_on(told: Story, view: PoolView) -> bool:
-    return told.until_unix_s is None and any(
-        row.node == told.node and row.since_unix_s == told.since_unix_s for row in view.rows
+def _goes_on(episode: Story, view: PoolView) -> bool:
+    return episode.until_unix_s is None and any(
+        row.node == episode.node and row.since_unix_s == episode.since_unix_s for row in view.rows
     )
 
 

@@ -1,4 +1,4 @@
-"""The bus: one door to NATS. Everything that the parts tell each other goes through here, on one machine too.
+"""The bus: the only module that uses NATS. All messages between the parts pass through it, even on one machine.
 
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
 `slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.change.<pool>`,
@@ -34,15 +34,15 @@ from slackwater.messages import KINDS, Change, Message, MessageError
 log = logging.getLogger("slackwater.bus")
 
 FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": 5000}
-"""Kinds that nodes publish -> how many a second of one subject count. Changes of a pool share theirs."""
+"""Kinds that nodes publish -> most messages a second of one subject. A pool's Changes share one."""
 RECONNECT_EVERY_S = 0.2
 STORE_ANSWERS_WITHIN_S = 0.5
 COMPLAIN_EVERY_S = 60.0
-"""A sender that is wrong is wrong five times a second: say so once a minute."""
+"""A faulty sender is faulty five times a second: log it once a minute."""
 
 
 class BusError(Exception):
-    """The bus cannot be reached, or nobody answered; the text says which address and what to look at."""
+    """The bus cannot be reached, or there was no answer; the text names the address and what to check."""
 
 
 def subject_of(message: Message) -> str:
@@ -57,7 +57,7 @@ def _subject(kind: str, message: Any) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may stand in logs."""
+    """The URL without its password, for logs."""
     return re.sub(r"//[^/@]*@", "//***@", url)
 
 
@@ -88,7 +88,7 @@ def _text(error: BaseException) -> str:
 
 
 async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> KeyValue:
-    """Kept by three servers where the bus is a cluster that has so many: one may die. Else by one."""
+    """Kept by three servers if the broker is a cluster of at least three, so that one may die; else by one."""
     if is_cluster:
         with contextlib.suppress(nats.js.errors.APIError):
             return await stream.create_key_value(bucket=name, history=1, replicas=3)
@@ -96,7 +96,7 @@ async def _new_store(stream: JetStreamContext, name: str, is_cluster: bool) -> K
 
 
 class NoStoreError(BusError):
-    """The bus keeps nothing: JetStream is not switched on."""
+    """The broker stores nothing: JetStream is switched off."""
 
 
 class Bucket:
@@ -120,7 +120,7 @@ class Bucket:
         return entry.value or b"", entry.revision or 0
 
     async def put(self, key: str, value: bytes, revision: int) -> int | None:
-        """Sets it if its revision is this one (0: if it is not there); the new revision, or None if it is not."""
+        """Sets the key if its revision is this one (0: if it does not exist); the new revision, or None if not set."""
         try:
             if revision == 0:
                 return await self._store.create(key, value)
@@ -131,9 +131,9 @@ class Bucket:
             raise BusError(f"the key-value store at {self._url} does not answer ({_text(error)})") from None
 
     async def spread(self) -> None:
-        """Where the bus is a cluster: has three servers keep it, led by another one than ours.
+        """In a cluster: has three servers keep it, led by another one than ours.
 
-        Who waits for our lease dies with us where our server does, and a new leader is found within 4 to 9 s only.
+        If our server led it, its death would also stop those who wait for our lease: a new leader takes 4 to 9 s.
         """
         if not self._client.discovered_servers:
             return
@@ -212,7 +212,7 @@ class Bus:
         return self._client.is_connected
 
     async def publish(self, message: Message, headers: Callable[[bytes], dict[str, str]] | None = None) -> None:
-        """Sends a message. While NATS is away only Changes are kept for later: what was true then is stale news.
+        """Sends a message. While NATS is away only Changes are kept for later: other messages would be stale.
 
         `headers` makes the headers that go with the message's bytes, such as a signature.
         """
@@ -234,8 +234,8 @@ class Bus:
     ) -> None:
         """Calls `handle(message)` for each message of a kind. One that cannot be read is logged and left out.
 
-        Of what comes from nodes only so many a second count (`slackwater.bus.intake`).
-        `decode` reads it otherwise than `messages.decode`, for one who needs less of it; it raises MessageError.
+        Messages from nodes are limited by `slackwater.bus.intake`. `decode` replaces `messages.decode` for a reader
+        that needs less of a message; it raises MessageError.
         """
         has_node = "node" in KINDS[kind].__struct_fields__
         tail = ">" if pool is None else f"{pool}.>" if has_node else pool
@@ -248,7 +248,7 @@ class Bus:
                 return
             subject = _subject(kind, message)
             if subject != raw.subject:
-                self._complain(raw.subject, f"it calls itself {subject}")
+                self._complain(raw.subject, f"its fields belong to {subject}")
             elif pool in (None, message.pool):  # `web.>` also brings the pool `web.example`
                 handle(message)
 
@@ -269,8 +269,8 @@ class Bus:
             self._complained_s[subject] = now
             log.warning("bus: message on %s left out: %s", subject, what)
 
-    async def ask(self, subject: str, question: dict[str, Any], *, timeout_s: float = 3.0) -> dict[str, Any]:
-        """Request and reply in JSON objects; raises BusError when nobody answers in time."""
+    async def request(self, subject: str, question: dict[str, Any], *, timeout_s: float = 3.0) -> dict[str, Any]:
+        """Sends a JSON object and returns the reply; raises BusError if there is none in time."""
         try:
             reply = await self._client.request(subject, json.dumps(question).encode(), timeout=timeout_s)
             answer = json.loads(reply.data)
@@ -284,10 +284,10 @@ class Bus:
             raise BusError(f"the answer on {subject} at {self.url} is no JSON object")
         return answer
 
-    async def answer(self, subject: str, handle: Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]) -> None:
+    async def serve(self, subject: str, handle: Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]) -> None:
         """Answers requests on a subject; what `handle` raises as ValueError is answered as `{"error": text}`.
 
-        None: it is for somebody else to answer.
+        None: another process answers.
         """
 
         async def on_request(raw: Msg) -> None:
@@ -314,7 +314,7 @@ class Bus:
                 store = await _new_store(stream, name, bool(self._client.discovered_servers))
             return Bucket(store, stream, name, self._client)
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            # Without JetStream nobody listens there; a cluster that has no leader yet says so with a number.
+            # Without JetStream there is no responder; a cluster without a leader answers with an error code.
             missing = isinstance(error, nats.js.errors.ServiceUnavailableError) and error.err_code is None
             raise (NoStoreError if missing else BusError)(
                 f"no key-value store at {self.url} ({_text(error)}); is JetStream switched on?"
@@ -324,8 +324,8 @@ class Bus:
         """Waits until what was published is at the server; raises nothing (the journal also has the Changes)."""
         try:
             async with asyncio.timeout(timeout_s):
-                # nats-py 2.16 sends flush's PING past the commands that wait in its buffer: its PONG proves nothing
-                # before those are on their way.
+                # nats-py 2.16 sends flush's PING ahead of the commands in its buffer: its PONG proves nothing
+                # before that buffer is empty.
                 while self._client.pending_data_size > 0:
                     await asyncio.sleep(0.001)
                 await self._client.flush(timeout=max(1, round(timeout_s)))
@@ -333,7 +333,7 @@ class Bus:
             log.debug("bus %s: not flushed: %s", self.url, _text(error))
 
     async def drain(self) -> None:
-        """Handles the messages that are on their way to us, then ends the connection."""
+        """Handles the messages already sent to us, then ends the connection."""
         await self._stop_intakes()
         try:
             await self._client.drain()

@@ -1,7 +1,7 @@
-"""The configuration of a site's own nats-server: two users a node, who can say nothing under another node's name.
+"""The configuration of a site's own nats-server: two users for each node, who can publish under its name only.
 
-The monitor's user publishes its Samples and hears the weight that it is to answer to HAProxy; the wsengine's hears its
-Orders, which the controller alone may give, and publishes Changes and what its knobs are.
+The monitor's user publishes Samples and receives the weight to report to HAProxy. The wsengine's user receives Orders,
+which only the controller may publish, and publishes Changes and the state of its knobs.
 
 Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/securing_nats/authorization
 """
@@ -21,7 +21,7 @@ from slackwater.messages import NAME_PATTERN
 CONTROLLER = "slackwater-controller"
 """The user of `slackwater serve` and of the command line."""
 WSENGINE = "wsengine:"
-"""A node's wsengine is a user of its own, this before the node's name: the monitor's password gives no part of it."""
+"""Prefix of the user of a node's wsengine: it has its own password, which the monitor does not know."""
 
 
 @dataclass(frozen=True)

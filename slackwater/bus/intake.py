@@ -1,9 +1,9 @@
-"""What one sender may take of a subscription: who floods the bus must not delay the others' messages.
+"""Limits for each sender on a subscription: one noisy sender must not delay the rest.
 
-nats-server has no rate limit for a user, but it ends a subscription after as many messages as it was told. So each
-subscription here has credit. A message that counts gives its credit back; those of a subject beyond `PER_S` a second
-do not. Who floods uses the credit up, and the server itself stops sending: nothing piles up on the way or here. The
-other subjects are then heard one by one, and some seconds later all together again.
+nats-server has no rate limit for a user, but it ends a subscription after a given number of messages. So each
+subscription has credit. A message within `PER_S` a second of its subject returns its credit; one beyond does not. A
+flood uses up the credit, and the server itself stops sending, so that no queue grows. The other subjects then get one
+subscription each, and after some seconds the common one is tried again.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from nats.aio.subscription import Subscription
 log = logging.getLogger("slackwater.bus")
 
 PER_S = 50
-"""Messages of one subject that count in a second. A monitor sends 5."""
+"""Messages of one subject accepted in a second. A monitor sends 5."""
 BYTES_A_MESSAGE = 8192
-"""What they may have on average; a Sample has some 2,500. Longer ones take the credit of several."""
+"""A longer message takes the credit of several. A Sample has some 2,500 bytes."""
 CREDIT = 1000
 CREDIT_A_SUBJECT = 20
-"""Four seconds of a node's Samples: so long this process may be busy without losing any."""
+"""Four seconds of a node's Samples: this process may be busy that long without losing any."""
 KNOWN_FOR_S = 10.0
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 SILENT_S = 2.0
 
 
 def messages_worth(size: int) -> int:
-    """As how many messages one of so many bytes counts."""
+    """The credit that a message of this many bytes takes."""
     return 1 + size // BYTES_A_MESSAGE
 
 
 class Meter:
-    """Which messages count: at most `per_s` of a subject. Times are handed in."""
+    """Which messages are accepted: at most `per_s` of a subject."""
 
     def __init__(self, per_s: int = PER_S) -> None:
         self._per_s = per_s
@@ -50,7 +50,7 @@ class Meter:
         self._flooded_s: dict[str, float] = {}
 
     def counts(self, subject: str, size: int, now_s: float) -> bool:
-        """Whether this message of the subject is one of those that a second has room for."""
+        """Whether this message is within its subject's limit of this second."""
         if now_s - self._since_s >= 1.0:
             self._since_s = now_s
             self._count.clear()
@@ -62,24 +62,24 @@ class Meter:
         return True
 
     def floods(self, now_s: float) -> list[str]:
-        """Subjects that had more in the last seconds than counts."""
+        """Subjects beyond their limit in the last seconds."""
         self._flooded_s = {name: at for name, at in self._flooded_s.items() if now_s - at < KNOWN_FOR_S}
         return sorted(self._flooded_s)
 
     def others(self, now_s: float) -> list[str]:
-        """Subjects that were heard in the last seconds and do not flood."""
+        """Subjects seen in the last seconds that do not flood."""
         self._seen_s = {name: at for name, at in self._seen_s.items() if now_s - at < KNOWN_FOR_S}
         floods = self.floods(now_s)
         return [name for name in self._seen_s if name not in floods]
 
     @property
     def known(self) -> int:
-        """How many subjects were heard."""
+        """How many subjects were seen."""
         return len(self._seen_s)
 
 
 @dataclass
-class _Line:
+class _Subscription:
     """One subscription of NATS and its credit."""
 
     opened_s: float
@@ -87,13 +87,13 @@ class _Line:
     limit: int
     returned: int = 0
     extra: int = 0
-    """What long messages took besides."""
-    heard: int = 0
-    heard_s: float = 0.0
-    looks: int = 0
-    quiet_looks: int = 0
-    """How often `Intake` looked since it was opened, and since something came. After a time in which this process stood
-    still the clock alone says nothing: what came meanwhile is read after the first look only."""
+    """Credit that long messages took in addition."""
+    delivered_before: int = 0
+    delivered_at_s: float = 0.0
+    checks: int = 0
+    quiet_checks: int = 0
+    """Checks by `Intake` since it was opened, and since the last message. If this process was stopped for a while, the
+    clock alone proves nothing: messages of that time are read only after the first check."""
     subscription: Subscription | None = field(default=None, repr=False)
 
     @property
@@ -102,19 +102,19 @@ class _Line:
         return self.subscription is not None and self.subscription.delivered + self.extra >= self.limit
 
     def is_silent(self, now_s: float) -> bool:
-        """Nothing came for a while. What was raised too late has ended without a word, and looks like this."""
+        """No message for a while: a subscription whose limit was raised too late ends like this, without a notice."""
         delivered = self.subscription.delivered if self.subscription is not None else 0
-        if delivered != self.heard:
-            self.heard, self.heard_s, self.quiet_looks = delivered, now_s, 0
+        if delivered != self.delivered_before:
+            self.delivered_before, self.delivered_at_s, self.quiet_checks = delivered, now_s, 0
         else:
-            self.quiet_looks += 1
-        silent = self.quiet_looks > 1 and now_s - max(self.heard_s, self.opened_s) >= SILENT_S
+            self.quiet_checks += 1
+        silent = self.quiet_checks > 1 and now_s - max(self.delivered_at_s, self.opened_s) >= SILENT_S
         return self.limit > self.credit and silent
 
     def lasts(self, now_s: float, for_s: float) -> bool:
-        """It has been open for so long and nobody has used its credit up."""
-        self.looks += 1
-        return self.looks > 1 and now_s - self.opened_s >= for_s
+        """It has been open for `for_s` with credit left."""
+        self.checks += 1
+        return self.checks > 1 and now_s - self.opened_s >= for_s
 
 
 class Intake:
@@ -129,31 +129,31 @@ class Intake:
         self._retry_s = retry_s
         self._per_s = per_s
         self._meter = Meter(per_s)
-        self._all: _Line | None = None
+        self._all: _Subscription | None = None
         self._all_again_s = 0.0
-        self._own: dict[str, _Line] = {}
-        """While somebody floods: the lines of those who do not, by subject."""
+        self._own: dict[str, _Subscription] = {}
+        """During a flood: the subscriptions of the other subjects."""
         self._reconnects = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Subscribes, and sees to it from now on."""
+        """Subscribes, and renews the subscription from now on."""
         self._all = await self._open(self._subject)
-        self._task = asyncio.create_task(self._tend())
+        self._task = asyncio.create_task(self._renew())
 
     async def stop(self) -> None:
-        """Ends the seeing-to; the subscription ends with its connection."""
+        """Stops renewing; the subscription ends with its connection."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _open(self, subject: str) -> _Line:
+    async def _open(self, subject: str) -> _Subscription:
         credit = max(CREDIT, 2 * self._per_s) + (
             CREDIT_A_SUBJECT * self._meter.known if subject == self._subject else 0
         )
-        line = _Line(time.monotonic(), credit, credit)
+        line = _Subscription(time.monotonic(), credit, credit)
 
         async def on_message(raw: Msg) -> None:
             if line is self._all and raw.subject in self._own:
@@ -169,7 +169,7 @@ class Intake:
         await line.subscription.unsubscribe(limit=line.limit)
         return line
 
-    async def _give_back(self, line: _Line) -> None:
+    async def _give_back(self, line: _Subscription) -> None:
         if line.ended:
             self._wake.set()
         elif line.subscription is not None and line.returned + line.credit - line.limit >= line.credit // 4:
@@ -177,20 +177,20 @@ class Intake:
             with contextlib.suppress(nats.errors.Error):
                 await line.subscription.unsubscribe(limit=line.limit)
 
-    async def _close(self, line: _Line) -> None:
+    async def _close(self, line: _Subscription) -> None:
         if line.subscription is not None:
             with contextlib.suppress(nats.errors.Error):
                 await line.subscription.unsubscribe()
 
-    async def _tend(self) -> None:
+    async def _renew(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_EVERY_S)
+                await asyncio.wait_for(self._wake.wait(), CHECK_EVERY_S)
             self._wake.clear()
-            with contextlib.suppress(nats.errors.Error):  # no connection at the moment: the next look finds one
-                await self._look(time.monotonic())
+            with contextlib.suppress(nats.errors.Error):  # no connection at the moment: tried again next time
+                await self._check(time.monotonic())
 
-    async def _look(self, now_s: float) -> None:
+    async def _check(self, now_s: float) -> None:
         if self._client.stats["reconnects"] != self._reconnects:
             # The server counts from 0 again.
             self._reconnects = self._client.stats["reconnects"]
@@ -203,12 +203,12 @@ class Intake:
             if now_s >= self._all_again_s:
                 self._all = await self._open(self._subject)
         elif self._all.ended:
-            await self._without_floods(self._all, now_s)
+            await self._split(self._all, now_s)
         elif self._all.is_silent(now_s):
             await self._close(self._all)
             self._all = await self._open(self._subject)
         elif self._own and self._all.lasts(now_s, self._retry_s):
-            log.warning("bus: %s is heard as before", self._subject)
+            log.warning("bus: %s has one subscription again", self._subject)
             for subject in list(self._own):
                 await self._close(self._own.pop(subject))
         for subject, line in list(self._own.items()):
@@ -217,8 +217,8 @@ class Intake:
                 if subject not in self._meter.floods(now_s):
                     self._own[subject] = await self._open(subject)
 
-    async def _without_floods(self, line: _Line, now_s: float) -> None:
-        """The credit is used up: goes on with those who did not flood."""
+    async def _split(self, line: _Subscription, now_s: float) -> None:
+        """The credit is used up: subscribes to the subjects that do not flood, one by one."""
         await self._close(line)
         self._all = None
         floods = self._meter.floods(now_s)
@@ -227,7 +227,7 @@ class Intake:
             return
         if not self._own:
             log.warning(
-                "bus: more than %d messages/s of %s, not heard until it is less", self._per_s, ", ".join(floods)
+                "bus: more than %d messages/s of %s; ignored until there are fewer", self._per_s, ", ".join(floods)
             )
         self._all_again_s = now_s + self._retry_s
         for subject in self._meter.others(now_s):

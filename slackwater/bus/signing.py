@@ -17,7 +17,7 @@ HEADER = "Slackwater-Signature"
 
 
 class SigningError(Exception):
-    """A key that cannot be used; the text says which file and why."""
+    """A key that cannot be used; the text has the file and the reason."""
 
 
 class Signer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from slackwater.cli.remote import login_name
+from slackwater.cli.clients import login_name
 from slackwater.config import ControllerSettings, PoolSettings, load
 from slackwater.options import config_option, pool_option, why_option
 
@@ -38,11 +38,11 @@ class RestoreError(Exception):
 @click.command(epilog="Example: slackwater serve --config /etc/slackwater/controller.toml")
 @config_option
 def serve(config_path: Path) -> None:
-    """Run the controller until SIGTERM or Ctrl-C; then set the baseline weights and end.
+    """Run the controller until SIGTERM or Ctrl-C, then set the baseline weights.
 
     Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
-    (unless retune.mode is off) and the dashboard, and starts again what dies. Exit status 1 when it cannot start, or
-    when the baseline weights could not be confirmed at the end.
+    (unless retune.mode is off) and the dashboard, and restarts whatever dies. The exit status is 1 if it cannot start,
+    or if the baseline weights could not be confirmed at the end.
     """
     from slackwater.supervise import serve as supervisor
 
@@ -59,10 +59,10 @@ def run(name: str, config_path: Path) -> None:
     log_to_stderr()
     settings = load(config_path)
     service = importlib.import_module(SERVICES[name])
-    asyncio.run(_until_told_to_stop(service.run, settings))
+    asyncio.run(_until_stopped(service.run, settings))
 
 
-async def _until_told_to_stop(service: Callable[[ControllerSettings], Any], settings: ControllerSettings) -> None:
+async def _until_stopped(service: Callable[[ControllerSettings], Any], settings: ControllerSettings) -> None:
     """SIGTERM cancels the service, unless it puts its own handler in place of this one."""
     task = asyncio.ensure_future(service(settings))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,7 +75,7 @@ async def _until_told_to_stop(service: Callable[[ControllerSettings], Any], sett
 
 
 class OneLine(logging.Formatter):
-    """Time, level, name, text. What a name or a reason brings along cannot start a line of its own."""
+    """Time, level, name, text. A line break within a name or a reason does not start a new line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
@@ -114,13 +114,16 @@ def log_to_stderr() -> None:
 # --- putting back
 
 
-@click.command(epilog='Example: slackwater restore --pool web --why "the controller is gone"')
+@click.command(epilog='Example: slackwater restore --all --why "the controller is gone"')
 @config_option
 @pool_option("The pool; needed when there are several.")
-@click.option("--all", "every", is_flag=True, help="All pools, each whatever became of the others.")
+@click.option("--all", "every", is_flag=True, help="All pools; one that fails does not stop the others.")
 @why_option()
 def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> None:
-    """Set the baseline weights by hand, as they are on disk; needs no running controller."""
+    """Set the baseline weights that are stored on disk, without a running controller.
+
+    Stop `slackwater serve` first, or pause the pools: it would lower weights again.
+    """
     from slackwater.supervise.state_dir import running_serve
 
     if every and pool_name:
@@ -131,7 +134,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
     if serving is not None:
         click.echo(
             f"warning: `slackwater serve` runs (pid {serving}) and may lower weights again;"
-            f" `slackwater pause --pool {pools[0].name}` keeps it from that",
+            f" `slackwater pause --pool {pools[0].name}` prevents that",
             err=True,
         )
     failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why or "by hand"))]
@@ -171,9 +174,9 @@ def config() -> None:
 @config.command(epilog="Example: slackwater config check /etc/slackwater/controller.toml")
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Read FILE and print OK, or FILE:LINE and what is wrong there (exit status 1).
+    """Check FILE: print OK, or FILE:LINE and the error (exit status 1).
 
-    The balancer is not asked; `slackwater serve` does that at its start.
+    The balancer is not contacted; `slackwater serve` does that when it starts.
     """
     load(file)
     click.echo("OK")

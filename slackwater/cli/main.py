@@ -1,6 +1,6 @@
 """The console command `slackwater`: one table of subcommands, each loaded only when it is called.
 
-So `slackwater --help` and `slackwater pause` do not wait for numpy and scikit-learn.
+So `slackwater --help` and `slackwater pause` load neither numpy nor scikit-learn.
 """
 
 from __future__ import annotations
@@ -16,36 +16,47 @@ import click
 
 from slackwater import __version__
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("slackwater.cli.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
-    "status": ("slackwater.cli.look_commands:status", "Show each server's state, weight and load."),
-    "log": ("slackwater.cli.look_commands:log", "Show what was changed, and why."),
-    "why": ("slackwater.cli.look_commands:why", "Tell the story of a node's last episode."),
-    "pause": ("slackwater.cli.hand_commands:pause", "Set the baseline weights and keep hands off until `resume`."),
-    "resume": ("slackwater.cli.hand_commands:resume", "Take up the work again after `pause`."),
-    "mode": ("slackwater.cli.hand_commands:mode", "Have a pool observe or act."),
-    "pin": ("slackwater.cli.hand_commands:pin", "Hold a server at a weight for a time."),
-    "unpin": ("slackwater.cli.hand_commands:unpin", "End a pin before its time."),
-    "end-episode": ("slackwater.cli.hand_commands:end_episode", "Treat a node as calm until its episode is over."),
-    "ack": ("slackwater.cli.hand_commands:acknowledge", "Say that you have seen a node's episode."),
-    "restore": ("slackwater.cli.commands:restore", "Set the baseline weights by hand, without a running controller."),
-    "web": ("web.commands:web", "Who may log in to the dashboard, and with which tokens."),
-    "config": ("slackwater.cli.commands:config", "Check a controller's configuration."),
-    "record": ("detector.train.record_commands:record", "Record what a live pool's monitors say, for `train`."),
-    "mark": ("detector.train.record_commands:mark", "Label what is being done to a node, for recordings."),
-    "calibrate": (
-        "detector.train.calibrate_commands:calibrate",
-        "Train a model on noise made on your own nodes.",
-    ),
-    "bus": ("slackwater.cli.bus_commands:bus", "Write the configuration of a nats-server of your own, with users."),
-    "train": ("detector.train.commands:train", "Build the detector's model from labelled recordings."),
-    "detector": (
-        "detector.train.commands:detector",
-        "Show the detector's model as text, and its scores.",
-    ),
-    "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Stop it": {
+        "pause": ("slackwater.cli.operator_commands:pause", "Set the baseline weights; change nothing until `resume`."),
+        "restore": ("slackwater.cli.commands:restore", "Set the baseline weights without a running controller."),
+        "resume": ("slackwater.cli.operator_commands:resume", "Balance again after `pause`."),
+    },
+    "Look": {
+        "status": ("slackwater.cli.status_commands:status", "Show each server's state, weight and load."),
+        "log": ("slackwater.cli.status_commands:log", "Show what was changed, and why."),
+        "why": ("slackwater.cli.status_commands:why", "Show a node's last episode and what was done about it."),
+    },
+    "Override": {
+        "mode": ("slackwater.cli.operator_commands:mode", "Switch a pool to observe or act."),
+        "pin": ("slackwater.cli.operator_commands:pin", "Hold a server at a weight for a time."),
+        "unpin": ("slackwater.cli.operator_commands:unpin", "End a pin before its time."),
+        "end-episode": (
+            "slackwater.cli.operator_commands:end_episode",
+            "Treat a node as calm until its episode is over.",
+        ),
+        "ack": ("slackwater.cli.operator_commands:acknowledge", "Acknowledge a node's episode in the log."),
+    },
+    "Run and configure": {
+        "serve": ("slackwater.cli.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
+        "config": ("slackwater.cli.commands:config", "Check a controller's configuration."),
+        "web": ("web.commands:web", "Manage logins to the dashboard, and programs' tokens."),
+        "bus": ("slackwater.cli.bus_commands:bus", "Write the configuration of your own nats-server, with users."),
+    },
+    "Detector and laboratory": {
+        "detector": ("detector.train.commands:detector", "Show the detector's model as text, and its scores."),
+        "calibrate": (
+            "detector.train.calibrate_commands:calibrate",
+            "Train a model on noise made on your own nodes.",
+        ),
+        "record": ("detector.train.record_commands:record", "Record a live pool's Samples, for `train`."),
+        "mark": ("detector.train.record_commands:mark", "Label what is being done to a node, for recordings."),
+        "train": ("detector.train.commands:train", "Build the detector's model from labelled recordings."),
+        "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
+    },
 }
-"""Name -> where it is, and its line in the overview."""
+"""Heading of the overview -> command -> where it is, and its line."""
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 NEEDS: dict[str, tuple[str, ...]] = {
     "record": ("pyarrow",),
     "train": ("matplotlib", "pyarrow"),
@@ -65,7 +76,7 @@ class Failure(click.ClickException):
 
 
 def is_expected(error: Exception) -> bool:
-    """Errors that say all there is to say: our own ones, and the system's about files and sockets."""
+    """Errors whose text is enough for the user: our own, and the system's about files and sockets."""
     ours = type(error).__module__.partition(".")[0] in OUR_PACKAGES
     return ours or (isinstance(error, OSError) and error.errno != errno.EPIPE)
 
@@ -84,7 +95,7 @@ def incomplete(name: str, missing: Sequence[str]) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called; expected errors become one line."""
+    """A group that imports a command when it is called; expected errors become one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -101,8 +112,9 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        for heading, group in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, line) for name, (_, line) in group.items()], col_max=12)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -11,7 +11,7 @@ from slackwater.messages import NAME_PATTERN, Mode, Name
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; the text says where, what is wrong and what was expected."""
+    """A configuration that cannot be used; the text has the place, the fault and what was expected."""
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -26,7 +26,7 @@ OPTIONAL_ADDRESS_PATTERN = rf"^$(?!\n)|{ADDRESS_PATTERN}"
 OptionalAddress = Annotated[str, Meta(pattern=OPTIONAL_ADDRESS_PATTERN)]
 URL_PATTERN = r"^$(?!\n)|^(nats|tls)://[^\s/]+$(?!\n)"
 TCP = "tcp://"
-"""How an admin socket on a TCP address begins."""
+"""Prefix of an admin socket on a TCP address."""
 SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
 Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
@@ -44,10 +44,10 @@ PATTERNS_IN_WORDS = {
     WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
-"""What the patterns ask for, for people."""
+"""The patterns in words."""
 Law = Literal["optimal", "tail", "ice", "equalise"]
 BALANCERS = {"haproxy": "HAProxy", "lvs": "IPVS", "keepalived": "keepalived"}
-"""How the balancers are called in texts."""
+"""The balancers' names in texts."""
 
 
 class BusSettings(Settings, frozen=True):
@@ -103,9 +103,7 @@ class PoolSettings(Settings, frozen=True):
     ] = []
     allow_tcp_socket: Annotated[
         bool,
-        Meta(
-            description="take admin sockets on TCP addresses, which have no login: whoever reaches one can do anything"
-        ),
+        Meta(description="accept admin sockets on TCP addresses; they have no login: who reaches one controls HAProxy"),
     ] = False
     weight_delivery: Annotated[
         Literal["socket", "agent-check"],
@@ -129,7 +127,7 @@ class PoolSettings(Settings, frozen=True):
         float, Meta(gt=0, le=1, description="at most this share of the pool is reduced at a time (blast radius)")
     ] = 0.5
     target_p95_ms: Annotated[
-        float, Meta(ge=0, description="the p95 of response time that users shall have, for the dashboard; 0: none")
+        float, Meta(ge=0, description="target of the p95 of response time, for the dashboard; 0: none")
     ] = 0.0
     target_p99_ms: Annotated[float, Meta(ge=0, description="the same for p99; 0: none")] = 0.0
     servers: Annotated[
@@ -159,8 +157,8 @@ class PoolSettings(Settings, frozen=True):
             raise ValueError(f"`socket` and `sockets` name one twice: {', '.join(self.all_sockets)}")
         if any(socket.startswith(TCP) for socket in self.all_sockets) and not self.allow_tcp_socket:
             raise ValueError(
-                "an admin socket on a TCP address has no login, so whoever reaches it can do anything with HAProxy;"
-                " keep it in a closed network and say `allow_tcp_socket = true`, or use a path"
+                "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy;"
+                " keep it in a closed network and set `allow_tcp_socket = true`, or use a path"
             )
 
     @property
@@ -170,7 +168,7 @@ class PoolSettings(Settings, frozen=True):
 
     @property
     def balancer_name(self) -> str:
-        """The balancer as it is called in texts."""
+        """The balancer's name in texts."""
         return BALANCERS[self.balancer]
 
     @property
@@ -208,8 +206,8 @@ class LbengineSettings(Settings, frozen=True):
         int,
         Meta(
             ge=1,
-            description="so often a minute Verdicts may turn a server's weight downwards; beyond that the lower weight"
-            " is held until the minute allows",
+            description="how often a minute Verdicts may turn a server's weight downwards; beyond that the lower weight"
+            " is kept until the minute is over",
         ),
     ] = 6
     socket_timeout_s: Annotated[Positive, Meta(description="how long the balancer may take to answer")] = 1.0
@@ -221,7 +219,7 @@ class LbengineSettings(Settings, frozen=True):
 
 
 class RetuneSettings(Settings, frozen=True):
-    """The second stage: in episodes that last, the web servers themselves are retuned through their wsengines."""
+    """The second stage: in long episodes the web servers themselves are retuned, through their wsengines."""
 
     mode: Annotated[
         Literal["off", "observe", "act"],
@@ -241,11 +239,9 @@ class RetuneSettings(Settings, frozen=True):
         str, Meta(description="the knowledge base: a TOML file, severity -> factor or value for each knob; empty: ours")
     ] = ""
     long_after_s: Annotated[Positive, Meta(description="an episode that lasts longer enters the second stage")] = 30.0
-    no_room_after_s: Annotated[
-        Positive, Meta(description="the same when the rest of the pool cannot carry the load")
-    ] = 5.0
+    no_room_after_s: Annotated[Positive, Meta(description="the same if the other servers cannot carry the load")] = 5.0
     leave_after_s: Annotated[
-        Positive, Meta(description="a node that looks well for so long leaves it, and gets its own values back")
+        Positive, Meta(description="a node that is calm this long leaves it, and gets its own values back")
     ] = 10.0
     lease_s: Annotated[
         float, Meta(ge=3, le=600, description="an Order that is not renewed undoes itself after this time")
@@ -274,14 +270,14 @@ class RetuneSettings(Settings, frozen=True):
 
 
 class WebSettings(Settings, frozen=True):
-    """The dashboard. Who may log in is said with `slackwater web user`."""
+    """The dashboard. `slackwater web user` manages its logins."""
 
     listen: Annotated[OptionalAddress, Meta(description="HOST:PORT; empty: no dashboard")] = "127.0.0.1:8099"
     read_without_login: Annotated[
         Literal["loopback", "always", "never"],
         Meta(
-            description="who may look without a login: `loopback`: whoever reaches it, if it listens on loopback and"
-            " `hosts` is empty. Controls always need an operator's login"
+            description="who may read without a login: `loopback`: everyone, if it listens on loopback without `hosts`;"
+            " `always`: everyone; `never`: nobody. Controls always need an operator's login"
         ),
     ] = "loopback"
     hosts: Annotated[
@@ -292,11 +288,11 @@ class WebSettings(Settings, frozen=True):
         Meta(
             pattern=HEADER_PATTERN,
             description="header in which a proxy of `proxies` names the logged-in person, such as X-Remote-User;"
-            " empty: no header is believed",
+            " empty: none is trusted",
         ),
     ] = ""
     proxies: Annotated[
-        list[str], Meta(description="addresses of proxies whose header is believed; loopback always is")
+        list[str], Meta(description="addresses of proxies whose header is trusted; loopback always is")
     ] = []
     proxy_operators: Annotated[
         list[str], Meta(description="people named by the proxy who are operators; the others are viewers")

@@ -1,11 +1,11 @@
-"""Where the keys of a TOML text stand, so that an error can name its line."""
+"""The line of each key in a TOML text, for error messages."""
 
 from __future__ import annotations
 
 import re
 
 KeyPath = tuple[str | int, ...]
-"""Where a setting stands: `("pool", 0, "name")`."""
+"""Path of a setting: `("pool", 0, "name")`."""
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:

@@ -20,13 +20,13 @@ import msgspec
 from slackwater import messages
 from slackwater.journal import schema
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
-from slackwater.journal.series import History, NodeSeries, Reading, StateSpan, read_history
+from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history
 from slackwater.messages import Change, Cycle, Knobs, Message, Sample, Verdict
 
-__all__ = ["History", "Journal", "JournalError", "NodeSeries", "Reading", "StateSpan", "journal_path"]
+__all__ = ["Journal", "JournalError", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
 
 WEIGHT_EVERY_S = 10.0
-"""An unchanged weight is written again this often, so that a gap in the plot means that nobody looked."""
+"""An unchanged weight is written again this often, so that a gap in the plot means that it was not read."""
 M = TypeVar("M", bound=Message)
 
 
@@ -99,7 +99,7 @@ class Journal:
     def force(self) -> None:
         """Has every Change that was recorded on the disk. Waits for the disk without keeping other writers waiting.
 
-        SQLite's own way (synchronous=FULL) would hold the write lock meanwhile. A write-ahead log that is forced to
+        SQLite's synchronous=FULL would hold the write lock meanwhile. A write-ahead log that is forced to
         the disk after the commit is as safe (https://sqlite.org/wal.html, "Performance Considerations").
         """
         if not self._unforced:
@@ -202,7 +202,7 @@ class Journal:
         return {node: sample for node, (sample, _) in self._latest(Sample, pool).items()}
 
     def latest_knobs(self, pool: str) -> dict[str, tuple[Knobs, float]]:
-        """What each node's wsengine said last of its knobs, and when that was written."""
+        """The last Knobs of each node's wsengine, and when they were written."""
         return self._latest(Knobs, pool)
 
     def latest_verdicts(self, pool: str) -> dict[str, Verdict]:
@@ -238,12 +238,12 @@ class Journal:
             "target = :target": target,
             "json LIKE :text ESCAPE '!'": _like(text) if text else None,
         }
-        asked = [clause for clause, value in clauses.items() if value is not None] or ["1"]
+        conditions = [clause for clause, value in clauses.items() if value is not None] or ["1"]
         where = {"pool": pool, "since": since_unix_s, "until": until_unix_s, "what": what, "target": target}
         where |= {"text": clauses["json LIKE :text ESCAPE '!'"], "limit": limit, "offset": offset}
         with self._reading() as database:
             rows = database.execute(
-                f"SELECT json FROM changes WHERE {' AND '.join(asked)}"
+                f"SELECT json FROM changes WHERE {' AND '.join(conditions)}"
                 " ORDER BY time_unix_s DESC, rowid DESC LIMIT :limit OFFSET :offset",
                 where,
             ).fetchall()
@@ -282,7 +282,7 @@ class Journal:
         until_unix_s: float | None = None,
         servers: Mapping[str, str] | None = None,
         nodes: Collection[str] | None = None,
-    ) -> History:
+    ) -> PoolSeries:
         """Series of each node from `since_unix_s` to `until_unix_s` (None: now), one value a step of `step_s`.
 
         Response times are means over the step, weighted with the requests. Steps of a minute or more come from the
@@ -395,7 +395,7 @@ def _kind_of(message: Message) -> str:
 
 
 def _like(text: str) -> str:
-    """The pattern that finds a text as it stands within a JSON string; `!` escapes."""
+    """The LIKE pattern for a text within a JSON string; `!` escapes."""
     return f"%{re.sub('([!%_])', '!' + chr(92) + '1', msgspec.json.encode(text).decode()[1:-1])}%"
 
 

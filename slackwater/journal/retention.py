@@ -19,7 +19,7 @@ NODES_AT_ONCE = 20
 LEAST_RAW_S = 600.0
 """Samples of the last minutes are kept whatever their size: minutes are made of them."""
 FULL = 0.95
-"""A journal above the size asked for is brought down to this share of it."""
+"""A journal above its size limit is reduced to this share of it."""
 STEP_SHARE = 0.1
 """Each round deletes the oldest tenth of the time that is there."""
 MOST_ROUNDS = 60

@@ -13,7 +13,7 @@ from pathlib import Path
 from slackwater.journal.steps import STEPS
 
 APPLICATION_ID = 0x534C574B
-"""`SLWK`: tells our files from other SQLite files (https://sqlite.org/pragma.html#pragma_application_id)."""
+"""`SLWK`: distinguishes our files from other SQLite files (https://sqlite.org/pragma.html#pragma_application_id)."""
 
 SAMPLE_COLUMNS: dict[str, tuple[str, str]] = {
     "rps": ("traffic", "rps"),
@@ -54,7 +54,7 @@ PRUNE_NODES = "DELETE FROM nodes WHERE " + " AND ".join(
 
 
 def _mean(name: str, count: str) -> str:
-    """Response times: mean over requests, not over Samples; a Sample without traffic says nothing about them."""
+    """Response times: mean over requests, not over Samples; a Sample without traffic has none."""
     if name.startswith("rt_"):
         return (
             f"sum({name} * rps * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN rps * {count} END), 0)"
@@ -71,7 +71,7 @@ SIGNALS = (
     *("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu", "errors_per_s", "run_delay_per_cpu_s", "steal"),
     *("pressure_cpu", "pressure_io", "cpi"),
 )
-"""The columns that a `History` has."""
+"""The columns that a `PoolSeries` has."""
 _WHOLE = ", ".join(f"CAST(round({_mean(name, '1')} * {SCALE}) AS INTEGER)" for name in SAMPLE_COLUMNS)
 _WHOLE_AGAIN = ", ".join(f"CAST(round({_mean(name, 'n')}) AS INTEGER)" for name in SAMPLE_COLUMNS)
 

@@ -1,4 +1,4 @@
-"""What the journal answers with: a node's means, its states, and series of all signals on one time grid."""
+"""What is read from the journal: a node's means, its states, and series of all signals on one time grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_STEPS = 20_000
 
 
 class NodeSeries(msgspec.Struct):
-    """One node's series on the grid of its `History`; None where nothing was measured."""
+    """One node's series on the grid of its `PoolSeries`; None where nothing was measured."""
 
     rps: list[float | None]
     rt_p50_ms: list[float | None]
@@ -38,7 +38,7 @@ class NodeSeries(msgspec.Struct):
     weight: list[float | None]
 
 
-class History(msgspec.Struct):
+class PoolSeries(msgspec.Struct):
     """Series of a pool's nodes on one time grid; `time_unix_s` is the start of each step."""
 
     step_s: float
@@ -65,13 +65,13 @@ class StateSpan(msgspec.Struct):
     state: State
     since_unix_s: float
     last_unix_s: float
-    """The last Verdict that said so."""
+    """Time of the last Verdict with this state."""
     severity: float
     """The highest."""
     path: list[str]
     """Why it began."""
     resource: Resource | None = None
-    """What the neighbour took, as it was last told clearly; None in other states."""
+    """What the neighbour took, by the last Verdict that was clear about it; None in other states."""
 
 
 def read_history(
@@ -82,7 +82,7 @@ def read_history(
     step_s: float,
     servers: Mapping[str, str],
     nodes: Collection[str] | None,
-) -> History:
+) -> PoolSeries:
     """`Journal.history`, from an open database. Raises ValueError as that does, sqlite3.Error."""
     if step_s <= 0:
         raise ValueError(f"step_s: expected more than 0, got {step_s:g}")
@@ -114,7 +114,7 @@ def read_history(
         for slot in range(max(0, int(first)), min(length, int(first + held_s / step_s) + 1)):
             held[slot] = row["weight"]
     grid = [since_unix_s + slot * step_s for slot in range(length)]
-    return History(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
+    return PoolSeries(step_s=step_s, time_unix_s=grid, nodes=dict(sorted(found.items())))
 
 
 def _json_list(names: Collection[str] | None) -> str | None:

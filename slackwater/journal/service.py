@@ -25,13 +25,13 @@ KINDS = ("sample", "verdict", "change", "cycle", "knobs")
 FLUSH_S = 0.5
 KEEP_S = 60.0
 KEEP_MESSAGES = 50_000
-"""As many Samples, Verdicts and Cycles wait in memory for a journal that cannot be written."""
+"""Most Samples, Verdicts and Cycles that wait in memory while the journal cannot be written."""
 COMPLAIN_S = 10.0
 LAST_TRIES = 3
 
 
 class Queue:
-    """Messages on their way to the journal. When it is full the oldest are dropped and counted, but never a Change."""
+    """Messages that wait to be written. When it is full the oldest are dropped and counted, but never a Change."""
 
     def __init__(self, keep: int = KEEP_MESSAGES) -> None:
         self._keep = keep
@@ -69,7 +69,7 @@ class Queue:
 
 
 class Writer:
-    """Writes a Queue into a journal, and complains once in a while, not twice a second, when that fails."""
+    """Writes a Queue into a journal; failures are logged every 10 s, not at each try."""
 
     def __init__(self, journal: Journal, queue: Queue, clock: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal
@@ -79,7 +79,7 @@ class Writer:
         self._complained_at = -COMPLAIN_S
 
     async def flush(self) -> bool:
-        """Writes everything that waits, in one transaction; False if it could not, then it waits on."""
+        """Writes everything that waits, in one transaction; False if that failed, then it waits on."""
         batch = self._queue.take()
         if not batch:
             return True

@@ -1,7 +1,7 @@
 """The steps that make the journal's tables, in order. `PRAGMA user_version` is how many of them a file has had.
 
 A step that was released is never touched again, since files out there were made by it: it is plain text, and does not
-follow what other code says of today's columns. A change of the tables is a new step at the end, for old files and
+follow other code's idea of today's columns. A change of the tables is a new step at the end, for old files and
 fresh ones alike, and a file of it for the tests (tests/support/journal_files.py).
 """
 

@@ -21,11 +21,11 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     severity: Share
     """Share of the node's calm capacity that is lost; 0 in `calm`."""
     path: list[str]
-    """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's say."""
+    """Why, in words with values: the tree's path (or the thresholds crossed), then the state machine's part."""
     model: str
-    """Which model said so: its name and training date, or `thresholds`."""
+    """The model: its name and training date, or `thresholds`."""
     resource: Resource | None = None
-    """What the neighbour takes away, where it can be told; only in `interference`."""
+    """What the neighbour takes away, where that is clear; only in `interference`."""
     shown: bool = True
     """False in an episode that only waits for its end: its last Samples look calm."""
     sample_seq: Count | None = None

@@ -1,6 +1,6 @@
-"""A child process of the supervisor: started, seen to die, started again after a while, stopped.
+"""A child process of the supervisor: started, restarted when it dies, stopped.
 
-Children are told when the supervisor dies, however it dies: prctl(2), PR_SET_PDEATHSIG.
+The kernel signals the children when the supervisor dies, however it dies: prctl(2), PR_SET_PDEATHSIG.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Child:
         self._started_s = self._clock()
 
     def tend(self) -> Death | None:
-        """Sees whether it died (then says so once), and starts it again when it is time."""
+        """Returns a death, once, and restarts the process when it is time."""
         now_s = self._clock()
         if self._process is None:
             if now_s >= self._start_at_s:

@@ -1,7 +1,6 @@
-"""The supervisor: `slackwater serve` starts the parts, starts again what dies, and leaves the baseline weights behind.
+"""The supervisor: `slackwater serve` starts the parts, restarts those that die, and restores the baseline weights.
 
-It decides nothing about weights. Its only writing to a balancer is the way back to the baseline, when lbengine could
-not take it.
+It decides nothing about weights. It writes to a balancer only to restore the baseline weights, if lbengine could not.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NATS = "nats-server"
 
 
 def stop_signals() -> frozenset[signal.Signals]:
-    """What ends `serve`: also the end of its terminal, unless nohup(1) said otherwise."""
+    """The signals that end `serve`; SIGHUP only if nohup(1) does not ignore it."""
     hangup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else set()
     return frozenset({signal.SIGTERM, signal.SIGINT} | hangup)
 
@@ -80,12 +79,12 @@ def serve(settings: ControllerSettings, config_path: Path) -> int:
         for pool in settings.pool:
             for warning in check(pool, settings.lbengine):
                 log.warning("%s", warning)
-        # Blocked, and waited for in the loop: nothing of the way back to the baseline can be interrupted half-way.
+        # Blocked, and waited for in the loop: no signal interrupts the return to the baseline weights.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals() | {signal.SIGCHLD})
         try:
             return Supervisor(settings, config_path, folder, lock.fd).run()
         finally:
-            while signal.sigtimedwait(stop_signals(), 0):  # Ctrl-C pressed twice is not a second wish
+            while signal.sigtimedwait(stop_signals(), 0):  # a second Ctrl-C changes nothing
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -123,7 +122,7 @@ class Supervisor:
             nats_server.check_free(settings.bus.listen)
             if not nats_server.is_loopback(settings.bus.listen):
                 log.warning(
-                    "the private nats-server listens on %s without authentication: whoever reaches it can steer the"
+                    "the private nats-server listens on %s without authentication: anyone who reaches it can change"
                     " weights; keep it in a closed network, or name a NATS with users and TLS in bus.url",
                     settings.bus.listen,
                 )

@@ -18,7 +18,7 @@ LEFTOVERS_END_WITHIN_S = 8.0
 
 
 class StateError(Exception):
-    """The folder cannot be used, or another `serve` uses it; the text says which and what to do."""
+    """The folder cannot be used, or another `serve` uses it; the text has what to do."""
 
 
 def prepare(state_dir: str) -> Path:
@@ -98,7 +98,7 @@ def write_serve(state_dir: Path, description: dict[str, Any]) -> None:
 
 
 def read_serve(state_dir: Path) -> dict[str, Any] | None:
-    """What serve.json says; None when there is none (nothing runs)."""
+    """The content of serve.json; None if there is none (nothing runs)."""
     try:
         found = json.loads((state_dir / "serve.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -117,7 +117,7 @@ def _pid_in(fd: int) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of this id, whoever owns it."""
+    """Whether there is a process with this id, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

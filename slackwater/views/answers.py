@@ -1,4 +1,4 @@
-"""What the API answers with: made by `web/`, described in its OpenAPI document, read by the command line."""
+"""The API's answers: made by `web/`, described in its OpenAPI document, read by the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NodeStory(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """What lbengine did, in a sentence."""
+    """lbengine's answer, a sentence."""
 
     sentence: str
 

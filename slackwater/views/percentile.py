@@ -1,4 +1,4 @@
-"""What all users of a pool feel: a percentile of response time over its servers, from each server's own percentiles.
+"""A percentile of response time over all requests of a pool, from each server's own percentiles.
 
 Between the percentiles that are known a server's survival function is taken as exponential (ln S is linear in t), which
 is exact for exponential response times; beyond the last one it goes on like that.
@@ -17,7 +17,7 @@ STEPS = 18
 
 
 def pooled_ms(servers: Iterable[Known], q: float) -> float | None:
-    """The `q`-quantile in ms of the mixture; None when no server tells both requests and a response time."""
+    """The `q`-quantile in ms of the mixture; None if no server has both requests and a response time."""
     curves = [(rps, _points(marks)) for rps, *marks in servers if rps > 0.0]
     curves = [(rps, points) for rps, points in curves if len(points) > 1]
     total = math.fsum(rps for rps, _ in curves)

@@ -1,6 +1,6 @@
-"""What `slackwater status`, the page and the API say of a pool: one table, decided in one place.
+"""The table of a pool that `slackwater status`, the page and the API show.
 
-Old data is never shown as if it were now: a silent controller or node gives `unknown`, with how long it is silent.
+Old data is never shown as current: a silent controller or node is `unknown`, with the time since its last message.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from slackwater.views.percentile import pooled_ms
 STALE_AFTER_S = 3.0
 """Cycles come every 0.2 s and are in the journal half a second later: after this long, something is dead."""
 SERVING = ("UP", "no check")
-"""How HAProxy's words begin for a server that takes requests; without health checks it says `no check`."""
+"""How HAProxy's status begins for a server that takes requests; `no check` is one without health checks."""
 KNOBS_FRESH_S = 20.0
-"""A wsengine says what its knobs are every 5 s; one that is silent for longer may have put everything back."""
+"""A wsengine publishes its knobs every 5 s; one that is silent for longer may have put everything back."""
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
@@ -33,7 +33,7 @@ WORDS: dict[State, str] = {
     "all_slow": "all slow",
     "unknown": "unknown",
 }
-_TOLD_WITH: dict[DecisionCause, State] = {
+_STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "not_shown": "interference",
     "enough_reduced": "interference",
@@ -41,9 +41,9 @@ _TOLD_WITH: dict[DecisionCause, State] = {
     "all_slow": "all_slow",
     "unknown": "unknown",
 }
-"""Causes of lbengine's decisions whose reason has the Verdict's in it."""
+"""Causes of lbengine's decisions whose reason includes the Verdict's."""
 _URGENCY: tuple[State, ...] = ("all_slow", "interference", "overload", "unknown")
-_TOLD: tuple[tuple[State, str], ...] = (("interference", "beside a noisy neighbour"), ("overload", "overloaded"))
+_HEADLINES: tuple[tuple[State, str], ...] = (("interference", "beside a noisy neighbour"), ("overload", "overloaded"))
 
 
 class Row(msgspec.Struct):
@@ -64,14 +64,14 @@ class Row(msgspec.Struct):
     share: float | None
     """Share of the pool's requests in the last second."""
     share_wanted: float | None
-    """What the wanted weights say; None where weights do not set it (least connections, hashes), or it is not known."""
+    """The share by the wanted weights; None where weights do not set it (least connections, hashes), or unknown."""
     rt_p95_ms: float | None
     rt_p99_ms: float | None
     cpu: float | None
     """Utilisation: 1.0 is full."""
     why: str
     resource: Resource | None = None
-    """What a neighbour takes, where it can be told (`unclear` where not); only in `interference`."""
+    """What a neighbour takes (`unclear` if that cannot be decided); only in `interference`."""
     retuned: list[str] = []
     """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
     turned: Annotated[list[str], old_field("retuned")] = []
@@ -132,8 +132,8 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             reading = None
         verdict = verdicts.get(node)
         state, why = _judged(verdict, now_unix_s - judged_unix_s.get(node, 0.0), silence)
-        told, told_unix_s = knobs.get(node, (None, 0.0))
-        retuned = _retuned(told) if now_unix_s - told_unix_s < KNOBS_FRESH_S else []
+        latest, received_unix_s = knobs.get(node, (None, 0.0))
+        retuned = _retuned(latest) if now_unix_s - received_unix_s < KNOBS_FRESH_S else []
         reasons = _reasons(server, state, why, stale)
         if retuned:
             reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(retuned)}"
@@ -249,23 +249,23 @@ def _reasons(server: ServerState | None, state: State, why: str, stale: bool) ->
         rests = server.cause == "calm" and server.wanted == server.baseline
         if server.why and not (rests and state == "calm"):
             parts.append(server.why)
-            if server.cause is not None and _TOLD_WITH.get(server.cause) == state:
+            if server.cause is not None and _STATE_OF_CAUSE.get(server.cause) == state:
                 why = ""
     return "; ".join([*parts, why] if why else parts)
 
 
 def _headline(rows: list[Row], silence: str) -> tuple[State, str]:
-    """The pool in one line, and the state that it is coloured by: the one that needs a hand first."""
+    """The pool in one line, and the most urgent state in it, which colours it."""
     if silence:
-        return "unknown", f"Nobody is steering: {silence}"
+        return "unknown", f"The controller is silent: {silence}"
     named = {state: [row.node for row in rows if row.state == state] for state in SYMBOLS}
     parts = [
-        f"{len(named[state])} of {len(rows)} servers {said}: {_listed(named[state])}"
-        for state, said in _TOLD
+        f"{len(named[state])} of {len(rows)} servers {text}: {_listed(named[state])}"
+        for state, text in _HEADLINES
         if named[state]
     ]
     if named["all_slow"]:
-        parts.insert(0, "Most servers are slow at once, so it is no neighbour")
+        parts.insert(0, "Most servers are slow at once, so no neighbour is the cause")
     if named["unknown"]:
         parts.append(f"{len(named['unknown'])} of {len(rows)} servers unknown: {_listed(named['unknown'])}")
     worst: State = next((state for state in _URGENCY if named[state]), "calm")

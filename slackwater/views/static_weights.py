@@ -1,4 +1,4 @@
-"""What users would have felt with the baseline weights left as they were: an estimate, and said to be one.
+"""An estimate of the p95 that users would have had under the baseline weights.
 
 Until the first weight was changed, the slow server answered its static share of the requests, so its response times of
 those moments were measured under static weights. They are pooled with the other servers' times before the episode, each
@@ -12,25 +12,24 @@ import math
 from collections.abc import Mapping, Sequence
 
 from slackwater.config import PoolSettings
-from slackwater.journal.journal import History, Journal
+from slackwater.journal.journal import Journal, PoolSeries
 from slackwater.views.percentile import Known, pooled_ms
 
 STEPS_A_PERIOD = 4
-"""So fine are the steps that each Sample has one of its own."""
+"""Fine enough that each Sample has its own step."""
 BEFORE_PERIODS = 1.5
-"""An episode begins with the Sample that decided it; that one and the one before tell of slow requests."""
+"""An episode begins with the Sample that decided it; that one and the one before contain slow requests."""
 ANSWERED_PERIODS = 1.25
-"""Requests that were sent just before a weight was lowered are answered, and told by a Sample, this much later."""
+"""Requests sent just before a weight was lowered appear in a Sample this much later."""
 LONGEST_S = 10.0
-"""No more than this of an episode is looked at, however late a weight was lowered."""
+"""At most this much of an episode is used, however late a weight was lowered."""
 LEAST_REQUESTS = 30
 """With one slow server of three, the p95 of all requests is the p85 of its own: four or five of 30 are slower."""
 LEAST_ANSWERED = 0.5
-"""A server that answers less than this share of its requests has a queue that grows. How far it would have grown,
-nobody knows."""
+"""A server that answers less than this share of its requests has a growing queue, whose length is not known."""
 
 
-def first_change(history: History, baselines: Mapping[str, float]) -> float | None:
+def first_change(history: PoolSeries, baselines: Mapping[str, float]) -> float | None:
     """When a weight was first seen to differ from its baseline; None: never."""
     for slot, time_unix_s in enumerate(history.time_unix_s):
         for node, baseline in baselines.items():
@@ -40,7 +39,7 @@ def first_change(history: History, baselines: Mapping[str, float]) -> float | No
     return None
 
 
-def stayed(history: History, baselines: Mapping[str, float]) -> bool:
+def stayed(history: PoolSeries, baselines: Mapping[str, float]) -> bool:
     """All weights are known in this time, and none differed from its baseline."""
     known = all(
         node in history.nodes and any(weight is not None for weight in history.nodes[node].weight) for node in baselines
@@ -54,12 +53,12 @@ def estimate(
     node: str,
     since_unix_s: float,
     baselines: Mapping[str, float],
-    calm: History,
+    calm: PoolSeries,
 ) -> tuple[float | None, str]:
     """The p95 in ms over all requests, and what it rests on or why there is none. `calm` is of before the episode."""
     sample = journal.latest_samples(pool.name).get(node)
     if sample is None:
-        return None, "no estimate: this server tells nothing"
+        return None, "no estimate: this server sends no Samples"
     begin = since_unix_s - BEFORE_PERIODS * sample.period_s
     last = since_unix_s + LONGEST_S
     answered_s = ANSWERED_PERIODS * sample.period_s
@@ -93,7 +92,7 @@ def estimate(
     )
 
 
-def _seen(history: History, node: str, until_unix_s: float = math.inf) -> list[Known]:
+def _seen(history: PoolSeries, node: str, until_unix_s: float = math.inf) -> list[Known]:
     """Requests per second and response times of a node in each step with requests."""
     if node not in history.nodes:
         return []
@@ -107,7 +106,7 @@ def _mean_rps(known: Sequence[Known]) -> float:
 
 
 def estimate_ms(seen: Mapping[str, Sequence[Known]], baselines: Mapping[str, float], q: float) -> float | None:
-    """The `q`-quantile of response time over all requests, split by the baselines; None when a server tells nothing."""
+    """The `q`-quantile of response time over all requests, split by the baselines; None if one was not measured."""
     mixed: list[Known] = []
     for node, baseline in baselines.items():
         if baseline <= 0.0:

@@ -308,5 +308,5 @@ staged("stale", "what is asked of a silent controller is answered with what is w
   const page = await operator(fresh);
   await page.goto("/confirm/pause");
   await page.getByRole("button", { name: "Pause now" }).click();
-  await page.locator(".flash.refused", { hasText: "lbengine cannot be asked" }).waitFor();
+  await page.locator(".flash.refused", { hasText: "lbengine cannot be reached" }).waitFor();
 });

@@ -54,7 +54,7 @@ def with_two(url: str, body: Callable[[Bus, Bus], Awaitable[None]]) -> None:
 
 async def asked(asker: Bus, question: dict[str, Any]) -> dict[str, Any]:
     """The answer, however slow the machine is."""
-    return await asker.ask("slackwater.control.web", question, timeout_s=IN_TIME_S)
+    return await asker.request("slackwater.control.web", question, timeout_s=IN_TIME_S)
 
 
 def test_messages_reach_those_who_asked_for_them(server: Server) -> None:
@@ -105,7 +105,7 @@ def test_unreadable_or_wrongly_addressed_messages_are_left_out(
     assert "slackwater.sample.web.n1" in complaints[0]
     assert "$.v" in complaints[0]
     assert complaints[1].endswith(
-        "message on slackwater.sample.web.n2 left out: it calls itself slackwater.sample.web.n1"
+        "message on slackwater.sample.web.n2 left out: its fields belong to slackwater.sample.web.n1"
     )
 
 
@@ -152,7 +152,7 @@ def test_question_and_answer(server: Server) -> None:
                 raise ValueError("cannot jump")
             return {"sentence": f"did {question['action']}"}
 
-        await answerer.answer("slackwater.control.web", handle)
+        await answerer.serve("slackwater.control.web", handle)
         await answerer.flush(IN_TIME_S)
         assert await asked(asker, {"action": "pause"}) == {"sentence": "did pause"}
         assert await asked(asker, {"action": "jump"}) == {"error": "cannot jump"}
@@ -175,7 +175,7 @@ def test_asking_where_nobody_answers_is_a_clear_error(server: Server) -> None:
         await silent._client.subscribe("slackwater.control.web", cb=say_nothing)
         await silent.flush(IN_TIME_S)
         with pytest.raises(BusError, match=r"no answer on slackwater\.control\.web .*within 0\.2 s"):
-            await asker.ask("slackwater.control.web", {}, timeout_s=0.2)
+            await asker.request("slackwater.control.web", {}, timeout_s=0.2)
 
     with_two(server.url, body)
 

@@ -110,7 +110,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_pause_does_not_wait_for_the_detector() -> None:
     heavy = {"numpy", "sklearn", "rich", "flask"}
-    program = f"import sys, slackwater.cli.hand_commands\nsys.exit(bool({heavy} & set(sys.modules)))"
+    program = f"import sys, slackwater.cli.operator_commands\nsys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
@@ -331,7 +331,7 @@ def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: 
             return {"sentence": "web: paused by you"}
 
         bus = await Bus.connect(f"nats://{listen}", "test")
-        await bus.answer("slackwater.control.web", handle)
+        await bus.serve("slackwater.control.web", handle)
         await bus.flush()
         ready.set()
         while not done.is_set():

@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from slackwater.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Line
+from slackwater.bus.intake import BYTES_A_MESSAGE, CREDIT, PER_S, Intake, Meter, _Subscription
 from tests.support.nats_process import Server, until
 
 SENDERS = 200
@@ -40,7 +40,7 @@ def test_a_long_message_counts_as_several() -> None:
 
 
 def test_after_this_process_stood_still_the_first_look_decides_nothing() -> None:
-    line = _Line(0.0, credit=10, limit=11)
+    line = _Subscription(0.0, credit=10, limit=11)
     assert [line.is_silent(60.0), line.is_silent(61.0)] == [False, True]
     assert [line.lasts(60.0, 5.0), line.lasts(61.0, 5.0)] == [False, True]
 

@@ -116,7 +116,7 @@ def test_a_silent_controller_is_never_calm(pool: Pool) -> None:
     seen = pool.view(after_s=12.0)
     assert seen.stale
     assert seen.state == "unknown"
-    assert seen.headline == "Nobody is steering: no data for 12 s"
+    assert seen.headline == "The controller is silent: no data for 12 s"
     row = seen.rows[0]
     assert (row.state, row.since_unix_s, row.rps, row.cpu) == ("unknown", None, None, None)
     assert row.why == "no data for 12 s; last known: calm"

@@ -86,9 +86,9 @@ def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> 
     assert lines[0].startswith("web1 (web): interference (cpu) since ")
     assert "20.0 s, 82% of its capacity lost" in lines[0]
     assert lines[1:3] == ["  because run delay 14.2x its calm baseline", "  because peers calm"]
-    assert "host1 weight 100 -> 0: optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1 (by lbengine)" in lines[3]
+    assert "weight of host1: 100 → 0: optimal: 0 of 240 requests/s; p95 38.8 ms, predicted 5.1 (by lb" in lines[3]
     assert lines[4].endswith("10 s after 100 -> 0: the pool's p95 38.8 -> 4.9 ms (5.1 predicted)")
-    assert "host1 weight 0 -> 100: calm" in lines[5]
+    assert "weight of host1: 0 → 100" in lines[5]
     assert len(lines) == 6
 
 
@@ -100,7 +100,7 @@ def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
     assert found is not None
     assert found.until_unix_s is None
     assert "it goes on" in as_text(found)
-    assert "would have: web1 weight 100 -> 0" in as_text(found)
+    assert "would have been: weight of web1: 100 → 0" in as_text(found)
 
 
 def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
@@ -119,7 +119,7 @@ def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: 
         command = [sys.executable, "-m", "slackwater.cli.main", "why", *arguments, "--config", str(config)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert "host1 weight 100 -> 0" in run("web1")
+    assert "weight of host1: 100 → 0" in run("web1")
     assert run("host1") == run("web1")
     assert json.loads(run("web1", "--json"))["severity"] == 0.82
     assert run("web9") == "web9 (web): no episode within a week\n"
@@ -137,7 +137,7 @@ def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: 
         of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune", "second_stage"),
     )
     text = as_text(told(journal))
-    assert "web1 php_fpm.max_children 4 -> 16: run delay; 16 processes (by wsengine)" in text
+    assert "php_fpm.max_children of web1: 4 → 16: run delay; 16 processes (by wsengine)" in text
     assert text.count("php_fpm.max_children") == 1
-    assert "web1 order cpu.frequency" in text, "an Order that nobody answered is told"
+    assert "order cpu.frequency of web1" in text, "an Order that nobody answered is told"
     assert text.endswith("Orders were renewed 1 times")

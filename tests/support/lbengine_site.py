@@ -163,7 +163,7 @@ async def ask(bus: Bus, question: dict[str, Any]) -> dict[str, Any]:
     deadline_s = time.monotonic() + IN_TIME_S
     while True:
         try:
-            return await bus.ask("slackwater.control.web", question, timeout_s=PATIENCE_S)
+            return await bus.request("slackwater.control.web", question, timeout_s=PATIENCE_S)
         except BusError:
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.05)

@@ -23,11 +23,11 @@ from slackwater.messages import (
     Change,
     Sample,
 )
+from slackwater.views.change_lines import change_lines
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
 from web import create_app
-from web.content.change_lines import tell
 from web.content.pool import NOTHING
 from web.reader import Reader
 from web.streams import MAX_STREAMS
@@ -253,7 +253,7 @@ def test_all_pools_are_on_the_page(tmp_path: Path, journal: Journal, clock: Cloc
     client = create_app(settings_in(tmp_path, pools="web shop"), clock=clock).test_client()
     page = Texts(client.get("/").text)
     assert [given["data-pool"] for tag, given in page.tags if tag == "section"] == ["web", "shop"]
-    assert page.fields["headline"][1] == "Nobody is steering: no cycle yet"
+    assert page.fields["headline"][1] == "The controller is silent: no cycle yet"
 
 
 # --- the list of Changes
@@ -266,7 +266,7 @@ def weight(number: int, at: float, before: int, after: int, target: str = "web1"
 def test_the_steps_of_a_ramp_are_told_in_one_line() -> None:
     steps = [weight(number, 60 + number, 10 * number, 10 * number + 10) for number in range(10)]
     down = weight(90, 0.0, 100, 0)
-    told = tell(reversed([down, *steps]))
+    told = change_lines(reversed([down, *steps]))
     assert [line.what for line in told] == ["weight of web1: 0 → 100 in 10 steps, 9.0 s", "weight of web1: 100 → 0"]
     assert (told[0].why, told[0].time_unix_s) == ("step 9", T0 + 60)
 
@@ -276,7 +276,7 @@ def test_ramps_of_two_servers_and_a_broken_ramp_are_told_apart() -> None:
         weight(1, 0.0, 0, 10), weight(2, 0.1, 0, 10, "web2"), weight(3, 1.0, 10, 20), weight(4, 1.1, 10, 20, "web2"),
         weight(5, 2.0, 20, 0), weight(6, 20.0, 0, 10), weight(7, 30.0, 10, 20),
     ]  # fmt: skip
-    assert [line.what for line in tell(reversed(changes))] == [
+    assert [line.what for line in change_lines(reversed(changes))] == [
         "weight of web1: 10 → 20", "weight of web1: 0 → 10", "weight of web1: 20 → 0",
         "weight of web2: 0 → 20 in 2 steps, 1.0 s", "weight of web1: 0 → 20 in 2 steps, 1.0 s",
     ]  # fmt: skip

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import msgspec
 
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.journal.journal import History, Journal, NodeSeries
+from slackwater.journal.journal import Journal, NodeSeries, PoolSeries
 from slackwater.messages import Change
 from slackwater.views import static_weights
+from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import SYMBOLS, WORDS, duration
 from slackwater.views.why import Story, episodes, with_changes
-from web.content.change_lines import Told, tell
 from web.content.pool import NOTHING, episode_url, ms, number, percent
 
 AROUND_S = 60.0
@@ -126,58 +126,58 @@ def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Stor
     return None
 
 
-def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, told: Story, now: float) -> EpisodePage:
+def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, episode: Story, now: float) -> EpisodePage:
     """Everything that the page says."""
-    until = now if told.until_unix_s is None else told.until_unix_s
-    length = min(LONGEST_S, max(until - told.since_unix_s, FINEST_S))
-    old = now - told.since_unix_s > settings.journal.keep_samples_h * 3600.0 - 2 * AROUND_S
+    until = now if episode.until_unix_s is None else episode.until_unix_s
+    length = min(LONGEST_S, max(until - episode.since_unix_s, FINEST_S))
+    old = now - episode.since_unix_s > settings.journal.keep_samples_h * 3600.0 - 2 * AROUND_S
     step_s = 60.0 if old else FINEST_S
     around = AROUND_S if step_s < AROUND_S else 5 * AROUND_S
 
-    def history(since: float, seconds: float) -> History:
+    def history(since: float, seconds: float) -> PoolSeries:
         return journal.history(pool.name, since, step_s, until_unix_s=min(now, since + seconds), servers=pool.servers)
 
-    histories = history(told.since_unix_s - around, around), history(told.since_unix_s, length)
+    histories = history(episode.since_unix_s - around, around), history(episode.since_unix_s, length)
     before, during = map(_means, histories)
-    after = _means(history(until, around)) if told.until_unix_s is not None else {}
-    static_ms, static_is_measured, note = _static(journal, pool, told, *histories)
-    drawn_s = until - told.since_unix_s + 2 * around
+    after = _means(history(until, around)) if episode.until_unix_s is not None else {}
+    static_ms, static_is_measured, note = _static(journal, pool, episode, *histories)
+    drawn_s = until - episode.since_unix_s + 2 * around
     return EpisodePage(
         pool=pool.name,
-        node=told.node,
-        state=told.state,
-        symbol=SYMBOLS[told.state],
-        word=WORDS[told.state],
-        since_unix_s=told.since_unix_s,
-        until_unix_s=told.until_unix_s,
-        lasted=_lasted(told, now),
-        severity=percent(told.severity),
-        path=told.path,
-        signals=[_signal(told.node, name, words, unit, before, during, after) for name, words, unit in SIGNALS],
-        done=_done(told.changes),
+        node=episode.node,
+        state=episode.state,
+        symbol=SYMBOLS[episode.state],
+        word=WORDS[episode.state],
+        since_unix_s=episode.since_unix_s,
+        until_unix_s=episode.until_unix_s,
+        lasted=_lasted(episode, now),
+        severity=percent(episode.severity),
+        path=episode.path,
+        signals=[_signal(episode.node, name, words, unit, before, during, after) for name, words, unit in SIGNALS],
+        done=_done(episode.changes),
         users_before=ms(_felt(before)),
         users_during=ms(_felt(during)),
         users_static=ms(static_ms),
         static_ms=static_ms,
         static_is_measured=static_is_measured,
         static_note=note,
-        plot_since_unix_s=told.since_unix_s - around,
+        plot_since_unix_s=episode.since_unix_s - around,
         plot_until_unix_s=min(now, until + around),
         step_s=step_s if drawn_s / step_s <= 2000 else 3600.0 if drawn_s / 60.0 > 5000 else 60.0,
     )
 
 
-def _lasted(told: Story, now_unix_s: float) -> str:
-    if told.until_unix_s is None:
-        return f"goes on, for {duration(max(0.0, now_unix_s - told.since_unix_s))}"
-    return duration(told.until_unix_s - told.since_unix_s)
+def _lasted(episode: Story, now_unix_s: float) -> str:
+    if episode.until_unix_s is None:
+        return f"goes on, for {duration(max(0.0, now_unix_s - episode.since_unix_s))}"
+    return duration(episode.until_unix_s - episode.since_unix_s)
 
 
-def _means(history: History) -> dict[str, NodeSeries]:
+def _means(history: PoolSeries) -> dict[str, NodeSeries]:
     return {node: _mean(history, node) for node in history.nodes}
 
 
-def _mean(history: History, node: str) -> NodeSeries:
+def _mean(history: PoolSeries, node: str) -> NodeSeries:
     """The node's means over the whole history, each as a list of one."""
     series = history.nodes[node]
     rates = series.rps
@@ -221,7 +221,7 @@ def _felt(means: dict[str, NodeSeries]) -> float | None:
 
 
 def _static(
-    journal: Journal, pool: PoolSettings, told: Story, before: History, during: History
+    journal: Journal, pool: PoolSettings, episode: Story, before: PoolSeries, during: PoolSeries
 ) -> tuple[float | None, bool, str]:
     """What static weights would have given in ms, whether it was measured, and its ground or why there is none."""
     cycle = journal.latest_cycle(pool.name)
@@ -236,7 +236,7 @@ def _static(
         return None, False, f"no estimate: under `{cycle.balance}` weights do not say how the requests are split"
     if before.step_s > FINEST_S:
         return None, False, "no estimate: the Samples of its first moments are no longer kept"
-    found, ground = static_weights.estimate(journal, pool, told.node, told.since_unix_s, baselines, before)
+    found, ground = static_weights.estimate(journal, pool, episode.node, episode.since_unix_s, baselines, before)
     return found, False, ground
 
 
@@ -245,7 +245,7 @@ def _done(changes: Sequence[Change]) -> list[DoneRow]:
     outcomes = {made.follows: made.why for made in changes if made.what == "outcome" and made.follows}
     by_id = {made.id: made for made in changes}
     rows = []
-    for line in reversed(tell(reversed([made for made in changes if made.what != "outcome"]))):
+    for line in reversed(change_lines(reversed([made for made in changes if made.what != "outcome"]))):
         made = by_id[line.id]
         first = next((by_id[one] for one in line.ids if one in outcomes), made)
         predicted = ""
@@ -255,7 +255,7 @@ def _done(changes: Sequence[Change]) -> list[DoneRow]:
     return rows
 
 
-def _row(line: Told, predicted: str, outcome: str) -> DoneRow:
+def _row(line: ChangeLine, predicted: str, outcome: str) -> DoneRow:
     return DoneRow(line.time_unix_s, line.what, line.why, line.by, line.applied, predicted, outcome)
 
 

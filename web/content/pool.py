@@ -9,9 +9,9 @@ import msgspec
 
 from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
+from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.pool import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
 from slackwater.views.why import Story
-from web.content.change_lines import Told, tell
 
 NOTHING = "\N{EN DASH}"
 FEW = 12
@@ -95,7 +95,7 @@ class ShownPool(msgspec.Struct):
     """What the rows leave out."""
     rows: list[ShownRow]
     episodes: list[ShownEpisode]
-    changes: list[Told]
+    changes: list[ChangeLine]
 
 
 def show(
@@ -143,7 +143,7 @@ def show(
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
         rows=[_row(row, view, now_unix_s) for row in rows],
         episodes=[_episode(one, view, changes, now_unix_s) for one in episodes],
-        changes=tell(changes),
+        changes=change_lines(changes),
     )
 
 
@@ -171,10 +171,10 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
     )
 
 
-def _episode(told: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
-    row = next((row for row in view.rows if row.node == told.node), None)
-    names = {told.node, row.server if row is not None else told.node}
-    since = [made for made in changes if made.target in names and made.time_unix_s >= told.since_unix_s - 1.0]
+def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix_s: float) -> ShownEpisode:
+    row = next((row for row in view.rows if row.node == episode.node), None)
+    names = {episode.node, row.server if row is not None else episode.node}
+    since = [made for made in changes if made.target in names and made.time_unix_s >= episode.since_unix_s - 1.0]
     outcome = next((made.why for made in since if made.what == "outcome"), "not known yet: told 10 s after a change")
     seen = next((made.by for made in since if made.what == "acknowledge"), "")
     done = "nothing was changed"
@@ -187,24 +187,24 @@ def _episode(told: Story, view: PoolView, changes: Sequence[Change], now_unix_s:
         elif view.paused:
             done = "nothing: the pool is paused"
     return ShownEpisode(
-        id=f"{told.node}@{told.since_unix_s:.3f}",
-        node=told.node,
-        url=episode_url(told),
-        state=told.state,
-        symbol=SYMBOLS[told.state],
-        word=WORDS[told.state],
-        lasts=duration(max(0.0, now_unix_s - told.since_unix_s)),
-        since_unix_s=told.since_unix_s,
-        because=told.path[0] if told.path else "",
+        id=f"{episode.node}@{episode.since_unix_s:.3f}",
+        node=episode.node,
+        url=episode_url(episode),
+        state=episode.state,
+        symbol=SYMBOLS[episode.state],
+        word=WORDS[episode.state],
+        lasts=duration(max(0.0, now_unix_s - episode.since_unix_s)),
+        since_unix_s=episode.since_unix_s,
+        because=episode.path[0] if episode.path else "",
         done=done,
         helped=outcome,
         seen_by=f"seen by {seen}" if seen else "",
     )
 
 
-def episode_url(told: Story) -> str:
+def episode_url(episode: Story) -> str:
     """The page of an episode: its node and when it began, in milliseconds."""
-    return f"/pools/{quote(told.pool)}/episodes/{quote(told.node)}/{round(told.since_unix_s * 1000)}"
+    return f"/pools/{quote(episode.pool)}/episodes/{quote(episode.node)}/{round(episode.since_unix_s * 1000)}"
 
 
 def _sentence(view: PoolView) -> str:

@@ -1,4 +1,4 @@
-"""What is going on, on a terminal: `status`, `log`, `why`."""
+"""Commands that show the state of pools: `status`, `log`, `why`."""
 
 from __future__ import annotations
 
@@ -7,62 +7,64 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slackwater.cli.remote import Site, reaches_a_site
+from slackwater.cli.clients import ControllerClient, client_options
 from slackwater.options import pool_option, seconds_of
 
 if TYPE_CHECKING:
     from slackwater.messages import Change
 
-LOOK_EVERY_S = 0.5
+REFRESH_EVERY_S = 0.5
 MOST_AT_ONCE = 10_000
 
 
 @click.command(epilog="Example: slackwater status --pool web --watch")
-@reaches_a_site
+@client_options
 @pool_option("Only this pool.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--watch", is_flag=True, help="Show it again twice a second until Ctrl-C.")
-def status(site: Site, pool_name: str | None, as_json: bool, watch: bool) -> None:
+@click.option("--watch", is_flag=True, help="Refresh twice a second until Ctrl-C.")
+def status(client: ControllerClient, pool_name: str | None, as_json: bool, watch: bool) -> None:
     """Show each server's state, weight and load, and why.
 
-    Old data is said to be old; the exit status is 0 all the same. It is 1 when there is no journal.
+    Old data is marked STALE; the exit status is 0 all the same. It is 1 if there is no journal.
     """
     from slackwater.cli import tables
 
     if as_json and watch:
         raise click.UsageError("--json and --watch exclude each other.")
 
-    def look() -> list[tables.PoolView]:
-        return site.views(pool_name)
+    def read() -> list[tables.PoolView]:
+        return client.views(pool_name)
 
     if as_json:
-        click.echo(tables.as_json(look(), time.time()))
+        click.echo(tables.as_json(read(), time.time()))
     elif watch:
-        tables.watch(look, LOOK_EVERY_S)
+        tables.watch(read, REFRESH_EVERY_S)
     else:
-        tables.show(look(), time.time())
+        tables.show(read(), time.time())
 
 
 @click.command(name="log", epilog="Example: slackwater log --since 10m --follow")
-@reaches_a_site
+@client_options
 @pool_option("Only this pool.")
-@click.option("--since", "since_s", callback=seconds_of, metavar="AGO", help="Not older than this: 30s, 10m, 2h, 1d.")
+@click.option("--since", "since_s", callback=seconds_of, metavar="AGO", help="Nothing older: 30s, 10m, 2h, 1d.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="The newest N only."
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="Only the newest N."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
-@click.option("--follow", is_flag=True, help="Then wait for more, until Ctrl-C.")
-def log(site: Site, pool_name: str | None, since_s: float | None, limit: int, as_json: bool, follow: bool) -> None:
+@click.option("--follow", is_flag=True, help="Wait for more until Ctrl-C.")
+def log(
+    client: ControllerClient, pool_name: str | None, since_s: float | None, limit: int, as_json: bool, follow: bool
+) -> None:
     """Show every change with its reason, the oldest first.
 
-    A line with `would` is of observe mode: it was decided and not done.
+    A line with `would` is from observe mode: it was decided but not done.
     """
     from slackwater.cli import tables
 
     since_unix_s = None if since_s is None else time.time() - since_s
     write = tables.change_as_json if as_json else tables.change_as_line
 
-    shown: list[Change] = list(reversed(site.changes(pool_name, limit, since_unix_s)))
+    shown: list[Change] = list(reversed(client.changes(pool_name, limit, since_unix_s)))
     for change in shown:
         click.echo(write(change))
     if not follow:
@@ -72,8 +74,8 @@ def log(site: Site, pool_name: str | None, since_s: float | None, limit: int, as
     newest_unix_s = shown[-1].time_unix_s if shown else since_unix_s or time.time()
     try:
         while True:
-            time.sleep(LOOK_EVERY_S)
-            for change in reversed(site.changes(pool_name, MOST_AT_ONCE, newest_unix_s - 10.0)):
+            time.sleep(REFRESH_EVERY_S)
+            for change in reversed(client.changes(pool_name, MOST_AT_ONCE, newest_unix_s - 10.0)):
                 if change.id not in seen:
                     click.echo(write(change))
                     seen[change.id] = change.time_unix_s
@@ -85,19 +87,19 @@ def log(site: Site, pool_name: str | None, since_s: float | None, limit: int, as
 
 @click.command(epilog="Example: slackwater why web1")
 @click.argument("node")
-@reaches_a_site
+@client_options
 @pool_option("The pool; needed when there are several.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-def why(node: str, site: Site, pool_name: str | None, as_json: bool) -> None:
-    """Tell the story of NODE's last episode: why it began, what was done about it, and what came of that."""
+def why(node: str, client: ControllerClient, pool_name: str | None, as_json: bool) -> None:
+    """Show NODE's last episode: why it began, what was done about it, and the outcome."""
     import msgspec
 
     from slackwater.views import why as stories
 
-    pool, told = site.story(pool_name, node)
+    pool, episode = client.story(pool_name, node)
     if as_json:
-        click.echo(msgspec.json.encode(told).decode())
-    elif told is None:
+        click.echo(msgspec.json.encode(episode).decode())
+    elif episode is None:
         click.echo(f"{node} ({pool}): no episode within a week")
     else:
-        click.echo(stories.as_text(told))
+        click.echo(stories.as_text(episode))

@@ -1,4 +1,4 @@
-"""Where the command line gets its answers from: this machine's journal and bus, or a dashboard's API elsewhere."""
+"""The command line's clients of a controller: this machine's journal and bus, or the API of a dashboard elsewhere."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
-class SiteError(Exception):
-    """The controller could not be asked, or refused; the text says which and why."""
+class ClientError(Exception):
+    """The controller could not be reached, or refused; the text has the address and the reason."""
 
 
-class Site(Protocol):
-    """A controller, as the command line sees it."""
+class ControllerClient(Protocol):
+    """A controller, as the commands use it."""
 
     def views(self, pool: str | None) -> list[PoolView]:
         """The pools' tables, now."""
@@ -50,12 +50,12 @@ class Site(Protocol):
     def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
         """The pool's name, and the node's last episode within a week."""
 
-    def ask(self, pool: str | None, **wish: Any) -> str:
-        """Has lbengine do it (`slackwater.control.Request`); returns what it did in a sentence."""
+    def send(self, pool: str | None, **fields: Any) -> str:
+        """Has lbengine carry out a command (`slackwater.control.Request`); returns its answer, a sentence."""
 
 
-class LocalSite:
-    """Reads the journal and asks over the bus: works when the dashboard is off or dead."""
+class LocalClient:
+    """Reads the journal and sends commands over the bus: works while the dashboard is off or dead."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
@@ -90,22 +90,22 @@ class LocalSite:
         with self._journal() as journal:
             return of.name, why.story(journal, of.name, of.servers.get(node, node), of.servers, time.time())
 
-    def ask(self, pool: str | None, **wish: Any) -> str:
-        from slackwater.control import Request, ask_once
+    def send(self, pool: str | None, **fields: Any) -> str:
+        from slackwater.control import Request, send_once
 
         of = self._settings.the_pool(pool)
-        return ask_once(self._settings.bus, of.name, Request(by=login_name(), **wish))
+        return send_once(self._settings.bus, of.name, Request(by=login_name(), **fields))
 
 
-class RemoteSite:
-    """Asks the API of a dashboard (`/api/v1/openapi.json`); who asks is whom the token names."""
+class ApiClient:
+    """Uses the API of a dashboard (`/api/v1/openapi.json`), in the name that the token has."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise SiteError(f"`{url}` is no address of a dashboard; expected such as https://slackwater.example.org")
+            raise ClientError(f"`{url}` is no address of a dashboard; expected such as https://slackwater.example.org")
         if token and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            raise SiteError(f"{url}: the token would cross the network in the clear; use https")
+            raise ClientError(f"{url}: the token would cross the network in the clear; use https")
         self._url = url.rstrip("/")
         self._token = token
         self._known: dict[str | None, str] = {}
@@ -119,8 +119,8 @@ class RemoteSite:
     def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
         from slackwater.views.answers import Changes
 
-        asked = {"pool": self._the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
-        return self._get("/changes", Changes, {key: value for key, value in asked.items() if value is not None}).changes
+        query = {"pool": self._the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
+        return self._get("/changes", Changes, {key: value for key, value in query.items() if value is not None}).changes
 
     def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
         from slackwater.views.answers import NodeStory
@@ -128,11 +128,11 @@ class RemoteSite:
         name = self._the_pool(pool)
         return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory).story
 
-    def ask(self, pool: str | None, **wish: Any) -> str:
+    def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.views.answers import Done
 
         name = self._the_pool(pool)
-        return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(wish)).sentence
+        return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
 
     def _views(self) -> list[PoolView]:
         from slackwater.views.answers import Pools
@@ -142,17 +142,19 @@ class RemoteSite:
     def _check(self, name: str, views: list[PoolView]) -> None:
         names = [view.pool for view in views]
         if name not in names:
-            raise SiteError(f"no pool `{name}`; {self._url} has: {', '.join(names)}")
+            raise ClientError(f"no pool `{name}`; {self._url} has: {', '.join(names)}")
 
     def _the_pool(self, name: str | None) -> str:
-        """The pool of this name; without a name the only one. The site is asked once for each."""
+        """The pool of this name; without a name the only one. The API is read once for each."""
         if name not in self._known:
             views = self._views()
             if name is not None:
                 self._check(name, views)
             elif len(views) != 1:
                 names = ", ".join(view.pool for view in views)
-                raise SiteError(f"there are several pools, name one of them: {names}" if names else "there is no pool")
+                raise ClientError(
+                    f"there are several pools, name one of them: {names}" if names else "there is no pool"
+                )
             self._known[name] = name or views[0].pool
         return self._known[name]
 
@@ -168,11 +170,11 @@ class RemoteSite:
             with _OPENER.open(request, timeout=ANSWERS_WITHIN_S) as got:
                 return msgspec.json.decode(got.read(), type=answer)
         except urllib.error.HTTPError as error:
-            raise SiteError(f"{self._url}: {_refusal(error)}") from None
+            raise ClientError(f"{self._url}: {_refusal(error)}") from None
         except (OSError, http.client.HTTPException, ssl.SSLError) as error:
-            raise SiteError(f"{self._url}: {getattr(error, 'reason', None) or error}") from None
+            raise ClientError(f"{self._url}: {getattr(error, 'reason', None) or error}") from None
         except msgspec.DecodeError as error:
-            raise SiteError(f"{self._url} does not answer as this version of slackwater expects: {error}") from None
+            raise ClientError(f"{self._url} does not answer as this version of slackwater expects: {error}") from None
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -186,44 +188,44 @@ _OPENER = urllib.request.build_opener(_Stay)
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:
-    """The API's own words, where it has some."""
+    """The API's error text, if it sent one."""
     from slackwater.views.answers import Error
 
     try:
-        said = msgspec.json.decode(error.read(), type=Error).error
+        text = msgspec.json.decode(error.read(), type=Error).error
     except (OSError, msgspec.DecodeError):
-        said = error.reason
+        text = error.reason
     hint = "; give one with --token-file or SLACKWATER_TOKEN" if error.code == http.HTTPStatus.UNAUTHORIZED else ""
-    return f"{said} (status {error.code}){hint}"
+    return f"{text} (status {error.code}){hint}"
 
 
 def login_name() -> str:
-    """Who asks: behind sudo the person, not root."""
+    """The operator's name: behind sudo the person, not root."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers
         return f"uid {os.getuid()}"
 
 
-def reaches_a_site(command: Command) -> Command:
-    """Gives a command `site`, and the options that say which: --config, or --url and --token-file."""
+def client_options(command: Command) -> Command:
+    """Gives a command `client`, and the options that choose it: --config, or --url and --token-file."""
 
     @functools.wraps(command)
     def reaching(*arguments: Any, config_path: Path, url: str | None, token_file: Path | None, **more: Any) -> Any:
-        site = RemoteSite(url, _token(token_file)) if url else LocalSite(config_path)
-        return command(*arguments, site=site, **more)
+        client = ApiClient(url, _token(token_file)) if url else LocalClient(config_path)
+        return command(*arguments, client=client, **more)
 
     options = (
         config_option,
         click.option(
-            "--url", envvar="SLACKWATER_URL", show_envvar=True, help="Ask this dashboard, instead of this machine."
+            "--url", envvar="SLACKWATER_URL", show_envvar=True, help="Use this dashboard's API instead of this machine."
         ),
         click.option(
             "--token-file",
             type=click.Path(path_type=Path),
             envvar="SLACKWATER_TOKEN_FILE",
             show_envvar=True,
-            help="With --url: a file with the token (`slackwater web token add`); else SLACKWATER_TOKEN has it.",
+            help="With --url: a file with the token (`slackwater web token add`); or set SLACKWATER_TOKEN.",
         ),
     )
     for option in reversed(options):
@@ -237,4 +239,4 @@ def _token(file: Path | None) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SiteError(f"{file}: the token cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ClientError(f"{file}: the token cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -1,0 +1,77 @@
+"""Operators' commands to a running lbengine; the dashboard's controls send the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from slackwater.cli.clients import ControllerClient, client_options
+from slackwater.options import Command, pool_option, seconds_of, why_option
+
+
+def command_options(command: Command) -> Command:
+    """The options of a command to a pool's lbengine."""
+    return client_options(pool_option("The pool; needed when there are several.")(why_option()(command)))
+
+
+@click.command(epilog='Example: slackwater pause --pool web --why "deploy of 14:00"')
+@command_options
+def pause(client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Set the baseline weights and change nothing in the pool until `resume`, even after a restart.
+
+    Without a running controller use `slackwater restore --all`.
+    """
+    click.echo(client.send(pool_name, action="pause", why=why))
+
+
+@click.command(epilog="Example: slackwater resume --pool web")
+@command_options
+def resume(client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Balance again after `pause`; the weights of now become the baseline."""
+    click.echo(client.send(pool_name, action="resume", why=why))
+
+
+@click.command(epilog='Example: slackwater mode observe --pool web --why "looking first"')
+@click.argument("mode", type=click.Choice(["observe", "act"]))
+@command_options
+def mode(mode: Any, client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Switch the pool to observe (baseline weights, decisions are only recorded) or act.
+
+    It holds over restarts, until the next `mode` command or a new `mode` in the configuration.
+    """
+    click.echo(client.send(pool_name, action="mode", why=why, mode=mode))
+
+
+@click.command(epilog="Example: slackwater pin web1 20 --for 30m")
+@click.argument("server")
+@click.argument("weight", type=click.IntRange(0, 65535))
+@click.option("--for", "for_s", callback=seconds_of, default="10m", show_default=True, metavar="TIME", help="How long.")
+@command_options
+def pin(server: str, weight: int, for_s: float, client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Hold SERVER at WEIGHT, at most its baseline, for a time. The guard still limits it."""
+    click.echo(client.send(pool_name, action="pin", why=why, target=server, weight=weight, for_s=for_s))
+
+
+@click.command(epilog="Example: slackwater unpin web1")
+@click.argument("server")
+@command_options
+def unpin(server: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """End SERVER's pin before its time."""
+    click.echo(client.send(pool_name, action="unpin", why=why, target=server))
+
+
+@click.command(name="end-episode", epilog='Example: slackwater end-episode web1 --why "it is our own backup"')
+@click.argument("node")
+@command_options
+def end_episode(node: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Treat NODE as calm until its present episode is over; the next one counts again."""
+    click.echo(client.send(pool_name, action="end_episode", why=why, target=node))
+
+
+@click.command(name="ack", epilog="Example: slackwater ack web1 --why 'looking into it'")
+@click.argument("node")
+@command_options
+def acknowledge(node: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
+    """Acknowledge NODE's episode: your name goes into the log, nothing else changes."""
+    click.echo(client.send(pool_name, action="acknowledge", why=why, target=node))
