@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::StreamExt as _;
 
 use crate::config::Settings;
+use crate::error::Error;
 use crate::listener;
 
 /// What a node gets of its server's weight when nobody says otherwise.
@@ -57,14 +58,14 @@ impl Wanted {
 ///
 /// # Errors
 /// Why it cannot.
-pub async fn open(settings: &Settings, client: Client) -> Result<(), String> {
+pub async fn open(settings: &Settings, client: Client) -> Result<(), Error> {
     let listen = &settings.agent.listen;
     if listen.is_empty() {
         return Ok(());
     }
     let listener = listener::listen("agent.listen", listen).await?;
     let subject = format!("slackwater.weight.{}.{}", settings.pool, settings.node);
-    let words = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
+    let words = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
     let wanted = Wanted::default();
     tokio::spawn(listen_to(words, settings.pool.clone(), settings.node.clone(), wanted.clone()));
     tokio::spawn(serve(listener, wanted));
@@ -75,10 +76,8 @@ async fn listen_to(mut words: Subscriber, pool: String, node: String, wanted: Wa
     while let Some(message) = words.next().await {
         match decode::<Weight>(&message.payload) {
             Ok(weight) if weight.pool == pool && weight.node == node => wanted.hear(&weight, Instant::now()),
-            Ok(weight) => {
-                eprintln!("slackwater-monitor: a weight for {} of {} is left out", weight.node, weight.pool);
-            }
-            Err(error) => eprintln!("slackwater-monitor: a weight is left out: {error}"),
+            Ok(weight) => tracing::warn!("a weight for {} of {} is ignored", weight.node, weight.pool),
+            Err(error) => tracing::warn!("a weight is ignored: {error}"),
         }
     }
 }

@@ -10,6 +10,7 @@ use slackwater_node::bus::connect;
 
 use crate::backlog::Backlog;
 use crate::config::{BusSettings, PROGRAM};
+use crate::error::Error;
 
 /// Messages that wait for the connection's task: those of one moment, never a backlog.
 const WAITING: usize = 4;
@@ -49,8 +50,9 @@ impl Bus {
         access: ConnectOptions,
         node: &str,
         subject: String,
-    ) -> Result<Bus, String> {
-        let client = connect(&settings.url, access, PROGRAM, node, WAITING).await?;
+    ) -> Result<Bus, Error> {
+        let client = connect(&settings.url, access, PROGRAM, node, WAITING).await;
+        let client = client.map_err(|error| Error::Bus(error.into()))?;
         let backlog = Backlog::new(settings.buffer_samples as usize);
         Ok(Bus { client, subject, backlog, published: 0, dropped_before: 0 })
     }
@@ -75,7 +77,7 @@ impl Bus {
         let dropped = self.backlog.dropped();
         if self.backlog.is_empty() && dropped > self.dropped_before {
             let lost = dropped - std::mem::replace(&mut self.dropped_before, dropped);
-            eprintln!("slackwater-monitor: {lost} Samples were dropped while the bus was away");
+            tracing::warn!("{lost} Samples were dropped while the bus was away");
         }
     }
 
@@ -123,6 +125,6 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let bad = BusSettings { url: "nats://127.0.0.1:x".to_owned(), ..BusSettings::default() };
         let opened = runtime.block_on(Bus::open(&bad, ConnectOptions::new(), "test", subject("p", "n")));
-        assert!(opened.is_err_and(|error| error.starts_with("bus.url: ")));
+        assert!(opened.is_err_and(|error| error.to_string().starts_with("bus.url: ")));
     }
 }

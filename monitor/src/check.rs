@@ -147,17 +147,18 @@ fn cause_below(sample: &Sample, section: &str) -> Option<AbsenceCause> {
     sample.absence_causes.iter().find(|(name, _)| is_below(name)).map(|(_, cause)| *cause)
 }
 
-fn bus(url: &str) -> Result<String, String> {
+fn bus(url: &str) -> Result<String, Reason> {
     let address = url.split_once("://").map_or(url, |(_, rest)| rest);
     let address = address.rsplit_once('@').map_or(address, |(_, rest)| rest);
     let with_port = if address.contains(':') { address.to_owned() } else { format!("{address}:4222") };
-    let fault =
-        |error: std::io::Error| format!("{with_port}: {error}; is nats-server there, and does bus.url name it?");
+    let fault = |error: std::io::Error| {
+        Reason::from(format!("{with_port}: {error}; is nats-server there, and does bus.url name it?"))
+    };
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for place in with_port.to_socket_addrs().map_err(fault)? {
         match TcpStream::connect_timeout(&place, BUS_TIMEOUT).and_then(greeting) {
             Ok(true) => return Ok(format!("{with_port} answers as NATS")),
-            Ok(false) => return Err(format!("{with_port} answers, but not as NATS")),
+            Ok(false) => return Err(format!("{with_port} answers, but not as NATS").into()),
             Err(error) => last = error,
         }
     }
@@ -207,14 +208,14 @@ fn cgroups(settings: &Settings, system: &System) -> Result<String, Reason> {
     Ok(version.to_owned())
 }
 
-fn user(settings: &Settings) -> Result<String, String> {
+fn user(settings: &Settings) -> Result<String, Reason> {
     let user = settings.privileges.user.as_str();
     match (rustix::process::geteuid().is_root(), user) {
         (false, _) => Ok(format!("stays {}", rustix::process::geteuid().as_raw())),
         (true, "") => Ok("stays root, without its capabilities; privileges.user names a lesser one".to_owned()),
         (true, user) => user_exists(user)
             .map(|()| format!("changes to {user}"))
-            .map_err(|error| format!("privileges.user: {error}")),
+            .map_err(|error| format!("privileges.user: {error}").into()),
     }
 }
 

@@ -11,6 +11,7 @@ use slackwater_node::settings::{Declared, nearest};
 
 use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
+use crate::error::Error;
 use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::system::System;
@@ -135,49 +136,51 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        Err(text) => {
-            eprintln!("{text}");
+        Err(error) => {
+            match error {
+                Error::Config(faults) => eprintln!("{faults}"),
+                error => tracing::error!("{error}"),
+            }
             ExitCode::FAILURE
         }
     }
 }
 
-fn settings(system: &System, file: Option<PathBuf>) -> Result<Settings, String> {
+fn settings(system: &System, file: Option<PathBuf>) -> Result<Settings, Error> {
     let hostname = system.line(&system.proc.join("sys/kernel/hostname")).unwrap_or_default();
     let settings = match file {
         Some(file) => config::load(&file, &hostname),
         None => config::defaults(&hostname),
-    }
-    .map_err(|error| error.to_string())?;
+    }?;
     let names: Vec<&str> = COLLECTORS.iter().map(|kind| kind.name).collect();
     match settings.collectors.off.iter().find(|name| !names.contains(&name.as_str())) {
         None => Ok(settings),
         Some(unknown) => {
             let hint = nearest(unknown, &names).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-            Err(format!("`collectors.off` must hold names of {}, got {unknown:?}{hint}", names.join(", ")))
+            Err(Error::UnknownCollector { name: unknown.clone(), hint })
         }
     }
 }
 
 /// The settings without the collectors that the command line switches off.
-fn settings_without(off: SwitchedOff, system: &System, file: Option<PathBuf>) -> Result<Settings, String> {
+fn settings_without(off: SwitchedOff, system: &System, file: Option<PathBuf>) -> Result<Settings, Error> {
     let mut settings = settings(system, file)?;
     settings.collectors.off.extend(off.0);
     Ok(settings)
 }
 
-fn run(config: &std::path::Path, off: SwitchedOff) -> Result<ExitCode, String> {
+fn run(config: &std::path::Path, off: SwitchedOff) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings_without(off, &system, Some(config.to_owned()))?;
-    run::run(&settings, &system).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    run::run(&settings, &system)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, String> {
+fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings_without(off, &system, config)?;
-    let mut sampler = Sampler::open(&settings, &system).map_err(|error| format!("slackwater-monitor: {error}"))?;
-    sandbox::enter(&settings, &system).map_err(|error| format!("slackwater-monitor: {error}"))?;
+    let mut sampler = Sampler::open(&settings, &system)?;
+    sandbox::enter(&settings, &system)?;
     let period = Duration::from_secs_f64(settings.period_s);
     let end = Instant::now() + period;
     while Instant::now() < end {
@@ -193,14 +196,14 @@ fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCod
     }
 }
 
-fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, String> {
+fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings(&system, config)?;
-    let rows = counters::list(&settings, &system).map_err(|reason| format!("slackwater-monitor: {reason}"))?;
+    let rows = counters::list(&settings, &system)?;
     print(&if json { json_text(&rows) } else { counters::table(&rows) })
 }
 
-fn check_machine(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, String> {
+fn check_machine(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings_without(off, &system, config)?;
     let items = check::check(&settings, &system);
@@ -212,10 +215,11 @@ fn json_text(rows: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(rows).unwrap_or_default() + "\n"
 }
 
-fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, String> {
+fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, Error> {
     let checked = settings(&System::machine(), Some(file.to_owned()));
     if json {
-        let faults: Vec<&str> = checked.as_ref().err().map_or(Vec::new(), |faults| faults.lines().collect());
+        let faults = checked.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let faults: Vec<&str> = faults.lines().collect();
         print(&format!("{}\n", serde_json::json!({"valid": checked.is_ok(), "faults": faults})))?;
         return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -232,9 +236,9 @@ fn list(json: bool) -> String {
 }
 
 /// Prints; a reader that went away (`| head`) is no failure.
-fn print(text: &str) -> Result<ExitCode, String> {
+fn print(text: &str) -> Result<ExitCode, Error> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Print(error)),
         _ => Ok(ExitCode::SUCCESS),
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::config::Settings;
 use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Wanted};
+use crate::reason::Reason;
 use crate::system::System;
 
 /// How long events may count.
@@ -44,7 +45,7 @@ pub struct Row {
 ///
 /// # Errors
 /// Why there are no scopes.
-pub fn list(settings: &Settings, system: &System) -> Result<Vec<Row>, String> {
+pub fn list(settings: &Settings, system: &System) -> Result<Vec<Row>, Reason> {
     let mut scopes = pmu::scopes(settings, system)?;
     // The first call opens, and says that there is nothing yet.
     for scope in &mut scopes {
@@ -54,12 +55,12 @@ pub fn list(settings: &Settings, system: &System) -> Result<Vec<Row>, String> {
     let rows = scopes.iter_mut().flat_map(|scope| {
         let reason = scope.advance().err();
         let scope = &*scope;
-        scope.wanted().iter().map(|wanted| row(scope, wanted, reason.as_deref())).collect::<Vec<_>>()
+        scope.wanted().iter().map(|wanted| row(scope, wanted, reason.as_ref())).collect::<Vec<_>>()
     });
     Ok(rows.collect())
 }
 
-fn row(scope: &Scope, wanted: &Wanted, failure: Option<&str>) -> Row {
+fn row(scope: &Scope, wanted: &Wanted, failure: Option<&Reason>) -> Row {
     let seen = scope.seen(wanted.event);
     let muted = scope.mute()[wanted.event as usize].clone();
     let is_open = failure.is_none() && seen.opened > 0;
@@ -67,7 +68,7 @@ fn row(scope: &Scope, wanted: &Wanted, failure: Option<&str>) -> Row {
     let idle = || {
         (is_open && seen.running_ns == 0).then(|| {
             let other = "is open but was never on the hardware: nothing ran, or others hold the counters";
-            format!("{} {other}", wanted.name)
+            Reason::from(format!("{} {other}", wanted.name))
         })
     };
     let scale = (seen.running_ns > 0).then(|| seen.enabled_ns as f64 / seen.running_ns as f64);
@@ -82,7 +83,7 @@ fn row(scope: &Scope, wanted: &Wanted, failure: Option<&str>) -> Row {
         running: scale.filter(|_| is_open).map(|scale| 1.0 / scale),
         targets: if is_open { seen.opened } else { 0 },
         encoding: wanted.encoding.as_ref().ok().map(|encoding| (encoding.kind, encoding.config)),
-        reason: unencodable.or_else(|| failure.map(str::to_owned)).or(muted).or_else(idle),
+        reason: unencodable.or_else(|| failure.cloned()).or(muted).or_else(idle).map(|reason| reason.text),
     }
 }
 

@@ -30,6 +30,7 @@ pub mod collectors;
 pub mod config;
 pub mod counter_delta;
 pub mod counters;
+pub mod error;
 pub mod listener;
 pub mod memory;
 pub mod metrics;

@@ -1,5 +1,6 @@
 //! Listening on TCP: few connections at a time, each for a short time.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -7,14 +8,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::error::Error;
+
 /// Listens on an address; `setting` is where the address stands.
 ///
 /// # Errors
 /// Why it cannot.
-pub async fn listen(setting: &str, address: &str) -> Result<TcpListener, String> {
-    let cannot = |error: &dyn std::fmt::Display| format!("{setting}: {address}: {error}");
-    let address: SocketAddr = address.parse().map_err(|error| cannot(&error))?;
-    TcpListener::bind(address).await.map_err(|error| cannot(&error))
+pub async fn listen(setting: &'static str, address: &str) -> Result<TcpListener, Error> {
+    let cannot = |reason| Error::Listen { setting, address: address.to_owned(), reason };
+    let parsed: SocketAddr =
+        address.parse().map_err(|error| cannot(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+    TcpListener::bind(parsed).await.map_err(cannot)
 }
 
 /// Has `talk` speak with whoever connects, until it is dropped: at most `most` connections at a time (more wait in the

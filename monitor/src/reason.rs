@@ -1,6 +1,5 @@
 //! Why something is not there: in words for people, and its cause for programs.
 
-use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
@@ -11,7 +10,8 @@ use slackwater_node::cgroup::CgroupError;
 use slackwater_node::files::why;
 
 /// Reads as its words. Words alone make one without a cause.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{text}")]
 pub struct Reason {
     /// What can be done depends on it; none where nothing can.
     pub cause: Option<AbsenceCause>,
@@ -51,21 +51,9 @@ impl From<&str> for Reason {
     }
 }
 
-impl From<&String> for Reason {
-    fn from(text: &String) -> Reason {
-        Reason::from(text.clone())
-    }
-}
-
 impl From<&Reason> for Reason {
     fn from(reason: &Reason) -> Reason {
         reason.clone()
-    }
-}
-
-impl From<Reason> for String {
-    fn from(reason: Reason) -> String {
-        reason.text
     }
 }
 
@@ -74,11 +62,5 @@ impl Deref for Reason {
 
     fn deref(&self) -> &str {
         &self.text
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }

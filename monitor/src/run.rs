@@ -15,6 +15,7 @@ use tokio::time::sleep_until;
 use crate::agent;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
+use crate::error::Error;
 use crate::memory;
 use crate::metrics::{Metrics, http};
 use crate::sampler::Sampler;
@@ -41,21 +42,21 @@ pub fn drain_every(period: Duration) -> Duration {
 ///
 /// # Errors
 /// What keeps the monitor from starting.
-pub fn run(settings: &Settings, system: &System) -> Result<(), String> {
+pub fn run(settings: &Settings, system: &System) -> Result<(), Error> {
     // While there is no other thread: privileges are each thread's own.
     let sampler = Sampler::open(settings, system)?;
-    let access = settings.bus.access().read()?;
+    let access = settings.bus.access().read().map_err(|error| Error::Bus(error.into()))?;
     let left = sandbox::enter(settings, system)?;
-    eprintln!("slackwater-monitor: goes on with {left}");
+    tracing::info!("goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("no event loop: {error}"))?;
+        .map_err(|reason| Error::Loop { action: "start the event loop", reason })?;
     runtime.block_on(publish(settings, access, sampler))
 }
 
-async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampler) -> Result<(), String> {
-    let cannot_listen = |error: std::io::Error| format!("cannot listen for signals: {error}");
+async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampler) -> Result<(), Error> {
+    let cannot_listen = |reason| Error::Loop { action: "listen for signals", reason };
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_listen)?;
     let subject = subject(&settings.pool, &settings.node);
@@ -63,15 +64,15 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let metrics = Metrics::new(&settings.node, &settings.pool);
     open_page(settings, &metrics).await;
     if let Err(error) = agent::open(settings, bus.client()).await {
-        eprintln!("slackwater-monitor: HAProxy's agent-check is not answered: {error}");
+        tracing::error!("HAProxy's agent-check is not answered: {error}");
     }
-    eprintln!("slackwater-monitor: publishing {subject} every {} s", settings.period_s);
+    tracing::info!("publishing {subject} every {} s", settings.period_s);
 
     let period = Duration::from_secs_f64(settings.period_s);
     let start = Instant::now();
     let mut schedule = Schedule::new(start, period);
     let mut overruns = Overruns::new(start);
-    let mut period_ends = Alarm::new()?;
+    let mut period_ends = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
     period_ends.set(schedule.due());
     sampler.start(start, period);
     let mut ring = Ring::default();
@@ -91,10 +92,10 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 if is_starting && start.elapsed() >= STARTED_AFTER {
                     is_starting = false;
                     memory::give_back();
-                    eprintln!("slackwater-monitor: {STARTED}");
+                    tracing::info!("{STARTED}");
                 }
                 if let Some(sentence) = overruns.count(missed, due) {
-                    eprintln!("slackwater-monitor: {sentence}");
+                    tracing::warn!("{sentence}");
                 }
             }
             () = ring.readable() => sampler.drain(),
@@ -104,7 +105,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     }
     notify.stopping();
     bus.close().await;
-    eprintln!("slackwater-monitor: ended by a signal");
+    tracing::info!("ended by a signal");
     Ok(())
 }
 
@@ -117,7 +118,7 @@ async fn open_page(settings: &Settings, metrics: &Metrics) {
         Ok(listener) => {
             tokio::spawn(http::serve(listener, metrics.clone()));
         }
-        Err(error) => eprintln!("slackwater-monitor: no page for Prometheus: {error}"),
+        Err(error) => tracing::error!("no page for Prometheus: {error}"),
     }
 }
 

@@ -31,7 +31,7 @@ impl Sampler {
     ///
     /// # Errors
     /// When the kernel does not say which boot this is.
-    pub fn open(settings: &Settings, system: &System) -> Result<Sampler, String> {
+    pub fn open(settings: &Settings, system: &System) -> Result<Sampler, Reason> {
         let boot_id = system.line(&system.proc.join("sys/kernel/random/boot_id"))?;
         let (on, off): (Vec<_>, Vec<_>) = COLLECTORS.iter().partition(|kind| settings.is_on(kind.name));
         Ok(Sampler {

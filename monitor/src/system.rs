@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use slackwater_node::files::why;
-
 use crate::reason::Reason;
 
 /// Where the collectors look. Tests point the roots at trees of fixtures and hold the clock.
@@ -49,9 +47,9 @@ impl System {
     /// The first line of a file below `root`, without its line end.
     ///
     /// # Errors
-    /// What [`why`] says of the file.
-    pub fn line(&self, path: &Path) -> Result<String, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| why(path, &error))?;
+    /// Why the file cannot be used.
+    pub fn line(&self, path: &Path) -> Result<String, Reason> {
+        let text = std::fs::read_to_string(path).map_err(|error| Reason::of_file(path, &error))?;
         Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 }
@@ -139,7 +137,7 @@ impl KeptFile {
     /// What `parse` makes of the whole file; `None` from it is reported as an unexpected form.
     ///
     /// # Errors
-    /// What [`why`] says of the file.
+    /// Why the file cannot be used.
     pub fn parse<T>(&mut self, reader: &mut Reader, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Reason> {
         let read = if self.is_list { Reader::read_list } else { Reader::read };
         if let Some(file) = &self.file {

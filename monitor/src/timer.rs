@@ -24,13 +24,11 @@ impl Alarm {
     ///
     /// # Errors
     /// When the kernel has none left.
-    pub fn new() -> Result<Alarm, String> {
-        let cannot = |error: io::Error| format!("no timer: {error}");
+    pub fn new() -> io::Result<Alarm> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|error| cannot(error.into()))?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         // SAFETY: an `OwnedFd` names one descriptor, which stays open as long as the `AsyncFd` holds it.
-        let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
-        let timer = timer.map_err(|error| cannot(error.into()))?;
+        let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?;
         Ok(Alarm { timer, at: None })
     }
 

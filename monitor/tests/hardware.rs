@@ -74,7 +74,7 @@ fn folder() -> tempfile::TempDir {
 /// True unless libpfm4 or permission is missing here, which is printed.
 fn may_count(folder: &Path) -> bool {
     let reason = match Libpfm::load() {
-        Err(reason) => Some(String::from(reason)),
+        Err(reason) => Some(reason.text),
         Ok(_) => rows(folder, &format!("[pmu]\nscopes = [\"system\"]\n{SOFTWARE}"))
             .iter()
             .find(|row| row["event"] == "cycles" && row["openable"] == false)

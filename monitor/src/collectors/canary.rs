@@ -88,7 +88,7 @@ fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
 
 struct Canary {
     moments: Moments,
-    why_no_slow_share: Option<String>,
+    why_no_slow_share: Option<Reason>,
     /// Since the Sample's first reading.
     sampling: Option<Stopwatch>,
     quiet_s: f64,
@@ -98,8 +98,8 @@ struct Canary {
 
 impl Collector for Canary {
     fn start(&mut self, start: Instant, period: Duration) {
-        if let Err(reason) = self.moments.start(start, period) {
-            eprintln!("slackwater-monitor: {reason}; it runs with the Samples");
+        if let Err(error) = self.moments.start(start, period) {
+            tracing::warn!("no thread for the canary: {error}; it runs with the Samples");
         }
     }
 

@@ -96,9 +96,9 @@ impl Clock {
         Ok((sum / f64::from(cores), lowest))
     }
 
-    fn throttles(&mut self) -> Result<Option<u64>, String> {
+    fn throttles(&mut self) -> Result<Option<u64>, Reason> {
         if self.throttles.is_empty() {
-            return Err(format!("{}: no thermal_throttle; the hypervisor or the CPU shows none", self.cpus));
+            return Err(format!("{}: no thermal_throttle; the hypervisor or the CPU shows none", self.cpus).into());
         }
         let mut sum = Some(0_u64);
         for file in &mut self.throttles {

@@ -91,13 +91,13 @@ struct Link {
     snmp: KeptFile,
     netstat: KeptFile,
     speed: KeptFile,
-    speed_read: Option<(u64, Result<f64, String>)>,
+    speed_read: Option<(u64, Result<f64, Reason>)>,
     deltas: CounterDelta<7>,
 }
 
 impl Link {
     /// In bytes per second.
-    fn speed(&mut self, now_ns: u64) -> Result<f64, String> {
+    fn speed(&mut self, now_ns: u64) -> Result<f64, Reason> {
         if let Some((read_ns, speed)) = &self.speed_read
             && now_ns.saturating_sub(*read_ns) < SPEED_FRESH_NS
         {
@@ -107,7 +107,7 @@ impl Link {
         // -1 is "unknown"; drivers that know of no speed refuse to be read.
         let speed = match megabits {
             Ok(megabits) if megabits > 0 => Ok(megabits as f64 * 1e6 / 8.0),
-            _ => Err(format!("the driver of {} names no speed", self.interface)),
+            _ => Err(format!("the driver of {} names no speed", self.interface).into()),
         };
         self.speed_read = Some((now_ns, speed.clone()));
         speed
@@ -134,7 +134,7 @@ impl Collector for Link {
         let mut network = Network { interface: self.interface.clone(), ..Network::default() };
         let busier = delta.per_s(0).and_then(|received| Ok(received.max(delta.per_s(1)?)));
         let saturation = match self.speed(now_ns) {
-            Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed).map_err(str::to_owned),
+            Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed).map_err(Reason::from),
             Err(reason) => Err(reason),
         };
         put(sample, "network.saturation", &mut network.saturation, saturation);

@@ -35,7 +35,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     for scope in scopes.iter_mut().flatten() {
         match scope.advance() {
             Err(reason) if matches!(reason.cause, Some(MayNotCount | ContainerForbids)) => {
-                eprintln!("slackwater-monitor: hardware counters, {}: {reason}", scope.name());
+                tracing::warn!("hardware counters, {}: {reason}", scope.name());
             }
             _ => {}
         }
@@ -74,8 +74,7 @@ impl Collector for Pmu {
             let (mute, partial) = (scope.mute(), scope.partial());
             let context = Context { elapsed_s, mute: &mute, partial: partial.as_deref(), frequency_mhz };
             let (section, missing) = figures(scope.name(), &tally, context);
-            reasons
-                .extend(missing.into_iter().map(|(field, why)| (format!("pmu.{}.{field}", scope.name()), why.into())));
+            reasons.extend(missing.into_iter().map(|(field, why)| (format!("pmu.{}.{field}", scope.name()), why)));
             sample.pmu.push(section);
         }
         match sample.pmu.iter().rev().find(|section| section.cpi.is_some()) {

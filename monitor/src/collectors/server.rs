@@ -41,15 +41,15 @@ pub const COLLECTOR: Kind = Kind {
 /// Opens the collector; the thread starts with the first drain or period, when privileges are given up.
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let page = |name: &str, text: &str| match text {
-        "" => Err(format!("`{name}` is not set")),
-        text => Page::parse(text).map_err(|error| error.to_string()),
+        "" => Err(format!("`{name}` is not set").into()),
+        text => Page::parse(text).map_err(|error| error.to_string().into()),
     };
     let pages = Pages {
         apache: page("server.apache_status_url", &settings.server.apache_status_url),
         php: page("server.php_status", &settings.server.php_status),
     };
     let asker = if pages.apache.is_err() && pages.php.is_err() {
-        Asker::Failed("no status page is configured".to_owned())
+        Asker::Failed("no status page is configured".into())
     } else {
         Asker::Ready(pages)
     };
@@ -57,20 +57,20 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
 }
 
 struct Pages {
-    apache: Result<Page, String>,
-    php: Result<Page, String>,
+    apache: Result<Page, Reason>,
+    php: Result<Page, Reason>,
 }
 
 /// What both pages show, or why there is no page.
 struct Answer {
-    apache: Result<apache::Status, String>,
-    php: Result<php_fpm::Status, String>,
+    apache: Result<apache::Status, Reason>,
+    php: Result<php_fpm::Status, Reason>,
 }
 
 enum Asker {
     Ready(Pages),
     Running(Receiver<Answer>),
-    Failed(String),
+    Failed(Reason),
 }
 
 struct Status {
@@ -84,13 +84,13 @@ impl Status {
         if !matches!(self.asker, Asker::Ready(_)) {
             return;
         }
-        let ended = Asker::Failed("the thread that asks for the pages ended".to_owned());
+        let ended = Asker::Failed("the thread that asks for the pages ended".into());
         if let Asker::Ready(pages) = std::mem::replace(&mut self.asker, ended) {
             let (sender, receiver) = sync_channel(1);
             let thread = thread::Builder::new().name("status".to_owned()).stack_size(STACK_BYTES);
             self.asker = match thread.spawn(move || ask(&pages, &sender)) {
                 Ok(_) => Asker::Running(receiver),
-                Err(error) => Asker::Failed(format!("no thread to ask for the pages: {error}")),
+                Err(error) => Asker::Failed(format!("no thread to ask for the pages: {error}").into()),
             };
         }
     }
@@ -99,19 +99,21 @@ impl Status {
 /// Asks until nobody listens.
 fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-    let fetch = |page: &Result<Page, String>| {
-        page.as_ref().map_err(String::clone)?.fetch(&runtime, PAGE_WITHIN).map_err(|error| error.to_string())
+    let fetch = |page: &Result<Page, Reason>| {
+        page.as_ref()
+            .map_err(Reason::clone)?
+            .fetch(&runtime, PAGE_WITHIN)
+            .map_err(|error| Reason::from(error.to_string()))
     };
     loop {
         let start = Instant::now();
         let answer = Answer {
             apache: fetch(&pages.apache).and_then(|page| {
-                apache::Status::parse(&page)
-                    .ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".to_owned())
+                apache::Status::parse(&page).ok_or_else(|| "the page has no BusyWorkers: it must end in ?auto".into())
             }),
             php: fetch(&pages.php).and_then(|page| {
                 php_fpm::Status::parse(&page)
-                    .ok_or_else(|| "the page is not php-fpm's status as JSON: it must end in ?json".to_owned())
+                    .ok_or_else(|| "the page is not php-fpm's status as JSON: it must end in ?json".into())
             }),
         };
         if let Err(TrySendError::Disconnected(_)) = answers.try_send(answer) {
@@ -127,7 +129,7 @@ impl Collector for Status {
         let now_ns = (self.system.monotonic_ns)();
         let receiver = match &self.asker {
             Asker::Running(receiver) => receiver,
-            Asker::Failed(reason) => return Err(reason.into()),
+            Asker::Failed(reason) => return Err(reason.clone()),
             Asker::Ready(_) => return Ok(()),
         };
         if let Some(answer) = receiver.try_iter().last() {
@@ -153,13 +155,14 @@ fn section(sample: &mut Sample, answer: &Answer) -> Result<WebServer, Reason> {
         return Err(format!("{apache}; {php}").into());
     }
     let mut server = WebServer::default();
-    let workers = |of: fn(&apache::Status) -> u64| apache.as_ref().map(of).map_err(String::as_str);
+    let workers = |of: fn(&apache::Status) -> u64| apache.as_ref().map(of).map_err(Reason::clone);
     put(sample, "server.apache_busy_workers", &mut server.apache_busy_workers, workers(|status| status.busy_workers));
     put(sample, "server.apache_idle_workers", &mut server.apache_idle_workers, workers(|status| status.idle_workers));
-    let fpm = |of: fn(&php_fpm::Status) -> u64| php.as_ref().map(of).map_err(String::as_str);
+    let fpm = |of: fn(&php_fpm::Status) -> u64| php.as_ref().map(of).map_err(Reason::clone);
     put(sample, "server.php_active_processes", &mut server.php_active_processes, fpm(|fpm| fpm.active));
     put(sample, "server.php_idle_processes", &mut server.php_idle_processes, fpm(|fpm| fpm.idle));
-    let queue = php.as_ref().map_err(String::clone).and_then(|fpm| fpm.queue().map_err(|error| error.to_string()));
+    let queue =
+        php.as_ref().map_err(Reason::clone).and_then(|fpm| fpm.queue().map_err(|error| error.to_string().into()));
     put(sample, "server.php_listen_queue", &mut server.php_listen_queue, queue);
     let reached = fpm(|fpm| fpm.max_children_reached);
     put(sample, "server.php_max_children_reached", &mut server.php_max_children_reached, reached);
@@ -180,8 +183,8 @@ mod tests {
     #[test]
     fn the_page_that_is_there_is_given_and_the_other_has_its_reason() {
         let mut sample = Sample::default();
-        let apache = apache::Status::parse("BusyWorkers: 3\nIdleWorkers: 61\n").ok_or_else(String::new);
-        let answer = Answer { apache, php: Err("`server.php_status` is not set".to_owned()) };
+        let apache = apache::Status::parse("BusyWorkers: 3\nIdleWorkers: 61\n").ok_or_else(|| "".into());
+        let answer = Answer { apache, php: Err("`server.php_status` is not set".into()) };
         let server = section(&mut sample, &answer).expect("there");
         assert_eq!((server.apache_busy_workers, server.apache_idle_workers), (Some(3), Some(61)));
         assert_eq!(server.php_listen_queue, None);

@@ -69,7 +69,7 @@ impl Capture {
     }
 
     /// Packets dropped since the last call.
-    fn drops(&mut self) -> Result<u64, String> {
+    fn drops(&mut self) -> Result<u64, Reason> {
         let total = self.live.drops().map_err(|error| error.to_string())?;
         Ok(total.saturating_sub(std::mem::replace(&mut self.drops, total)))
     }
@@ -113,7 +113,7 @@ impl Wire {
     }
 
     /// What ended since the last call, the packets dropped meanwhile, and the time that passed.
-    fn take(&mut self) -> Option<(Period, Result<u64, String>, f64)> {
+    fn take(&mut self) -> Option<(Period, Result<u64, Reason>, f64)> {
         let capture = self.capture.as_mut().ok()?;
         let now_ns = (self.system.monotonic_ns)();
         let elapsed_s = seconds_between(std::mem::replace(&mut self.last_ns, now_ns), now_ns);
@@ -157,7 +157,7 @@ impl Collector for Wire {
 }
 
 /// The section of the Sample; what is not there goes to `sample.absent`.
-fn section(sample: &mut Sample, period: &Period, drops: Result<u64, String>, elapsed_s: f64) -> Traffic {
+fn section(sample: &mut Sample, period: &Period, drops: Result<u64, Reason>, elapsed_s: f64) -> Traffic {
     let counts = &period.counts;
     let mut traffic = Traffic {
         in_flight: Some(period.in_flight),
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn without_exchanges_there_is_no_response_time_but_a_rate_of_zero() {
         let mut sample = Sample::default();
-        let traffic = section(&mut sample, &Period::default(), Err("gone".to_owned()), 0.2);
+        let traffic = section(&mut sample, &Period::default(), Err("gone".into()), 0.2);
         assert_eq!((traffic.rps, traffic.rt_mean_ms, traffic.drops), (Some(0.0), None, None));
         assert_eq!(sample.absent["traffic.drops"], "gone");
         for name in ["rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms"] {

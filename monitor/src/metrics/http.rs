@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Metrics;
+use crate::error::Error;
 use crate::listener;
 
 /// Connections at a time; more wait in the kernel.
@@ -30,7 +31,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 ///
 /// # Errors
 /// Why it cannot.
-pub async fn listen(address: &str) -> Result<TcpListener, String> {
+pub async fn listen(address: &str) -> Result<TcpListener, Error> {
     listener::listen("metrics.listen", address).await
 }
 

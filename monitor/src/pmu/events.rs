@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::libpfm::{Encoding, Libpfm};
 use crate::config::PMU_EVENTS;
+use crate::reason::Reason;
 
 /// What is counted. The order is that of the group: what comes last is left out first where files are short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,7 +71,7 @@ pub struct Wanted {
     /// libpfm4's name.
     pub name: String,
     /// How to ask for it, or why that cannot be said.
-    pub encoding: Result<Encoding, String>,
+    pub encoding: Result<Encoding, Reason>,
 }
 
 /// The events that are to be counted: the configured names before the CPU model's before the generic ones. An empty
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(wanted.len(), COUNT - 1);
         assert_eq!((wanted[0].name.as_str(), wanted[0].encoding.is_ok()), ("cpu-clock", true));
         let error = wanted[1].encoding.as_ref().expect_err("no encoding");
-        assert_eq!(error, "libpfm4 knows no event \"no-such-event\" here: event not found");
+        assert_eq!(error.text, "libpfm4 knows no event \"no-such-event\" here: event not found");
         assert!(wanted.iter().all(|wanted| wanted.event != Event::CacheMisses));
     }
 }

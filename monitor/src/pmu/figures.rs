@@ -4,6 +4,7 @@ use slackwater_messages::ScopeCounters;
 
 use super::events::{COUNT, Event};
 use super::group::Change;
+use crate::reason::Reason;
 
 /// Ratios of fewer instructions than this say nothing.
 const LEAST_INSTRUCTIONS: f64 = 10_000.0;
@@ -68,7 +69,7 @@ pub struct Context<'a> {
     /// Length of the period.
     pub elapsed_s: f64,
     /// Why an event has nothing to say, by event: not encodable, refused, or open and never counting.
-    pub mute: &'a [Option<String>; COUNT],
+    pub mute: &'a [Option<Reason>; COUNT],
     /// Why counts are those of a part of the scope only.
     pub partial: Option<&'a str>,
     /// Cycles per second of the time that CPUs were not idle.
@@ -76,7 +77,7 @@ pub struct Context<'a> {
 }
 
 /// The section of the scope, and (field, reason) of what is not in it.
-pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounters, Vec<(&'static str, String)>) {
+pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounters, Vec<(&'static str, Reason)>) {
     let mut section = ScopeCounters { scope: scope.to_owned(), ..ScopeCounters::default() };
     let mut missing = Vec::new();
     let value = |event: Event| {
@@ -84,35 +85,34 @@ pub fn figures(scope: &str, tally: &Tally, context: Context<'_>) -> (ScopeCounte
         match &context.mute[event as usize] {
             Some(reason) => Err(reason.clone()),
             None if sum.targets < tally.sum(Event::Instructions).targets => {
-                Err(format!("{} was not on the hardware everywhere in this period", event.key()))
+                Err(format!("{} was not on the hardware everywhere in this period", event.key()).into())
             }
             None => Ok(sum.count),
         }
     };
     let instructions = value(Event::Instructions).and_then(|count| {
         let enough = count >= LEAST_INSTRUCTIONS;
-        if enough { Ok(count) } else { Err("next to nothing ran in this period".to_owned()) }
+        if enough { Ok(count) } else { Err("next to nothing ran in this period".into()) }
     });
     let cycles = value(Event::Cycles)
-        .and_then(|count| if count > 0.0 { Ok(count) } else { Err("next to nothing ran in this period".to_owned()) });
-    let per = |above: Result<f64, String>, below: &Result<f64, String>, factor: f64| {
+        .and_then(|count| if count > 0.0 { Ok(count) } else { Err("next to nothing ran in this period".into()) });
+    let per = |above: Result<f64, Reason>, below: &Result<f64, Reason>, factor: f64| {
         below.clone().and_then(|below| above.map(|above| above / below * factor))
     };
-    let references = value(Event::CacheReferences).and_then(|count| {
-        if count > 0.0 { Ok(count) } else { Err("the cache was not asked in this period".to_owned()) }
-    });
+    let references = value(Event::CacheReferences)
+        .and_then(|count| if count > 0.0 { Ok(count) } else { Err("the cache was not asked in this period".into()) });
     let rate = match context.partial {
-        Some(reason) => Err(reason.to_owned()),
-        None if tally.silent > 0 => Err(NOT_EVERYWHERE.to_owned()),
-        None if context.elapsed_s <= 0.0 => Err("no time passed since the last reading".to_owned()),
+        Some(reason) => Err(reason.into()),
+        None if tally.silent > 0 => Err(NOT_EVERYWHERE.into()),
+        None if context.elapsed_s <= 0.0 => Err("no time passed since the last reading".into()),
         None => value(Event::Instructions).map(|count| count / context.elapsed_s),
     };
     let running = match tally.enabled_ns {
-        0 => Err("next to nothing ran in this period".to_owned()),
+        0 => Err("next to nothing ran in this period".into()),
         enabled_ns => Ok((tally.running_ns as f64 / enabled_ns as f64).min(1.0)),
     };
-    let frequency = cycles.clone().and_then(|_| context.frequency_mhz.map_err(str::to_owned));
-    let mut put = |name: &'static str, place: &mut Option<f64>, value: Result<f64, String>| match value {
+    let frequency = cycles.clone().and_then(|_| context.frequency_mhz.map_err(Reason::from));
+    let mut put = |name: &'static str, place: &mut Option<f64>, value: Result<f64, Reason>| match value {
         Ok(value) => *place = Some(value),
         Err(reason) => missing.push((name, reason)),
     };
@@ -138,11 +138,11 @@ mod tests {
         Change { enabled_ns, running_ns, counts }
     }
 
-    fn context(mute: &[Option<String>; COUNT]) -> Context<'_> {
+    fn context(mute: &[Option<Reason>; COUNT]) -> Context<'_> {
         Context { elapsed_s: 0.5, mute, partial: None, frequency_mhz: Ok(2000.0) }
     }
 
-    const NONE_MUTE: [Option<String>; COUNT] = [const { None }; COUNT];
+    const NONE_MUTE: [Option<Reason>; COUNT] = [const { None }; COUNT];
 
     #[test]
     fn counts_of_two_cpus_become_ratios_and_rates() {
@@ -163,12 +163,12 @@ mod tests {
         let mut tally = Tally::default();
         tally.add(Some(&change([2_000_000, 1_000_000, 10, 5, 0, 0], 100, 100)), true);
         let mut mute = NONE_MUTE;
-        mute[Event::LlcLoadMisses as usize] = Some("llc_load_misses is not there".to_owned());
-        mute[Event::CacheReferences as usize] = Some("cache_references is not there".to_owned());
+        mute[Event::LlcLoadMisses as usize] = Some("llc_load_misses is not there".into());
+        mute[Event::CacheReferences as usize] = Some("cache_references is not there".into());
         let (section, missing) = figures("system", &tally, context(&mute));
         let expected = [
-            ("cache_miss_rate", "cache_references is not there".to_owned()),
-            ("llc_load_mpki", "llc_load_misses is not there".to_owned()),
+            ("cache_miss_rate", Reason::from("cache_references is not there")),
+            ("llc_load_mpki", Reason::from("llc_load_misses is not there")),
         ];
         assert_eq!(missing, expected);
         assert_eq!((section.cpi, section.cache_mpki, section.stalled), (Some(2.0), Some(0.005), Some(0.0)));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn each_figure_is_there_or_has_its_reason() {
-        let mute = [const { Some(String::new()) }; COUNT];
+        let mute = std::array::from_fn(|_| Some(Reason::from("")));
         let context = Context { partial: Some("a part"), frequency_mhz: Err("no clock"), ..context(&mute) };
         let (section, missing) = figures("pid", &Tally::default(), context);
         let expected = ScopeCounters { scope: "pid".to_owned(), ..ScopeCounters::default() };

@@ -3,6 +3,7 @@
 use super::events::Event;
 use super::group::Target;
 use super::libpfm::Encoding;
+use crate::reason::Reason;
 
 /// Cycles and instructions: with less there is nothing to say.
 const LEAST_EVENTS: usize = 2;
@@ -14,13 +15,13 @@ type Fit<'a> = (Vec<(Event, Encoding)>, Vec<&'a Event>, Vec<Target>);
 ///
 /// # Errors
 /// How many files it would take.
-pub fn fitting<'a>(events: &'a [(Event, Encoding)], targets: &[Target], max_files: usize) -> Result<Fit<'a>, String> {
+pub fn fitting<'a>(events: &'a [(Event, Encoding)], targets: &[Target], max_files: usize) -> Result<Fit<'a>, Reason> {
     if events.len() * targets.len() <= max_files {
         return Ok((events.to_vec(), Vec::new(), targets.to_vec()));
     }
     let too_many = || {
         let least = LEAST_EVENTS.min(events.len()) * targets.len().min(1);
-        format!("{} targets need more files than pmu.max_files = {max_files} (at least {least})", targets.len())
+        format!("{} targets need more files than pmu.max_files = {max_files} (at least {least})", targets.len()).into()
     };
     if let Some(Target::Thread(_)) = targets.first() {
         let room = max_files / events.len();

@@ -103,7 +103,7 @@ impl Libpfm {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn encode(&self, name: &str) -> Result<Encoding, String> {
+    pub fn encode(&self, name: &str) -> Result<Encoding, Reason> {
         let text = CString::new(name).map_err(|_| format!("{name:?} is no name of an event"))?;
         let mut attr = perf_event_attr { size: size_of::<perf_event_attr>() as u32, ..perf_event_attr::default() };
         let mut argument = EncodeArgument {
@@ -120,7 +120,7 @@ impl Libpfm {
             SUCCESS => {
                 Ok(Encoding { kind: attr.type_, config: attr.config, config1: attr.config1, config2: attr.config2 })
             }
-            code => Err(format!("libpfm4 knows no event {name:?} here: {}", self.describe(code))),
+            code => Err(format!("libpfm4 knows no event {name:?} here: {}", self.describe(code)).into()),
         }
     }
 

@@ -153,7 +153,7 @@ impl Scope {
             self.wanted.iter().filter_map(|wanted| Some((wanted.event, wanted.encoding.clone().ok()?))).collect();
         if events.is_empty() {
             let reason = self.wanted.iter().find_map(|wanted| wanted.encoding.clone().err());
-            return Err(reason.unwrap_or_else(|| "no events are configured".to_owned()).into());
+            return Err(reason.unwrap_or_else(|| "no events are configured".into()));
         }
         let (events, left_out, targets) = fitting(&events, targets, self.max_files)?;
         for event in left_out {
@@ -221,13 +221,13 @@ impl Scope {
     }
 
     /// Why an event has nothing to say: it can't be encoded or opened, or it never counts.
-    pub fn mute(&self) -> [Option<String>; COUNT] {
-        let mut mute = [const { Some(String::new()) }; COUNT];
+    pub fn mute(&self) -> [Option<Reason>; COUNT] {
+        let mut mute = [const { None }; COUNT];
         for (event, _) in &super::events::EVENTS {
             let key = event.key();
             let seen = &self.seen[*event as usize];
             mute[*event as usize] = match self.wanted.iter().find(|wanted| wanted.event == *event) {
-                None => Some(format!("{key} is left out in the configuration")),
+                None => Some(format!("{key} is left out in the configuration").into()),
                 Some(Wanted { encoding: Err(reason), .. }) => Some(reason.clone()),
                 Some(_) => seen.why_mute(key, self.opened.len()),
             };
@@ -387,7 +387,7 @@ mod tests {
         let fixture = Fixture::new(&[]);
         let mut wanted = clocks();
         for event in &mut wanted {
-            event.encoding = Err("libpfm4 is not there".to_owned());
+            event.encoding = Err("libpfm4 is not there".into());
         }
         let (mut scope, answers) = scope(&fixture, wanted, 100);
         answers.borrow_mut().push(Ok(Some(vec![Target::Thread(0)])));

@@ -1,5 +1,7 @@
 //! Whether an event counts, or why it has nothing to say.
 
+use crate::reason::Reason;
+
 /// What is known of one event in a scope.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Seen {
@@ -17,12 +19,14 @@ pub struct Seen {
 
 impl Seen {
     /// Why an event that can be encoded says nothing, of so many targets; `None`: it counts, or had no chance yet.
-    pub fn why_mute(&self, key: &str, targets: usize) -> Option<String> {
+    pub fn why_mute(&self, key: &str, targets: usize) -> Option<Reason> {
         match &self.refused {
-            Some(reason) => Some(format!("{key}: {reason}")),
-            None if self.opened < targets => Some(format!("{key}: open on {} of {targets} only", self.opened)),
+            Some(reason) => Some(format!("{key}: {reason}").into()),
+            None if self.opened < targets => Some(format!("{key}: open on {} of {targets} only", self.opened).into()),
             None if self.counted > 0 || self.running_ns == 0 => None,
-            None => Some(format!("{key} opens but has counted nothing in {:.1} s", self.running_ns as f64 / 1e9)),
+            None => {
+                Some(format!("{key} opens but has counted nothing in {:.1} s", self.running_ns as f64 / 1e9).into())
+            }
         }
     }
 }

@@ -9,6 +9,7 @@
 use std::hint::black_box;
 
 use super::cycles;
+use crate::reason::Reason;
 
 /// The memory of one step in KiB: a page.
 pub const KIB_PER_LOAD: u32 = 4;
@@ -39,7 +40,7 @@ pub(super) struct Chase {
     at: u32,
     /// What timing a load costs by itself.
     overhead_cycles: u64,
-    slow_cycles: Result<u64, String>,
+    slow_cycles: Result<u64, Reason>,
 }
 
 /// What some loads of the last-level chase took.
@@ -57,14 +58,14 @@ impl Chase {
         let pages = cycle(length).into_iter().zip(cycle(L2_PAGES).into_iter().chain(std::iter::repeat(0)));
         let pages = pages.map(|(next, l2)| Page { last_level: Line { next }, l2: Line { next: l2 } }).collect();
         let overhead_cycles = (0..1000).map(|_| cycles::timed(|| {})).min().unwrap_or_default();
-        let mut chase = Chase { pages, at: 0, overhead_cycles, slow_cycles: Err(String::new()) };
+        let mut chase = Chase { pages, at: 0, overhead_cycles, slow_cycles: Err("not calibrated".into()) };
         chase.slow_cycles = chase.calibrate();
         chase
     }
 
     /// Why slow loads cannot be told from fast ones here.
-    pub(super) fn why_no_slow_share(&self) -> Option<&str> {
-        self.slow_cycles.as_ref().err().map(String::as_str)
+    pub(super) fn why_no_slow_share(&self) -> Option<&Reason> {
+        self.slow_cycles.as_ref().err()
     }
 
     /// What timing one load costs by itself.
@@ -104,9 +105,9 @@ impl Chase {
     }
 
     /// The number of cycles above which a load is slow: midway between a cache hit and a miss.
-    fn calibrate(&mut self) -> Result<u64, String> {
+    fn calibrate(&mut self) -> Result<u64, Reason> {
         if !cycles::CAN_TIME_ONE_LOAD {
-            return Err("single loads cannot be timed on this kind of CPU".to_owned());
+            return Err("single loads cannot be timed on this kind of CPU".into());
         }
         let mut hits = vec![u64::MAX; self.pages.len()];
         for _ in 0..CALIBRATION_TURNS {
@@ -123,12 +124,12 @@ impl Chase {
 }
 
 /// Midway between the slowest tenth of the hits and the median of the misses.
-fn threshold(hits: &mut [u64], misses: &mut [u64]) -> Result<u64, String> {
+fn threshold(hits: &mut [u64], misses: &mut [u64]) -> Result<u64, Reason> {
     hits.sort_unstable();
     misses.sort_unstable();
     let (hit, miss) = (hits[hits.len() * 9 / 10], misses[misses.len() / 2]);
     if (miss as f64) < hit as f64 * LEAST_CONTRAST {
-        return Err(format!("cache hits ({hit} cycles) and misses ({miss} cycles) cannot be told apart here"));
+        return Err(format!("cache hits ({hit} cycles) and misses ({miss} cycles) cannot be told apart here").into());
     }
     Ok(hit.midpoint(miss))
 }
@@ -179,7 +180,7 @@ mod tests {
         let mut hits: Vec<u64> = (0..100).map(|i| if i < 95 { 60 } else { 400 }).collect();
         assert_eq!(threshold(&mut hits, &mut [300; 10]), Ok(180));
         let error = threshold(&mut [100; 10], &mut [120; 10]).unwrap_err();
-        assert_eq!(error, "cache hits (100 cycles) and misses (120 cycles) cannot be told apart here");
+        assert_eq!(error.text, "cache hits (100 cycles) and misses (120 cycles) cannot be told apart here");
     }
 
     #[test]
@@ -187,7 +188,7 @@ mod tests {
     fn lines_that_were_thrown_out_are_slow() {
         let mut chase = Chase::new(1024);
         let Ok(slow_cycles) = chase.slow_cycles.clone() else {
-            println!("skipped: {}", chase.why_no_slow_share().unwrap_or_default());
+            println!("skipped: {}", chase.why_no_slow_share().expect("a reason"));
             return;
         };
         let mut slow_of_1000 = |flush: bool| {

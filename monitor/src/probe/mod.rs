@@ -6,6 +6,8 @@
 
 use rustix::thread::ClockId;
 
+use crate::reason::Reason;
+
 mod arithmetic;
 mod chase;
 mod cycles;
@@ -109,7 +111,7 @@ impl Probe {
     }
 
     /// Why slow loads cannot be told from fast ones here.
-    pub fn why_no_slow_share(&self) -> Option<&str> {
+    pub fn why_no_slow_share(&self) -> Option<&Reason> {
         self.chase.why_no_slow_share()
     }
 

@@ -3,11 +3,13 @@
 //! A thread, because that is the cheapest way to be woken: the event loop takes several times as long for a moment of its
 //! own, also with caches that went cold.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Length, Probe, Run};
+use crate::reason::Reason;
 use crate::timer::{Jitter, Schedule, wake_exactly};
 
 /// The probe goes a few calls deep.
@@ -62,11 +64,10 @@ impl Moments {
     ///
     /// # Errors
     /// Why there is no thread.
-    pub fn start(&self, start: Instant, period: Duration) -> Result<(), String> {
+    pub fn start(&self, start: Instant, period: Duration) -> io::Result<()> {
         let shared = Arc::downgrade(&self.0);
         let thread = thread::Builder::new().name("canary".to_owned()).stack_size(STACK_BYTES);
-        let spawned = thread.spawn(move || run_each_period(&shared, start, period));
-        spawned.map(drop).map_err(|error| format!("no thread for the canary: {error}"))
+        thread.spawn(move || run_each_period(&shared, start, period)).map(drop)
     }
 
     /// The run of this period; where it was left out, the last one; without such a run one is made now. `next` is what is
@@ -91,8 +92,8 @@ impl Moments {
     }
 
     /// Why slow loads cannot be told from fast ones here.
-    pub fn why_no_slow_share(&self) -> Option<String> {
-        lock(&self.0).probe.why_no_slow_share().map(str::to_owned)
+    pub fn why_no_slow_share(&self) -> Option<Reason> {
+        lock(&self.0).probe.why_no_slow_share().cloned()
     }
 }
 

@@ -7,6 +7,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use slackwater_sniffer::keep_privileges;
 
 use crate::config::Settings;
+use crate::error::Error;
 use crate::system::System;
 
 pub mod seccomp;
@@ -71,13 +72,12 @@ fn hides_processes(mounts: &str, proc: &Path) -> bool {
 ///
 /// # Errors
 /// The user is not there, or the kernel refuses. A kernel without seccomp filters is only mentioned.
-pub fn enter(settings: &Settings, system: &System) -> Result<String, String> {
+pub fn enter(settings: &Settings, system: &System) -> Result<String, Error> {
     let needed = needed(settings, system);
     let keep = needed.iter().fold(CapabilitySet::empty(), |all, kept| all | kept.set);
     let user = Some(settings.privileges.user.as_str()).filter(|user| !user.is_empty());
     let is_root = rustix::process::geteuid().is_root();
-    keep_privileges(user.filter(|_| is_root), keep)
-        .map_err(|error| format!("privileges cannot be given up (privileges.user): {error}"))?;
+    keep_privileges(user.filter(|_| is_root), keep)?;
     let filter = match settings.privileges.seccomp.as_str() {
         _ if !seccomp::is_available() => "none in this kernel".to_owned(),
         mode => seccomp::apply(mode).map(|()| mode.to_owned())?,

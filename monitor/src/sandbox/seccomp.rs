@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
 };
 
 macro_rules! calls {
@@ -80,26 +81,25 @@ pub fn is_available() -> bool {
 ///
 /// # Errors
 /// What the kernel or the compiler of filters said.
-pub fn apply(mode: &str) -> Result<(), String> {
+pub fn apply(mode: &str) -> Result<(), seccompiler::Error> {
     let denied = match mode {
         "off" => return Ok(()),
         "log" => SeccompAction::Log,
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
-    let text = |error: &dyn std::fmt::Display| format!("seccomp: {error}");
-    let allowed = program(rules().map_err(|error| text(&error))?, denied, SeccompAction::Allow)?;
+    let allowed = program(rules()?, denied, SeccompAction::Allow)?;
     // The flags of clone3 can't be looked at. Where it is not there, the C library falls back to clone.
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let no_clone3 = program(clone3, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
     for filter in [no_clone3, allowed] {
-        seccompiler::apply_filter(&filter).map_err(|error| text(&error))?;
+        seccompiler::apply_filter(&filter)?;
     }
     Ok(())
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn rules() -> Result<Rules, seccompiler::BackendError> {
+fn rules() -> Result<Rules, BackendError> {
     let calls = ALLOWED.iter().flat_map(|(_, calls)| calls.iter()).chain(OLDER);
     let mut rules: Rules = calls.map(|(number, _)| (*number, Vec::new())).collect();
     // Its own filter refuses it, and the stricter of two counts.
@@ -110,11 +110,9 @@ fn rules() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-fn program(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
-    let text = |error: seccompiler::BackendError| format!("seccomp: {error}");
-    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(text)?;
-    let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(text)?;
-    BpfProgram::try_from(filter).map_err(text)
+fn program(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, BackendError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    SeccompFilter::new(rules, otherwise, matched, arch)?.try_into()
 }
 
 #[cfg(test)]
