@@ -4,7 +4,6 @@ and go. Run it as `make screenshots`."""
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -12,19 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from lab.bench.web import browser_environment
 from tests.support.live_cluster import PASSWORD, live_cluster
 from tests.support.paths import ROOT
 
 SETTLE_S = 14.0
 """An outcome is told 10 s after a change."""
-
-
-def browser_environment() -> dict[str, str]:
-    """Where Chromium and playwright-core are."""
-    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if chromium is None:
-        raise SystemExit("no Chromium: run `make setup`")
-    return {**os.environ, "CHROMIUM": chromium, "BROWSER_MODULES": str(ROOT / ".build/browser")}
 
 
 def main() -> int:

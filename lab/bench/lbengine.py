@@ -13,20 +13,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
-import platform
 import random
-import shutil
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.bench.harness import BenchError, Report, background, measure, program, run, scratch, wait_for
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.balancer import BalancerError
 from lbengine.engine import Engine
@@ -48,9 +44,6 @@ ENOUGH = 100
 @contextmanager
 def haproxy(folder: Path, servers: int, balance: str) -> Iterator[str]:
     """A HAProxy with so many servers; gives its admin socket."""
-    program = shutil.which("haproxy")
-    if program is None:
-        sys.exit("error: haproxy is not on the PATH")
     path = folder / "admin.sock"
     lines = "\n".join(f"    server web{n} 127.0.0.1:{1 + n % 60000} weight 100 maxconn 100" for n in range(servers))
     configuration = folder / "haproxy.cfg"
@@ -58,22 +51,17 @@ def haproxy(folder: Path, servers: int, balance: str) -> Iterator[str]:
         f"global\n    stats socket {path} mode 600 level admin\ndefaults\n    mode http\n    timeout connect 1s\n"
         f"    timeout client 5s\n    timeout server 5s\nbackend web\n    balance {balance}\n{lines}\n"
     )
-    with (folder / "haproxy.log").open("wb") as log:
-        process = subprocess.Popen([program, "-db", "-f", str(configuration)], stdout=log, stderr=log)
-    try:
-        deadline_s = time.monotonic() + START_WITHIN_S
-        while True:
-            try:
-                HAProxy(str(path), "web", 1.0).read()
-                break
-            except BalancerError as error:
-                if process.poll() is not None or time.monotonic() > deadline_s:
-                    sys.exit(f"error: HAProxy does not start: {error}\n{(folder / 'haproxy.log').read_text()}")
-                time.sleep(0.02)
+
+    def answers() -> bool:
+        try:
+            HAProxy(str(path), "web", 1.0).read()
+        except BalancerError:
+            return False
+        return True
+
+    with background(folder, "haproxy", program("haproxy"), "-db", "-f", str(configuration)):
+        wait_for(answers, f"HAProxy answers: {folder / 'haproxy.log'}", START_WITHIN_S)
         yield str(path)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 class Timed(HAProxy):
@@ -128,7 +116,7 @@ def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list
                     taken_ms.append((balancer.set_s - began_s) * 1e3)
             engine.outbox.clear()
             if not any(change.after != 100 for change in journal.changes("web", 1)):
-                sys.exit("error: the weight was not lowered")
+                raise BenchError("the weight was not lowered")
     return taken_ms
 
 
@@ -146,7 +134,7 @@ class Shown:
         until_s = time.perf_counter() + HEARD_WITHIN_S
         while int(self._say(f"get weight web/{server}").split()[0]) >= initial:
             if time.perf_counter() > until_s:
-                sys.exit(f"error: HAProxy shows no lower weight for {server} within {HEARD_WITHIN_S:g} s")
+                raise BenchError(f"HAProxy shows no lower weight for {server} within {HEARD_WITHIN_S:g} s")
             time.sleep(POLL_S)
         return time.perf_counter()
 
@@ -161,7 +149,7 @@ class Shown:
         self._connection.close()
 
 
-class Site:
+class Nodes:
     """A controller's processes, and what 100 nodes say; measures from outside, on the bus and in HAProxy."""
 
     def __init__(self, bus: Bus, servers: int, shown: Shown) -> None:
@@ -225,22 +213,8 @@ class Site:
         return shown_ms, heard_ms
 
 
-@contextmanager
-def process(folder: Path, name: str, *command: str) -> Iterator[None]:
-    """A program of the controller, ended with SIGTERM."""
-    with (folder / f"{name}.log").open("wb") as log:
-        started = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield
-        if started.poll() is not None:
-            sys.exit(f"error: {name} ended with status {started.returncode}: {(folder / f'{name}.log').read_text()}")
-    finally:
-        started.terminate()
-        started.wait()
-
-
 def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], list[float]]:
-    """`Site.episodes`, with everything running."""
+    """`Nodes.episodes`, with everything running."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -252,22 +226,22 @@ def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], li
             f'state_dir = "{folder}"\n[bus]\nlisten = "{listen}"\n[lbengine]\nramp_s = 0.01\n[[pool]]\nname = "web"\n'
             f'backend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
         )
-        stack.enter_context(process(folder, "nats-server", *nats_server.command(folder, listen)))
+        stack.enter_context(background(folder, "nats-server", *nats_server.command(folder, listen)))
         nats_server.wait_until_it_answers(listen, folder / "nats.log")
-        stack.enter_context(process(folder, "journal", *run, "journal", "--config", str(config)))
-        stack.enter_context(process(folder, "lbengine", *run, "lbengine", "--config", str(config)))
+        stack.enter_context(background(folder, "journal", *run, "journal", "--config", str(config)))
+        stack.enter_context(background(folder, "lbengine", *run, "lbengine", "--config", str(config)))
 
         shown = Shown(admin_socket)
         stack.callback(shown.close)
 
         async def measure() -> tuple[list[float], list[float]]:
             bus = await Bus.connect(f"nats://{listen}", "bench")
-            site = Site(bus, servers, shown)
-            await site.listen()
-            talking = asyncio.create_task(site.talk())
-            await site.change("web0", "interference", lambda made: int(made.after or 0) < 100)  # all are up then
-            await site.change("web0", "calm", lambda made: made.after == 100)
-            taken_ms = await site.episodes(rounds)
+            nodes = Nodes(bus, servers, shown)
+            await nodes.listen()
+            talking = asyncio.create_task(nodes.talk())
+            await nodes.change("web0", "interference", lambda made: int(made.after or 0) < 100)  # all are up then
+            await nodes.change("web0", "calm", lambda made: made.after == 100)
+            taken_ms = await nodes.episodes(rounds)
             talking.cancel()
             await bus.close()
             return taken_ms
@@ -288,41 +262,37 @@ def batches(folder: Path, changes: int, rounds: int) -> list[float]:
     return taken_ms
 
 
-def show(what: str, taken_ms: Sequence[float]) -> None:
+def row(what: str, taken_ms: Sequence[float]) -> tuple[str, ...]:
     ordered = sorted(taken_ms)
     p99 = f"{ordered[int(0.99 * len(ordered))]:.1f}" if len(ordered) >= ENOUGH else "-"
-    print(f"| {what} | {statistics.median(ordered):.1f} | {p99} | {ordered[-1]:.1f} | {len(ordered)} |")
+    return what, f"{statistics.median(ordered):.1f}", p99, f"{ordered[-1]:.1f}", str(len(ordered))
 
 
-def cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+OPTIONS = {
+    "--servers": (int, 100, "servers in the pool"),
+    "--changes": (int, 1000, "weights in one batch"),
+    "--rounds": (int, 200, "episodes, cycles and batches; a 99th percentile needs 100"),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Example: make bench-lbengine")
-    parser.add_argument("--servers", type=int, default=100, help="servers in the pool (default 100)")
-    parser.add_argument("--changes", type=int, default=1000, help="weights in one batch (default 1000)")
-    told = "episodes, turns and batches (default 200; a 99th percentile needs 100)"
-    parser.add_argument("--rounds", type=int, default=200, help=told)
-    options = parser.parse_args()
-    version = subprocess.run(["haproxy", "-v"], capture_output=True, text=True).stdout.splitlines()[0]
-    print(f"{cpu_model()}, {os.cpu_count()} cores, kernel {platform.release()}, Python {platform.python_version()}")
-    print(f"{version}; load average {os.getloadavg()[0]:.1f}")
-    print(f"`{' '.join(['python', *sys.argv])}`\n")
-    print("| what | median ms | p99 ms | worst ms | rounds |\n|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory(prefix="sw-") as name:
-        shown, heard = on_the_bus(Path(name), options.servers, options.rounds)
-    show(f"Verdict to weight shown by HAProxy, {options.servers} servers, on the bus", shown)
-    show(f"Verdict to Change heard, {options.servers} servers, on the bus", heard)
+def bench(report: Report, options: argparse.Namespace) -> None:
+    servers, rounds = options.servers, options.rounds
+    with scratch() as folder:
+        shown, heard = on_the_bus(folder, servers, rounds)
+    rows = [
+        row(f"Verdict to weight shown by HAProxy, {servers} servers, on the bus", shown),
+        row(f"Verdict to Change heard, {servers} servers, on the bus", heard),
+    ]
     for law in ("optimal", "tail"):
-        with tempfile.TemporaryDirectory(prefix="sw-") as name:
-            taken = verdict_to_weight(Path(name), options.servers, options.rounds, law)
-        show(f"Verdict to weight set, {options.servers} servers, in the engine, law {law}", taken)
-    with tempfile.TemporaryDirectory(prefix="sw-") as name:
-        taken = batches(Path(name), options.changes, options.rounds)
-    show(f"{options.changes} weights in one batch, set and read back", taken)
+        with scratch() as folder:
+            taken = verdict_to_weight(folder, servers, rounds, law)
+        rows.append(row(f"Verdict to weight set, {servers} servers, in the engine, law {law}", taken))
+    with scratch() as folder:
+        taken = batches(folder, options.changes, rounds)
+    rows.append(row(f"{options.changes} weights in one batch, set and read back", taken))
+    report.say(f"{measure([program('haproxy'), '-v']).output.splitlines()[0]}\n")
+    report.table(("what", "median ms", "p99 ms", "worst ms", "rounds"), rows)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run("lbengine's speed", __doc__, OPTIONS, bench))

@@ -9,7 +9,6 @@ noisy neighbours too. A recording that is there already is kept, so that a broke
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import subprocess
@@ -19,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from lab.bench.harness import options, table
 
 OVERHEAD_S = 35.0
 """What each recording takes beside its own length: laying out the lab, measuring its capacity, taking it down."""
@@ -140,86 +141,75 @@ def page(folder: Path) -> str:
 
 def judges(found: dict[str, Any]) -> list[str]:
     """Each judge in a line."""
-    lines = [
-        "| judge | felt | missed | delay median s | delay p95 s | false episodes | calm node-hours | a day at most |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, one in found.items():
         felt, hours, false = one["felt"], one["calm_node_hours"], one["false_episodes"]
-        rate = f"{false} | {hours:.2f} | {per_day_at_most(false, hours):.0f}"
-        lines.append(f"| {name} | {felt['noises']} | {felt['missed']} | {delays(felt)} | {rate} |")
-    return lines
+        rate = false, f"{hours:.2f}", f"{per_day_at_most(false, hours):.0f}"
+        rows.append((name, felt["noises"], felt["missed"], *delays(felt), *rate))
+    heads = ("judge", "felt", "missed", "delay median s", "delay p95 s", "false episodes", "calm node-hours")
+    return table((*heads, "a day at most"), rows)
 
 
 def kinds(name: str, one: dict[str, Any]) -> list[str]:
     """How a judge fares with each kind of noise, and with all that it was trained on, and all others."""
-    lines = [
-        f"| noise ({name}) | trained on | noises | p95 over calm, median | felt | found of those | median s | p95 s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for kind, its in one["by_kind"].items():
         felt, trained = its["felt"], "yes" if kind in one["trained_on"] else "no"
         harm = "-" if its["harm_median"] is None else f"{its['harm_median']:.1f}"
-        counts = f"{its['noises']} | {harm} | {felt['noises']} | {felt['noises'] - felt['missed']}"
-        lines.append(f"| {kind} | {trained} | {counts} | {delays(felt)} |")
-    return lines
+        counts = its["noises"], harm, felt["noises"], felt["noises"] - felt["missed"]
+        rows.append((kind, trained, *counts, *delays(felt)))
+    heads = (f"noise ({name})", "trained on", "noises", "p95 over calm, median", "felt", "found of those")
+    return table((*heads, "median s", "p95 s"), rows)
 
 
-def delays(noises: dict[str, Any]) -> str:
-    return f"{shown(noises['detection_delay_median_s'])} | {shown(noises['detection_delay_p95_s'])}"
+def delays(noises: dict[str, Any]) -> tuple[str, str]:
+    return shown(noises["detection_delay_median_s"]), shown(noises["detection_delay_p95_s"])
 
 
 def disturbances(found: dict[str, Any]) -> list[str]:
     """False episodes beside what is no neighbour, of each judge, and how long each lasted."""
-    lines = [
-        f"| no neighbour | {' | '.join(f'{name}: node-seconds, false episodes' for name in found)} |",
-        f"|---|{'---|' * len(found)}",
-    ]
-    for kind in sorted({kind for one in found.values() for kind in one["disturbances"]}):
-        cells = []
-        for one in found.values():
-            its = one["disturbances"].get(kind)
-            cells.append(f"{its['node_s']:.0f}, {its['false_episodes']}" if its else "-")
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    return lines
+
+    def cell(its: dict[str, Any] | None) -> str:
+        return f"{its['node_s']:.0f}, {its['false_episodes']}" if its else "-"
+
+    names = sorted({kind for one in found.values() for kind in one["disturbances"]})
+    rows = [(kind, *(cell(one["disturbances"].get(kind)) for one in found.values())) for kind in names]
+    return table(("no neighbour", *(f"{name}: node-seconds, false episodes" for name in found)), rows)
 
 
 def estimators(tails: dict[str, Any]) -> list[str]:
     """The estimators of p95 by application; the learning curve is PAAE by the share that was trained on."""
-    shares = [share for share, _, _ in tails[APPS[0]]["random forest"]["learning_curve"]]
-    lines = [
-        f"| application, estimator | rows | PAAE | R2 | {' | '.join(f'{share:.0%}' for share in shares)} |",
-        f"|---|---|---|---|{'---|' * len(shares)}",
-    ]
+    shares = [f"{share:.0%}" for share, _, _ in tails[APPS[0]]["random forest"]["learning_curve"]]
+    rows = []
     for app, by_name in tails.items():
         for name, one in by_name.items():
-            curve = " | ".join(f"{error:.2f}" for _, error, _ in one["learning_curve"])
-            lines.append(f"| {app}, {name} | {one['rows']} | {one['paae']:.2f} | {one['r2']:.2f} | {curve} |")
-    return lines
+            curve = [f"{error:.2f}" for _, error, _ in one["learning_curve"]]
+            rows.append((f"{app}, {name}", one["rows"], f"{one['paae']:.2f}", f"{one['r2']:.2f}", *curve))
+    return table(("application, estimator", "rows", "PAAE", "R2", *shares), rows)
+
+
+OPTIONS = {
+    "--out": (Path, Path("recordings"), "folder"),
+    "--seconds": (float, 200.0, "length of a recording"),
+    "--plan": (bool, False, "only print what is left to do, and how long it takes"),
+    "--next": (bool, False, "make the next recording and no more"),
+    "--scores": (bool, False, "train and score with what there is; print the tables"),
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("recordings"), help="folder (default: recordings)")
-    parser.add_argument("--seconds", type=float, default=200.0, help="length of a recording (default 200)")
-    parser.add_argument("--plan", action="store_true", help="only say what is left to do, and how long it takes")
-    parser.add_argument("--next", action="store_true", dest="only_next", help="make the next recording and no more")
-    parser.add_argument("--scores", action="store_true", help="train and score with what there is; print the tables")
-    options = parser.parse_args()
-    if options.scores:
-        train_and_score(options.out)
-        print(page(options.out))
-        return
-    if options.plan:
-        todo = list(missing(options.out))
-        print(left_text(len(todo), options.seconds))
+    asked = options(__doc__, OPTIONS).parse_args()
+    if asked.plan:
+        todo = list(missing(asked.out))
+        print(left_text(len(todo), asked.seconds))
         for scene, _ in todo:
             print(f"  {scene.name}: {scene.options}")
         return
-    record(options.out, options.seconds, options.only_next)
-    if not list(missing(options.out)) and not options.only_next:
-        train_and_score(options.out)
-        print(page(options.out))
+    if not asked.scores:
+        record(asked.out, asked.seconds, asked.next)
+    if asked.scores or not (asked.next or list(missing(asked.out))):
+        train_and_score(asked.out)
+        print(page(asked.out))
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@ import argparse
 import http.client
 import json
 import os
-import platform
-import signal
+import shutil
 import sqlite3
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.bench.harness import BenchError, Report, background, program, run, scratch, wait_for
+from lab.cluster.machine import process_use
 from lab.cluster.paths import ROOT
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal, journal_path
@@ -39,7 +39,6 @@ from slackwater.messages import (
     Traffic,
     Verdict,
 )
-from tools.screenshots import browser_environment
 
 SLOW = 3
 """As many servers are beside a neighbour."""
@@ -157,21 +156,16 @@ def web_server(folder: Path, port: int) -> Iterator[int]:
         'socket = "/s"\ntarget_p95_ms = 50.0\n'
     )
     command = [sys.executable, "-m", "slackwater.cli.main", "run", "web", "--config", str(config)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60.0
-        while True:
-            try:
-                get(port, "/healthz")
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(20.0)
+
+    def answers() -> bool:
+        try:
+            return get(port, "/healthz") > 0.0
+        except OSError:
+            return False
+
+    with background(folder, "web", *command) as pid:
+        wait_for(answers, "the dashboard answers", 60.0)
+        yield pid
 
 
 def get(port: int, path: str) -> float:
@@ -188,8 +182,10 @@ def get(port: int, path: str) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    use = process_use(pid)
+    if use is None:
+        raise BenchError("the web server has ended")
+    return use.cpu_s
 
 
 def p95(values: list[float]) -> float:
@@ -226,43 +222,18 @@ def watching(port: int, viewers: int, path: str, seconds: float, also: Callable[
     return gaps
 
 
+def browser_environment() -> dict[str, str]:
+    """Where Chromium and playwright-core are."""
+    chromium = shutil.which("chromium-headless-shell") or program("chromium")
+    return {**os.environ, "CHROMIUM": chromium, "BROWSER_MODULES": str(ROOT / ".build/browser")}
+
+
 def drawn(port: int) -> dict[str, list[float]]:
     """Milliseconds from the navigation to the drawn page, in Chromium."""
-    script = str(ROOT / "tests/browser/drawn.mjs")
-    done = subprocess.run(
-        ["node", script, f"http://127.0.0.1:{port}"],
-        env=browser_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["node", str(ROOT / "tests/browser/drawn.mjs"), f"http://127.0.0.1:{port}"]
+    done = subprocess.run(command, env=browser_environment(), capture_output=True, text=True, check=True)
     found: dict[str, list[float]] = json.loads(done.stdout)
     return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: python -m lab.bench.web --days 90")
-    parser.add_argument("--servers", type=int, default=300)
-    parser.add_argument("--days", type=float, default=90.0, help="days of minutes in the journal")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long viewers watch")
-    parser.add_argument("--folder", type=Path, help="keep the journal here, and use one that is there already")
-    parser.add_argument("--write", type=Path, help="also write the page of the docs")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=ROOT / ".build") as name:
-        folder, port = asked.folder or Path(name), 18099
-        if journal_path(folder).exists():
-            with Journal.open(journal_path(folder)) as journal:
-                mb = journal.used_bytes() / 1e6
-        else:
-            mb = make(folder, asked.servers, asked.days)
-        with writing(folder, asked.servers), web_server(folder, port) as pid:
-            rows = measure(asked.servers, asked.days, asked.seconds, mb, port, pid)
-    width = max(len(row[0]) for row in rows)
-    for what, found, goal in rows:
-        print(f"{what:<{width}}  {found:>12}  {goal}")
-    if asked.write:
-        write(asked.write, rows)
-    return 0
 
 
 def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid: int) -> list[tuple[str, str, str]]:
@@ -305,29 +276,30 @@ def measure(servers: int, days: float, seconds: float, mb: float, port: int, pid
     ]
 
 
-def write(path: Path, rows: list[tuple[str, str, str]]) -> None:
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
+OPTIONS = {
+    "--servers": (int, 300, "servers in the journal"),
+    "--days": (float, 90.0, "days of minutes in the journal"),
+    "--seconds": (float, 30.0, "how long viewers watch"),
+    "--folder": (Path, None, "keep the journal here, and use one that is there already"),
+}
+
+
+def bench(report: Report, options: argparse.Namespace) -> None:
+    report.say(
+        "A made-up journal: every server sends Samples five times a second while it is measured, and the journal is"
+        " written twice a second. The writer's CPU does not count; the web server's is its process's, from /proc.\n"
     )
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    lines = [
-        "# The dashboard, measured",
-        "",
-        f"`make bench-web` wrote this on {today}; {os.cpu_count()} cores of {model}.",
-        "A made-up journal: every server sends Samples five times a second while it is measured, and the journal is",
-        "written twice a second. The writer's CPU does not count; the web server's is its process's, from /proc.",
-        "",
-        "| what | measured | asked for |",
-        "|---|---|---|",
-        *(f"| {what} | {found} | {goal} |" for what, found, goal in rows),
-    ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with scratch() as temporary:
+        folder, port = options.folder or temporary, 18099
+        if journal_path(folder).exists():
+            with Journal.open(journal_path(folder)) as journal:
+                mb = journal.used_bytes() / 1e6
+        else:
+            mb = make(folder, options.servers, options.days)
+        with writing(folder, options.servers), web_server(folder, port) as pid:
+            rows = measure(options.servers, options.days, options.seconds, mb, port, pid)
+    report.table(("what", "measured", "goal"), rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("The dashboard, measured", __doc__, OPTIONS, bench))
