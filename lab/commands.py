@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -24,17 +23,14 @@ from lab.compare.grid_commands import grid
 from lab.compare.report_commands import report
 from lab.compare.simulate_commands import simulate
 from lab.compare.whole_commands import evaluate
-from lab.disturb.timetable import DISTURBANCES, plan
+from lab.disturb.timetable import DISTURBANCES, timetable
+from lab.experiment.policies import POLICIES
+from lab.experiment.steady import shown
 from lab.options import cluster_options, json_option, noise_options, progress, write_json
-from lab.stories import all_noisy, search_noisy
-from lab.stories import scenario as scenarios
+from lab.stories import one_policy, second_stage
 from lab.stories import time_back as back
-from lab.stories.all_noisy import CALM_CHILDREN, CHILDREN, KNOBS, PHASES
-from lab.stories.all_noisy import Plan as RetunePlan
-from lab.stories.policies import POLICIES
-
-SECOND_STAGE: dict[str, ModuleType] = {"all-noisy": all_noisy, "search": search_noisy}
-"""Scenarios with wsengines in the hosts, each in a file of its own."""
+from lab.stories.one_policy import PolicyTest
+from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 
 
 @click.group(epilog="Example: slackwater lab demo")
@@ -83,7 +79,10 @@ def status(as_json: bool) -> None:
 @cluster_options
 @noise_options
 @click.option(
-    "--scenario", type=click.Choice([*scenarios.SCENARIOS, *SECOND_STAGE]), default="one-noisy", show_default=True
+    "--scenario",
+    type=click.Choice([*one_policy.SCENARIOS, *second_stage.RETUNED_WITHIN_S]),
+    default="one-noisy",
+    show_default=True,
 )
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="static", show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Length of each phase.")
@@ -122,14 +121,10 @@ def run_(
     search: the same, with the second stage's values found by trying; weights-all-noisy: the same neighbours under
     --policy, with the demand that is asked for.
     """
-    if scenario in SECOND_STAGE:
+    if scenario in second_stage.RETUNED_WITHIN_S:
         retuned = LabSettings(hosts, quota, balance, app, children or CALM_CHILDREN, retunable=True)
-        _run_retuned(
-            scenario,
-            retuned,
-            RetunePlan(noise, intensity, seconds, rounds, clients or 48, knobs or (CHILDREN,)),
-            json_file,
-        )
+        test = SecondStageTest(scenario, noise, intensity, seconds, rounds, clients or 48, knobs or (CHILDREN,))
+        _run_retuned(retuned, test, json_file)
         return
     if sum(value is not None for value in (rate, share, left, clients)) > 1:
         raise click.UsageError("give at most one of --rate, --load, --left and --clients")
@@ -138,48 +133,47 @@ def run_(
         rate = APPLICATIONS[app].rate_rps
     demand = None if shares else Demand(rate_rps=rate, clients=clients)
     of_left = left is not None
-    plan = scenarios.Plan(
-        policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario
-    )
+    asked = PolicyTest(policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario)
+    if balance == "roundrobin":
+        balance = POLICIES[policy].balance
     with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
-        result = scenarios.run(cluster, plan, progress)
+        result = one_policy.run(cluster, asked, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
             return
-    columns = [name for name, _ in scenarios.COLUMNS]
+    columns = [name for name, _ in one_policy.COLUMNS]
     table = Table(
         "phase", *columns, title=f"{scenario}, {policy}, {balance}, {app}, {noise}: medians of {rounds} rounds"
     )
-    for row in scenarios.medians(result):
+    for row in one_policy.medians(result):
         table.add_row(*row)
     console().print(table)
     for number, one in enumerate(result["rounds"], start=1):
-        click.echo(f"round {number}: {scenarios.sentence(one)}")
+        click.echo(f"round {number}: {one_policy.sentence(one)}")
 
 
-def _run_retuned(scenario: str, settings: LabSettings, plan: RetunePlan, json_file: str | None) -> None:
+def _run_retuned(settings: LabSettings, test: SecondStageTest, json_file: str | None) -> None:
     """Calm, a neighbour in each host with the weights alone, the same with the second stage; always a closed loop."""
-    module = SECOND_STAGE[scenario]
     with Lab(settings, progress) as cluster:
-        result = module.run(cluster, plan, progress)
+        result = second_stage.run(cluster, test, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
             return
     title = (
-        f"{scenario}, {settings.balance}, {settings.app}, {plan.noise}, {plan.clients} clients, "
-        f"{settings.php_children} children: medians of {plan.rounds} rounds"
+        f"{test.scenario}, {settings.balance}, {settings.app}, {test.noise}, {test.clients} clients, "
+        f"{settings.php_children} children: medians of {test.rounds} rounds"
     )
-    table = Table("phase", *[name for name, _ in scenarios.COLUMNS], title=title)
-    for row in scenarios.medians(result, PHASES):
+    table = Table("phase", *[name for name, _ in one_policy.COLUMNS], title=title)
+    for row in one_policy.medians(result, PHASES):
         table.add_row(*row)
     console().print(table)
     for number, one in enumerate(result["rounds"], start=1):
-        click.echo(f"round {number}: {module.sentence(one)}")
+        click.echo(f"round {number}: {second_stage.sentence(one)}")
     if "remembered" in result:
         click.echo(f"remembered: {json.dumps(result['remembered'])}")
-    click.echo(f"p95 with the second stage: {scenarios.shown(result['ratio'], '.2f')} of without it")
+    click.echo(f"p95 with the second stage: {shown(result['ratio'], '.2f')} of without it")
 
 
 @lab.command(epilog="Example: slackwater lab record --out calm-and-loud.parquet --seconds 300 --swing --seed 7")
@@ -193,7 +187,7 @@ def _run_retuned(scenario: str, settings: LabSettings, plan: RetunePlan, json_fi
 )
 @click.option("--calm", is_flag=True, help="No noise at all.")
 @click.option("--seconds", type=click.FloatRange(10), default=120.0, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same plan.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same test.")
 @click.option(
     "--load", "share", type=click.FloatRange(0.01, 1), default=0.3, show_default=True, help="Of the capacity."
 )
@@ -230,7 +224,7 @@ def record(
     kinds = () if calm else kinds or tuple(NOISES)
     intensities = intensities or (0.5, 0.75, 1.0)
     disturbances = DISTURBANCES if "all" in disturbances else disturbances
-    script = plan(
+    script = timetable(
         seed,
         seconds,
         hosts=hosts,
@@ -312,7 +306,7 @@ def back_(
     if neighbours > hosts:
         raise click.UsageError(f"{neighbours} neighbours: there are {hosts} hosts")
     demand = None if load_share is not None else Demand(rate_rps=rate or APPLICATIONS[app].rate_rps)
-    asked = back.Plan(kinds or (*NOISES, *STRESSORS), rounds, seconds, neighbours, demand, load_share)
+    asked = back.TimeBackTest(kinds or (*NOISES, *STRESSORS), rounds, seconds, neighbours, demand, load_share)
 
     def keep(result: dict[str, Any]) -> None:
         if json_file and json_file != "-":

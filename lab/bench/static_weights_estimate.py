@@ -26,7 +26,7 @@ from lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE, POOL
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.machine import cpu_model
-from lab.stories.scenario import Plan, run
+from lab.stories.one_policy import PolicyTest, run
 from slackwater.config import load as load_settings
 from slackwater.journal.journal import Journal
 from slackwater.views.why import episodes, with_changes
@@ -66,9 +66,9 @@ def measure(scenario: Scenario, folder: Path) -> None:
     results: dict[str, Any] = {"commit": commit()}
     demand = None
     for policy in ("static", "slackwater"):
-        plan = Plan(policy, scenario.noise, 1.0, SECONDS, 1, demand, None if demand else scenario.load)
+        test = PolicyTest(policy, scenario.noise, 1.0, SECONDS, 1, demand, None if demand else scenario.load)
         with Lab(LabSettings(app=scenario.app), say) as lab:
-            results[policy] = run(lab, plan, say)
+            results[policy] = run(lab, test, say)
             if policy == "slackwater":
                 keep_journal(folder / f"{scenario.name}.sqlite")
                 (folder / f"{scenario.name}.toml").write_text(CONTROLLER_FILE.read_text())

@@ -160,14 +160,16 @@ class Stream:
 
 
 def joined(parts: Sequence[Requests]) -> Requests:
-    """The requests of runs that followed on each other."""
+    """The requests of several runs as one, in order of due time."""
     lost: Counter[str] = Counter()
     for one in parts:
         lost.update(one.lost)
+    due_mono_s = np.concatenate([one.due_mono_s for one in parts])
+    order = np.argsort(due_mono_s, kind="stable")
     return Requests(
-        np.concatenate([one.due_mono_s for one in parts]),
-        np.concatenate([one.seconds for one in parts]),
-        np.concatenate([one.status for one in parts]),
+        due_mono_s[order],
+        np.concatenate([one.seconds for one in parts])[order],
+        np.concatenate([one.status for one in parts])[order],
         dict(lost),
     )
 

@@ -11,36 +11,38 @@ import msgspec
 
 from lab.cluster import machine
 from lab.cluster.lab import Lab, LabSettings
-from lab.compare import plan as plans
-from lab.compare import recording
-from lab.compare.plan import CompareError, Plan, Run
-from lab.compare.runner import one_run
-from lab.compare.scenarios import SCENARIOS
-from lab.stories.scenario import capacity_rps
+from lab.cluster.load import Demand
+from lab.compare import comparison as comparisons
+from lab.compare.comparison import Comparison
+from lab.experiment import recording
+from lab.experiment.recording import ExperimentError, Run
+from lab.experiment.run import one_run
+from lab.experiment.scenarios import SCENARIOS
+from lab.experiment.steady import capacity_rps
 
 Say = Callable[[str], None]
 CAPACITIES = 3
 """The capacity is the median of so many measurements."""
 
 
-def begin(folder: Path, asked: Plan) -> Plan:
+def begin(folder: Path, asked: Comparison) -> Comparison:
     """The plan to go on with: the one in the folder, if it asks the same, or this one, which is then written.
 
-    Raises CompareError when the folder holds another comparison.
+    Raises ExperimentError when the folder holds another comparison.
     """
-    if not (folder / plans.FILE).exists():
-        plans.save(folder, asked)
+    if not (folder / comparisons.FILE).exists():
+        comparisons.save(folder, asked)
         return asked
-    found = plans.load(folder)
+    found = comparisons.load(folder)
     if not found.same_question(asked):
-        raise CompareError(
+        raise ExperimentError(
             f"{folder}: it holds another comparison ({len(found.runs)} runs, seed {found.seed}); expected the same"
             " scenarios, policies, rounds and seed to go on with, or an empty folder"
         )
     return found
 
 
-def run(folder: Path, made: Plan, say: Say, until_mono_s: float = float("inf")) -> None:
+def run(folder: Path, made: Comparison, say: Say, until_mono_s: float = float("inf")) -> None:
     """Runs what is not recorded yet; after `until_mono_s` no further run is begun. Raises LabError."""
     left = [one for one in made.runs if not recording.done(folder, one)]
     if len(left) < len(made.runs):
@@ -62,12 +64,16 @@ def run(folder: Path, made: Plan, say: Say, until_mono_s: float = float("inf")) 
                 say(f"{len(made.runs) - len(left)} of {len(made.runs)}; about {mean_s * len(left) / 60:.0f} min left")
 
 
-def _one(lab: Lab, one: Run, folder: Path, made: Plan, say: Say) -> None:
+def _one(lab: Lab, one: Run, folder: Path, made: Comparison, say: Say) -> None:
     say(f"round {one.round}: {one.scenario}, {one.policy}")
-    one_run(lab, one, folder, made.capacity_rps[SCENARIOS[one.scenario].app])
+    scenario = SCENARIOS[one.scenario]
+    assert scenario.load is not None
+    capacity = made.capacity_rps[scenario.app]
+    demand = Demand(rate_rps=round(scenario.load * capacity, 1), clients=scenario.clients)
+    one_run(lab, one, scenario, demand, capacity).save(folder)
 
 
-def _measure_capacity(folder: Path, made: Plan, lab: Lab, app: str, say: Say) -> Plan:
+def _measure_capacity(folder: Path, made: Comparison, lab: Lab, app: str, say: Say) -> Comparison:
     """The plan with the application's capacity: all runs ask for shares of one and the same number."""
     if app in made.capacity_rps:
         return made
@@ -76,5 +82,5 @@ def _measure_capacity(folder: Path, made: Plan, lab: Lab, app: str, say: Say) ->
     made = msgspec.structs.replace(
         made, capacity_rps={**made.capacity_rps, app: found}, machine=made.machine or machine.describe(lab)
     )
-    plans.save(folder, made)
+    comparisons.save(folder, made)
     return made

@@ -42,7 +42,7 @@ def compare(
     The same command goes on where it was interrupted. Needs root, except with --replay.
     """
     from lab.compare import compare as comparing
-    from lab.compare import plan, results
+    from lab.compare import comparison, results
 
     began = time.monotonic()
     if listed:
@@ -51,7 +51,7 @@ def compare(
     if folder is None:
         raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
     if not replay:
-        made = plan.plan(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed)
+        made = comparison.planned(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed)
         made = comparing.begin(folder, made)
         comparing.run(folder, made, progress, began + 60.0 * minutes if minutes else float("inf"))
     found = results.summary(folder)
@@ -100,8 +100,8 @@ def told(estimate: dict[str, Any] | None, form: str) -> str:
 
 
 def _show_tables() -> None:
-    from lab.compare.policies import POLICIES
-    from lab.compare.scenarios import ELSEWHERE, SCENARIOS
+    from lab.experiment.policies import POLICIES
+    from lab.experiment.scenarios import ELSEWHERE, SCENARIOS
 
     table = Table("scenario", "what", box=None)
     for name, scenario in SCENARIOS.items():

@@ -14,8 +14,8 @@ import numpy as np
 
 from detector.features.columns import Floats
 from detector.recordings import recording as samples
-from lab.compare import recording
-from lab.compare.plan import load
+from lab.compare.comparison import load
+from lab.experiment import recording
 from slackwater.messages import Sample
 
 

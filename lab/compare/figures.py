@@ -15,11 +15,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from lab.compare import recording
+from lab.compare.comparison import load
 from lab.compare.grid import FAILED
-from lab.compare.plan import load
 from lab.compare.results import per_second
-from lab.compare.scenarios import SEVERITY
+from lab.experiment import recording
+from lab.experiment.scenarios import SEVERITY
 
 LINES = (
     ("o", "-"),

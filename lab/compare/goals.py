@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from lab.compare.scenarios import SCENARIOS
 from lab.compare.validation import SIMULATED
+from lab.experiment.scenarios import SCENARIOS
 
 ROUNDS = 5
 """The goals are of so many rounds; what fewer say decides nothing."""

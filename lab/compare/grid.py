@@ -22,10 +22,9 @@ from lab.cluster import machine
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
-from lab.compare.actors import set_weights, stop_programs
-from lab.compare.plan import CompareError
-from lab.stories.measure import figures
-from lab.stories.scenario import stay
+from lab.experiment.measures import figures
+from lab.experiment.recording import ExperimentError
+from lab.experiment.steady import set_weights, stay, stop_programs
 
 FORMAT = 1
 QUESTION, CELLS = "grid.json", "cells.parquet"
@@ -73,52 +72,52 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def question(rounds: int, seed: int, workers: Sequence[int], children: Sequence[int], noise: str) -> Question:
-    """Raises CompareError for values that Apache or php-fpm cannot have."""
+    """Raises ExperimentError for values that Apache or php-fpm cannot have."""
     if not workers or not children or min([*workers, *children]) < 1:
-        raise CompareError(
+        raise ExperimentError(
             f"grid: expected workers and children of 1 or more, got {list(workers)} and {list(children)}"
         )
     odd = [one for one in workers if one > THREADS_A_PROCESS and one % THREADS_A_PROCESS]
     if odd:
-        raise CompareError(f"grid: {odd[0]} workers: expected at most {THREADS_A_PROCESS}, or a multiple of it")
+        raise ExperimentError(f"grid: {odd[0]} workers: expected at most {THREADS_A_PROCESS}, or a multiple of it")
     return Question(FORMAT, seed, rounds, sorted(set(workers)), sorted(set(children)), noise, CLIENTS)
 
 
 def begin(folder: Path, asked: Question) -> Question:
-    """The question to go on with. Raises CompareError when the folder holds another one."""
+    """The question to go on with. Raises ExperimentError when the folder holds another one."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / QUESTION).exists():
         _save(folder, asked)
         return asked
     found = load(folder)
     if msgspec.structs.replace(found, machine={}) != msgspec.structs.replace(asked, machine={}):
-        raise CompareError(f"{folder}: it holds another grid; expected the same values, rounds and seed to go on with")
+        raise ExperimentError(f"{folder}: it holds another grid; expected the same values, rounds and seed")
     return found
 
 
 def load(folder: Path) -> Question:
-    """Raises CompareError."""
+    """Raises ExperimentError."""
     path = folder / QUESTION
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Question)
     except (OSError, msgspec.MsgspecError) as error:
-        raise CompareError(f"{path}: expected the question of a grid: {error}") from None
+        raise ExperimentError(f"{path}: expected the question of a grid: {error}") from None
     if found.v != FORMAT:
-        raise CompareError(f"{path}: format {found.v}; this program reads format {FORMAT}")
+        raise ExperimentError(f"{path}: format {found.v}; this program reads format {FORMAT}")
     return found
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """What is measured so far: a row for each cell and phase. Raises CompareError."""
+    """What is measured so far: a row for each cell and phase. Raises ExperimentError."""
     path = folder / CELLS
     if not path.exists():
         return []
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise CompareError(f"{path}: not the cells of a grid: {error}") from None
+        raise ExperimentError(f"{path}: not the cells of a grid: {error}") from None
     if not table.schema.equals(ROW):
-        raise CompareError(f"{path}: not the cells of a grid: it has {', '.join(table.schema.names)}")
+        raise ExperimentError(f"{path}: not the cells of a grid: it has {', '.join(table.schema.names)}")
     return list(table.to_pylist())
 
 
@@ -176,7 +175,7 @@ def _measure(lab: Lab, cell: tuple[int, int, int], asked: Question) -> list[dict
     for phase in PHASES:
         # The generator gives no time for requests without a response: they count where most went wrong.
         lost = requests.lost_count if phase == "noisy" else 0
-        told: dict[str, Any] = dict(figures(requests, *marks[phase], None, lost))
+        told: dict[str, Any] = dict(figures(requests, requests.due_mono_s, *marks[phase], lost))
         cell_row = {"round": number, "workers": workers, "children": children, "phase": phase}
         found.append(cell_row | {name: told[name] for name in MEASURES})
     return found

@@ -13,9 +13,9 @@ from detector.classify.tree import Model
 from lab.compare import estimator_fit, figures, goals, grid, page, results, validation
 from lab.compare.compare_commands import SHOWN, told
 from lab.compare.parts import Parts
-from lab.compare.plan import CompareError
-from lab.compare.policies import POLICIES
-from lab.compare.scenarios import ELSEWHERE, SCENARIOS
+from lab.experiment.policies import POLICIES
+from lab.experiment.recording import ExperimentError
+from lab.experiment.scenarios import ELSEWHERE, SCENARIOS
 
 PAGE = "index.html"
 DATA = "report.json"
@@ -39,10 +39,10 @@ class Drawing:
 
 
 def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], None]) -> dict[str, Any]:
-    """Writes page, figures and `report.json` into a folder; gives what is in the last. Raises CompareError, OSError."""
+    """Writes page, figures and `report.json` into a folder; gives the data. Raises ExperimentError, OSError."""
     folders = [folder.resolve() for folder in parts.comparisons]
     if twice := [folder for folder in folders if folders.count(folder) > 1]:
-        raise CompareError(f"{twice[0]}: expected each comparison once")
+        raise ExperimentError(f"{twice[0]}: expected each comparison once")
     out.mkdir(parents=True, exist_ok=True)
     summaries = {folder: results.summary(folder) for folder in parts.comparisons}
     summary = results.together(list(summaries.values())) if summaries else None
@@ -57,7 +57,7 @@ def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], Non
     if there := where.get(validation.SCENARIO):
         try:
             checked = validation.validate(there, model, say)
-        except CompareError as error:
+        except ExperimentError as error:
             say(f"not validated: {error}")
             checked["why"] = str(error)
         fit = estimator_fit.fit(there)
@@ -107,27 +107,27 @@ def _grid_short(found: dict[str, Any]) -> str:
 def read_simulated(path: Path) -> dict[str, Any]:
     """What `slackwater lab simulate --json` wrote: `runs`, and the `command`, which earlier versions did not tell.
 
-    Raises CompareError.
+    Raises ExperimentError.
     """
     try:
         found = json.loads(path.read_text())
         runs = list(found["runs"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CompareError(f"{path}: expected what `slackwater lab simulate --json` writes: {error!r}") from None
+        raise ExperimentError(f"{path}: expected what `slackwater lab simulate --json` writes: {error!r}") from None
     return {**found, "runs": runs, "command": found.get("command", f"(how {path} was made is not recorded)")}
 
 
 def read_streaming(path: Path) -> dict[str, Any]:
     """What the streaming service's test wrote: `command`, and a row of frame delays for each of its `policies`.
 
-    Raises CompareError.
+    Raises ExperimentError.
     """
     try:
         found = json.loads(path.read_text())
         rows = {str(name): {key: float(row[key]) for key in FRAMES} for name, row in found["policies"].items()}
         return {"command": str(found["command"]), "policies": rows}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CompareError(f"{path}: expected what the streaming service's test writes: {error!r}") from None
+        raise ExperimentError(f"{path}: expected what the streaming service's test writes: {error!r}") from None
 
 
 def _page(

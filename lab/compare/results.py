@@ -12,56 +12,32 @@ from typing import Any
 import numpy as np
 
 from lab.cluster.hosts import hosts
-from lab.compare import cost, latency, recording
-from lab.compare.plan import load
-from lab.compare.policies import POLICIES
-from lab.compare.recording import Recorded
-from lab.compare.scenarios import SCENARIOS
+from lab.compare.comparison import load
 from lab.compare.statistics import Estimate, change, median
+from lab.experiment import cost, latency, recording
+from lab.experiment.measures import TIMES, figures
+from lab.experiment.policies import POLICIES
+from lab.experiment.recording import Recorded
+from lab.experiment.scenarios import SCENARIOS
 
-TIMES = ("second_means_median_ms", "mean_ms", "p50_ms", "p95_ms", "p99_ms")
-"""Of a run, while neighbours are loud. The first is ICE's: the median over the seconds of each second's mean response
-time. In a closed loop the median over requests misleads: a slow server keeps its clients from asking the others."""
 MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
 
 
-def phase(recorded: Recorded, begin_s: float, end_s: float) -> dict[str, float | None]:
-    """Figures of the requests that were due in [begin, end). Response times are of those answered without an error."""
-    due = (recorded.due_s >= begin_s) & (recorded.due_s < end_s)
-    good = due & (recorded.status < 400)
-    times_ms = 1e3 * recorded.seconds[good]
-    asked = int(due.sum())
-    found: dict[str, float | None] = {"requests": float(asked), "rps": len(times_ms) / (end_s - begin_s)}
-    found["errors_share"] = (asked - len(times_ms)) / asked if asked else None
-    if not len(times_ms):
-        return found | dict.fromkeys(TIMES)
-    p50, p95, p99 = np.percentile(times_ms, [50, 95, 99]).tolist()
-    second = np.floor(recorded.due_s[good] - begin_s).astype(np.int64)
-    counts = np.bincount(second)
-    means = np.bincount(second, times_ms)[counts > 0] / counts[counts > 0]
-    return found | {
-        "mean_ms": float(times_ms.mean()),
-        "p50_ms": p50,
-        "p95_ms": p95,
-        "p99_ms": p99,
-        "second_means_median_ms": float(np.median(means)),
-    }
-
-
-def figures(recorded: Recorded) -> dict[str, Any]:
+def of_run(recorded: Recorded) -> dict[str, Any]:
     """All figures of a run. Requests that never got a response count as errors of the disturbed phase."""
     marks = recorded.marks
-    loud = phase(recorded, marks.on_s, marks.off_s)
-    asked = (loud["requests"] or 0.0) + recorded.lost
-    errors = (loud["errors_share"] or 0.0) * (loud["requests"] or 0.0) + recorded.lost
-    loud |= {"requests": asked, "errors_share": errors / asked if asked else None} | answers(recorded)
+
+    def phase(begin_s: float, end_s: float, lost: int = 0) -> dict[str, Any]:
+        return dict(figures(recorded, recorded.due_s, begin_s, end_s, lost))
+
+    loud = phase(marks.on_s, marks.off_s, recorded.lost) | answers(recorded)
     return {
         "round": recorded.run.round,
         "scenario": recorded.run.scenario,
         "policy": recorded.run.policy,
-        "calm": phase(recorded, marks.calm_s, marks.on_s),
+        "calm": phase(marks.calm_s, marks.on_s),
         "loud": loud,
-        "after": phase(recorded, marks.off_s, marks.end_s),
+        "after": phase(marks.off_s, marks.end_s),
         "cost": recorded.facts.get("cost", {}),
         "left": left(recorded.facts.get("cpu", {})),
         "commit": recorded.facts.get("commit"),
@@ -106,10 +82,10 @@ def per_second(recorded: Recorded) -> tuple[list[float], list[float]]:
 
 def summary(folder: Path) -> dict[str, Any]:
     """The comparison as JSON: medians over rounds with intervals, changes against every other policy, and whether it
-    is whole. Raises CompareError."""
+    is whole. Raises ExperimentError."""
     made = load(folder)
     runs = [run for run in made.runs if recording.done(folder, run)]
-    found = [figures(recording.read(folder, run)) for run in runs]
+    found = [of_run(recording.read(folder, run)) for run in runs]
     return {
         "folder": str(folder),
         "complete": len(runs) == len(made.runs),

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from detector.classify.tree import Model
-from lab.compare import recording
-from lab.compare.plan import CompareError, Plan, load
-from lab.compare.recording import Recorded
-from lab.compare.scenarios import SCENARIOS
+from lab.compare.comparison import Comparison, load
+from lab.experiment import recording
+from lab.experiment.recording import ExperimentError, Recorded
+from lab.experiment.scenarios import SCENARIOS
 from lab.sim.requests import Simulation, simulate
 from lab.sim.server import HOST_CORES
 from lab.sim.setup import LAWS, WARM_UP_S, Setup
@@ -62,7 +62,7 @@ def validate(
     """`calibrations` and `compared`: for each comparison, and each policy that is simulated and was measured in it,
     the lab's and the simulator's p95, the relative error, and of how many rounds the lab's is.
 
-    Each comparison has its own load, and is calibrated by itself. Raises CompareError when none has runs under
+    Each comparison has its own load, and is calibrated by itself. Raises ExperimentError when none has runs under
     `static`.
     """
     calibrations, compared = [], []
@@ -78,11 +78,13 @@ def validate(
                     compared.append({"comparison": folder.name} | _predicted(setup, name, measured, model, say))
     if not calibrations:
         told_folders = ", ".join(map(str, folders))
-        raise CompareError(f"{told_folders}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
+        raise ExperimentError(f"{told_folders}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
     return {"calibrations": calibrations, "compared": compared}
 
 
-def _calibrated(made: Plan, still: Sequence[Recorded], say: Callable[[str], None]) -> tuple[Setup, dict[str, Any]]:
+def _calibrated(
+    made: Comparison, still: Sequence[Recorded], say: Callable[[str], None]
+) -> tuple[Setup, dict[str, Any]]:
     """The setup that is nearest to these runs under static weights, and what was found."""
 
     def typical(name: str, percentile: float) -> float:

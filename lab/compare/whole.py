@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.compare import compare, grid, plan, recording
+from lab.compare import compare, comparison, grid
 from lab.compare.parts import Parts, Progress
-from lab.compare.scenarios import AFTER_S, CALM_S, SCENARIOS
+from lab.experiment import recording
+from lab.experiment.scenarios import AFTER_S, CALM_S, SCENARIOS
 
 SEED = 1
 AROUND_S = 24.0
@@ -31,8 +32,8 @@ class Part:
     policies: tuple[str, ...]
     rounds: int
 
-    def plan(self) -> plan.Plan:
-        return plan.plan(self.scenarios, self.policies, self.rounds, SEED)
+    def plan(self) -> comparison.Comparison:
+        return comparison.planned(self.scenarios, self.policies, self.rounds, SEED)
 
     def seconds(self) -> float:
         """About how long it takes."""
@@ -91,7 +92,7 @@ def minutes() -> dict[str, float]:
 def run(folder: Path, say: Callable[[str], None], until_mono_s: float = float("inf")) -> bool:
     """Goes on where it was; begins nothing that would end after `until_mono_s`. Whether all is measured.
 
-    Raises CompareError, LabError.
+    Raises ExperimentError, LabError.
     """
     for name in order():
         if time.monotonic() >= until_mono_s:
@@ -121,13 +122,13 @@ def _grid() -> grid.Question:
 
 
 def progress(folder: Path) -> list[Progress]:
-    """How much of each part is measured, of those too that are not begun. Raises CompareError."""
+    """How much of each part is measured, of those too that are not begun. Raises ExperimentError."""
     return [_cells_done(folder / name) if name == GRID else _runs_done(folder / name) for name in order()]
 
 
 def _runs_done(folder: Path) -> Progress:
     asked = PARTS[folder.name].plan()
-    begun = (folder / plan.FILE).exists() and plan.load(folder).same_question(asked)
+    begun = (folder / comparison.FILE).exists() and comparison.load(folder).same_question(asked)
     done = sum(recording.done(folder, one) for one in asked.runs) if begun else 0
     return Progress(folder.name, done, len(asked.runs), "runs")
 
@@ -139,7 +140,7 @@ def _cells_done(folder: Path) -> Progress:
 
 
 def parts(folder: Path, simulated: tuple[Path, ...] = ()) -> Parts:
-    """What there is to report on, and what of it is missing. Raises CompareError."""
+    """What there is to report on, and what of it is missing. Raises ExperimentError."""
     there = progress(folder)
     return Parts(
         comparisons=[folder / one.part for one in there if one.unit == "runs" and one.done],

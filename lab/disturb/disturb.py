@@ -71,7 +71,7 @@ class Clock:
             place[:] = struct.pack("d", offset_s)
 
 
-class Site:
+class DisturbableCluster:
     """The lab with all that disturbances need: preludes, the shared service, monitors with a clock of their own."""
 
     def __init__(self, lab: Lab) -> None:
@@ -155,21 +155,21 @@ class Site:
 
 
 @contextmanager
-def _deploy(site: Site, _host: Host | None, _size: float) -> Iterator[None]:
+def _deploy(site: DisturbableCluster, _host: Host | None, _size: float) -> Iterator[None]:
     site.deploy(DEARER)
     yield
     site.deploy(0.0)
 
 
 @contextmanager
-def _slow_database(site: Site, _host: Host | None, _size: float) -> Iterator[None]:
+def _slow_database(site: DisturbableCluster, _host: Host | None, _size: float) -> Iterator[None]:
     site.think(SLOWER * site.cpu_s)
     yield
     site.think(0.0)
 
 
 @contextmanager
-def _reload(site: Site, host: Host | None, _size: float) -> Iterator[None]:
+def _reload(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
     assert host is not None
     site.php(host).process.send_signal(signal.SIGUSR2)
     site.apache(host).process.send_signal(signal.SIGUSR1)
@@ -177,7 +177,7 @@ def _reload(site: Site, host: Host | None, _size: float) -> Iterator[None]:
 
 
 @contextmanager
-def _start(site: Site, host: Host | None, _size: float) -> Iterator[None]:
+def _start(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
     assert host is not None
     failed: list[Exception] = []
 
@@ -199,14 +199,14 @@ def _start(site: Site, host: Host | None, _size: float) -> Iterator[None]:
 
 
 @contextmanager
-def _clock_step(site: Site, host: Host | None, size: float) -> Iterator[None]:
+def _clock_step(site: DisturbableCluster, host: Host | None, size: float) -> Iterator[None]:
     assert host is not None
     site.clocks[host.name].step(size)
     yield
     site.clocks[host.name].step(0.0)
 
 
-DOERS: Mapping[str, Callable[[Site, Host | None, float], AbstractContextManager[None]]] = {
+DISTURBERS: Mapping[str, Callable[[DisturbableCluster, Host | None, float], AbstractContextManager[None]]] = {
     "deploy": _deploy,
     "slow_database": _slow_database,
     "reload": _reload,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.disturb import swing
+from lab.experiment.scenarios import Neighbour
 
 FIRST_CALM_S = 12.0
 NOISE_S = (3.2, 5.0)
@@ -30,18 +31,6 @@ CLOCK_STEPS_S = (-20.0, -2.0, 2.0, 20.0)
 
 
 @dataclass(frozen=True)
-class Loud:
-    """A noise, in seconds from the start of the recording; `weight` is set for the host meanwhile."""
-
-    host: int
-    kind: str
-    intensity: float
-    begin_s: float
-    end_s: float
-    weight: int = BASE_WEIGHT
-
-
-@dataclass(frozen=True)
 class Disturbance:
     """Something that is no neighbour. `host` None: all of the pool. `size`: share of capacity, or seconds of a step."""
 
@@ -53,15 +42,15 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Timetable:
     """What happens in a recording; turns follow each other and never overlap."""
 
     levels: list[swing.Level]
-    noises: list[Loud]
+    noises: list[Neighbour]
     disturbances: list[Disturbance] = field(default_factory=list)
 
 
-def plan(
+def timetable(
     seed: int,
     seconds: float,
     *,
@@ -72,7 +61,7 @@ def plan(
     drain: bool,
     overload: bool,
     disturbances: Sequence[str] = (),
-) -> Plan:
+) -> Timetable:
     """A plan from a seed. Kinds come equally often, in random order, each time in one host.
 
     `share` is the load as a share of capacity; None: it swings. With `overload` every third turn is a load that no pool
@@ -80,7 +69,7 @@ def plan(
     no `kinds` every turn is one of these, with both every fourth.
     """
     dice = random.Random(seed)
-    noises: list[Loud] = []
+    noises: list[Neighbour] = []
     others: list[Disturbance] = []
     loud, quiet = _bag(dice, kinds), _bag(dice, disturbances)
     at = FIRST_CALM_S + dice.uniform(0.0, 3.0)
@@ -105,10 +94,11 @@ def plan(
             others.append(Disturbance(host, kind, size, begin_s, end_s))
         else:
             weight = dice.choice(DRAIN_WEIGHTS) if drain else BASE_WEIGHT
-            noises.append(Loud(dice.randrange(hosts), next(loud), dice.choice(intensities), begin_s, end_s, weight))
+            host = dice.randrange(hosts)
+            noises.append(Neighbour(host, begin_s, end_s, next(loud), dice.choice(intensities), server_weight=weight))
         at = end + dice.uniform(*rests_s)
     base = swing.levels(dice, seconds) if share is None else [swing.Level(share, seconds)]
-    return Plan(_with_loads(base, [one for one in others if one.kind in LOADS]), noises, others)
+    return Timetable(_with_loads(base, [one for one in others if one.kind in LOADS]), noises, others)
 
 
 def _bag(dice: random.Random, kinds: Sequence[str]) -> Iterator[str]:

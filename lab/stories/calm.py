@@ -12,7 +12,7 @@ from lab.cluster.controller import POOL, Controller
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.disturb import swing
-from lab.stories.scenario import SETTLE_S, WARM_UP_S, capacity_rps
+from lab.experiment.steady import SETTLE_S, WARM_UP_S, capacity_rps
 from slackwater.messages import Change
 
 MANY = 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,12 +13,11 @@ from lab.cluster.controller import POOL, Controller
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand, Load
 from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError
-from lab.cluster.spawn import wait_until
 from lab.cluster.terminal import console
-from lab.stories.measure import Figures, figures
-from lab.stories.scenario import RESTORE_WAIT_S, SETTLE_S, WARM_UP_S, at_baseline, shown, stay
-from lab.stories.watch import Watch, first_at, first_reduction, share
+from lab.experiment.balancer_watch import BalancerWatch, first_at, first_reduction, share
+from lab.experiment.measures import Figures, figures
+from lab.experiment.steady import SETTLE_S, WARM_UP_S, at_baseline, shown, stay, wait_for
+from lab.stories.one_policy import RESTORE_WAIT_S
 from slackwater.journal.journal import JournalError
 from slackwater.messages import Change
 
@@ -107,19 +105,21 @@ def keep(lab: Lab, until_mono_s: float, story: Story, load: Load, noise: Noise |
 
 
 def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
-    with Watch(lab.balancer.snapshot) as watch:
+    with BalancerWatch(lab.balancer.snapshot) as watch:
         load = lab.load(demand, SETTLE_S + seconds)
         begin_s = load.begin_mono_s + SETTLE_S
         end_s = begin_s + seconds
         keep(lab, end_s, story, load)
-        found = figures(load.finish(), begin_s, end_s, share(watch.history, lab.noisy.name, begin_s, end_s))
+        requests = load.finish()
+    part = share(watch.history, lab.noisy.name, begin_s, end_s)
+    found = figures(requests, requests.due_mono_s, begin_s, end_s, noisy_share=part)
     return Act(title, found)
 
 
 def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
     """A neighbour for some seconds, and the time after it until the weights are back."""
     name = lab.noisy.name
-    with Watch(lab.balancer.snapshot) as watch:
+    with BalancerWatch(lab.balancer.snapshot) as watch:
         load = lab.load(demand, SETTLE_S + seconds + RECOVERY_S)
         keep(lab, load.begin_mono_s + SETTLE_S, story, load)
         noise = lab.noise(lab.noisy, KIND, INTENSITY, seconds + MARGIN_S)
@@ -132,12 +132,10 @@ def loud_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story)
         keep(lab, load.begin_mono_s + load.seconds - 0.2, story, load)
         requests = load.finish()
         story.flush(time.time())
-        with contextlib.suppress(LabError):  # the table then shows that they did not
-            wait_until(lambda: at_baseline(lab), "the weights to come back", RESTORE_WAIT_S)
-            time.sleep(0.2)  # for the watch to see it too
-        lab.check()
+        wait_for(lab, lambda: at_baseline(lab), RESTORE_WAIT_S)  # the table shows if they did not come back
+        time.sleep(0.2)  # for the watch to see it too
     noisy_share = share(watch.history, name, noise.on_mono_s, end_s)
-    found = figures(requests, noise.on_mono_s, end_s, noisy_share, requests.lost_count)
+    found = figures(requests, requests.due_mono_s, noise.on_mono_s, end_s, requests.lost_count, noisy_share)
     return Act(
         title,
         found,

@@ -14,11 +14,20 @@ from lab.cluster.commit import commit
 from lab.cluster.controller import POOL, Controller
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand, Stream
-from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError
-from lab.stories.measure import figures
-from lab.stories.scenario import NOISE_MARGIN_S, SETTLE_S, WARM_UP_S, at_baseline, capacity_rps, shown
-from lab.stories.watch import Watch, back_for_good, first_reduction, first_rise, lowered, share, steps, weights_at
+from lab.experiment.balancer_watch import (
+    BalancerWatch,
+    back_for_good,
+    first_reduction,
+    first_rise,
+    lowered,
+    share,
+    steps,
+    weights_at,
+)
+from lab.experiment.measures import figures
+from lab.experiment.run import MARGIN_S
+from lab.experiment.steady import SETTLE_S, WARM_UP_S, at_baseline, capacity_rps, shown, stay, wait_for
 from slackwater.journal.journal import StateSpan
 
 CALM_S = 5.0
@@ -34,7 +43,6 @@ STAY_S = 3.0
 PIECE_S = 10.0
 """The load's results come in pieces of this length, so a round takes up to so much longer."""
 
-LOOK_S = 0.05
 COLUMNS = (
     *("first change s", "drained", "trial s", "episode over s", "back s", "back in", "cut after"),
     *("errors / requests", "p95 noise ms", "p95 after ms"),
@@ -43,7 +51,7 @@ COUNTS = ("requests", "errors")
 
 
 @dataclass(frozen=True)
-class Plan:
+class TimeBackTest:
     """`seconds` is how long each noise lasts; `load` is a share of the pool's capacity, used without a `demand`."""
 
     kinds: tuple[str, ...]
@@ -93,31 +101,15 @@ def episode(spans: Sequence[StateSpan], node: str, on_unix_s: float, off_unix_s:
     return {"episodes": len(episodes), "episode_over_s": max(0.0, min(calm) - off_unix_s) if calm else None}
 
 
-class Bench:
+class Rounds:
     """The lab with Slackwater acting, and what the rounds share."""
 
-    def __init__(self, lab: Lab, plan: Plan, demand: Demand, say: Callable[[str], None]) -> None:
-        self.lab, self.plan, self.demand, self.say = lab, plan, demand, say
+    def __init__(self, lab: Lab, test: TimeBackTest, demand: Demand, say: Callable[[str], None]) -> None:
+        self.lab, self.test, self.demand, self.say = lab, test, demand, say
         self.controller = Controller(lab, "act")
         warm = lab.load(demand, WARM_UP_S)
         self.controller.start()
         warm.finish()
-
-    def until(self, happened: Callable[[], bool], within_s: float, load: Stream, noises: Sequence[Noise] = ()) -> bool:
-        """Waits for it while the load goes on; gives whether it happened. Raises LabError when something has ended."""
-        end_s = time.monotonic() + within_s
-        while not happened():
-            if time.monotonic() >= end_s:
-                return False
-            self.lab.check()
-            load.check()
-            for noise in noises:
-                noise.check()
-            time.sleep(LOOK_S)
-        return True
-
-    def stay(self, seconds: float, load: Stream, noises: Sequence[Noise] = ()) -> None:
-        self.until(lambda: False, seconds, load, noises)
 
     def calm(self) -> bool:
         states = {verdict.state for verdict in self.controller.verdicts().values()}
@@ -129,26 +121,27 @@ class Bench:
             return {"kind": kind, **self._measured(kind, load)}
 
     def _measured(self, kind: str, load: Stream) -> dict[str, Any]:
-        plan, lab = self.plan, self.lab
-        loud = lab.hosts[: plan.neighbours]
-        self.stay(SETTLE_S, load)
-        if not self.until(self.calm, CALM_WAIT_S, load):
+        test, lab = self.test, self.lab
+        loud = lab.hosts[: test.neighbours]
+        stay(lab, time.monotonic() + SETTLE_S, load)
+        if not wait_for(lab, self.calm, CALM_WAIT_S, load):
             self.say(f"not calm within {CALM_WAIT_S:g} s: Slackwater is started anew")
             self.controller.restart("act")
-            if not self.until(self.calm, CALM_WAIT_S, load):
+            if not wait_for(lab, self.calm, CALM_WAIT_S, load):
                 raise LabError(f"not calm within {CALM_WAIT_S:g} s after Slackwater was started anew")
-        with Watch(lab.balancer.snapshot) as watch:
+        with BalancerWatch(lab.balancer.snapshot) as watch:
             calm_s = time.monotonic()
-            self.stay(CALM_S, load)
-            noises = lab.noise_in(loud, kind, 1.0, plan.seconds + NOISE_MARGIN_S)
+            stay(lab, calm_s + CALM_S, load)
+            noises = lab.noise_in(loud, kind, 1.0, test.seconds + MARGIN_S)
             on_s, on_unix_s = noises[0].on_mono_s, noises[0].on_unix_s
-            self.stay(plan.seconds, load, noises)
+            stay(lab, time.monotonic() + test.seconds, load, noises)
             for noise in noises:
                 noise.stop()
             off_s, off_unix_s = noises[-1].off_mono_s, noises[-1].off_unix_s
             assert off_s is not None
             assert off_unix_s is not None
-            self.until(
+            wait_for(
+                lab,
                 lambda: back_for_good(watch.history, BASE_WEIGHT, off_s, STAY_S) is not None,
                 BACK_WITHIN_S + STAY_S,
                 load,
@@ -157,7 +150,9 @@ class Bench:
         found = watched(watch.history, {noise.host: noise.on_mono_s for noise in noises}, off_s)
         requests = load.finish()
         phases = {
-            name: figures(requests, begin, end, share(watch.history, lab.noisy.name, begin, end), lost)
+            name: figures(
+                requests, requests.due_mono_s, begin, end, lost, share(watch.history, lab.noisy.name, begin, end)
+            )
             for name, begin, end, lost in (
                 ("calm", calm_s, on_s, 0),
                 ("noise", on_s, off_s, 0),
@@ -170,32 +165,34 @@ class Bench:
         return {**found, "phases": phases}
 
 
-def run(lab: Lab, plan: Plan, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def run(
+    lab: Lab, test: TimeBackTest, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """All rounds; gives the JSON, and hands it to `keep` after each round. Progress goes to `say`."""
-    demand = plan.demand
+    demand = test.demand
     if demand is None:
         capacity = capacity_rps(lab)
-        demand = Demand(rate_rps=round((plan.load or 0.3) * capacity, 1))
+        demand = Demand(rate_rps=round((test.load or 0.3) * capacity, 1))
         say(f"capacity {capacity:.0f} requests/s in calm; the load is {demand.rate_rps:g} requests/s")
     result: dict[str, Any] = {
         "machine": machine.describe(lab),
         "commit": commit(),
         "settings": {
-            "kinds": plan.kinds,
-            "rounds": plan.rounds,
-            "seconds": plan.seconds,
-            "neighbours": plan.neighbours,
-            "load": plan.load,
+            "kinds": test.kinds,
+            "rounds": test.rounds,
+            "seconds": test.seconds,
+            "neighbours": test.neighbours,
+            "load": test.load,
             "rate_rps": demand.rate_rps,
         },
         "rounds": [],
     }
     say(f"warming up for {WARM_UP_S:g} s")
-    bench = Bench(lab, plan, demand, say)
-    total = plan.rounds * len(plan.kinds)
-    for _ in range(plan.rounds):
-        for kind in plan.kinds:
-            found = bench.one_round(kind)
+    measured = Rounds(lab, test, demand, say)
+    total = test.rounds * len(test.kinds)
+    for _ in range(test.rounds):
+        for kind in test.kinds:
+            found = measured.one_round(kind)
             result["rounds"].append(found)
             result["summary"] = summary(result["rounds"])
             keep(result)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lab.stories.all_noisy import PHASES, allowed, median_ratio, ratio, sentence
-from lab.stories.measure import Figures
+from lab.experiment.measures import Figures
+from lab.stories.second_stage import PHASES, allowed, median_ratio, ratio, sentence
 
 
 def phases(*p95_ms: float | None) -> dict[str, Figures]:
     """Figures of calm, without and with the second stage, of which only p95 counts here."""
-    rest = {"requests": 9, "errors": 0, "rps": 1.0, "mean_ms": 1.0, "p50_ms": 1.0, "p99_ms": 1.0, "noisy_share": None}
+    rest = dict.fromkeys(Figures.__annotations__.keys() - {"p95_ms"})
     return {name: Figures(p95_ms=at, **rest) for name, at in zip(PHASES, p95_ms, strict=True)}  # type: ignore[typeddict-item]
 
 
@@ -31,12 +31,13 @@ def test_the_median_leaves_rounds_without_a_ratio_out() -> None:
     assert median_ratio([]) is None
 
 
-def test_a_round_is_told_in_a_line() -> None:
-    found = {"phases": phases(92.04, 213.0, None), "values": {"host2": 8, "host1": 16}, "failed": 3, "ratio": None}
-    assert sentence(found) == (
-        "p95 ms calm 92.0, without 213.0, with -; with/without -; failed 3; turned to host1 16, host2 8"
+def test_a_round_is_described_in_a_few_lines() -> None:
+    found = {"phases": phases(92.04, 213.0, None), "values": {"host2": "8", "host1": "16"}, "failed": 3, "ratio": None}
+    assert sentence(found | {"retuned_s": 11.6}) == (
+        "p95 ms calm 92.0, without 213.0, with -; with/without -; failed 3; retuned within 12 s"
+        "\n  host1: 16\n  host2: 8"
     )
-    assert "with/without 0.66;" in sentence(found | {"ratio": 0.657})
+    assert "with/without 0.66;" in sentence(found | {"retuned_s": 1.0, "ratio": 0.657})
 
 
 def test_the_hosts_may_turn_the_knobs_that_were_asked_for_and_no_others() -> None:

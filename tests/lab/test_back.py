@@ -16,8 +16,8 @@ from lab.cluster.balancer import Snapshot
 from lab.cluster.load import Load, Requests, Stream, joined
 from lab.cluster.paths import LabError
 from lab.commands import lab as group
+from lab.experiment.balancer_watch import back_for_good, first_rise, lowered, weights_at
 from lab.stories.time_back import COLUMNS, episode, rows, sentence, summary, summary_line, watched
-from lab.stories.watch import back_for_good, first_rise, lowered, weights_at
 from slackwater.journal.journal import StateSpan
 from slackwater.messages import State
 from tests.support.real_lab import needs_lab, run_lab

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import types
 
 import pytest
 from click.testing import CliRunner
 
 from lab.cluster import lab as labs
 from lab.cluster.applications import APPLICATIONS, MEDIAWIKI, WORDS, events_data, wiki_page
-from lab.cluster.hosts import hosts
 from lab.cluster.machine import cpu_model
 from lab.cluster.paths import LabError, missing_privileges
 from lab.commands import lab as group
+from lab.experiment.measures import Figures
 from lab.stories.demo import Act, judge, worth_telling
-from lab.stories.measure import Figures
-from lab.stories.policies import POLICIES
-from lab.stories.scenario import SCENARIOS, medians, sentence
+from lab.stories.one_policy import SCENARIOS, PolicyTest, medians, sentence
 from slackwater.messages import Change
 
 ALL = "CapEff:\t000001ffffffffff\n"
@@ -76,7 +73,16 @@ def test_wrong_options_are_refused_before_anything_starts(arguments: list[str], 
 
 def figures(p95_ms: float | None, errors: int = 0) -> Figures:
     return Figures(
-        requests=100, errors=errors, rps=10.0, mean_ms=1.0, p50_ms=1.0, p95_ms=p95_ms, p99_ms=9.0, noisy_share=0.3
+        requests=100,
+        errors=errors,
+        errors_share=errors / 100,
+        rps=10.0,
+        second_means_median_ms=1.0,
+        mean_ms=1.0,
+        p50_ms=1.0,
+        p95_ms=p95_ms,
+        p99_ms=9.0,
+        noisy_share=0.3,
     )
 
 
@@ -142,35 +148,11 @@ def test_status_says_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert as_json["traces"] == []
 
 
-def test_a_scenario_names_its_noisy_hosts() -> None:
-    members = hosts(3)
-    names = {name: [host.name for host in choose(members)] for name, choose in SCENARIOS.items()}
-    assert names == {
-        "one-noisy": ["host1"],
-        "two-noisy": ["host1", "host2"],
-        "weights-all-noisy": ["host1", "host2", "host3"],
-    }
-
-
-class Weights:
-    """A balancer that only knows weights."""
-
-    def __init__(self) -> None:
-        self.weight = {"host1": 100, "host2": 100}
-
-    def snapshot(self) -> Weights:
-        return self
-
-    def set_weight(self, server: str, weight: int) -> None:
-        self.weight[server] = weight
-
-
-def test_the_oracle_drains_at_the_onset_but_never_the_last_host() -> None:
-    balancer = Weights()
-    oracle = POLICIES["oracle"](types.SimpleNamespace(balancer=balancer))  # type: ignore[arg-type]
-    first, second = hosts(2)
-    oracle.noise_on(first)
-    oracle.noise_on(second)
-    assert balancer.weight == {"host1": 0, "host2": 100}
-    oracle.noise_off(first)
-    assert balancer.weight == {"host1": 100, "host2": 100}
+def test_a_scenario_has_its_noisy_hosts_and_phases_of_one_length() -> None:
+    noisy = {}
+    for name in SCENARIOS:
+        scenario = PolicyTest("static", "cpu", 0.5, 7.0, 1, None, 0.3, scenario=name).described(hosts=3)
+        noisy[name] = sorted(scenario.hosts)
+        assert (scenario.calm_s, scenario.seconds, scenario.after_s) == (7.0, 7.0, 7.0)
+        assert {(one.kind, one.intensity, one.end_s) for one in scenario.neighbours} == {("cpu", 0.5, 7.0)}
+    assert noisy == {"one-noisy": [0], "two-noisy": [0, 1], "weights-all-noisy": [0, 1, 2]}

@@ -16,33 +16,35 @@ import pytest
 from click.testing import CliRunner
 
 from lab.cluster.hosts import hosts
+from lab.cluster.load import Demand
 from lab.cluster.paths import LabError
 from lab.commands import lab
-from lab.compare import compare, latency, plan, recording, results, runner
-from lab.compare.account import Account
-from lab.compare.actors import look_of
-from lab.compare.plan import CompareError, Run
-from lab.compare.policies import POLICIES
-from lab.compare.policy_runners import ACTORS
-from lab.compare.scenarios import ELSEWHERE, SCENARIOS, SEVERITY, Loud, Scenario
+from lab.compare import compare, results
+from lab.compare import comparison as plan
+from lab.experiment import latency, recording
+from lab.experiment import run as runner
+from lab.experiment.cpu_share import CpuShare
+from lab.experiment.policy_runners import look_of
+from lab.experiment.recording import ExperimentError, Run
+from lab.experiment.scenarios import ELSEWHERE, SCENARIOS, SEVERITY, Neighbour, Scenario
 from slackwater.messages import VERSION, Cpu, Sample, Traffic
 from tests.support.comparison_files import LEVEL_MS, comparison, recorded
 
 
 def test_a_plan_has_every_run_once_in_an_order_that_its_seed_decides() -> None:
-    made = plan.plan(("one", "two"), ("static", "slackwater"), rounds=4, seed=5)
+    made = plan.planned(("one", "two"), ("static", "slackwater"), rounds=4, seed=5)
     keys = {(run.round, run.scenario, run.policy) for run in made.runs}
     assert len(keys) == len(made.runs) == 16
     assert [run.number for run in made.runs] == list(range(1, 17))
     assert [run.round for run in made.runs] == sorted(run.round for run in made.runs), "round by round"
-    assert made == plan.plan(("one", "two"), ("static", "slackwater"), rounds=4, seed=5)
+    assert made == plan.planned(("one", "two"), ("static", "slackwater"), rounds=4, seed=5)
     orders = {tuple(run.policy + run.scenario for run in made.runs if run.round == number) for number in range(1, 5)}
     assert len(orders) > 1, "no policy always comes first"
-    assert made.runs != plan.plan(("one", "two"), ("static", "slackwater"), rounds=4, seed=6).runs
+    assert made.runs != plan.planned(("one", "two"), ("static", "slackwater"), rounds=4, seed=6).runs
 
 
 def test_within_a_round_an_application_is_started_once() -> None:
-    made = plan.plan(("one", "dokuwiki", "two"), ("static", "slackwater"), rounds=3, seed=1)
+    made = plan.planned(("one", "dokuwiki", "two"), ("static", "slackwater"), rounds=3, seed=1)
     for number in (1, 2, 3):
         apps = [SCENARIOS[run.scenario].app for run in made.runs if run.round == number]
         assert sum(a != b for a, b in itertools.pairwise(apps)) == 1
@@ -58,30 +60,29 @@ def test_within_a_round_an_application_is_started_once() -> None:
     ],
 )
 def test_names_that_are_not_in_the_tables_are_refused(scenarios: Any, policies: Any, said: str) -> None:
-    with pytest.raises(CompareError, match=said):
-        plan.plan(scenarios, policies, rounds=1, seed=1)
+    with pytest.raises(ExperimentError, match=said):
+        plan.planned(scenarios, policies, rounds=1, seed=1)
 
 
 def test_the_tables_have_what_was_asked_for_or_say_why_not() -> None:
-    assert set(ACTORS) == set(POLICIES)
     assert set(ELSEWHERE) == {"streaming"}
     for name, scenario in SCENARIOS.items():
-        assert scenario.loud, name
-        assert all(0 <= one.begin_s < one.end_s <= scenario.seconds for one in scenario.loud), name
-        assert all(0 <= one.host < 3 for one in scenario.loud), name
+        assert scenario.neighbours, name
+        assert all(0 <= one.begin_s < one.end_s <= scenario.seconds for one in scenario.neighbours), name
+        assert all(0 <= one.host < 3 for one in scenario.neighbours), name
     assert len(SCENARIOS["all"].hosts) == 3
 
 
 def test_a_neighbour_s_weight_leaves_the_server_its_share() -> None:
     for lost, weight in ((0.5, 100), (0.7, 233), (0.85, 567)):
-        one = Loud(0, 0.0, 1.0, lost=lost)
+        one = Neighbour(0, 0.0, 1.0, lost=lost)
         assert one.weight == weight
         assert 100 / (100 + one.weight) == pytest.approx(1.0 - lost, abs=0.001)
     for name, lost in SEVERITY.items():
         scenario = SCENARIOS[name]
-        same = [replace(one, lost=0.5) for one in scenario.loud]
-        assert replace(scenario, what="", loud=tuple(same)) == replace(SCENARIOS["one"], what="")
-        assert {one.lost for one in scenario.loud} == {lost}
+        same = [replace(one, lost=0.5) for one in scenario.neighbours]
+        assert replace(scenario, what="", neighbours=tuple(same)) == replace(SCENARIOS["one"], what="")
+        assert {one.lost for one in scenario.neighbours} == {lost}
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
         before.facts,
     )
     assert np.array_equal(after.seconds, before.seconds)
-    with pytest.raises(CompareError, match=r"it is of Run.*the plan says"):
+    with pytest.raises(ExperimentError, match=r"it is of Run.*the plan says"):
         recording.read(tmp_path, Run(7, 3, "one", "static"))
 
 
@@ -105,17 +106,17 @@ def test_a_damaged_recording_is_named(tmp_path: Path) -> None:
     made = comparison(tmp_path, runs=2)
     path = recording.path_of(tmp_path, 1)
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(CompareError, match=r"0001\.parquet: not a run of a comparison"):
+    with pytest.raises(ExperimentError, match=r"0001\.parquet: not a run of a comparison"):
         recording.read(tmp_path, made.runs[0])
     (tmp_path / "plan.json").write_text('{"v": 1}')
-    with pytest.raises(CompareError, match=r"plan\.json: not the plan of a comparison"):
+    with pytest.raises(ExperimentError, match=r"plan\.json: not the plan of a comparison"):
         plan.load(tmp_path)
-    with pytest.raises(CompareError, match="is missing: expected the folder of a comparison"):
+    with pytest.raises(ExperimentError, match="is missing: expected the folder of a comparison"):
         plan.load(tmp_path / "nothing")
 
 
 def test_the_figures_of_a_run_are_those_of_its_requests() -> None:
-    found = results.figures(recorded(Run(1, 1, "one", "static"), None))
+    found = results.of_run(recorded(Run(1, 1, "one", "static"), None))
     level = found["loud"]["p50_ms"]
     assert level == pytest.approx(60.0, rel=0.03)
     assert found["loud"]["second_means_median_ms"] == pytest.approx(level)
@@ -130,7 +131,7 @@ def test_the_figures_of_a_run_are_those_of_its_requests() -> None:
 def test_the_median_over_seconds_is_of_means_and_not_of_requests() -> None:
     run = recorded(Run(1, 1, "one", "static"))
     run.seconds = np.where(np.arange(len(run.due_s)) % 10 == 0, 1.0, 0.001)
-    found = results.figures(run)["loud"]
+    found = results.of_run(run)["loud"]
     assert found["p50_ms"] == pytest.approx(1.0)
     assert found["second_means_median_ms"] == pytest.approx(100.9, rel=0.02)
 
@@ -181,12 +182,13 @@ def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def none(*_: Any) -> Iterator[None]:
         yield
 
-    def run(_lab: Any, one: Run, folder: Path, capacity_rps: float) -> None:
+    def run(_lab: Any, one: Run, _scenario: Scenario, demand: Demand, capacity_rps: float) -> Any:
         assert capacity_rps == 900.0
+        assert demand == Demand(rate_rps=450.0)
         ran.append(one.number)
         if len(ran) == 3:
             raise LabError("the power went out")
-        recording.write(folder, recorded(one))
+        return SimpleNamespace(save=lambda folder: recording.write(folder, recorded(one)))
 
     monkeypatch.setattr(compare, "Lab", none)
     monkeypatch.setattr(compare, "one_run", run)
@@ -196,7 +198,7 @@ def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretended_lab: list[int]) -> None:
-    asked = plan.plan(("one",), ("static", "slackwater"), rounds=3, seed=1)
+    asked = plan.planned(("one",), ("static", "slackwater"), rounds=3, seed=1)
     said: list[str] = []
     with pytest.raises(LabError, match="the power went out"):
         compare.run(tmp_path, compare.begin(tmp_path, asked), said.append)
@@ -212,7 +214,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretende
 
 
 def test_no_run_is_begun_when_the_time_is_up(tmp_path: Path, pretended_lab: list[int]) -> None:
-    asked = plan.plan(("one",), ("static", "slackwater"), rounds=3, seed=1)
+    asked = plan.planned(("one",), ("static", "slackwater"), rounds=3, seed=1)
     said: list[str] = []
     compare.run(tmp_path, compare.begin(tmp_path, asked), said.append, time.monotonic() - 1.0)
     assert pretended_lab == []
@@ -221,8 +223,8 @@ def test_no_run_is_begun_when_the_time_is_up(tmp_path: Path, pretended_lab: list
 
 def test_a_folder_with_another_comparison_is_left_alone(tmp_path: Path) -> None:
     comparison(tmp_path, runs=1)
-    with pytest.raises(CompareError, match="it holds another comparison"):
-        compare.begin(tmp_path, plan.plan(("two",), ("static",), rounds=5, seed=3))
+    with pytest.raises(ExperimentError, match="it holds another comparison"):
+        compare.begin(tmp_path, plan.planned(("two",), ("static",), rounds=5, seed=3))
 
 
 def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None:
@@ -266,18 +268,27 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None
         events.append(f"{kind} {intensity:g} in {', '.join(together)}")
         return [
             SimpleNamespace(
-                check=lambda: None, stop=lambda: events.append(f"{kind} ends"), on_mono_s=0.0, off_mono_s=0.0, host=host
+                check=lambda: None,
+                stop=lambda: events.append(f"{kind} ends"),
+                on_mono_s=0.0,
+                off_mono_s=0.0,
+                host=host,
+                kind=kind,
             )
             for host in together
         ]
 
-    scenario = Scenario("two kinds", (Loud(0, 0.0, 0.2, "cpu"), Loud(1, 0.1, 0.3, "dcopy", 0.5)), seconds=0.3)
+    scenario = Scenario("two kinds", (Neighbour(0, 0.0, 0.2, "cpu"), Neighbour(1, 0.1, 0.3, "dcopy", 0.5)), seconds=0.3)
     pretended: Any = SimpleNamespace(hosts=["host1", "host2"], noise_in=noise_in)
     used = iter(range(1000))
     at_s = 0.0
-    account = Account(lambda _: float(next(used)), hosts(2), lambda: at_s)
-    actor: Any = SimpleNamespace(noisy=lambda lost: events.append(f"noisy: {lost}"))
-    stage = runner.Stage(pretended, scenario, actor, 0.0, account, lambda: at_s)
+    share = CpuShare(lambda _: float(next(used)), hosts(2), lambda: at_s)
+
+    def changed(lost: dict[int, float]) -> None:
+        share.turn(bool(lost))
+        events.append(f"noisy: {lost}")
+
+    stage = runner.Neighbours(pretended, scenario.neighbours, 0.0, changed, lambda: at_s)
     for tick in range(31):
         assert not stage.over
         at_s = tick / 100
@@ -287,7 +298,7 @@ def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None
         *("cpu 1 in host1", "noisy: {0: 0.5}", "dcopy 0.5 in host2", "noisy: {0: 0.5, 1: 0.25}"),
         *("cpu ends", "noisy: {1: 0.25}", "dcopy ends", "noisy: {}"),
     ]
-    assert [loud.kind for loud, _ in stage.past] == ["cpu", "dcopy"]
+    assert [noise.kind for noise in stage.past] == ["cpu", "dcopy"]
     # Four reads at each of four turns, from the first neighbour to the end of the last: three times four between.
-    assert {one["vm_s"] for one in account.used.values()} == {12.0}
-    assert [one["loud_s"] for one in account.used.values()] == pytest.approx([0.3, 0.3])
+    assert {one["vm_s"] for one in share.used.values()} == {12.0}
+    assert [one["loud_s"] for one in share.used.values()] == pytest.approx([0.3, 0.3])

@@ -13,9 +13,9 @@ import pytest
 from lab.cluster.balancer import Balancer
 from lab.cluster.hosts import hosts
 from lab.cluster.paths import BIN
-from lab.compare.actors import set_weights
-from lab.compare.agents import Agents
-from lab.compare.policies import POLICIES
+from lab.experiment.agents import Agents
+from lab.experiment.decisions import AgentCheck
+from lab.experiment.steady import set_weights
 from tests.support.real_haproxy import until
 from tests.support.recorded_looks import looks
 
@@ -57,7 +57,7 @@ def test_an_agent_answers_whoever_asks_with_what_it_was_told() -> None:
 @needs_haproxy
 def test_weights_by_agent_check_are_those_that_the_admin_socket_would_set(tmp_path: Path) -> None:
     """The policy's decisions on looks of the lab, once asked for by HAProxy, once set on its socket."""
-    decide = POLICIES["agent-check"].make()
+    decide = AgentCheck()
     some = [decide(look).weights for look in looks()[::10]]
     some.append({"host1": 1, "host2": 100, "host3": 53})
     with Agents(NAMES, 50) as agents, lab_balancer(tmp_path / "asks", agents) as asks:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.machine import ProcessUse, process_use
-from lab.compare import cost, results
+from lab.compare import results
+from lab.experiment import cost
 
 
 def test_a_process_that_works_uses_cpu_and_memory_and_one_that_is_gone_nothing() -> None:

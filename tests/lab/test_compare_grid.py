@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from lab.commands import lab
 from lab.compare import grid, report
-from lab.compare.plan import CompareError
+from lab.experiment.recording import ExperimentError
 from tests.support.real_lab import needs_lab, run_lab
 
 
@@ -51,7 +51,7 @@ def test_every_cell_comes_once_a_round_in_an_order_that_the_seed_decides() -> No
     [((), (2,), "of 1 or more, got"), ((8,), (0,), "of 1 or more"), ((100,), (2,), "100 workers: expected")],
 )
 def test_values_that_cannot_be_had_are_refused(workers: tuple[int, ...], children: tuple[int, ...], said: str) -> None:
-    with pytest.raises(CompareError, match=said):
+    with pytest.raises(ExperimentError, match=said):
         grid.question(1, 1, workers, children, "llcprobe")
 
 
@@ -80,7 +80,7 @@ def test_an_interrupted_grid_is_marked_so_and_knows_what_is_left(tmp_path: Path)
     assert grid.left(tmp_path, asked) == asked.cells()[3:]
     shown = CliRunner().invoke(lab, ["grid", "--out", str(tmp_path), "--replay"], catch_exceptions=False)
     assert shown.output.startswith("CUT SHORT: 3 of 8 cells")
-    with pytest.raises(CompareError, match="it holds another grid"):
+    with pytest.raises(ExperimentError, match="it holds another grid"):
         grid.begin(tmp_path, grid.question(1, 1, (8, 16), (2, 4), "llcprobe"))
     said: list[str] = []
     grid._write(tmp_path, [row(cell, phase, 1.0) for cell in asked.cells() for phase in grid.PHASES])
@@ -91,10 +91,10 @@ def test_an_interrupted_grid_is_marked_so_and_knows_what_is_left(tmp_path: Path)
 def test_a_damaged_grid_is_named(tmp_path: Path) -> None:
     measured(tmp_path)
     pq.write_table(pa.table({"round": [1]}), tmp_path / grid.CELLS)
-    with pytest.raises(CompareError, match=r"cells\.parquet: not the cells of a grid: it has round"):
+    with pytest.raises(ExperimentError, match=r"cells\.parquet: not the cells of a grid: it has round"):
         grid.rows(tmp_path)
     (tmp_path / grid.QUESTION).write_text("{}")
-    with pytest.raises(CompareError, match=r"grid\.json: expected the question of a grid"):
+    with pytest.raises(ExperimentError, match=r"grid\.json: expected the question of a grid"):
         grid.load(tmp_path)
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from detector.recordings import recording as samples
-from lab.compare import plan, recording, results
-from lab.compare.policies import KNOBS
-from lab.compare.policy_runners import ACTORS
+from lab.compare import comparison as plan
+from lab.compare import results
+from lab.experiment import recording
+from lab.experiment.decisions import KNOBS
+from lab.experiment.policies import POLICIES as TABLE
 from tests.support.real_lab import needs_lab, run_lab
 
 pytestmark = [
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
     pytest.mark.usefixtures("nothing_before_and_after"),
 ]
-POLICIES = list(ACTORS)
+POLICIES = list(TABLE)
 
 
 def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_every_policy_runs_and_leaves_its_recording(tmp_path: Path) -> None:
         judging = run.policy in ("slackwater", "slackwater-lc", "ice", "wsengine-only")
         assert (recorded.verdicts is not None) == judging
         if judging:
-            assert results.figures(recorded)["loud"]["detections_s"] == [pytest.approx(2.0, abs=2.0)], run.policy
+            assert results.of_run(recorded)["loud"]["detections_s"] == [pytest.approx(2.0, abs=2.0)], run.policy
         assert [one["host"] for one in recorded.facts["neighbours"]] == ["host1"]
         if run.policy == "wsengine-only":
             turned = {(one["node"], one["what"]) for one in recorded.facts["turned"]}

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from lab.compare import plan, recording, results
-from lab.compare.latency import answer_s, detections
-from lab.compare.plan import Run
+from lab.compare import comparison as plan
+from lab.compare import results
+from lab.experiment import recording
+from lab.experiment.latency import answer_s, detections
+from lab.experiment.recording import Run
 from tests.support.comparison_files import comparison, recorded
 
 
@@ -70,7 +72,7 @@ def test_recordings_of_an_earlier_version_are_read_and_say_what_they_lack(
         return now(marks) | {"answers_s": 7.0}
 
     monkeypatch.setattr(recording, "asdict", before)
-    made = plan.plan(("one",), ("slackwater",), rounds=1, seed=1)
+    made = plan.planned(("one",), ("slackwater",), rounds=1, seed=1)
     plan.save(tmp_path, made)
     recording.write(tmp_path, recorded(made.runs[0], answers_s=0.5))
     found = results.summary(tmp_path)
@@ -96,4 +98,4 @@ def test_no_verdicts_are_not_the_same_as_none_recorded(tmp_path: Path) -> None:
     run = Run(1, 1, "one", "slackwater")
     silent = recorded(run, detected_s=1e9)
     recording.write(tmp_path, silent)
-    assert results.figures(recording.read(tmp_path, run))["loud"]["detections_s"] == [None]
+    assert results.of_run(recording.read(tmp_path, run))["loud"]["detections_s"] == [None]

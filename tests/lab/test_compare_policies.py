@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
-from lab.compare.policies import KNOBS, POLICIES, Answer, Look, Outlier, Seen
+from lab.experiment.decisions import KNOBS, AgentCheck, Answer, Decider, Look, Oracle, Outlier, Seen, WebServerOnly
+from lab.experiment.policies import POLICIES
 from lbengine.laws.laws import optimal
 from tests.support.recorded_looks import looks
 
 BASE = {"host1": 100, "host2": 100, "host3": 100}
 
 
+DECIDERS: dict[str, Callable[[], Decider]] = {
+    "agent-check": AgentCheck,
+    "outlier": Outlier,
+    "wsengine-only": WebServerOnly,
+    "oracle": Oracle,
+    "oracle-lc": lambda: Oracle("leastconn"),
+}
 NOISY = [look.servers[0].noisy for look in looks()]
 JUDGED = [one.verdict is not None and one.verdict.state == "interference" for one in (x.servers[0] for x in looks())]
 
 
 def answers(name: str, load: float = 0.5) -> list[Answer]:
-    decide = POLICIES[name].make()
+    decide = DECIDERS[name]()
     found = []
     weights = dict(BASE)
     for look in looks(load):
@@ -33,17 +40,28 @@ def host1(name: str, load: float = 0.5) -> list[int]:
     return [answer.weights["host1"] for answer in answers(name, load)]
 
 
-@pytest.mark.parametrize("name", ["static", "leastconn", "random2"])
-def test_the_balancers_own_policies_leave_the_weights_alone(name: str) -> None:
-    assert all(answer == Answer(BASE) for answer in answers(name))
-    assert POLICIES[name].balance == {"static": "roundrobin", "leastconn": "leastconn", "random2": "random(2)"}[name]
+def test_every_policy_names_its_source_and_the_balance_that_it_runs_on() -> None:
+    assert all(policy.source for policy in POLICIES.values())
+    found = {name: POLICIES[name].balance for name in ("static", "leastconn", "random2", "slackwater-lc", "oracle-lc")}
+    assert found == {
+        "static": "roundrobin",
+        "leastconn": "leastconn",
+        "random2": "random(2)",
+        "slackwater-lc": "leastconn",
+        "oracle-lc": "leastconn",
+    }
 
 
-def test_every_policy_names_its_source_and_leaves_the_calm_alone_except_the_agents() -> None:
-    for name, policy in POLICIES.items():
-        assert policy.source
-        if name != "agent-check":
-            assert answers(name)[2] == Answer(BASE), name
+def test_the_calm_is_left_alone_except_by_the_agents() -> None:
+    for name in DECIDERS.keys() - {"agent-check"}:
+        assert answers(name)[2] == Answer(BASE), name
+
+
+def test_an_oracle_that_does_not_know_the_load_drains_the_noisy_ones_but_never_all() -> None:
+    one = [Seen("a", noisy=True, capacity=50.0), Seen("b"), Seen("c")]
+    assert Oracle()(Look(0.0, one)).weights == {"a": 0, "b": 100, "c": 100}
+    every = [Seen(name, noisy=True, capacity=50.0) for name in "abc"]
+    assert Oracle()(Look(0.0, every)).weights == {"a": 100, "b": 100, "c": 100}
 
 
 def test_agents_set_the_share_of_the_weight_that_is_idle() -> None:
@@ -55,7 +73,7 @@ def test_agents_set_the_share_of_the_weight_that_is_idle() -> None:
 
 
 def test_agents_never_leave_no_server_at_all() -> None:
-    decide = POLICIES["agent-check"].make()
+    decide = DECIDERS["agent-check"]()
     busy = Look(0.0, [Seen("a", cpu_idle=0.0), Seen("b", cpu_idle=-0.1), Seen("c", cpu_idle=None)])
     assert decide(busy).weights == {"a": 1, "b": 1, "c": 100}
 
@@ -109,7 +127,7 @@ def test_an_oracle_that_cannot_drain_splits_by_what_each_server_can_do() -> None
     servers = [Seen("a", noisy=True, capacity=30.0), *(Seen(x, capacity=100.0) for x in "bc")]
 
     def weights(name: str, load: float) -> dict[str, int]:
-        return POLICIES[name].make()(Look(0.0, servers, load)).weights
+        return DECIDERS[name]()(Look(0.0, servers, load)).weights
 
     wanted = optimal([30.0, 100.0, 100.0], 0.7 * 300.0)
     assert weights("oracle", 0.7) == {"a": round(100 * wanted[0] / wanted[1]), "b": 100, "c": 100}
@@ -122,7 +140,7 @@ def test_an_oracle_that_cannot_drain_splits_by_what_each_server_can_do() -> None
 
 
 def test_oracles_know_that_hosts_differ_and_that_all_may_be_noisy() -> None:
-    oracle = POLICIES["oracle"].make()
+    oracle = DECIDERS["oracle"]()
     uneven = [Seen("a", capacity=75.0), Seen("b", noisy=True, capacity=50.0), Seen("c", capacity=125.0)]
     wanted = optimal([75.0, 0.0, 125.0], 150.0)
     assert oracle(Look(0.0, uneven, 0.5)).weights == {"a": round(100 * wanted[0] / wanted[2]), "b": 0, "c": 100}
@@ -147,33 +165,8 @@ def test_web_server_only_turns_knobs_and_no_weights() -> None:
 
 
 def test_knobs_are_not_turned_to_and_fro_by_a_verdict_between_two_others() -> None:
-    decide = POLICIES["wsengine-only"].make()
+    decide = DECIDERS["wsengine-only"]()
     sign = next(look for look, judged in zip(looks(), JUDGED, strict=True) if judged)
     none = replace(sign, servers=[replace(one, verdict=None) for one in sign.servers])
     turned = [bool(decide(replace(look, now_s=at)).knobs) for at, look in enumerate([sign, none, sign, *[none] * 6])]
     assert turned == [True] * 7 + [False] * 2
-
-
-def test_slackwater_lowers_the_slow_server_s_weight_at_the_first_verdict() -> None:
-    """The neighbour takes half of the host and the pool is half full: the square-root split leaves it some requests."""
-    first, last = JUDGED.index(True), len(JUDGED) - JUDGED[::-1].index(True)
-    found = host1("slackwater")
-    assert found[:first] == [100] * first
-    assert all(30 <= weight <= 50 for weight in found[first : last - 3])
-    assert found[-1] == 100, "it comes back after the end"
-    # On leastconn a weight says how many requests it may hold, and less than one is none.
-    assert 0 in host1("slackwater-lc")[first : first + 2]
-
-
-def test_ice_keeps_the_slow_server_s_predicted_cpu_below_its_threshold() -> None:
-    found = answers("ice")
-    first = JUDGED.index(True)
-    verdict = looks()[first].servers[0].verdict
-    assert verdict is not None
-    assert verdict.capacity_rps is not None
-    total = sum(one.verdict.rps or 0.0 for one in looks()[first].servers if one.verdict)
-    weight = found[first].weights["host1"]
-    assert 0 <= weight < 100
-    assert weight / (weight + 200) * total <= 0.8 * verdict.capacity_rps + total / 200
-    assert not any(answer.knobs for answer in found[: first + 9]), "knobs are for episodes of 10 s and more"
-    assert found[first + 12].knobs.keys() == {"host1"}

@@ -14,8 +14,10 @@ from click.testing import CliRunner
 
 from detector.recordings.recording import write as write_samples
 from lab.commands import lab
-from lab.compare import estimator_fit, goals, plan, recording, report, results, validation
-from lab.compare.plan import CompareError
+from lab.compare import comparison as plan
+from lab.compare import estimator_fit, goals, report, results, validation
+from lab.experiment import recording
+from lab.experiment.recording import ExperimentError
 from lab.sim.requests import simulate
 from lab.sim.setup import Setup
 from slackwater.messages import VERSION, Counters, Cpu, Sample, Traffic
@@ -159,7 +161,7 @@ def test_a_report_of_nothing_or_of_something_else_is_refused(tmp_path: Path) -> 
     assert "nothing to report on" in refused.output
     odd = tmp_path / "odd.json"
     odd.write_text("[]")
-    with pytest.raises(CompareError, match=r"odd\.json: expected what `slackwater lab simulate --json` writes"):
+    with pytest.raises(ExperimentError, match=r"odd\.json: expected what `slackwater lab simulate --json` writes"):
         report.read_simulated(odd)
 
 
@@ -247,7 +249,7 @@ def test_a_streaming_service_s_delays_are_taken_in_as_a_table(tmp_path: Path) ->
     assert "<code>pytest here</code>" in page
     assert "<td>static wrr</td><td>2040</td><td>33%</td><td>29%</td><td>2.6</td><td>202.0</td><td>245.0</td>" in page
     told.write_text('{"policies": {"static wrr": {"frames": 1}}}')
-    with pytest.raises(CompareError, match=r"streaming\.json: expected what the streaming service's test writes"):
+    with pytest.raises(ExperimentError, match=r"streaming\.json: expected what the streaming service's test writes"):
         report.read_streaming(told)
 
 

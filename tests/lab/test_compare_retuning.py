@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.compare import web_actors
-from lab.compare.policies import KNOBS, POLICIES, Look, Seen
-from lab.compare.web_actors import BOUNDS, LEASE_S, Orders
+from lab.experiment import retuning
+from lab.experiment.decisions import KNOBS, Look, Seen, WebServerOnly
+from lab.experiment.retuning import BOUNDS, LEASE_S, Orders
 from slackwater.messages import State
 from tests.support.played_verdict import verdict
 from tests.support.real_servers import APACHE, FPM, Apache, Control, Fpm
@@ -46,7 +46,7 @@ def test_orders_are_given_once_renewed_within_their_lease_and_taken_back() -> No
 def test_it_turns_all_three_knobs_of_real_servers_and_turns_them_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_actors, "LEASE_S", 600.0)  # however slow the machine is
+    monkeypatch.setattr(retuning, "LEASE_S", 600.0)  # however slow the machine is
     control, apache, fpm = Control(tmp_path), None, None
     try:
         (tmp_path / "apache").mkdir()
@@ -55,7 +55,7 @@ def test_it_turns_all_three_knobs_of_real_servers_and_turns_them_back(
         fpm = Fpm(tmp_path / "fpm", "pm = static\npm.max_children = 4\n")
         sections = {"apache": apache.sections, "php_fpm": fpm.sections}
         control.engine("".join(sections[name](**BOUNDS[name]) for name in sections))
-        decide, orders = POLICIES["wsengine-only"].make(), Orders("wsengine-only")
+        decide, orders = WebServerOnly(), Orders("wsengine-only")
         control.controller.send_together(orders.due(decide(look(100.0, "interference")).knobs, 100.0))
         wait_for(lambda: len(control.controller.changes) == len(KNOBS), "a Change of each knob")
         changed = {one.what: (one.before, one.after, one.applied) for one in control.controller.changes}

@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.compare import frames, report
+from lab.compare import report
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.engine import Engine
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal.journal import Journal, journal_path
+from tests.support import stream_frames as frames
 from tests.support.ipvs_guest import PYTHON, IpvsGuest, needs_ipvs
 from tests.support.ipvs_site import SERVERS, IpvsSite
 from tests.support.paths import ROOT
@@ -35,7 +36,7 @@ from tests.support.real_haproxy import stopped
 from tests.support.real_lab import eventually
 from tests.support.real_processes import free_port
 
-TOOL = f"{PYTHON} -ISE {ROOT / 'lab/compare/frames.py'}"
+TOOL = f"{PYTHON} -ISE {ROOT / 'tests/support/stream_frames.py'}"
 STALL_S = (0.16, 0.04)
 """Stands still, runs: four fifths of the host are lost."""
 VIEWERS = 9
@@ -46,7 +47,7 @@ SETTLED_S = 3.0
 
 @contextlib.contextmanager
 def serving(port: int) -> Iterator[int]:
-    argv = [sys.executable, "-ISE", str(ROOT / "lab/compare/frames.py"), "serve", str(port), "here"]
+    argv = [sys.executable, "-ISE", str(ROOT / "tests/support/stream_frames.py"), "serve", str(port), "here"]
     server = subprocess.Popen(argv)
     try:
         eventually("it serves", lambda: bool(frames.watch("127.0.0.1", port, 1, 0.2)["frames"]), 60.0)

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from lab.compare import goals, plan, recording, validation
-from lab.compare.plan import CompareError
-from lab.compare.recording import Marks, Recorded
+from lab.compare import comparison as plan
+from lab.compare import goals, validation
+from lab.experiment import recording
+from lab.experiment.recording import ExperimentError, Marks, Recorded
 from lab.sim.requests import Simulation
 from lab.sim.setup import Setup
 from tests.support.comparison_files import comparison
@@ -34,7 +35,7 @@ TRUTH = Setup(
 CALM_S, LOUD_S = 6.0, 20.0
 
 
-def simulated_run(run: plan.Run) -> Recorded:
+def simulated_run(run: recording.Run) -> Recorded:
     """What a lab would record whose servers are the model's: calm, and then a neighbour beside one server."""
     policy, balance = validation.SIMULATED[run.policy]
     due: list[float] = []
@@ -58,7 +59,7 @@ def simulated_run(run: plan.Run) -> Recorded:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two rounds of two policies."""
     folder = tmp_path_factory.mktemp("simulated")
-    made = plan.plan(("one",), ("static", "leastconn"), rounds=2, seed=1)
+    made = plan.planned(("one",), ("static", "leastconn"), rounds=2, seed=1)
     plan.save(folder, msgspec.structs.replace(made, capacity_rps={"events": 3 * TRUTH.capacity_rps}))
     for run in made.runs:
         recording.write(folder, simulated_run(run))
@@ -94,7 +95,7 @@ def test_a_recording_made_by_the_model_is_found_to_be_near_the_model(
 
 def test_without_calm_under_static_weights_there_is_nothing_to_fit_on(tmp_path: Path) -> None:
     comparison(tmp_path, policies=("slackwater", "oracle"))
-    with pytest.raises(CompareError, match="expected runs of scenario `one` under `static`"):
+    with pytest.raises(ExperimentError, match="expected runs of scenario `one` under `static`"):
         validation.validate([tmp_path], None)
 
 

@@ -18,7 +18,7 @@ from lab.cluster.database import set_delay
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.paths import LabError
 from lab.cluster.traces import traces
-from lab.disturb.disturb import CLOCK_SOURCE, DOERS, Clock, Site, prelude
+from lab.disturb.disturb import CLOCK_SOURCE, DISTURBERS, Clock, DisturbableCluster, prelude
 from lab.disturb.timetable import DISTURBANCES, LOADS
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.real_processes import free_port
@@ -27,8 +27,8 @@ CLOCKS = "import time\nwhile input(): print(time.time(), time.monotonic(), flush
 
 
 def test_each_disturbance_is_done_by_a_load_or_by_a_line_of_the_table() -> None:
-    assert set(DISTURBANCES) == {*DOERS, "flash_crowd"}
-    assert not set(DOERS) & set(LOADS)
+    assert set(DISTURBANCES) == {*DISTURBERS, "flash_crowd"}
+    assert not set(DISTURBERS) & set(LOADS)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not on this machine")
@@ -105,12 +105,12 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
     if found := traces():
         pytest.skip(f"a lab is up or was left behind: {found}")
     with Lab(LabSettings(hosts=2)) as lab:
-        site = Site(lab)
+        site = DisturbableCluster(lab)
         start_bus(lab)
         site.start_monitors()
         site.cpu_s = 0.01
         host = lab.hosts[1]
-        for kind, do in DOERS.items():
+        for kind, do in DISTURBERS.items():
             before = site.monitors[host.name].process.pid
             with do(site, host, 2.0):
                 pass
@@ -127,9 +127,9 @@ def test_a_restart_that_fails_is_told() -> None:
     if found := traces():
         pytest.skip(f"a lab is up or was left behind: {found}")
     with Lab(LabSettings(hosts=2)) as lab:
-        site = Site(lab)
+        site = DisturbableCluster(lab)
         with (
             pytest.raises(LabError, match="restarting host2: 'host2'"),
-            DOERS["start"](site, lab.hosts[1], 1.0),  # its monitor was never started
+            DISTURBERS["start"](site, lab.hosts[1], 1.0),  # its monitor was never started
         ):
             pass

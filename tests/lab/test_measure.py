@@ -7,8 +7,8 @@ import pytest
 
 from lab.cluster.balancer import Snapshot
 from lab.cluster.load import Requests
-from lab.stories.measure import figures
-from lab.stories.watch import first_at, first_reduction, share
+from lab.experiment.balancer_watch import first_at, first_reduction, share
+from lab.experiment.measures import figures
 
 
 def requests(*rows: tuple[float, float, int], lost: dict[str, int] | None = None) -> Requests:
@@ -18,7 +18,7 @@ def requests(*rows: tuple[float, float, int], lost: dict[str, int] | None = None
 
 def test_a_request_belongs_to_the_phase_in_which_it_was_due() -> None:
     seen = requests((9.99, 5.0, 200), (10.0, 0.002, 200), (19.99, 0.004, 200), (20.0, 7.0, 200))
-    found = figures(seen, 10.0, 20.0, 0.25)
+    found = figures(seen, seen.due_mono_s, 10.0, 20.0, noisy_share=0.25)
     assert (found["requests"], found["errors"], found["rps"]) == (2, 0, 0.2)
     assert found["mean_ms"] == pytest.approx(3.0)
     assert found["p50_ms"] == pytest.approx(3.0)
@@ -27,24 +27,24 @@ def test_a_request_belongs_to_the_phase_in_which_it_was_due() -> None:
 
 def test_percentiles_are_those_of_the_answered_requests() -> None:
     seen = requests(*[(float(n), n / 1000.0, 200) for n in range(1, 101)])
-    found = figures(seen, 0.0, 200.0, None)
+    found = figures(seen, seen.due_mono_s, 0.0, 200.0)
     assert found["p95_ms"] == pytest.approx(95.05)
     assert found["p99_ms"] == pytest.approx(99.01)
 
 
 def test_a_status_of_400_and_above_is_an_error_and_has_no_say_in_the_times() -> None:
-    found = figures(requests((1.0, 0.001, 200), (2.0, 9.0, 503), (3.0, 9.0, 404)), 0.0, 10.0, None)
+    found = figures((seen := requests((1.0, 0.001, 200), (2.0, 9.0, 503), (3.0, 9.0, 404))), seen.due_mono_s, 0.0, 10.0)
     assert (found["requests"], found["errors"]) == (3, 2)
     assert found["mean_ms"] == pytest.approx(1.0)
 
 
 def test_lost_requests_count_as_requests_and_as_errors() -> None:
-    found = figures(requests((1.0, 0.001, 200)), 0.0, 10.0, None, lost=3)
+    found = figures((seen := requests((1.0, 0.001, 200))), seen.due_mono_s, 0.0, 10.0, lost=3)
     assert (found["requests"], found["errors"]) == (4, 3)
 
 
 def test_without_an_answer_there_are_no_times() -> None:
-    found = figures(requests(), 0.0, 10.0, None)
+    found = figures((seen := requests()), seen.due_mono_s, 0.0, 10.0)
     assert (found["requests"], found["mean_ms"], found["p99_ms"]) == (0, None, None)
 
 

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from lab.disturb import swing
-from lab.disturb.timetable import DISTURBANCES, DRAIN_WEIGHTS, OF_ONE_NODE, Plan, plan
+from lab.disturb.timetable import DISTURBANCES, DRAIN_WEIGHTS, OF_ONE_NODE, Timetable, timetable
 
 
-def a_plan(seed: int = 1, seconds: float = 300.0, **changes: object) -> Plan:
+def a_plan(seed: int = 1, seconds: float = 300.0, **changes: object) -> Timetable:
     settings: dict[str, object] = {
         "hosts": 3,
         "kinds": ("llcprobe", "cpu"),
@@ -22,7 +22,7 @@ def a_plan(seed: int = 1, seconds: float = 300.0, **changes: object) -> Plan:
         "overload": False,
         **changes,
     }
-    return plan(seed, seconds, **settings)  # type: ignore[arg-type]
+    return timetable(seed, seconds, **settings)  # type: ignore[arg-type]
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
@@ -96,8 +96,8 @@ def test_a_flash_crowd_is_a_load_that_the_pool_can_carry() -> None:
 
 
 def test_weights_move_only_when_asked_for() -> None:
-    assert {one.weight for one in a_plan().noises} == {100}
-    moved = {one.weight for seed in range(5) for one in a_plan(seed, drain=True).noises}
+    assert {one.server_weight for one in a_plan().noises} == {100}
+    moved = {one.server_weight for seed in range(5) for one in a_plan(seed, drain=True).noises}
     assert moved == set(DRAIN_WEIGHTS)
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import BUS_LISTEN, POOL, Controller
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.noise import Noise
 from lab.cluster.traces import traces
-from lab.stories.record import Listener
-from lab.stories.scenario import at_baseline
+from lab.experiment.steady import at_baseline
 from slackwater.messages import Cycle
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.real_processes import is_alive
@@ -162,7 +162,7 @@ def test_an_lbengine_that_is_killed_comes_back_and_gives_the_weight_back(stage: 
 
 
 def test_wanted_weights_are_back_within_two_cycles_of_a_reload(stage: Stage) -> None:
-    with Listener(f"nats://{BUS_LISTEN}", "cycle") as listener, stage.neighbour():
+    with BusListener(f"nats://{BUS_LISTEN}", "cycle") as listener, stage.neighbour():
         begin_unix_s = time.time()
         stage.lab.balancer.reload()
         stage.mitigated()
@@ -177,7 +177,7 @@ def test_wanted_weights_are_back_within_two_cycles_of_a_reload(stage: Stage) -> 
     stage.back()
 
 
-def cycles_since(listener: Listener, unix_s: float) -> list[Cycle]:
+def cycles_since(listener: BusListener, unix_s: float) -> list[Cycle]:
     listener.check()
     return [cycle for cycle in list(listener.heard) if cycle.time_unix_s > unix_s]
 

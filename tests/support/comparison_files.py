@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.compare import plan, recording
-from lab.compare.plan import Plan, Run
-from lab.compare.recording import Marks, Recorded
+from lab.compare import comparison as plan
+from lab.compare.comparison import Comparison
+from lab.experiment import recording
+from lab.experiment.recording import Marks, Recorded, Run
 
 LEVEL_MS = {"static": 60.0, "leastconn": 20.0, "slackwater": 10.0, "oracle": 9.0}
 """Response time of every request while the neighbour is loud."""
@@ -60,9 +61,9 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
 
 def comparison(
     folder: Path, runs: int | None = None, scenarios: tuple[str, ...] = ("one",), policies: tuple[str, ...] = ()
-) -> Plan:
+) -> Comparison:
     """A comparison of four policies, or of those named, in 5 rounds; only the first `runs` are there."""
-    made = plan.plan(scenarios, policies or tuple(LEVEL_MS), rounds=5, seed=3)
+    made = plan.planned(scenarios, policies or tuple(LEVEL_MS), rounds=5, seed=3)
     plan.save(folder, made)
     for run in made.runs[:runs]:
         answers_s = 0.5 if run.policy in ("slackwater", "oracle") else None

@@ -10,27 +10,15 @@ from typing import Any
 
 import msgspec
 
-from lab.compare.policies import POLICIES
-from lab.compare.scenarios import SCENARIOS
+from lab.experiment.policies import POLICIES
+from lab.experiment.recording import ExperimentError, Run
+from lab.experiment.scenarios import SCENARIOS
 
 FORMAT = 1
 FILE = "plan.json"
 
 
-class CompareError(Exception):
-    """A comparison that cannot be run or read; the text says which file or name, and what was expected."""
-
-
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run: a scenario under a policy."""
-
-    number: int
-    round: int
-    scenario: str
-    policy: str
-
-
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was asked for, and the order that follows from it."""
 
     v: int
@@ -45,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the pool in calm, by application; measured when the first run needs it, and kept for all."""
     machine: dict[str, Any] = {}
 
-    def same_question(self, other: Plan) -> bool:
+    def same_question(self, other: Comparison) -> bool:
         """Both ask for the same runs in the same order."""
         return all(
             getattr(self, name) == getattr(other, name)
@@ -53,16 +41,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def plan(
+def planned(
     scenarios: Sequence[str], policies: Sequence[str], rounds: int, seed: int, *, quota_cores: float = 0.4
-) -> Plan:
+) -> Comparison:
     """All runs in order. Within a round the order is random, but runs of one application stay together, since the
-    lab is started anew for another. Raises CompareError for a name that is not in the tables."""
+    lab is started anew for another. Raises ExperimentError for a name that is not in the tables."""
     for names, table, what in ((scenarios, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
         if unknown := [name for name in names if name not in table]:
-            raise CompareError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
+            raise ExperimentError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
         if len(set(names)) < len(names) or not names:
-            raise CompareError(f"expected each {what} once, and one at least, got: {', '.join(names) or 'none'}")
+            raise ExperimentError(f"expected each {what} once, and one at least, got: {', '.join(names) or 'none'}")
     dice = random.Random(seed)
     runs: list[Run] = []
     for number in range(1, rounds + 1):
@@ -70,10 +58,10 @@ def plan(
         dice.shuffle(pairs)
         pairs.sort(key=lambda pair: SCENARIOS[pair[0]].app)
         runs += [Run(len(runs) + place, number, *pair) for place, pair in enumerate(pairs, start=1)]
-    return Plan(FORMAT, seed, rounds, list(scenarios), list(policies), 3, quota_cores, runs)
+    return Comparison(FORMAT, seed, rounds, list(scenarios), list(policies), 3, quota_cores, runs)
 
 
-def save(folder: Path, made: Plan) -> None:
+def save(folder: Path, made: Comparison) -> None:
     """Writes the plan, atomically. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f"{FILE}.new"
@@ -81,15 +69,15 @@ def save(folder: Path, made: Plan) -> None:
     draft.replace(folder / FILE)
 
 
-def load(folder: Path) -> Plan:
-    """Reads a comparison's plan. Raises CompareError when there is none, or it is damaged."""
+def load(folder: Path) -> Comparison:
+    """Reads a comparison's plan. Raises ExperimentError when there is none, or it is damaged."""
     path = folder / FILE
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Plan)
+        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
     except FileNotFoundError:
-        raise CompareError(f"{path} is missing: expected the folder of a comparison") from None
+        raise ExperimentError(f"{path} is missing: expected the folder of a comparison") from None
     except (OSError, msgspec.MsgspecError) as error:
-        raise CompareError(f"{path}: not the plan of a comparison: {error}") from None
+        raise ExperimentError(f"{path}: not the plan of a comparison: {error}") from None
     if found.v != FORMAT:
-        raise CompareError(f"{path}: format {found.v}; this program reads format {FORMAT}")
+        raise ExperimentError(f"{path}: format {found.v}; this program reads format {FORMAT}")
     return found

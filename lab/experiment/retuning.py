@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import shutil
 import threading
@@ -11,18 +12,21 @@ import uuid
 from collections.abc import Mapping
 
 from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.controller import BUS_LISTEN, POOL, STATE_DIR, Controller
+from lab.cluster.bus_listener import BusListener
+from lab.cluster.controller import BUS_LISTEN, CONTROLLER_FILE, POOL, STATE_DIR, Controller
+from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.cluster.spawn import wait_until
-from lab.compare.actors import BUS, MONITOR, READY_S, Passive, stop_programs
-from lab.compare.policies import INTERVAL_S, POLICIES, Look, Seen
-from lab.stories.all_noisy import RetuningController
-from lab.stories.record import Listener
+from lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
+from lab.experiment.policy_runners import BUS, MONITOR, READY_S, BalancerOnly
+from lab.experiment.steady import stop_programs
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
-from slackwater.messages import VERSION, Order, Verdict
+from slackwater.config import Law
+from slackwater.messages import VERSION, Change, Mode, Order, Verdict
 
+NAME = "wsengine-only"
 WSENGINE = "slackwater-wsengine of "
 RESTORE_S = 25.0
 """A wsengine that is stopped puts everything back first."""
@@ -33,12 +37,52 @@ BOUNDS = {
 FIRST = -10
 """Niceness of wsengine and of the tests of configurations that it runs: they must not wait for the web server in a host
 that has lost most of its CPU."""
+LEAVE_AFTER_S = 5.0
+MANY = 1_000_000
 LEASE_S = 30.0
 LONG_AFTER_S = 10.0
 """`ice` enters its second stage after so long, so that it also shows in scenarios of 20 s."""
 
 
-class TwoStages(Passive):
+class RetuningController(Controller):
+    """The controller in `act` mode, with the second stage; it enters after the phase without it has been measured."""
+
+    def __init__(self, lab: Lab, no_room_after_s: float, law: Law = "optimal", **settings: str | float) -> None:
+        """`settings` are further ones of `[retune]`."""
+        rows: dict[str, str | float] = {
+            "mode": "act",
+            "order_key": str(KEY_FILE),
+            "no_room_after_s": no_room_after_s,
+            "long_after_s": no_room_after_s,
+            "leave_after_s": LEAVE_AFTER_S,
+            "lease_s": 20.0,
+            "reload_min_interval_s": 3.0,
+            **settings,
+        }
+        self._retune = "\n[retune]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rows.items())
+        super().__init__(lab, "act", law)
+
+    def write(self, mode: Mode) -> None:
+        super().write(mode)
+        with CONTROLLER_FILE.open("a") as file:
+            file.write(self._retune)
+
+    def turned(self, since_unix_s: float) -> dict[str, Change]:
+        """The last Change of each node's wsengine since then."""
+        if self.journal is None:
+            return {}
+        found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
+        return {change.target: change for change in found if change.by == "wsengine" and change.applied}
+
+    def orders(self, since_unix_s: float) -> list[Change]:
+        """The second stage's Orders since then, the first one first."""
+        if self.journal is None:
+            return []
+        found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
+        return [change for change in found if change.by == "retune" and change.what.startswith("order ")]
+
+
+class TwoStageRunner(BalancerOnly):
     """ICE: the real controller with the threshold law, and the second stage with its knowledge base."""
 
     def begin(self) -> None:
@@ -51,7 +95,7 @@ class TwoStages(Passive):
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
         self.listen()
-        self.changes = self.stack.enter_context(Listener(BUS, "change"))
+        self.changes = self.stack.enter_context(BusListener(BUS, "change"))
 
 
 class Orders:
@@ -77,7 +121,7 @@ class Orders:
         return due
 
 
-class Retuning(Passive):
+class WebServerRunner(BalancerOnly):
     """IC²: Verdicts of our detector, Orders by the policy's own decision, no weights and no drains."""
 
     def begin(self) -> None:
@@ -88,15 +132,15 @@ class Retuning(Passive):
         self.stack.callback(controller.stop)
         controller.start()
         self.listen()
-        self.changes = self.stack.enter_context(Listener(BUS, "change"))
-        knobs = self.stack.enter_context(Listener(BUS, "knobs"))
+        self.changes = self.stack.enter_context(BusListener(BUS, "change"))
+        knobs = self.stack.enter_context(BusListener(BUS, "knobs"))
         self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)
         self._over = threading.Event()
         self._error: Exception | None = None
-        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self.stack.callback(thread.join, READY_S)
         self.stack.callback(self._over.set)
         thread.start()
@@ -108,9 +152,9 @@ class Retuning(Passive):
             self._error = error
 
     async def _give_orders(self) -> None:
-        decide, orders = POLICIES[self.name].make(), Orders(self.name)
+        decide, orders = WebServerOnly(), Orders(NAME)
         signer = Signer.load(KEY_FILE)
-        bus = await Bus.connect(BUS, self.name)
+        bus = await Bus.connect(BUS, NAME)
         try:
             while not await asyncio.to_thread(self._over.wait, INTERVAL_S):
                 now_s = time.monotonic()
@@ -127,7 +171,7 @@ class Retuning(Passive):
     def check(self) -> None:
         super().check()
         if self._error is not None:
-            raise LabError(f"the policy {self.name} stopped: {self._error!r}")
+            raise LabError(f"the policy {NAME} stopped: {self._error!r}")
 
 
 def order(node: str, knob: str, value: int | str, by: str) -> Order:

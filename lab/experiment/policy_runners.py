@@ -1,4 +1,4 @@
-"""The policies in the lab: who sets the weights of the real HAProxy during a run."""
+"""Who sets the weights of the real HAProxy during a run, by policy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.bus_listener import BusListener
 from lab.cluster.controller import BUS_LISTEN, STATE_DIR, Controller, start_bus, start_monitors
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import wait_until
-from lab.compare.agents import Agents
-from lab.compare.policies import INTERVAL_S, POLICIES, Look, Seen
-from lab.compare.scenarios import Scenario
-from lab.stories.record import Listener
+from lab.experiment.agents import Agents
+from lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
+from lab.experiment.scenarios import Scenario
+from lab.experiment.steady import set_weights, stop_programs
+from slackwater.config import Law
 from slackwater.messages import Change, Sample, Verdict
 
 READY_S = 15.0
@@ -26,7 +28,7 @@ BUS = f"nats://{BUS_LISTEN}"
 MONITOR = "slackwater-monitor of "
 
 
-class Actor(Protocol):
+class PolicyRunner(Protocol):
     """One run's policy. `begin` and `end` bracket the run, warm-up included; `end` also after a `begin` that failed."""
 
     def begin(self) -> None: ...
@@ -57,17 +59,17 @@ class Actor(Protocol):
         """What was changed in web servers."""
 
 
-class Passive:
+class BalancerOnly:
     """The balancer does all there is to do."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
-        self.lab, self.scenario, self.name = lab, scenario, name
+    def __init__(self, lab: Lab, scenario: Scenario) -> None:
+        self.lab, self.scenario = lab, scenario
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
         self.lines: Mapping[str, str] = {}
-        self.listener: Listener | None = None
-        self.judged: Listener | None = None
-        self.changes: Listener | None = None
+        self.listener: BusListener | None = None
+        self.judged: BusListener | None = None
+        self.changes: BusListener | None = None
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -83,8 +85,8 @@ class Passive:
 
     def listen(self) -> None:
         """To monitors and detector, until the end of the run."""
-        self.listener = self.stack.enter_context(Listener(BUS))
-        self.judged = self.stack.enter_context(Listener(BUS, "verdict"))
+        self.listener = self.stack.enter_context(BusListener(BUS))
+        self.judged = self.stack.enter_context(BusListener(BUS, "verdict"))
 
     def begin(self) -> None:
         pass
@@ -101,8 +103,12 @@ class Passive:
         self.stack.close()
 
 
-class Knowing(Passive):
+class OracleRunner(BalancerOnly):
     """The oracle: it knows what every host can do, and what its neighbour takes of that."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, balance: str = "roundrobin") -> None:
+        super().__init__(lab, scenario)
+        self._decide = Oracle(balance)
 
     def noisy(self, lost: Mapping[int, float]) -> None:
         own = self.lab.settings.quota_cores
@@ -116,41 +122,48 @@ class Knowing(Passive):
             )
             for number, (host, quota) in enumerate(zip(self.lab.hosts, quotas, strict=True))
         ]
-        set_weights(self.lab, POLICIES[self.name].make()(Look(0.0, seen, self.scenario.load)).weights)
+        set_weights(self.lab, self._decide(Look(0.0, seen, self.scenario.load)).weights)
 
 
-class Serving(Passive):
-    """Slackwater itself: the real controller and monitors."""
+class SlackwaterRunner(BalancerOnly):
+    """Slackwater itself: the real controller and monitors, with one of its laws."""
+
+    def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal") -> None:
+        super().__init__(lab, scenario)
+        self._law: Law = law
 
     def begin(self) -> None:
         shutil.rmtree(STATE_DIR, ignore_errors=True)  # nothing is known from an earlier run
-        controller = Controller(self.lab, "act")
+        controller = Controller(self.lab, "act", self._law)
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()
         self.listen()
 
 
-class Looking(Passive):
+class SampleRunner(BalancerOnly):
     """A peer that decides once a second on what the monitors say; weights are set on HAProxy's admin socket."""
 
+    def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
+        super().__init__(lab, scenario)
+        self._decide = decide
+
     def begin(self) -> None:
-        self._decide = POLICIES[self.name].make()
         self._over = threading.Event()
         self._error: Exception | None = None
         self.stack.callback(stop_programs, self.lab, "nats-server")
         start_bus(self.lab)
-        self.listener = listener = self.stack.enter_context(Listener(BUS))
+        self.listener = listener = self.stack.enter_context(BusListener(BUS))
         self.stack.callback(stop_programs, self.lab, MONITOR)
         start_monitors(self.lab)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: listener.nodes() >= names, "Samples of all hosts", READY_S, watch=self.lab.programs)
-        thread = threading.Thread(target=self._run, args=(listener,), name=self.name, daemon=True)
+        thread = threading.Thread(target=self._run, args=(listener,), name="policy", daemon=True)
         self.stack.callback(thread.join, 5.0)
         self.stack.callback(self._over.set)
         thread.start()
 
-    def _run(self, listener: Listener) -> None:
+    def _run(self, listener: BusListener) -> None:
         at = len(listener.heard)
         weights = {host.name: BASE_WEIGHT for host in self.lab.hosts}
         try:
@@ -169,14 +182,14 @@ class Looking(Passive):
     def check(self) -> None:
         super().check()
         if self._error is not None:
-            raise LabError(f"the policy {self.name} stopped: {self._error!r}")
+            raise LabError(f"the policy stopped: {self._error!r}")
 
 
-class Answering(Looking):
+class AgentRunner(SampleRunner):
     """A peer whose weights HAProxy itself fetches, by `agent-check`: an agent for each host answers with a share."""
 
-    def __init__(self, lab: Lab, scenario: Scenario, name: str) -> None:
-        super().__init__(lab, scenario, name)
+    def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
+        super().__init__(lab, scenario, decide)
         self._agents = self.stack.enter_context(
             Agents([host.name for host in lab.hosts], inter_ms=round(1e3 * INTERVAL_S))
         )
@@ -207,23 +220,3 @@ def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) ->
             )
         )
     return Look(now_s, seen)
-
-
-def set_weights(lab: Lab, weights: dict[str, int]) -> None:
-    """Sets those that are not as wanted. Raises LabError."""
-    now = lab.balancer.snapshot().weight
-    for server, weight in weights.items():
-        if now[server] != weight:
-            lab.balancer.set_weight(server, weight)
-
-
-def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
-    """Ends the lab's programs of this name, all at a time."""
-    mine = [one for one in lab.programs if one.name.startswith(prefix)]
-    for one in mine:
-        with contextlib.suppress(ProcessLookupError):
-            one.process.terminate()
-    for one in mine:
-        with contextlib.suppress(ProcessLookupError):
-            one.stop(wait_s)
-        lab.programs.remove(one)

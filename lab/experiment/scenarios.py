@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.cluster.balancer import BASE_WEIGHT
+
 KIND = "llcprobe"
 """The paper's LLCProbe, unless a scenario says otherwise."""
 CALM_S = 6.0
@@ -14,7 +16,7 @@ AFTER_S = 6.0
 
 
 @dataclass(frozen=True)
-class Loud:
+class Neighbour:
     """A neighbour beside a host (numbered from 0)."""
 
     host: int
@@ -25,6 +27,8 @@ class Loud:
     lost: float = 0.5
     """Share of the host's CPU that it takes while both want all of it: a half, as one neighbour as large as the server
     does; more, as several neighbours do."""
+    server_weight: int = BASE_WEIGHT
+    """The balancer's weight for the server meanwhile, where a recording moves it."""
 
     @property
     def weight(self) -> int:
@@ -46,39 +50,45 @@ class Scenario:
     """One line of the table, for a pool of three hosts."""
 
     what: str
-    loud: tuple[Loud, ...]
+    neighbours: tuple[Neighbour, ...]
     seconds: float = 20.0
-    load: float = 0.5
-    """Share of the pool's capacity in calm."""
+    load: float | None = 0.5
+    """Share of the pool's capacity in calm; None: not known, the demand is given otherwise."""
     surges: tuple[Surge, ...] = ()
     clients: int | None = None
     """Closed loop of so many clients, no faster than `load`; None: open loop."""
     quotas: tuple[float, ...] = ()
     """Cores of each host; empty: all alike."""
     app: str = "events"
+    calm_s: float = CALM_S
+    after_s: float = AFTER_S
+    back_within_s: float = 0.0
+    """So much longer the weights are watched if they are not at the baseline by then."""
+    keeps_balance: bool = False
+    """The lab's balance algorithm is kept, whatever the policy's own is."""
 
     @property
     def hosts(self) -> frozenset[int]:
         """Who has a neighbour at some time."""
-        return frozenset(one.host for one in self.loud)
+        return frozenset(one.host for one in self.neighbours)
 
 
-def _all_of(*hosts: int, seconds: float = 20.0, lost: float = 0.5) -> tuple[Loud, ...]:
-    return tuple(Loud(host, 0.0, seconds, lost=lost) for host in hosts)
+def _all_of(*hosts: int, seconds: float = 20.0, lost: float = 0.5) -> tuple[Neighbour, ...]:
+    return tuple(Neighbour(host, 0.0, seconds, lost=lost) for host in hosts)
 
 
-BURSTS = tuple(Loud(0, at, at + 2.0) for at in (0.0, 7.0, 14.0, 21.0))
+BURSTS = tuple(Neighbour(0, at, at + 2.0) for at in (0.0, 7.0, 14.0, 21.0))
 RAMP = tuple(
-    Loud(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
+    Neighbour(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
 )
 STRESS = tuple(
-    Loud(host, 6.0 * number, 6.0 * number + 5.0, kind)
+    Neighbour(host, 6.0 * number, 6.0 * number + 5.0, kind)
     for number, (host, kind) in enumerate(
         ((0, "stress-cache"), (1, "stress-stream"), (0, "stress-vm"), (1, "stress-hdd"), (0, "stress-cpu"))
     )
 )
-MIXED = (Loud(0, 0.0, 8.0, "llcprobe"), Loud(1, 8.0, 16.0, "dcopy"), Loud(0, 16.0, 24.0, "cpu"))
-DEVICES = (Loud(0, 0.0, 7.0, "disk"), Loud(1, 8.0, 15.0, "pagecache"), Loud(0, 16.0, 23.0, "flood"))
+MIXED = (Neighbour(0, 0.0, 8.0, "llcprobe"), Neighbour(1, 8.0, 16.0, "dcopy"), Neighbour(0, 16.0, 24.0, "cpu"))
+DEVICES = (Neighbour(0, 0.0, 7.0, "disk"), Neighbour(1, 8.0, 15.0, "pagecache"), Neighbour(0, 16.0, 23.0, "flood"))
 
 SCENARIOS: dict[str, Scenario] = {
     "one": Scenario("one of three noisy", _all_of(0)),

@@ -93,7 +93,7 @@ def share(history: Sequence[Snapshot], server: str, begin_mono_s: float, end_mon
     return done.get(server, 0) / total if total else None
 
 
-class Watch:
+class BalancerWatch:
     """A thread that keeps the history; as a context manager it runs within."""
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:
@@ -109,7 +109,7 @@ class Watch:
             except LabError:  # a reload: the next look tells
                 continue
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> BalancerWatch:
         self._thread.start()
         return self
 

@@ -21,10 +21,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from detector.features.columns import Floats, Ints
-from lab.compare.plan import CompareError, Run
 
 KEY = b"slackwater-compare"
 RUNS = "runs"
+
+
+class ExperimentError(Exception):
+    """An experiment that cannot be run or read; the text says which file or name, and what was expected."""
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run: a scenario under a policy."""
+
+    number: int
+    round: int
+    scenario: str
+    policy: str
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,7 @@ def _rows(path: Path, names: Sequence[str]) -> list[Any]:
 
 
 def read(folder: Path, run: Run) -> Recorded:
-    """Reads a run. Raises CompareError for a file that is damaged or of another comparison."""
+    """Reads a run. Raises ExperimentError for a file that is damaged or of another comparison."""
     path = path_of(folder, run.number)
     judged = path_of(folder, run.number, "verdicts")
     try:
@@ -117,7 +129,7 @@ def read(folder: Path, run: Run) -> Recorded:
         verdicts = _rows(judged, JUDGED) if judged.exists() else None
         due_s, seconds, status = (np.asarray(table[name]) for name in ("due_s", "seconds", "status"))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
-        raise CompareError(f"{path}: not a run of a comparison: {error!r}") from None
+        raise ExperimentError(f"{path}: not a run of a comparison: {error!r}") from None
     if found != run:
-        raise CompareError(f"{path}: it is of {found}; the plan says {run}")
+        raise ExperimentError(f"{path}: it is of {found}; the plan says {run}")
     return Recorded(run, marks, int(about["lost"]), due_s, seconds, status, weights, verdicts, about["facts"])

@@ -1,26 +1,21 @@
-"""Policies as decisions on what was seen: no sockets, no clocks; the same looks give the same answers.
+"""Decisions of the peers and of the oracle: no sockets, no clocks; the same looks give the same answers.
 
 Peers are built from their documentation, which each names, and tuned in their favour where the documented default could
-not work on a pool of three servers; what was tuned stands in the table that `POLICIES` is.
+not work on a pool of three servers.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from lbengine.backends.haproxy.algorithms import weights_mean
-from lbengine.balancer import Server, Snapshot
-from lbengine.baseline import Baseline
-from lbengine.decision.decide import View, decide
 from lbengine.decision.guard import limit
-from lbengine.decision.ramp import Position
 from lbengine.decision.residual import in_flight
 from lbengine.laws.laws import optimal
-from slackwater.config import Law, LbengineSettings, PoolSettings
 from slackwater.messages import Verdict
 
 INTERVAL_S = 1.0
@@ -53,7 +48,7 @@ class Look:
     now_s: float
     servers: Sequence[Seen]
     load: float | None = None
-    """Share of the pool's capacity in calm that is asked for; the oracle knows it."""
+    """Share of the pool's capacity in calm that is demanded; the oracle knows it. None: not known, so it drains."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +63,6 @@ class Decider(Protocol):
     """Answers looks one after the other; what it remembers is its own."""
 
     def __call__(self, look: Look) -> Answer: ...
-
-
-class Keeps:
-    """The baseline weights, always: what the balancer does by itself is the policy."""
-
-    def __call__(self, look: Look) -> Answer:
-        return Answer({one.server: one.baseline for one in look.servers})
 
 
 class AgentCheck:
@@ -173,8 +161,11 @@ class Oracle:
 
     def __call__(self, look: Look) -> Answer:
         base = {one.server: one.baseline for one in look.servers}
-        if look.load is None or not any(one.noisy for one in look.servers):
+        if not any(one.noisy for one in look.servers):
             return Answer(base)
+        if look.load is None:
+            drained = {one.server: 0 if one.noisy else one.baseline for one in look.servers}
+            return Answer(drained if any(drained.values()) else base)
         total = look.load * sum(base.values())
         able = [float(one.baseline if one.capacity is None else one.capacity) for one in look.servers]
         quiet = [0.0 if one.noisy else mu for one, mu in zip(look.servers, able, strict=True)]
@@ -187,48 +178,6 @@ class Oracle:
             wanted = [in_flight(rate / mu) if mu > 0.0 else 0.0 for rate, mu in zip(wanted, able, strict=True)]
         most = max(wanted)
         return Answer({one.server: round(one.baseline * w / most) for one, w in zip(look.servers, wanted, strict=True)})
-
-
-@dataclass(frozen=True)
-class Ours:
-    """Slackwater's own decision, by one of its laws: `lbengine.decision.decide`."""
-
-    law: Law
-    positions: dict[str, Position] = field(default_factory=dict)
-    balance: str = "roundrobin"
-    knobs: bool = False
-    """Also the second stage's knobs, for servers in an episode that is `LONG_S` old."""
-
-    LONG_S = 10.0
-
-    def __call__(self, look: Look) -> Answer:
-        for one in look.servers:
-            self.positions.setdefault(one.server, Position(one.weight))
-        snapshot = Snapshot(
-            balance=self.balance,
-            weights_mean=weights_mean(self.balance),
-            servers=tuple(
-                Server(name=one.server, weight=one.weight, configured=one.baseline, requests=one.requests)
-                for one in look.servers
-            ),
-        )
-        rates = {one.server: one.verdict.rps for one in look.servers if one.verdict and one.verdict.rps is not None}
-        view = View(
-            snapshot=snapshot,
-            baselines={one.server: Baseline(one.baseline, one.baseline) for one in look.servers},
-            positions=self.positions,
-            yielded=frozenset(),
-            verdicts={one.server: one.verdict for one in look.servers if one.verdict is not None},
-            waiting=False,
-            rates=rates or None,
-            total_rps=sum(rates.values()) if len(rates) == len(look.servers) else None,
-            now_s=look.now_s,
-        )
-        pool = PoolSettings(name="web", backend="web", socket="/none", law=self.law)
-        for name, decision in decide(view, pool, LbengineSettings()).servers.items():
-            self.positions[name] = decision.position
-        weights = {one.server: self.positions[one.server].weight for one in look.servers}
-        return Answer(weights, _knobs(_slow(look, self.LONG_S), len(look.servers)) if self.knobs else {})
 
 
 class WebServerOnly:
@@ -246,7 +195,7 @@ class WebServerOnly:
         self._until_s: dict[str, float] = {}
 
     def __call__(self, look: Look) -> Answer:
-        for one in _slow(look, 0.0):
+        for one in _slow(look):
             self._until_s[one] = look.now_s + self.LEAVE_AFTER_S
         slow = [one.server for one in look.servers if look.now_s < self._until_s.get(one.server, -math.inf)]
         return Answer({one.server: one.baseline for one in look.servers}, _knobs(slow, len(look.servers)))
@@ -263,41 +212,11 @@ children as many as serve best beside LLCProbe in this lab (docs/results/second-
 first asked for: what became of a full Apache is only known when the requests before that question are answered."""
 
 
-def _slow(look: Look, after_s: float) -> list[str]:
-    """Servers whose interference is `after_s` old."""
-    return [
-        one.server
-        for one in look.servers
-        if one.verdict is not None
-        and one.verdict.state == "interference"
-        and one.verdict.time_unix_s - one.verdict.since_unix_s >= after_s
-    ]
+def _slow(look: Look) -> list[str]:
+    """Servers with interference."""
+    return [one.server for one in look.servers if one.verdict is not None and one.verdict.state == "interference"]
 
 
 def _knobs(slow: Sequence[str], servers: int) -> dict[str, dict[str, int]]:
     """Knobs of slow servers; of at most half of all, as with weights."""
     return {server: {name: values[1] for name, values in KNOBS.items()} for server in slow[: limit(servers, 0.5)]}
-
-
-@dataclass(frozen=True)
-class Described:
-    """A policy: the balance algorithm it runs on, and what makes its decisions."""
-
-    balance: str
-    make: Callable[[], Decider]
-    source: str
-
-
-POLICIES: dict[str, Described] = {
-    "static": Described("roundrobin", Keeps, "HAProxy's `roundrobin` with its configured weights"),
-    "leastconn": Described("leastconn", Keeps, "HAProxy's `leastconn` with its configured weights"),
-    "random2": Described("random(2)", Keeps, "HAProxy's `random(2)`: the less loaded of two that are drawn"),
-    "agent-check": Described("roundrobin", AgentCheck, "HAProxy's `agent-check`, loadbalancer.org's feedback agent"),
-    "outlier": Described("roundrobin", Outlier, "Envoy's outlier detection, on response times"),
-    "wsengine-only": Described("roundrobin", WebServerOnly, "IC², Middleware 2014, with our detector"),
-    "ice": Described("roundrobin", lambda: Ours("ice", knobs=True), "ICE, ICAC 2015: threshold law and knobs"),
-    "slackwater": Described("roundrobin", lambda: Ours("optimal"), "this project, as it comes"),
-    "slackwater-lc": Described("leastconn", lambda: Ours("optimal", balance="leastconn"), "the same on `leastconn`"),
-    "oracle": Described("roundrobin", Oracle, "knows when and where the noise is, and what each server can do"),
-    "oracle-lc": Described("leastconn", lambda: Oracle("leastconn"), "the same on `leastconn`"),
-}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from lab.cluster.hosts import Host
 
 
-class Account:
-    """`cpu_s` tells the CPU seconds that a cgroup has used so far, `clock` seconds that never go back."""
+class CpuShare:
+    """`cpu_s` gives the CPU seconds that a cgroup has used so far, `clock` seconds that never go back."""
 
     def __init__(
         self, cpu_s: Callable[[str], float], hosts: Sequence[Host], clock: Callable[[], float] = time.monotonic

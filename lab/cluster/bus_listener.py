@@ -1,0 +1,65 @@
+"""Collects what is said on the lab's bus."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from lab.cluster.controller import POOL
+from lab.cluster.paths import LabError
+from slackwater.bus.bus import Bus
+
+
+class BusListener:
+    """Collects the pool's messages of a kind from the bus, in a thread of its own."""
+
+    def __init__(self, url: str, kind: str = "sample") -> None:
+        self.heard: list[Any] = []
+        self.received_unix_s: list[float] = []
+        """When each was heard, by this machine's clock."""
+        self._url = url
+        self._kind = kind
+        self._error: Exception | None = None
+        self._end: asyncio.Event | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._listen())
+        except Exception as error:
+            self._error = error
+
+    async def _listen(self) -> None:
+        self._end = asyncio.Event()
+        bus = await Bus.connect(self._url, "lab-record")
+        await bus.subscribe(self._kind, self._take, pool=POOL)
+        await self._end.wait()
+        await bus.close()
+
+    def _take(self, message: Any) -> None:
+        self.received_unix_s.append(time.time())
+        self.heard.append(message)
+
+    def check(self) -> None:
+        if self._error:
+            raise LabError(f"the bus cannot be listened to: {self._error}")
+
+    def nodes(self) -> set[str]:
+        """Who was heard."""
+        self.check()
+        return {message.node for message in list(self.heard)}
+
+    def __enter__(self) -> BusListener:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._end is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(5.0)

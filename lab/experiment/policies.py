@@ -1,0 +1,48 @@
+"""The policies: one table, with who runs each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from lab.cluster.lab import Lab
+from lab.experiment.decisions import AgentCheck, Outlier
+from lab.experiment.policy_runners import AgentRunner, BalancerOnly, OracleRunner, PolicyRunner, SampleRunner
+from lab.experiment.policy_runners import SlackwaterRunner as Slackwater
+from lab.experiment.retuning import TwoStageRunner, WebServerRunner
+from lab.experiment.scenarios import Scenario
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The balance algorithm that a policy runs on, where it is from, and what runs it."""
+
+    balance: str
+    source: str
+    runner: Callable[[Lab, Scenario], PolicyRunner]
+
+
+def _agents(lab: Lab, scenario: Scenario) -> PolicyRunner:
+    return AgentRunner(lab, scenario, AgentCheck())
+
+
+def _outlier(lab: Lab, scenario: Scenario) -> PolicyRunner:
+    return SampleRunner(lab, scenario, Outlier())
+
+
+POLICIES: dict[str, Policy] = {
+    "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", BalancerOnly),
+    "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", BalancerOnly),
+    "random2": Policy("random(2)", "HAProxy's `random(2)`: the less loaded of two that are drawn", BalancerOnly),
+    "agent-check": Policy("roundrobin", "HAProxy's `agent-check`, loadbalancer.org's feedback agent", _agents),
+    "outlier": Policy("roundrobin", "Envoy's outlier detection, on response times", _outlier),
+    "wsengine-only": Policy("roundrobin", "IC², Middleware 2014, with our detector", WebServerRunner),
+    "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
+    "slackwater": Policy("roundrobin", "this project, as it comes", Slackwater),
+    "slackwater-lc": Policy("leastconn", "the same on `leastconn`", Slackwater),
+    "tail": Policy("roundrobin", "this project with the law `tail`", partial(Slackwater, law="tail")),
+    "equalise": Policy("roundrobin", "this project with the law `equalise`", partial(Slackwater, law="equalise")),
+    "oracle": Policy("roundrobin", "knows when and where the noise is, and what each server can do", OracleRunner),
+    "oracle-lc": Policy("leastconn", "the same on `leastconn`", partial(OracleRunner, balance="leastconn")),
+}

@@ -1,0 +1,239 @@
+"""One run in the lab: warm-up, calm, the scenario's neighbours, calm again; everything recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detector.recordings.recording import Label
+from detector.recordings.recording import write as write_samples
+from lab.cluster.balancer import BASE_WEIGHT, Snapshot
+from lab.cluster.commit import commit
+from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, joined
+from lab.cluster.noise import Noise
+from lab.experiment import cost, recording
+from lab.experiment.balancer_watch import BalancerWatch
+from lab.experiment.cpu_share import CpuShare
+from lab.experiment.policies import POLICIES
+from lab.experiment.policy_runners import PolicyRunner
+from lab.experiment.recording import Marks, Recorded, Run
+from lab.experiment.scenarios import Neighbour, Scenario
+from lab.experiment.steady import LOOK_S, SETTLE_S, WARM_UP_S, at_baseline, set_weights, wait_for
+from slackwater.messages import Sample, Verdict
+
+MARGIN_S = 3.0
+POLL_S = 0.02
+
+
+class Neighbours:
+    """Begins and ends neighbours when it is time by `clock`; `changed` gets the share that is lost now, by host."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        neighbours: Iterable[Neighbour],
+        at_mono_s: float,
+        changed: Callable[[dict[int, float]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lab, self._at_s, self._changed, self._clock = lab, at_mono_s, changed, clock
+        self._left = sorted(neighbours, key=lambda one: one.begin_s, reverse=True)
+        self._now: list[tuple[Neighbour, Noise]] = []
+        self.past: list[Noise] = []
+
+    def tend(self) -> None:
+        """Call it often. Raises LabError when a neighbour ended by itself."""
+        at = self._clock() - self._at_s
+        before = self._lost()
+        for pair in [pair for pair in self._now if at >= pair[0].end_s]:
+            self._stop(pair)
+        for _, noise in self._now:
+            noise.check()
+        due = []
+        while self._left and at >= self._left[-1].begin_s:
+            due.append(self._left.pop())
+        for (kind, intensity, weight, lasts_s), alike in itertools.groupby(
+            due, lambda one: (one.kind, one.intensity, one.weight, one.end_s - one.begin_s + MARGIN_S)
+        ):
+            together = list(alike)
+            hosts = [self._lab.hosts[one.host] for one in together]
+            self._now += zip(together, self._lab.noise_in(hosts, kind, intensity, lasts_s, weight), strict=True)
+            self._set_weights(together)
+        after = self._lost()
+        if after != before:
+            self._changed(after)
+
+    def _set_weights(self, begun: Sequence[Neighbour]) -> None:
+        for one in begun:
+            if one.server_weight != BASE_WEIGHT:
+                self._lab.balancer.set_weight(self._lab.hosts[one.host].name, one.server_weight)
+
+    def _lost(self) -> dict[int, float]:
+        """What is taken now, by host."""
+        found: dict[int, float] = {}
+        for one, _ in self._now:
+            found[one.host] = max(found.get(one.host, 0.0), one.lost * one.intensity)
+        return found
+
+    def _stop(self, pair: tuple[Neighbour, Noise]) -> None:
+        neighbour, noise = pair
+        noise.stop()
+        self._now.remove(pair)
+        if neighbour.server_weight != BASE_WEIGHT:
+            self._lab.balancer.set_weight(noise.host, BASE_WEIGHT)
+        self.past.append(noise)
+
+    def stop(self) -> None:
+        """Ends all that are on."""
+        for pair in list(self._now):
+            self._stop(pair)
+
+    @property
+    def labels(self) -> list[Label]:
+        """Of all that have ended."""
+        return [
+            Label(noise.host, noise.kind, noise.intensity, noise.on_unix_s, noise.off_unix_s or noise.on_unix_s)
+            for noise in self.past
+        ]
+
+    @property
+    def over(self) -> bool:
+        return not self._left and not self._now
+
+
+@dataclass
+class Outcome:
+    """What a run left: its recording, the balancer's history, and the monitors' Samples with labels."""
+
+    recorded: Recorded
+    history: list[Snapshot]
+    begin_mono_s: float
+    samples: Sequence[Sample]
+    labels: Sequence[Label]
+
+    def save(self, folder: Path) -> None:
+        """Writes it into a comparison's folder. Raises OSError."""
+        run = self.recorded.run
+        if self.samples:
+            about = f"comparison, {run.scenario}, {run.policy}, round {run.round}"
+            write_samples(recording.path_of(folder, run.number, "samples"), self.samples, self.labels, about)
+        recording.write(folder, self.recorded)
+
+
+def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps: float = 0.0) -> Outcome:
+    """Runs a scenario under a policy; the weights are the baseline again afterwards. Raises LabError.
+
+    `capacity_rps` is what surges are shares of.
+    """
+    policy = POLICIES[run.policy]
+    runner = policy.runner(lab, scenario)
+    balance = lab.balancer.balance if scenario.keeps_balance else policy.balance
+    try:
+        if (lab.balancer.balance, lab.balancer.lines) != (balance, runner.lines):
+            lab.balancer.set_balance(balance, runner.lines)
+            lab.balancer.reload()
+        _quotas(lab, scenario.quotas)
+        warm = lab.load(demand, WARM_UP_S)
+        runner.begin()
+        warm.finish()
+        return _measured(lab, run, scenario, runner, demand, capacity_rps)
+    finally:
+        runner.end()
+        _quotas(lab, ())
+        set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
+
+
+def _measured(
+    lab: Lab, run: Run, scenario: Scenario, runner: PolicyRunner, demand: Demand, capacity_rps: float
+) -> Outcome:
+    lasts_s = SETTLE_S + scenario.calm_s + scenario.seconds + scenario.after_s + MARGIN_S
+    with contextlib.ExitStack() as stack:
+        before, before_s = cost.look(lab), time.monotonic()
+        watch = stack.enter_context(BalancerWatch(lab.balancer.snapshot))
+        loads = [lab.load(demand, lasts_s)]
+        begin_s = loads[0].begin_mono_s
+        begin_unix_s = time.time() - (time.monotonic() - begin_s)
+        on_s = begin_s + SETTLE_S + scenario.calm_s
+        used = CpuShare(lab.cgroups.cpu_s, lab.hosts)
+
+        def changed(lost: dict[int, float]) -> None:
+            used.turn(bool(lost))
+            runner.noisy(lost)
+
+        neighbours = Neighbours(lab, scenario.neighbours, on_s, changed)
+        stack.callback(neighbours.stop)
+        surges = sorted(scenario.surges, key=lambda one: one.begin_s, reverse=True)
+        end_s = on_s + scenario.seconds + scenario.after_s
+        while time.monotonic() < end_s:
+            neighbours.tend()
+            runner.check()
+            lab.check()
+            loads[0].check()
+            while surges and time.monotonic() >= on_s + surges[-1].begin_s:
+                more = surges.pop()
+                rate = Demand(rate_rps=round(more.share * capacity_rps, 1))
+                loads.append(lab.load(rate, more.end_s - more.begin_s))
+            time.sleep(POLL_S)
+        costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
+        requests = joined([one.finish() for one in loads])
+        if scenario.back_within_s:  # that they do not come back is a result
+            wait_for(lab, lambda: at_baseline(lab), scenario.back_within_s)
+            time.sleep(4 * LOOK_S)  # for the watch to see it too
+    past = sorted(neighbours.past, key=lambda noise: noise.on_mono_s)
+    off_s = max(noise.off_mono_s or noise.on_mono_s for noise in past)
+    weights = [
+        (look.mono_s - begin_s, server, weight, look.requests[server])
+        for look in watch.history
+        for server, weight in look.weight.items()
+    ]
+    recorded = Recorded(
+        run=run,
+        marks=Marks(SETTLE_S, past[0].on_mono_s - begin_s, off_s - begin_s, off_s - begin_s + scenario.after_s),
+        lost=requests.lost_count,
+        due_s=requests.due_mono_s - begin_s,
+        seconds=requests.seconds,
+        status=requests.status,
+        weights=weights,
+        verdicts=judged(runner.verdicts, begin_unix_s),
+        facts={
+            "commit": commit(),
+            "rate_rps": demand.rate_rps,
+            "clients": demand.clients,
+            "begin_unix_s": begin_unix_s,
+            "lost": requests.lost,
+            "neighbours": [
+                {
+                    "host": noise.host,
+                    "kind": noise.kind,
+                    "on_s": noise.on_mono_s - begin_s,
+                    "off_s": (noise.off_mono_s or noise.on_mono_s) - begin_s,
+                }
+                for noise in past
+            ],
+            "cpu": used.used,
+            "cost": costs,
+            "turned": [
+                {"at_s": one.time_unix_s - begin_unix_s, "node": one.target, "what": one.what, "after": one.after}
+                for one in runner.turned
+            ],
+        },
+    )
+    return Outcome(recorded, watch.history, begin_s, runner.samples, neighbours.labels)
+
+
+def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tuple[float, str, str]] | None:
+    """Verdicts as they are recorded: (seconds from the run's begin, server, state) in order of time."""
+    if verdicts is None:
+        return None
+    return sorted((one.time_unix_s - begin_unix_s, one.node, str(one.state)) for one in verdicts)
+
+
+def _quotas(lab: Lab, quotas: Sequence[float]) -> None:
+    """Gives each host its quota; empty: the lab's own."""
+    for number, host in enumerate(lab.hosts):
+        lab.cgroups.make(host.cgroup, quota_cores=quotas[number] if quotas else lab.settings.quota_cores)

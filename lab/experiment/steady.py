@@ -1,0 +1,88 @@
+"""The small steps of every experiment: capacity, waiting while load runs, weights, programs that end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, Load, Stream
+from lab.cluster.noise import Noise
+from lab.cluster.paths import LabError
+
+SETTLE_S = 3.0
+"""Load that is not counted before a phase: connections are opened, caches filled."""
+
+WARM_UP_S = 10.0
+"""Load before a run; a controller learns what calm looks like."""
+
+CALIBRATION_S = 5.0
+LOOK_S = 0.05
+
+
+def capacity_rps(lab: Lab) -> float:
+    """Requests per second at which the hosts' quotas are full, from the CPU time that a request takes in calm."""
+    demand = Demand(rate_rps=lab.app.rate_rps / 2)
+    lab.load(demand, SETTLE_S).finish()
+    before_s = lab.vm_cpu_s()
+    requests = lab.load(demand, CALIBRATION_S).finish()
+    if not len(requests.seconds):
+        raise LabError("no request was answered, so the capacity is not known")
+    cpu_s = (lab.vm_cpu_s() - before_s) / len(requests.seconds)
+    return lab.settings.quota_cores * len(lab.hosts) / cpu_s
+
+
+def wait_for(
+    lab: Lab,
+    happened: Callable[[], bool],
+    within_s: float,
+    load: Load | Stream | None = None,
+    noises: Sequence[Noise] = (),
+) -> bool:
+    """Whether it happened in time. Raises LabError as soon as something has ended that should run."""
+    end_s = time.monotonic() + within_s
+    while not happened():
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        lab.check()
+        for one in (*([load] if load else []), *noises):
+            one.check()
+        time.sleep(min(left_s, LOOK_S))
+    return True
+
+
+def stay(lab: Lab, until_mono_s: float, load: Load | Stream | None = None, noises: Sequence[Noise] = ()) -> None:
+    """Waits for an instant; raises LabError as soon as something has ended that should run."""
+    wait_for(lab, lambda: False, until_mono_s - time.monotonic(), load, noises)
+
+
+def at_baseline(lab: Lab) -> bool:
+    return all(weight == BASE_WEIGHT for weight in lab.balancer.snapshot().weight.values())
+
+
+def set_weights(lab: Lab, weights: dict[str, int]) -> None:
+    """Sets those that are not as wanted. Raises LabError."""
+    now = lab.balancer.snapshot().weight
+    for server, weight in weights.items():
+        if now[server] != weight:
+            lab.balancer.set_weight(server, weight)
+
+
+def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
+    """Ends the lab's programs of this name, all at a time."""
+    mine = [one for one in lab.programs if one.name.startswith(prefix)]
+    for one in mine:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.terminate()
+    for one in mine:
+        with contextlib.suppress(ProcessLookupError):
+            one.stop(wait_s)
+        lab.programs.remove(one)
+
+
+def shown(value: float | None, form: str = ".1f") -> str:
+    """`-` where there is none."""
+    return "-" if value is None else format(value, form)
