@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.bench.harness import BenchError, Report, program, run, scratch, spread, wait_for
-from lab.bench.sniffer_bench.stage import SERVER_ADDRESS, Running, Stage, oha, stage, start_server
+from lab.bench.stage import SERVER_ADDRESS, Running, Stage, oha, stage, start_server
 from lab.cluster.paths import DEBIAN
 
 PERIOD_S = 0.2

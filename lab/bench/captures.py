@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.bench.harness import BenchError, program, wait_for
-from lab.bench.sniffer_bench.stage import Stage, oha
+from lab.bench.stage import Stage, oha
 
 HEAD = 24
 RECORD = struct.Struct("<IIII")

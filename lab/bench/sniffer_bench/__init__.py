@@ -1,1 +1,0 @@
-"""The stage of the sniffer's benchmark: captures and traffic."""
