@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detector.features.columns import Bools, Floats, Ints
 from detector.features.features import Frame
-from detector.features.signals import INDEX, Bools, Floats, Ints
+from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
 
 TERMS = ("old CPU", "requests (of the calm capacity)", "CPI (over the calm one, minus 1)", "constant")

@@ -115,21 +115,10 @@ class BusAccess:
     async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
         if self._signer is None or not self._bus.connected:
             raise NotNow("the bus is away" if self._signer else "there is no key to sign Orders with")
-        now_unix_s = time.time()
-        order = Order(
-            v=VERSION,
-            id=uuid.uuid4().hex,
-            node=node,
-            pool=self._pool.name,
-            time_unix_s=now_unix_s,
-            knob=knob,
-            value=value,
-            lease_s=self._lease_s,
-            reason=why,
-            by=BY,
-        )
+        id_, now, pool = uuid.uuid4().hex, time.time(), self._pool.name
+        order = Order(VERSION, id_, node, pool, now, knob, value, self._lease_s, why, BY)
         reason = f"for {self._lease_s:g} s: {why}"
-        change = self._change(order.id, node, f"order {knob}", None, value, reason, cause, applied=True)
+        change = Change(VERSION, id_, pool, now, f"order {knob}", node, None, value, reason, BY, True, cause=cause)
         try:
             await asyncio.to_thread(self._journal.record, change)
         except JournalError as error:
@@ -139,27 +128,13 @@ class BusAccess:
         return order.id
 
     async def note(self, node: str, what: str, before: Value | None, after: Value | None, why: str) -> None:
-        change = self._change(uuid.uuid4().hex, node, what, before, after, why, "second_stage", applied=False)
+        id_, now, pool = uuid.uuid4().hex, time.time(), self._pool.name
+        change = Change(VERSION, id_, pool, now, what, node, before, after, why, BY, False, cause="second_stage")
         try:
             await asyncio.to_thread(self._journal.record, change)
         except JournalError as error:
             log.error("%s", error)
         await self._bus.publish(change)
-
-    def _change(
-        self,
-        id_: str,
-        node: str,
-        what: str,
-        before: Value | None,
-        after: Value | None,
-        why: str,
-        cause: ChangeCause,
-        *,
-        applied: bool,
-    ) -> Change:
-        now = time.time()
-        return Change(VERSION, id_, self._pool.name, now, what, node, before, after, why, BY, applied, cause=cause)
 
     def server(self, node: str) -> ServerState | None:
         cycle = self._listener.cycle if self._listener is not None else None

@@ -25,7 +25,7 @@ from detector.features.balancer_latency import COLUMN, BalancerLatency
 from detector.features.baseline import learnable
 from detector.features.columns import Bools, Floats, Ints, Row, Table, reasons, row_of, table_of
 from detector.features.features import Features, Frame
-from detector.features.history import SampleRows, SampleWindows
+from detector.features.history import SampleWindows
 from detector.features.signals import leave_out_idle
 from detector.sample_sorter import SampleSorter, Stale
 from detector.slot_arrays import SlotArrays
@@ -208,7 +208,7 @@ class Judge(SlotArrays):
         )
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
-        calm = self._learn(now_s, rows, frame, deviations, classification, steps, table)
+        calm = self._learn(now_s, frame, deviations, classification, steps, table)
         estimates = self.estimator.update(frame, calm, neighbour)
         self._follow_resource(frame, classification, steps, neighbour)
         if self.ticks is not None:
@@ -241,7 +241,7 @@ class Judge(SlotArrays):
         suspected = np.where(agreed, deviations.interfering, deviations.affects_users_without(vetoed))
 
         def describe(rows: Ints) -> list[list[str]]:
-            paths = tree.explain_all(frame, rows, leaves)
+            paths = tree.explain(frame, rows, leaves)
             for place in np.flatnonzero(lacking[rows]).tolist():
                 row = int(rows[place])
                 lacks = tree.first_missing(frame, row, levels, reasons(table.absent[row]))
@@ -255,7 +255,6 @@ class Judge(SlotArrays):
     def _learn(
         self,
         now_s: float,
-        rows: SampleRows,
         frame: Frame,
         deviations: thresholds.Deviations,
         classification: Ints,
@@ -273,8 +272,8 @@ class Judge(SlotArrays):
             calm &= ~(frame.borrowed & deviations.votes.any(axis=1))
         fit = learnable(calm, frame.values)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
-        if rows.rt_by_route_ms is not None:
-            self.windows.routes.learn(frame.slots, rows.rt_by_route_ms, calm)
+        if frame.rt_by_route_ms is not None:
+            self.windows.routes.learn(frame.slots, frame.rt_by_route_ms, calm)
         return calm
 
     def _follow_resource(self, frame: Frame, classification: Ints, steps: Steps, neighbour: Bools) -> None:

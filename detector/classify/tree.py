@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from detector.estimator import TERMS
-from detector.features.features import DEMAND, FEATURES, Frame, describe, describe_all, why_missing, words
-from detector.features.signals import INDEX, SIGNALS, Bools, Floats, Ints
+from detector.features.columns import Bools, Floats, Ints
+from detector.features.features import DEMAND, FEATURES, Frame, describe_all, why_missing, words
+from detector.features.signals import INDEX, SIGNALS
 
 FORMAT = 1
 MAX_DEPTH = 4
@@ -167,12 +168,8 @@ class Tree:
         node(0, {}, {})
         return found
 
-    def explain(self, frame: Frame, row: int, leaf: int) -> list[str]:
-        """The path of one row in words with values."""
-        return [f"{describe(feature, frame, row)} {limits}" for feature, limits in self._paths[leaf]]
-
-    def explain_all(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
-        """The same for many rows: (K,) rows of the frame, (M,) leaves."""
+    def explain(self, frame: Frame, rows: Ints, leaves: Ints) -> list[list[str]]:
+        """The paths of some rows of the frame, (K,), in words with values; `leaves` is (M,)."""
         paths: list[list[str]] = [[] for _ in rows]
         for leaf in np.unique(leaves[rows]):
             places = np.flatnonzero(leaves[rows] == leaf)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.features.signals import RESPONDS, SIGNALS, WAITS, Bools, Floats, Ints
+from detector.features.columns import Bools, Floats, Ints
+from detector.features.signals import RESPONDS, SIGNALS, WAITS
 from detector.slot_arrays import SlotArrays
 
 EDGES: Floats = np.array([0.03, 0.15, 0.30, 0.45, 0.60, 0.75, 0.90])

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.features.baseline import MIN_SAMPLES, Baselines, Reference, bins_of
+from detector.features.columns import Bools, Floats, Ints
 from detector.features.history import SampleRows
-from detector.features.signals import FLOORS, INDEX, RESPONDS, SIGNALS, Bools, Floats, Ints, reason
+from detector.features.signals import FLOORS, INDEX, RESPONDS, SIGNALS, reason
 from detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
@@ -38,12 +39,10 @@ FEATURES: tuple[str, ...] = (
 peers', `demand` the CPU share that the node's requests cost when it is calm."""
 
 
-@dataclass(frozen=True)
-class Frame:
+@dataclass(frozen=True, kw_only=True)
+class Frame(SampleRows):
     """The features of M nodes at one tick; (M, signals) unless said otherwise, NaN is absent."""
 
-    slots: Ints
-    values: Floats
     baseline: Floats
     """Calm median at this load: the node's own, or its peers' where it has none yet (`borrowed`)."""
     own: Floats
@@ -56,21 +55,12 @@ class Frame:
     """`own` over the (lower) median of the peers' `own`, which counts at least 1; raw values where `own` is unknown."""
     borrowed: Bools
     """(M,) has no baseline of its own yet: its peers' stand in where they have one."""
-    load: Floats
-    """(M,) see `history.SampleRows.load`."""
-    peak: Floats
-    """(M,) see `history.SampleRows.peak`."""
-    replaced: Bools
-    """(M,) see `history.SampleRows.replaced`."""
     bins: Ints
     """(M,) range of the peak load: the baseline that the tick is compared with."""
     demand: Floats
-    """(M,)."""
+    """(M,) CPU share that its requests cost when it is calm."""
     peers_demand: Floats
     """(M,) median of the peers' demand."""
-    rps: Floats
-    utilisation: Floats
-    cores: Floats
 
     def matrix(self, rows: slice = slice(None)) -> Floats:
         """(M, len(FEATURES)), in the order of `FEATURES`; or of some rows only."""
@@ -141,23 +131,16 @@ class Features(SlotArrays):
         peers_own, peers_raw, peers_demand = others[:, :count], others[:, count:-1], others[:, -1]
         peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
         return Frame(
-            slots=rows.slots,
-            values=rows.values,
+            **vars(rows),
             baseline=median,
             own=own,
             usual=usual,
             spreads=spreads,
             peers=peers,
             borrowed=borrowed,
-            load=rows.load,
-            peak=rows.peak,
-            replaced=rows.replaced,
             bins=bins,
             demand=demand,
             peers_demand=peers_demand,
-            rps=rows.rps,
-            utilisation=rows.utilisation,
-            cores=rows.cores,
         )
 
     def _reference(self, slots: Ints, bins: Ints, values: Floats, comparable: Bools) -> tuple[Reference, Bools]:
@@ -251,21 +234,14 @@ def words(feature: str) -> str:
 
 def describe(feature: str, frame: Frame, row: int) -> str:
     """A feature's value in words: `run delay per CPU second 21.4 is 14.2x its calm baseline`."""
-    if feature == DEMAND:
-        return f"its requests would cost {frame.demand[row]:.0%} of its CPU when calm"
-    key, _, against = feature.partition(":")
-    column = INDEX[key]
-    signal = SIGNALS[column]
-    value = f"{signal.words} {frame.values[row, column]:.3g}{signal.unit}"
-    ratio = {"own": frame.own, "peers": frame.peers}[against][row, column]
-    whose = AGAINST[against].replace("its", "its peers'", 1) if frame.borrowed[row] and against != "peers" else ""
-    return f"{value} is {times(ratio)} {whose or AGAINST[against]}"
+    return describe_all(feature, frame, np.array([row]))[0]
 
 
 def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[str]:
     """`describe` of many rows, with the same words after each: (K,)."""
     if feature == DEMAND:
-        return [describe(feature, frame, int(row)) + after for row in rows]
+        shares = frame.demand[rows].tolist()
+        return [f"its requests would cost {share:.0%} of its CPU when calm{after}" for share in shares]
     key, _, against = feature.partition(":")
     column = INDEX[key]
     signal = SIGNALS[column]
@@ -283,13 +259,3 @@ def describe_all(feature: str, frame: Frame, rows: Ints, after: str = "") -> lis
 def times(value: float) -> str:
     """A ratio for people: 1.2x, 14.2x, 120x."""
     return f"{value:.0f}x" if value >= 100 else f"{value:.2g}x" if value < 10 else f"{value:.1f}x"
-
-
-def missing(frame: Frame, row: int, absent: Mapping[str, str]) -> dict[str, str]:
-    """Every missing feature of a row with its reason; `absent` is its Sample's."""
-    values = frame.row(row)
-    return {
-        feature: why_missing(feature, frame, row, absent)
-        for feature, value in zip(FEATURES, values, strict=True)
-        if math.isnan(value)
-    }

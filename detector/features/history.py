@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Columns, Table
+from detector.features.columns import Bools, Columns, Floats, Ints, Table
 from detector.features.routes import RouteTimes
-from detector.features.signals import INDEX, SIGNALS, WINDOW, Bools, Floats, Ints
+from detector.features.signals import INDEX, SIGNALS, WINDOW
 from detector.slot_arrays import SlotArrays
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
@@ -21,7 +21,7 @@ MIN_REQUESTS = 5
 """Fewer requests in a window than this give no CPU time per request: the processes' idle work would be counted in."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleRows:
     """One Sample of each of M nodes, as numbers; NaN is absent."""
 
@@ -41,9 +41,7 @@ class SampleRows:
     """(M,) CPU utilisation, mean of the window."""
     cores: Floats
     """(M,) what 100% means; NaN is unknown."""
-    columns: Columns
-    """The Samples' fields as they came."""
-    rt_by_route_ms: Floats | None
+    rt_by_route_ms: Floats | None = None
     """(M, routes) mean response times; None when no Sample has routes."""
 
 
@@ -107,7 +105,6 @@ class SampleWindows(SlotArrays):
             rps=requests / traffic_period,
             utilisation=utilisation,
             cores=cores,
-            columns=columns,
             rt_by_route_ms=by_route[1] if by_route is not None else None,
         )
 

@@ -11,24 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from detector.features.columns import Bools, Columns, Floats, Ints
-
-__all__ = [
-    "FLOORS",
-    "INDEX",
-    "QUEUES",
-    "RESPONDS",
-    "SIGNALS",
-    "WAITS",
-    "WINDOW",
-    "Bools",
-    "Floats",
-    "Group",
-    "Growth",
-    "Ints",
-    "Signal",
-    "reason",
-]
+from detector.features.columns import Bools, Columns, Floats
 
 WINDOW = 5
 """Samples over which the windowed signals look back: about a second."""
@@ -124,33 +107,21 @@ _RUN_DELAY_PER_CPU = _one("sched.run_delay_per_cpu_s")
 _RUN_DELAY = _one("sched.run_delay_s_per_s")
 _RATIO = _either("canary.wall_cpu_ratio", "counters.wall_cpu_ratio", "canary", "counters")
 _RATIO_MAX: Source = (None, _RATIO[1])
-_STEAL = _one("cpu.steal")
 _LATE = _one("canary.late_ms")
 _LATE_MAX: Source = (None, _LATE[1])
 _PRESSURE = _either("pressure.cgroup_cpu_some", "pressure.cpu_some", "pressure")
-_THROTTLED = _one("cpu.throttled")
 _SWITCHES: Source = (_involuntary_per_cpu, ("sched.involuntary_switches_per_s", "sched.cpu_s_per_s", "sched"))
 _CPI: Source = (_one("pmu.cpi")[0], ("pmu", "counters.cpi", "counters"))
 _MISSES: Source = (_one("pmu.cache_miss_rate")[0], ("pmu", "counters.cache_miss_rate", "counters"))
 _PROBE = _either("canary.llc_cycles_per_load", "probe.cpi", "canary", "counters")
 _PROBE_MISSES = _either("canary.slow_share", "probe.cache_miss_rate", "canary", "counters")
-_PROBE_ALU = _one("canary.alu_cycles_per_op")
 _COST: Source = (None, ("traffic.rps", "traffic", "sched.cpu_s_per_s", "sched", "cpu.utilisation", "cpu"))
 _IO_PRESSURE = _highest("pressure.cgroup_io_some", "pressure.io_some")
 _MEMORY_PRESSURE = _highest("pressure.cgroup_memory_some", "pressure.memory_some")
-_DISK_WAIT = _one("disk.wait_ms")
-_DISK_BUSY = _one("disk.busy")
 _MAJOR_FAULTS = _one("memory.major_faults_per_s")
-_SATURATION = _one("network.saturation")
-_RETRANSMITS = _one("network.retransmits_per_s")
-_NET_DROPS = _one("network.drops_per_s")
 _ROUTES: Source = (None, ("traffic.routes", "traffic"))
 _RT_MEAN = _one("traffic.rt_mean_ms")
-_RT_P95 = _one("traffic.rt_p95_ms")
 _RT_BALANCER: Source = (_one("balancer.rt_mean_ms")[0], ("traffic",))
-_IN_FLIGHT = _one("traffic.in_flight")
-_UTILISATION = _one("cpu.utilisation")
-_HIGHEST = f"highest canary wall/CPU ratio of {WINDOW} ticks"
 _LONGEST = f"the canary's longest wait for a core in {WINDOW} ticks"
 _OF_PERIODS = "throttled share of the quota's periods"
 _AT_BALANCER = "mean response time at the balancer"
@@ -163,34 +134,34 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),
     Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY, evidence=False),
     Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
-    Signal("canary_ratio_max", _HIGHEST, "", 1.0, "core", "", *_RATIO_MAX),
+    Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW} ticks", "", 1.0, "core", "", *_RATIO_MAX),
     Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
-    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_LATE),
+    Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_one("canary.late_ms")),
     Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),
-    Signal("steal", "steal", "", 0.02, "run queue", "", *_STEAL),
+    Signal("steal", "steal", "", 0.02, "run queue", "", *_one("cpu.steal")),
     Signal("cpu_pressure", "CPU pressure", "", 0.05, "run queue", "wait", *_PRESSURE),
-    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_THROTTLED, evidence=False),
+    Signal("throttled", _OF_PERIODS, "", 0.1, "run queue", "wait", *_one("cpu.throttled"), evidence=False),
     Signal("switches", "involuntary switches per CPU second", "", 100.0, "run queue", "", *_SWITCHES),
     Signal("cpi", "cycles per instruction (PMU)", "", 1e-3, "core", "", *_CPI),
     Signal("cache_miss_rate", "cache miss rate (PMU)", "", 0.02, "core", "", *_MISSES),
     Signal("probe_cycles", "cycles per load (canary)", "", 1e-3, "core", "", *_PROBE),
     Signal("probe_misses", "cache miss rate (canary)", "", 0.02, "core", "", *_PROBE_MISSES),
-    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_PROBE_ALU),
+    Signal("probe_alu", "cycles per operation (canary)", "", 1e-3, "core", "", *_one("canary.alu_cycles_per_op")),
     Signal("cpu_per_request", "CPU time per request", " ms", 0.05, "cost", "", *_COST),
     Signal("io_pressure", "I/O pressure", "", 0.05, "disk", "", *_IO_PRESSURE),
-    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_DISK_WAIT),
-    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_DISK_BUSY, evidence=False),
+    Signal("disk_wait", "disk's time per request", " ms", 1.0, "disk", "", *_one("disk.wait_ms")),
+    Signal("disk_busy", "disk's busy share", "", 0.1, "disk", "", *_one("disk.busy"), evidence=False),
     Signal("memory_pressure", "memory pressure", "", 0.05, "memory", "", *_MEMORY_PRESSURE),
     Signal("major_faults", "page faults that wait for a disk", "/s", 10.0, "memory", "", *_MAJOR_FAULTS),
-    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_SATURATION),
-    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_RETRANSMITS),
-    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_NET_DROPS),
+    Signal("net_saturation", "network saturation", "", 0.1, "network", "", *_one("network.saturation")),
+    Signal("retransmits", "TCP segments sent again", "/s", 10.0, "network", "", *_one("network.retransmits_per_s")),
+    Signal("net_drops", "packets dropped", "/s", 10.0, "network", "", *_one("network.drops_per_s")),
     Signal("rt_routes", _BY_ROUTE, "", 1.0, "users", "response", *_ROUTES, evidence=False),
     Signal("rt_mean", "mean response time", " ms", 1.0, "users", "response", *_RT_MEAN, evidence=False),
-    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_RT_P95, evidence=False),
+    Signal("rt_p95", "p95 response time", " ms", 2.0, "users", "response", *_one("traffic.rt_p95_ms"), evidence=False),
     Signal("rt_balancer", _AT_BALANCER, " ms", 1.0, "users", "response", *_RT_BALANCER, evidence=False),
-    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_IN_FLIGHT, evidence=False),
-    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_UTILISATION, evidence=False),
+    Signal("in_flight", "requests in flight", "", 1.0, "users", "wait", *_one("traffic.in_flight"), evidence=False),
+    Signal("utilisation", "CPU utilisation", "", 0.05, "load", "", *_one("cpu.utilisation"), evidence=False),
 )
 # fmt: on
 INDEX: dict[str, int] = {signal.key: number for number, signal in enumerate(SIGNALS)}

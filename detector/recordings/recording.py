@@ -166,7 +166,8 @@ def read(path: str | Path) -> Recording:
     if not samples:
         raise RecordingError(f"{path}: holds no Sample")
     # Without the time of receipt the Samples' own stands in.
-    received = [one.time_unix_s if at is None else float(at) for one, at in zip(samples, _received(rows), strict=True)]
+    stamped = zip(samples, (row.get(RECEIVED) for row in rows), strict=True)
+    received = [sample.time_unix_s if at is None else float(at) for sample, at in stamped]
     order = sorted(range(len(samples)), key=lambda number: received[number])
     samples, received = [samples[number] for number in order], [received[number] for number in order]
     nodes = sorted({sample.node for sample in samples})
@@ -174,10 +175,6 @@ def read(path: str | Path) -> Recording:
     if strangers:
         raise RecordingError(f"{path}: labels name nodes without Samples: {', '.join(strangers)}")
     return Recording(samples, labels, description, str(path), nodes, received)
-
-
-def _received(rows: Sequence[dict[str, Any]]) -> list[Any]:
-    return [row.get(RECEIVED) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import numpy as np
 from detector.features.columns import Bools
 from detector.tail.data import Rows
 from detector.tail.estimator import TailEstimator, paae, r2
-from detector.tail.forest import Forest
-from detector.tail.svm import Svm
+from detector.tail.regressors import Forest, Svm
 from detector.tail.table import Table
 
 TRAIN_SHARE = 0.7
@@ -32,7 +31,7 @@ def compare(rows: Rows, shares: Sequence[float] = SHARES, seed: int = 0) -> dict
     """Estimator -> its scores and learning curve, as for JSON. Raises TooFewRows."""
     if len(rows.p95_ms) < MIN_ROWS:
         raise TooFewRows(f"{len(rows.p95_ms)} seconds of servers with a p95 response time; expected {MIN_ROWS} or more")
-    train = at_random(rows, TRAIN_SHARE, seed)
+    train = part_of(rows, TRAIN_SHARE, seed)
     found: dict[str, Any] = {}
     for make in ESTIMATORS:
         estimator = make()
@@ -59,27 +58,20 @@ def scores(estimator: TailEstimator, rows: Rows) -> dict[str, Any]:
     return found
 
 
-def at_random(rows: Rows, share: float, seed: int) -> Bools:
-    """(N,) this share of each configuration's rows."""
-    random = np.random.default_rng(seed)
-    chosen = np.zeros(len(rows.p95_ms), dtype=bool)
-    for number in np.unique(rows.configuration):
-        mine = random.permutation(np.flatnonzero(rows.configuration == number))
-        chosen[mine[: max(1, round(share * len(mine)))]] = True
-    return chosen
-
-
-def first_of(rows: Rows, share: float) -> Bools:
-    """(N,) the first rows of each configuration up to this share."""
+def part_of(rows: Rows, share: float, seed: int | None = None) -> Bools:
+    """(N,) marks this share of each configuration's rows: the first ones, or with a seed some at random."""
+    random = None if seed is None else np.random.default_rng(seed)
     chosen = np.zeros(len(rows.p95_ms), dtype=bool)
     for number in np.unique(rows.configuration):
         mine = np.flatnonzero(rows.configuration == number)
+        if random is not None:
+            mine = random.permutation(mine)
         chosen[mine[: max(1, round(share * len(mine)))]] = True
     return chosen
 
 
 def _learnt(make: Callable[[], TailEstimator], rows: Rows, share: float) -> tuple[float, float]:
     estimator = make()
-    estimator.fit(rows.only(first_of(rows, share)))
+    estimator.fit(rows.only(part_of(rows, share)))
     found = scores(estimator, rows)
     return found["paae"], found["r2"]

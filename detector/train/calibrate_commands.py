@@ -14,8 +14,7 @@ from detector.recordings.recording import read
 from detector.train import calibrate as calibrating
 from detector.train.calibrate import CalibrationError, Limits, Plan
 from detector.train.commands import describe, progress, write_report
-from detector.train.record_commands import pool_of
-from detector.train.training import Options, train_model
+from detector.train.training import train_model
 from slackwater.config import ControllerSettings, load
 from slackwater.options import config_option, pool_option
 
@@ -72,7 +71,7 @@ def calibrate(
     it end by itself as well ({seconds}), in case the connection to the node breaks. Pause the pool first.
     """
     settings = load(config_path)
-    pool = pool_of(settings, pool_name)
+    pool = settings.the_pool(pool_name).name
     plan = Plan(nodes, kind, intensities, rounds, noise_s, calm_s, noise_command, stop_command)
     limits = Limits(max_rt_p95_ms, max_errors_per_s, max_load)
     if any(out.glob("*.parquet")):
@@ -88,7 +87,7 @@ def calibrate(
         raise CalibrationError(f"{error}{f'; recorded so far: {kept}' if kept else ''}") from None
     today = time.strftime("%Y-%m-%d", time.gmtime())
     made = out / MODEL
-    model = train_model([read(file) for file in files], made, f"{pool}-calibrated", today, Options(), progress())
+    model = train_model([read(file) for file in files], made, f"{pool}-calibrated", today, progress())
     write_report(out / "report.html", model)
     click.echo(describe(model))
     click.echo(f"\nreport: {out / 'report.html'}")

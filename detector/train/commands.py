@@ -14,9 +14,9 @@ import click
 from detector.classify import tree
 from detector.estimator import TERMS
 from detector.features.features import words
-from detector.recordings.recording import Recording, RecordingError, read
+from detector.recordings.recording import RecordingError, read
 from detector.train.report import page
-from detector.train.training import Options, Progress, TrainingError, train_model
+from detector.train.training import Progress, TrainingError, track, train_model
 
 NOTE = "A tick that lacks what a split asks for is judged by the stated thresholds."
 
@@ -35,13 +35,13 @@ def _files(data: Iterable[Path]) -> list[Path]:
 def progress() -> Progress:
     """A progress line on stderr, on a terminal only."""
 
-    def say(what: str, done: int, of: int) -> None:
+    def show(what: str, done: int, of: int) -> None:
         if sys.stderr.isatty():
             filled = round(30 * done / of) if of else 30
             end = "\n" if done == of else ""
             click.echo(f"\r{what:>18} [{'#' * filled}{'.' * (30 - filled)}] {done}/{of}{end}", nl=False, err=True)
 
-    return say
+    return show
 
 
 @click.command()
@@ -58,15 +58,10 @@ def train(data: tuple[Path, ...], out: Path, name: str, report: Path | None, as_
     Example: slackwater train recordings/ --out model.skops
     """
     try:
-        recordings: list[Recording] = []
-        say = progress()
-        files = _files(data)
-        for number, file in enumerate(files):
-            say("reading", number, len(files))
-            recordings.append(read(file))
-        say("reading", len(files), len(files))
+        show = progress()
+        recordings = [read(file) for file in track(_files(data), "reading", show)]
         today = time.strftime("%Y-%m-%d", time.gmtime())
-        model = train_model(recordings, out, name or out.stem, today, Options(), say)
+        model = train_model(recordings, out, name or out.stem, today, show)
         if report is not None:
             write_report(report, model)
     except (RecordingError, TrainingError, tree.ModelError, OSError) as error:
@@ -100,7 +95,7 @@ def evaluate(data: tuple[Path, ...], which: str, as_json: bool) -> None:
 
     try:
         model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
-        result = evaluating.evaluate([read(file) for file in _files(data)], model, Options(), progress())
+        result = evaluating.evaluate([read(file) for file in _files(data)], model, progress())
     except (RecordingError, TrainingError, tree.ModelError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(json.dumps(result, indent=2) if as_json else _evaluated(result))
@@ -135,18 +130,11 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
 
 def _evaluated(result: dict[str, Any]) -> str:
     lines = _judged(result["model"], result)
-    felt = result["felt"]
-    lines.append(
-        f"  felt by users (p95 up by half or more): {felt['noises']} noises, {felt['missed']} missed; delay median "
-        f"{_or_dash(felt['detection_delay_median_s'])} s, p95 {_or_dash(felt['detection_delay_p95_s'])} s"
-    )
+    lines.append(f"  noticed by users (p95 up by half or more): {_noises(result['felt'])}")
     lines.append(f"  false episodes per node-day: {_or_dash(result['false_episodes_per_node_day'])}")
     for kind, levels in result["by_noise"].items():
         for level, one in levels.items():
-            lines.append(
-                f"  {kind} {level}: {one['noises']} noises, {one['missed']} missed, delay median "
-                f"{_or_dash(one['detection_delay_median_s'])} s, p95 {_or_dash(one['detection_delay_p95_s'])} s"
-            )
+            lines.append(f"  {kind} {level}: {_noises(one)}")
     return "\n".join([*lines, *_law(result.get("law"))])
 
 
@@ -184,13 +172,8 @@ def describe(model: tree.Model) -> str:
         NOTE,
         "",
     ]
-    lines.append(
-        "Load estimator: cpu = "
-        + " + ".join(
-            f"{value:.3g} * {term}" if term != "constant" else f"{value:.3g}"
-            for term, value in zip(TERMS, model.coefficients, strict=True)
-        )
-    )
+    terms = [f"{value:.3g} * {term}" for term, value in zip(TERMS[:-1], model.coefficients[:-1], strict=True)]
+    lines.append(f"Load estimator: cpu = {' + '.join([*terms, f'{model.coefficients[-1]:.3g}'])}")
     lines += ["", "Weight of the features in the tree"]
     weights: dict[str, float] = about.get("importances", {})
     for feature, value in sorted(weights.items(), key=lambda pair: -pair[1]):
@@ -208,8 +191,7 @@ def describe(model: tree.Model) -> str:
 def _judged(name: str, result: dict[str, Any]) -> list[str]:
     """The scores of one judge in lines."""
     lines = [
-        f"  {name}: {result['noises']} noises, {result['missed']} missed; detection delay median "
-        f"{_or_dash(result['detection_delay_median_s'])} s, p95 {_or_dash(result['detection_delay_p95_s'])} s; "
+        f"  {name}: {_noises(result)}; "
         f"{result['false_episodes']} false episodes in {result['calm_node_hours']:.3g} calm node-hours"
     ]
     for state, one in result["states"].items():
@@ -231,11 +213,13 @@ def _scores(scores: dict[str, Any]) -> list[str]:
         lines += _judged(judge, result)
     lines += _law(scores.get("law"))
     for kind, one in scores.get("kinds_left_out", {}).items():
-        lines.append(
-            f"  {kind}, never trained on: {one['noises']} noises, {one['missed']} missed; detection delay median "
-            f"{_or_dash(one['detection_delay_median_s'])} s, p95 {_or_dash(one['detection_delay_p95_s'])} s"
-        )
+        lines.append(f"  {kind}, never trained on: {_noises(one)}")
     return lines
+
+
+def _noises(one: dict[str, Any]) -> str:
+    median, p95 = _or_dash(one["detection_delay_median_s"]), _or_dash(one["detection_delay_p95_s"])
+    return f"{one['noises']} noises, {one['missed']} missed; detection delay median {median} s, p95 {p95} s"
 
 
 def _law(law: dict[str, Any] | None) -> list[str]:

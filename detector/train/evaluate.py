@@ -9,23 +9,19 @@ from typing import Any
 from detector.classify.tree import Model
 from detector.recordings.recording import STATES_OF_KINDS, Recording
 from detector.train.scores import Scores
-from detector.train.training import Options, Progress, compare_laws, learn, mean_laws, replay
+from detector.train.training import Progress, compare_laws, learn, mean_laws, replay, track
 
 
-def evaluate(
-    recordings: Sequence[Recording], model: Model | None, options: Options, progress: Progress
-) -> dict[str, Any]:
+def evaluate(recordings: Sequence[Recording], model: Model | None, progress: Progress) -> dict[str, Any]:
     """Scores of a model (None: the thresholds) on recordings, and of the estimator's law on them.
 
     The law is fitted to all recordings but the one that it is scored on; with one recording there is none.
     """
     scores = Scores()
     parts = []
-    for number, recording in enumerate(recordings):
-        progress("replaying", number, len(recordings))
-        scores.merge(replay(recording, options, model))
-        parts.append(learn(recording, options))
-    progress("replaying", len(recordings), len(recordings))
+    for recording in track(recordings, "replaying", progress):
+        scores.merge(replay(recording, model))
+        parts.append(learn(recording))
     laws = [
         compare_laws([*parts[:number], *parts[number + 1 :]], [part])
         for number, part in enumerate(parts)

@@ -10,21 +10,9 @@ from pathlib import Path
 import click
 
 from detector.recordings import live, marks
-from slackwater.config import ControllerSettings, load
+from slackwater.config import load
 from slackwater.messages import Sample
 from slackwater.options import config_option, pool_option
-
-
-def pool_of(settings: ControllerSettings, name: str | None) -> str:
-    """The pool that is meant: the named one, or the only one."""
-    names = [pool.name for pool in settings.pool]
-    if name is None and len(names) == 1:
-        return names[0]
-    if name is None:
-        raise click.UsageError(f"there are several pools ({', '.join(names)}): name one with --pool")
-    if name not in names:
-        raise click.UsageError(f"no pool `{name}` in the configuration; there are: {', '.join(names)}")
-    return name
 
 
 @click.command(epilog="Example: slackwater record --out monday.parquet --seconds 3600 --about 'shop, after the sale'")
@@ -39,7 +27,7 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
     Nothing is changed in the cluster. Marks that are still open at the end last to the end of the recording.
     """
     settings = load(config_path)
-    pool = pool_of(settings, pool_name)
+    pool = settings.the_pool(pool_name).name
 
     async def main() -> list[Sample]:
         stop = asyncio.Event()
@@ -82,7 +70,7 @@ def mark(
     if (how is None) == (for_s is None):
         raise click.UsageError("give one of --begin, --end and --for")
     settings = load(config_path)
-    pool, folder, now_unix_s = pool_of(settings, pool_name), Path(settings.state_dir), time.time()
+    pool, folder, now_unix_s = settings.the_pool(pool_name).name, Path(settings.state_dir), time.time()
     if how == "end":
         whole = marks.end(folder, pool, node, kind, now_unix_s)
         click.echo(f"{kind} on {node} ended after {now_unix_s - whole.start_unix_s:.1f} s")

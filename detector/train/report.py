@@ -15,6 +15,8 @@ from detector.features.features import FEATURES, words
 from detector.train.scores import FOUND, STATES
 
 WIDTH_IN, HEIGHT_IN = 6.0, 3.6
+Paint = Callable[[Any, Any], None]
+"""Puts data on a pair of matplotlib's axes."""
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } td, th { padding: .2rem .7rem; border: 1px solid #ccc; text-align: right }
@@ -28,39 +30,34 @@ def page(model: Model, text: str) -> str:
     about = model.metadata
     scores = about.get("scores") or {}
     tree = scores.get("tree") or {}
+    how = str(scores.get("cross_validation", "none were scored"))
     title = f"Model {model.name}, trained {about.get('trained', '?')}"
     parts = [
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{html.escape(title)}</title>",
         f"<style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>",
-        f"<p>Scores are of recordings that the tree was not trained on: {html.escape(_how(scores))}.</p>",
+        f"<p>Scores are of recordings that the tree was not trained on: {html.escape(how)}.</p>",
         _judges(scores),
     ]
-    figures: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
+    figures: tuple[tuple[str, Any, Paint], ...] = (
         ("Confusion of states, ticks (share of each row's)", tree.get("confusion"), _confusion),
         ("Receiver operating characteristic of single ticks, the tree alone", scores.get("curves"), _roc),
         ("Precision and recall of single ticks, the tree alone", scores.get("curves"), _precision_recall),
         ("Time from the onset of a noise to its detection", tree.get("delays_s"), _delays),
-        ("Weight of the features in the tree", about.get("importances"), _importances),
-        ("The decision tree", model, _tree),
-        (
-            "Error of the estimators of p95 by the share of the data that they were trained on",
-            scores.get("tail"),
-            _tail,
-        ),
+        ("Error of the estimators of p95 by the share of the data trained on", scores.get("tail"), _tail),
     )
-    for caption, data, draw in figures:
-        shown = draw(data) if data else "<p>Not scored: too few recordings to hold one out.</p>"
+    for caption, data, paint in figures:
+        shown = _draw(paint, data) if data else "<p>Not scored: too few recordings to hold one out.</p>"
         parts.append(f"<h2>{html.escape(caption)}</h2><figure>{shown}</figure>")
+    if weights := about.get("importances"):
+        shown = _draw(_importances, weights, WIDTH_IN + 2, 1.0 + 0.3 * len(weights))
+        parts.append(f"<h2>Weight of the features in the tree</h2><figure>{shown}</figure>")
+    parts.append(f"<h2>The decision tree</h2><figure>{_tree(model)}</figure>")
     parts += ["<h2>Estimators of p95</h2>", _estimators(scores.get("tail") or {})]
     parts += ["<h2>Estimators of the CPU</h2>", _laws(scores.get("law"))]
     parts += ["<h2>By kind and intensity</h2>", _by_noise(tree.get("by_noise") or {})]
     parts += ["<h2>Kinds that the tree was not trained on</h2>", _left_out(scores.get("kinds_left_out") or {})]
     parts += ["<h2>In words</h2>", f"<pre>{html.escape(text)}</pre></body></html>\n"]
     return "\n".join(parts)
-
-
-def _how(scores: Mapping[str, Any]) -> str:
-    return str(scores.get("cross_validation", "none were scored"))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -116,87 +113,67 @@ def _laws(law: Mapping[str, Any] | None) -> str:
     return _table(("law, on recordings held out", "R2", "mean absolute error (share of the CPU)"), rows)
 
 
-def _draw(paint: Callable[[Any], None], width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> str:
+def _draw(paint: Paint, data: Any, width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> str:
     """An SVG of what `paint` puts on a pair of axes."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "slackwater", "svg.fonttype": "none"}):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
-        paint(figure.add_subplot())
+        paint(figure.add_subplot(), data)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
 
-def _confusion(confusion: Mapping[str, Mapping[str, int]]) -> str:
-    def paint(axes: Any) -> None:
-        counts = [[confusion[truth][found] for found in FOUND] for truth in STATES]
-        shares = [[count / max(sum(row), 1) for count in row] for row in counts]
-        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_xticks(range(len(FOUND)), FOUND)
-        axes.set_yticks(range(len(STATES)), STATES)
-        axes.set(xlabel="found", ylabel="true")
-        for row, (numbers, parts) in enumerate(zip(counts, shares, strict=True)):
-            for column, (number, part) in enumerate(zip(numbers, parts, strict=True)):
-                axes.text(column, row, f"{number}\n{part:.1%}", ha="center", va="center", fontsize=8,
-                          color="white" if part > 0.5 else "black")  # fmt: skip
-
-    return _draw(paint)
+def _confusion(axes: Any, confusion: Mapping[str, Mapping[str, int]]) -> None:
+    counts = [[confusion[truth][found] for found in FOUND] for truth in STATES]
+    shares = [[count / max(sum(row), 1) for count in row] for row in counts]
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(FOUND)), FOUND)
+    axes.set_yticks(range(len(STATES)), STATES)
+    axes.set(xlabel="found", ylabel="true")
+    for row, (numbers, parts) in enumerate(zip(counts, shares, strict=True)):
+        for column, (number, part) in enumerate(zip(numbers, parts, strict=True)):
+            color = "white" if part > 0.5 else "black"
+            axes.text(column, row, f"{number}\n{part:.1%}", ha="center", va="center", fontsize=8, color=color)
 
 
-def _roc(curves: Mapping[str, Any]) -> str:
-    def paint(axes: Any) -> None:
-        axes.plot(*zip(*curves["roc"], strict=True), marker="o", label=f"area {curves['roc_auc']:g}")
-        axes.plot([0, 1], [0, 1], linestyle=":", color="gray")
-        axes.set(xlabel="false positive rate", ylabel="true positive rate")
-        axes.legend(loc="lower right")
-
-    return _draw(paint)
+def _roc(axes: Any, curves: Mapping[str, Any]) -> None:
+    axes.plot(*zip(*curves["roc"], strict=True), marker="o", label=f"area {curves['roc_auc']:g}")
+    axes.plot([0, 1], [0, 1], linestyle=":", color="gray")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    axes.legend(loc="lower right")
 
 
-def _precision_recall(curves: Mapping[str, Any]) -> str:
-    def paint(axes: Any) -> None:
-        axes.plot(*zip(*curves["precision_recall"], strict=True), marker="o", drawstyle="steps-post",
-                  label=f"average precision {curves['average_precision']:g}")  # fmt: skip
-        axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.05))
-        axes.legend(loc="lower left")
-
-    return _draw(paint)
+def _precision_recall(axes: Any, curves: Mapping[str, Any]) -> None:
+    label = f"average precision {curves['average_precision']:g}"
+    axes.plot(*zip(*curves["precision_recall"], strict=True), marker="o", drawstyle="steps-post", label=label)
+    axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.05))
+    axes.legend(loc="lower left")
 
 
-def _delays(delays_s: Sequence[float]) -> str:
-    def paint(axes: Any) -> None:
-        axes.ecdf(delays_s)
-        axes.axvline(0.5, linestyle=":", color="gray")
-        axes.axvline(1.0, linestyle=":", color="gray")
-        axes.set(xlabel="seconds", ylabel="share of the noises found", xlim=(0, None))
-
-    return _draw(paint)
+def _delays(axes: Any, delays_s: Sequence[float]) -> None:
+    axes.ecdf(delays_s)
+    axes.axvline(0.5, linestyle=":", color="gray")
+    axes.axvline(1.0, linestyle=":", color="gray")
+    axes.set(xlabel="seconds", ylabel="share of the noises found", xlim=(0, None))
 
 
-def _tail(found: Mapping[str, Mapping[str, Any]]) -> str:
+def _tail(axes: Any, found: Mapping[str, Mapping[str, Any]]) -> None:
     """As Heimdall's figure 4.5: each estimator's PAAE on all seconds, learnt from the first of them."""
-
-    def paint(axes: Any) -> None:
-        for name, one in found.items():
-            shares, errors, _ = zip(*one["learning_curve"], strict=True)
-            axes.plot([100 * share for share in shares], [100 * error for error in errors], marker="o", label=name)
-        axes.set(xlabel="share of the seconds trained on, %", ylabel="PAAE, %", ylim=(0, None))
-        axes.legend()
-
-    return _draw(paint)
+    for name, one in found.items():
+        shares, errors, _ = zip(*one["learning_curve"], strict=True)
+        axes.plot([100 * share for share in shares], [100 * error for error in errors], marker="o", label=name)
+    axes.set(xlabel="share of the seconds trained on, %", ylabel="PAAE, %", ylim=(0, None))
+    axes.legend()
 
 
-def _importances(weights: Mapping[str, float]) -> str:
+def _importances(axes: Any, weights: Mapping[str, float]) -> None:
     ordered = sorted(weights.items(), key=lambda pair: pair[1])
-
-    def paint(axes: Any) -> None:
-        axes.barh([words(feature) for feature, _ in ordered], [weight for _, weight in ordered])
-        axes.set(xlabel="share")
-
-    return _draw(paint, WIDTH_IN + 2, 1.0 + 0.3 * len(ordered))
+    axes.barh([words(feature) for feature, _ in ordered], [weight for _, weight in ordered])
+    axes.set(xlabel="share")
 
 
 def _tree(model: Model) -> str:
@@ -217,7 +194,7 @@ def _tree(model: Model) -> str:
 
     place(0, 0)
 
-    def paint(axes: Any) -> None:
+    def paint(axes: Any, _: object) -> None:
         axes.axis("off")
         axes.margins(0.25)
         for node, (x, depth) in places.items():
@@ -237,4 +214,4 @@ def _tree(model: Model) -> str:
             axes.text(x, -depth, said, ha="center", va="center", fontsize=7, bbox=box, zorder=2)
         axes.scatter(*zip(*((x, -depth) for x, depth in places.values()), strict=True), s=1)
 
-    return _draw(paint, max(WIDTH_IN, 1.6 * leaves), 1.5 + 1.3 * max(depth for _, depth in places.values()))
+    return _draw(paint, None, max(WIDTH_IN, 1.6 * leaves), 1.5 + 1.3 * max(depth for _, depth in places.values()))

@@ -8,10 +8,10 @@ whole detector (baselines, tree, state machine), and the Verdicts are compared w
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from detector.tail.curves import TooFewRows, compare
 from detector.tail.data import rows_of
 from detector.train.replay import play
 from detector.train.scores import Scores, of_noises, score
+from slackwater.config import DetectorSettings
 
 SETTLE_S = 1.0
 """Ticks this soon after a label's edges are not learnt from: the onset's own tick is half calm, and queues drain."""
@@ -39,6 +40,7 @@ MIN_TICKS = 50
 RIDGE = 1e-3
 INTERFERED = "interference"
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, of how many."""
 
@@ -65,17 +67,17 @@ class Learned:
         return Learned(self.matrix[kept], self.interfered[kept], self.law, self.kinds[kept])
 
 
-@dataclass(frozen=True)
-class Options:
-    """The detector's settings that replays use."""
+def track(items: Sequence[T], what: str, progress: Progress) -> Iterator[T]:
+    """The items one by one, while `progress` is called."""
+    for number, item in enumerate(items):
+        progress(what, number, len(items))
+        yield item
+    progress(what, len(items), len(items))
 
-    stale_after_s: float = 1.0
-    calm_dwell_s: float = 1.2
 
-
-def learn(recording: Recording, options: Options) -> Learned:
+def learn(recording: Recording) -> Learned:
     """Replays a recording with its labels as judge of what is calm, and gives its ticks as features and truth."""
-    judge = _judge(recording, options, None)
+    judge = _judge(recording, None)
     ticks: list[Tick] = []
     history: list[Floats] = []
     judge.ticks, judge.estimator.history = ticks, history
@@ -92,11 +94,12 @@ def learn(recording: Recording, options: Options) -> Learned:
     return Learned(matrix, interfered, law, kinds)
 
 
-def _judge(recording: Recording, options: Options, model: Model | None) -> Judge:
+def _judge(recording: Recording, model: Model | None) -> Judge:
     pools = {sample.pool for sample in recording.samples}
     if len(pools) > 1:
         raise RecordingError(f"{recording.path}: holds Samples of several pools: {', '.join(sorted(pools))}")
-    return Judge(pools.pop(), stale_after_s=options.stale_after_s, calm_dwell_s=options.calm_dwell_s, model=model)
+    defaults = DetectorSettings()
+    return Judge(pools.pop(), stale_after_s=defaults.stale_after_s, calm_dwell_s=defaults.calm_dwell_s, model=model)
 
 
 def _truth(recording: Recording, tick: Tick) -> str:
@@ -200,9 +203,7 @@ def _whole(parts: Sequence[Learned]) -> Floats:
     return np.asarray(law[np.isfinite(law).all(axis=1)])
 
 
-def train_model(
-    recordings: Sequence[Recording], out: Path, name: str, trained: str, options: Options, progress: Progress
-) -> Model:
+def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: str, progress: Progress) -> Model:
     """Trains on recordings and writes the model file. `trained` is the date that goes into its metadata.
 
     Raises TrainingError, RecordingError, `detector.classify.tree.ModelError`, OSError.
@@ -210,14 +211,10 @@ def train_model(
     import sklearn
     import skops
 
-    parts = []
-    for number, recording in enumerate(recordings):
-        progress("reading features", number, len(recordings))
-        parts.append(learn(recording, options))
-    progress("reading features", len(recordings), len(recordings))
+    parts = [learn(recording) for recording in track(recordings, "reading features", progress)]
     classifier = fit_tree(parts)
     coefficients, law_fit = fit_law(parts)
-    scores = _cross_validate(recordings, parts, options, progress)
+    scores = _cross_validate(recordings, parts, progress)
     progress("estimators of p95", 0, 1)
     tail = _compare_tail(recordings)
     progress("estimators of p95", 1, 1)
@@ -255,9 +252,7 @@ def train_model(
     return save(out, classifier, coefficients, metadata)
 
 
-def _cross_validate(
-    recordings: Sequence[Recording], parts: Sequence[Learned], options: Options, progress: Progress
-) -> dict[str, Any]:
+def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], progress: Progress) -> dict[str, Any]:
     """Scores of held-out recordings: of trees trained on the others, and of the thresholds, which know none of them."""
     folds = min(len(recordings), MAX_FOLDS)
     by_tree, by_thresholds = Scores(), Scores()
@@ -265,12 +260,11 @@ def _cross_validate(
     held_shares: list[Floats] = []
     held_truths: list[Bools] = []
     scored = 0
-    for fold in range(folds):
-        progress("cross-validation", fold, folds)
+    for fold in track(range(folds), "cross-validation", progress):
         held = [number for number in range(len(recordings)) if number % folds == fold]
         rest = [parts[number] for number in range(len(recordings)) if number % folds != fold]
         for number in held:
-            by_thresholds.merge(replay(recordings[number], options, None))
+            by_thresholds.merge(replay(recordings[number], None))
         try:
             coefficients, _ = fit_law(rest)
             model = Model("fold", Tree.of(fit_tree(rest)), coefficients, {})
@@ -278,17 +272,16 @@ def _cross_validate(
             # Too little is left without the held-out ones; `scored` says so.
             continue
         for number in held:
-            by_tree.merge(replay(recordings[number], options, model))
+            by_tree.merge(replay(recordings[number], model))
             laws.append(compare_laws(rest, [parts[number]]))
             held_shares.append(model.tree.interference[model.tree.walk(parts[number].matrix)[0]])
             held_truths.append(parts[number].interfered)
             scored += 1
-    progress("cross-validation", folds, folds)
     return {
         "cross_validation": f"by recording, {folds} folds, {scored} of {len(recordings)} recordings scored",
         "tree": by_tree.as_dict() if scored else None,
         "thresholds": by_thresholds.as_dict(),
-        "kinds_left_out": _leave_kinds_out(recordings, parts, options, progress),
+        "kinds_left_out": _leave_kinds_out(recordings, parts, progress),
         "law": mean_laws(laws),
         "curves": _curves(held_shares, held_truths),
     }
@@ -341,9 +334,7 @@ def pairs_of(kinds: Sequence[str]) -> list[tuple[str, ...]]:
     return [pair if len(pair) == 2 else (*pair, kinds[0]) for pair in pairs]
 
 
-def _leave_kinds_out(
-    recordings: Sequence[Recording], parts: Sequence[Learned], options: Options, progress: Progress
-) -> dict[str, Any]:
+def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], progress: Progress) -> dict[str, Any]:
     """Noise kind -> how noises of it fare by a tree that was trained on neither it nor one other kind.
 
     Empty with less than three kinds: nothing would be left to train on.
@@ -352,9 +343,7 @@ def _leave_kinds_out(
     if len(kinds) < 3:
         return {}
     found: dict[str, Any] = {}
-    pairs = pairs_of(kinds)
-    for number, pair in enumerate(pairs):
-        progress("two kinds left out", number, len(pairs))
+    for pair in track(pairs_of(kinds), "two kinds left out", progress):
         rest = [part.without(pair) for part in parts]
         try:
             model = Model("fold", Tree.of(fit_tree(rest)), fit_law(rest)[0], {})
@@ -363,16 +352,15 @@ def _leave_kinds_out(
         scores = Scores()
         for recording in recordings:
             if any(label.kind in pair for label in recording.labels):
-                scores.merge(replay(recording, options, model))
+                scores.merge(replay(recording, model))
         for kind in pair:
             if kind not in found:
                 some = [noise for noise in scores.noises if noise.kind == kind]
                 felt = of_noises([noise for noise in some if noise.felt])
                 found[kind] = {**of_noises(some), "felt": felt, "left_out_with": [k for k in pair if k != kind]}
-    progress("two kinds left out", len(pairs), len(pairs))
     return found
 
 
-def replay(recording: Recording, options: Options, model: Model | None) -> Scores:
+def replay(recording: Recording, model: Model | None) -> Scores:
     """Scores of a recording that was replayed through the whole detector; model None: by the thresholds."""
-    return score(recording, play(recording, _judge(recording, options, model)))
+    return score(recording, play(recording, _judge(recording, model)))

@@ -15,7 +15,7 @@ from detector.features.columns import Floats
 from detector.recordings.recording import Label, Recording, read
 from detector.train import commands
 from detector.train.scores import score
-from detector.train.training import Learned, Options, compare_laws, learn, pairs_of, quadratic
+from detector.train.training import Learned, compare_laws, learn, pairs_of, quadratic
 from slackwater.messages import Sample, State, Verdict
 from tests.support.synthetic_recording import make
 
@@ -151,7 +151,7 @@ def test_two_kinds_at_a_time_are_left_out_of_training_and_scored(trained: tuple[
 
 
 def test_ticks_of_kinds_left_out_teach_nothing(recordings: Path) -> None:
-    whole = learn(read(recordings / "r0.parquet"), Options())
+    whole = learn(read(recordings / "r0.parquet"))
     assert set(whole.kinds) == {"", "cpu", "dcopy"}
     rest = whole.without(["cpu", "dcopy"])
     assert set(rest.kinds) == {""}

@@ -15,7 +15,16 @@ from detector.baseline_checkpoint import LAST_HEARD, load, save
 from detector.classify.thresholds import find_deviations
 from detector.features.baseline import AT_ONCE, KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.features.columns import Table, row_of, table_of
-from detector.features.features import DEMAND, FEATURES, Features, Frame, _median_of_others, describe, missing, words
+from detector.features.features import (
+    DEMAND,
+    FEATURES,
+    Features,
+    Frame,
+    _median_of_others,
+    describe,
+    why_missing,
+    words,
+)
 from detector.features.history import SampleWindows
 from detector.features.signals import INDEX, SIGNALS, reason
 from slackwater.messages import Canary, Counters, Pressure, Sample
@@ -85,9 +94,9 @@ def test_missing_values_are_nan_with_the_monitors_reason_and_never_zero() -> Non
     frame, sample = frame_after(Cluster(traffic=False, canary=False, sched=False), 4)
     matrix = frame.matrix()[0]
     np.testing.assert_array_equal(frame.row(0), matrix)
-    reasons = missing(frame, 0, sample.absent)
     for feature in ("cpu_per_request:own", "canary_ratio:peers", "run_delay_per_cpu:own", DEMAND):
         assert np.isnan(matrix[FEATURES.index(feature)])
+    reasons = {feature: why_missing(feature, frame, 0, sample.absent) for feature in FEATURES}
     assert reasons["cpu_per_request:own"] == "no capture: CAP_NET_RAW is missing"
     assert reasons["canary_ratio:peers"] == "the canary is switched off in the configuration"
     assert reasons["run_delay_per_cpu:own"] == "no process is named apache2 or php-fpm8.2"

@@ -17,7 +17,6 @@ from detector.classify.tree import SHIPPED, load
 from detector.recordings.recording import Recording, read
 from detector.train.replay import play
 from detector.train.scores import Scores, score
-from detector.train.training import Options
 from slackwater.messages import Verdict
 from tests.support.paths import RECORDINGS
 
@@ -31,13 +30,12 @@ def recorded(name: str) -> Recording:
 
 
 def judged(recording: Recording) -> list[Verdict]:
-    options = Options()
     return play(
         recording,
         Judge(
             recording.samples[0].pool,
-            stale_after_s=options.stale_after_s,
-            calm_dwell_s=options.calm_dwell_s,
+            stale_after_s=1.0,
+            calm_dwell_s=1.2,
             model=load(SHIPPED),
         ),
     )

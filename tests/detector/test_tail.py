@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from detector.recordings.recording import read
-from detector.tail.curves import ESTIMATORS, TooFewRows, at_random, compare, first_of, scores
+from detector.tail.curves import ESTIMATORS, TooFewRows, compare, part_of, scores
 from detector.tail.data import COLUMNS, Rows, rows_of
 from detector.tail.estimator import NotFitted, TailEstimator, paae, r2
 from detector.tail.table import ACTIONS, Table
@@ -52,7 +52,7 @@ def test_the_measures_are_the_papers() -> None:
 @pytest.mark.parametrize(("make_one", "error", "fit"), [(ESTIMATORS[0], 0.05, 0.97), (ESTIMATORS[1], 0.2, 0.5)])
 def test_forest_and_svm_find_the_queues_p95(make_one: Callable[[], TailEstimator], error: float, fit: float) -> None:
     rows = queue_rows()
-    train = at_random(rows, 0.7, seed=1)
+    train = part_of(rows, 0.7, seed=1)
     estimator = make_one()
     estimator.fit(rows.only(train))
     found = scores(estimator, rows.only(~train))
@@ -92,8 +92,8 @@ def test_an_estimator_that_learnt_nothing_says_so(make_one: Callable[[], TailEst
 
 def test_learning_curves_train_on_the_first_rows_of_each_configuration_and_get_better() -> None:
     rows = queue_rows()
-    assert first_of(rows, 0.25).reshape(3, -1)[:, :30].all()
-    assert first_of(rows, 0.25).sum() == 90
+    assert part_of(rows, 0.25).reshape(3, -1)[:, :30].all()
+    assert part_of(rows, 0.25).sum() == 90
     found = compare(rows, shares=(0.1, 0.5, 1.0))
     assert set(found) == {"random forest", "SVM", "reinforcement learning"}
     curve = found["random forest"]["learning_curve"]

@@ -22,7 +22,7 @@ from detector.recordings.recording import read
 from detector.train import commands
 from detector.train.replay import batches, play
 from detector.train.scores import score
-from detector.train.training import Options, TrainingError, learn, train_model
+from detector.train.training import TrainingError, learn, train_model
 from slackwater.messages import Verdict
 from tests.support.synthetic_cluster import Cluster
 from tests.support.synthetic_recording import make
@@ -46,7 +46,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_file(recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "made.skops"
     parts = [read(file) for file in sorted(recordings.glob("*.parquet"))]
-    train_model(parts, path, "made", "2026-11-21", Options(), quiet)
+    train_model(parts, path, "made", "2026-11-21", quiet)
     return path
 
 
@@ -148,23 +148,23 @@ def test_ticks_of_a_server_without_requests_and_at_the_edges_of_labels_teach_not
 ) -> None:
     recording = read(recordings / "r0.parquet")
     whole_s = sum(label.end_unix_s - label.start_unix_s for label in recording.labels)
-    taught = int(learn(recording, Options()).interfered.sum())
+    taught = int(learn(recording).interfered.sum())
     assert 0.8 * whole_s / 0.2 < taught < whole_s / 0.2, "nearly all of the noise, without its first and last tick"
     make(tmp_path / "drained.parquet", 0, rps_when_loud=0.0)
-    drained = learn(read(tmp_path / "drained.parquet"), Options())
+    drained = learn(read(tmp_path / "drained.parquet"))
     assert drained.interfered.sum() < 0.2 * taught
 
 
 def test_too_little_of_a_class_is_refused_with_the_counts(tmp_path: Path) -> None:
     make(tmp_path / "calm.parquet", 0, noise=0.0)
     with pytest.raises(TrainingError, match="0 ticks of `interference` with requests; expected at least"):
-        train_model([read(tmp_path / "calm.parquet")], tmp_path / "m.skops", "m", "", Options(), quiet)
+        train_model([read(tmp_path / "calm.parquet")], tmp_path / "m.skops", "m", "", quiet)
     assert not (tmp_path / "m.skops").exists()
 
 
 def test_one_recording_trains_but_is_not_scored_on_itself(tmp_path: Path) -> None:
     make(tmp_path / "one.parquet", 0)
-    model = train_model([read(tmp_path / "one.parquet")], tmp_path / "m.skops", "m", "", Options(), quiet)
+    model = train_model([read(tmp_path / "one.parquet")], tmp_path / "m.skops", "m", "", quiet)
     assert model.metadata["scores"]["tree"] is None
     assert "0 of 1 recordings scored" in model.metadata["scores"]["cross_validation"]
     assert "not scored: too few recordings" in commands.describe(model)
