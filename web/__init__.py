@@ -17,8 +17,7 @@ from slackwater.control import Request
 from web import access, security
 from web.blueprints import api, controls, errors, live, login, metrics, pages
 from web.content.model import Models
-from web.context import Context
-from web.engine_client import SendToEngine
+from web.context import Context, SendToEngine
 from web.reader import Reader
 from web.streams import Streams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -17,7 +17,7 @@ role_option = click.option(
     type=click.Choice(["viewer", "operator"]),
     default="viewer",
     show_default=True,
-    help="viewer: may look; operator: may also pause, pin, ...",
+    help="viewer: may read; operator: may also pause, pin, ...",
 )
 
 
@@ -27,7 +27,7 @@ def users_of(config_path: Path) -> Users:
 
 @click.group(epilog="Example: slackwater web user add anna --role operator")
 def web() -> None:
-    """Who may log in to the dashboard, and the tokens of programs.
+    """Manage logins to the dashboard, and programs' tokens.
 
     Run it as the user that `slackwater serve` runs as: the file `web-users.json` in `state_dir` is closed to others.
     """
@@ -43,9 +43,9 @@ def user() -> None:
 @role_option
 @config_option
 def add_user(name: str, role: Any, config_path: Path) -> None:
-    """Add NAME, or give NAME a new password and role; asks for the password (a pipe gives it in one line).
+    """Add NAME, or give NAME a new password and role. The password is prompted for, or read from a pipe.
 
-    A new password ends the sessions of before.
+    A new password ends the open sessions.
     """
     users = users_of(config_path)
     if sys.stdin.isatty():
@@ -54,23 +54,6 @@ def add_user(name: str, role: Any, config_path: Path) -> None:
         password = sys.stdin.readline().rstrip("\n")
     users.add_user(name, role, password)
     click.echo(f"{name} may log in as {role}")
-
-
-@user.command(name="remove", epilog="Example: slackwater web user remove anna")
-@click.argument("name")
-@config_option
-def remove_user(name: str, config_path: Path) -> None:
-    """Remove NAME; their sessions end at once."""
-    users_of(config_path).remove("user", name)
-    click.echo(f"{name} may no longer log in")
-
-
-@user.command(name="list", epilog="Example: slackwater web user list")
-@config_option
-def list_users(config_path: Path) -> None:
-    """List the people and their roles."""
-    for one in users_of(config_path).all()[0]:
-        click.echo(f"{one.name}\t{one.role}")
 
 
 @web.group(epilog="Example: slackwater web token add grafana")
@@ -83,22 +66,29 @@ def token() -> None:
 @role_option
 @config_option
 def add_token(name: str, role: Any, config_path: Path) -> None:
-    """Make a token and print it, this once."""
+    """Make a token and print it. It cannot be shown again."""
     click.echo(users_of(config_path).add_token(name, role))
 
 
-@token.command(name="remove", epilog="Example: slackwater web token remove grafana")
-@click.argument("name")
-@config_option
-def remove_token(name: str, config_path: Path) -> None:
-    """Remove a token; it is refused at once."""
-    users_of(config_path).remove("token", name)
-    click.echo(f"the token {name} is removed")
+def _remove_and_list(group: click.Group, kind: Literal["user", "token"], example: str) -> None:
+    """Adds the commands that both groups have."""
+
+    @group.command(epilog=f"Example: slackwater web {kind} remove {example}")
+    @click.argument("name")
+    @config_option
+    def remove(name: str, config_path: Path) -> None:
+        users_of(config_path).remove(kind, name)
+        click.echo(f"the {kind} {name} is removed")
+
+    @group.command(name="list", epilog=f"Example: slackwater web {kind} list")
+    @config_option
+    def list_all(config_path: Path) -> None:
+        for one in users_of(config_path).all()[kind == "token"]:
+            click.echo(f"{one.name}\t{one.role}")
+
+    remove.help = f"Remove the {kind} NAME; it is refused at once, also in open sessions."
+    list_all.help = f"List the {kind}s and their roles."
 
 
-@token.command(name="list", epilog="Example: slackwater web token list")
-@config_option
-def list_tokens(config_path: Path) -> None:
-    """List the tokens' names and roles."""
-    for one in users_of(config_path).all()[1]:
-        click.echo(f"{one.name}\t{one.role}")
+_remove_and_list(user, "user", "anna")
+_remove_and_list(token, "token", "grafana")

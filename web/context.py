@@ -12,12 +12,14 @@ import msgspec
 from flask import Response, abort, current_app, redirect, request, url_for
 
 from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.control import Request
 from web.access import Gate
 from web.content.model import Models
-from web.engine_client import SendToEngine
 from web.reader import Reader
 from web.streams import Streams
 
+SendToEngine = Callable[[str, Request], str]
+"""(pool, request) -> lbengine's answer, a sentence. Raises control.Refused, BusError."""
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 

@@ -1,6 +1,6 @@
-"""What the pages read from the journal. It is opened read-only each time: a new one is found as soon as it is there.
+"""What the pages read from the journal. It is opened read-only each time, so that a new file is found at once.
 
-What is the same for all viewers is made once a second, however many look.
+What all viewers share is made once a second.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CHANGES = 200
 LINES, FEW_LINES = 40, 8
 PLOT_S = 300.0
 TAIL_S = 10.0
-"""Each event repeats this much of the plots: it mends what a viewer missed."""
+"""Each event repeats this much of the plots, for viewers who missed an event."""
 FRESH_S = 0.9
 WAIT_S = 2.0
 MOST_DRAWN = 24
-"""As many servers of a pool are drawn; those that are not calm go first."""
+"""Most servers drawn of a pool; those that are not calm come first."""
 
 
 class Mark(msgspec.Struct):
@@ -43,7 +43,7 @@ class Mark(msgspec.Struct):
 
 
 class Plots(msgspec.Struct):
-    """What the plots of a pool are drawn from."""
+    """The data of a pool's plots."""
 
     history: PoolSeries
     spans: list[StateSpan]
@@ -52,7 +52,7 @@ class Plots(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """What a viewer gets each second."""
+    """Sent to each viewer every second."""
 
     time_unix_s: float
     error: str
@@ -62,7 +62,7 @@ class Event(msgspec.Struct):
 
 
 class _Made(msgspec.Struct):
-    """An event, and the same encoded when somebody asks for it."""
+    """An event, and its JSON once it was needed."""
 
     event: Event
     json: bytes

@@ -1,4 +1,4 @@
-"""The page's locks: strict headers, and on loopback only names of this host (so that no site can rebind its name).
+"""Protection of the pages: strict headers, and on loopback only names of this host (against DNS rebinding).
 
 Header meanings: https://www.w3.org/TR/CSP3/, https://owasp.org/www-project-secure-headers/.
 """

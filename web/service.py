@@ -6,23 +6,24 @@ import asyncio
 import logging
 import signal
 import threading
+from functools import partial
 
 import waitress.server
 
+from slackwater import control
 from slackwater.config import ControllerSettings, host_and_port
 from web import create_app
-from web.engine_client import EngineClient
 from web.security import is_loopback
 from web.streams import MAX_STREAMS
 
 log = logging.getLogger("slackwater.web")
-logging.getLogger("waitress").setLevel(logging.WARNING)  # it tells of each viewer that leaves
+logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer that leaves
 
 THREADS = MAX_STREAMS + 16
 
 
 class WebError(Exception):
-    """The dashboard cannot be served; the text says which address and why."""
+    """The dashboard cannot be served; the text has the address and the reason."""
 
 
 async def run(settings: ControllerSettings) -> None:
@@ -34,8 +35,7 @@ async def run(settings: ControllerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     host, port = host_and_port(settings.web.listen)
-    client = EngineClient(settings.bus)
-    app = create_app(settings, send=client)
+    app = create_app(settings, send=partial(control.send_once, settings.bus))
     try:
         server = waitress.server.create_server(
             app, host=host, port=port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True, send_bytes=1
@@ -45,7 +45,7 @@ async def run(settings: ControllerSettings) -> None:
             f"the dashboard cannot listen on {settings.web.listen}: {error.strerror or error}; see `web.listen`"
         ) from None
     if not is_loopback(host) and settings.web.read_without_login == "always":
-        log.warning("the dashboard listens on %s and asks for no login: everyone who reaches it can read it", host)
+        log.warning("the dashboard listens on %s without a login: everyone who reaches it can read it", host)
     log.info("dashboard: http://%s/", settings.web.listen)
 
     def serve() -> None:
@@ -59,7 +59,6 @@ async def run(settings: ControllerSettings) -> None:
     await stop.wait()
     app.extensions["slackwater"].streams.stop.set()
     if not thread.is_alive():
-        raise WebError(f"the dashboard on {settings.web.listen} ended by itself; the lines above say why")
+        raise WebError(f"the dashboard on {settings.web.listen} ended by itself; see the log above")
     server.task_dispatcher.shutdown(timeout=2)
     server.close()
-    await asyncio.to_thread(client.close)

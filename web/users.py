@@ -23,11 +23,11 @@ Role = Literal["viewer", "operator"]
 LEAST_PASSWORD = 10
 TOKEN_PREFIX = "swt_"
 _DECOY = generate_password_hash("nobody", method="scrypt")
-"""Checked for names that there are not, so that both take the same time."""
+"""Checked for unknown names, so that known and unknown ones take the same time."""
 
 
 class UsersError(Exception):
-    """The file of users cannot be used, or what was asked of it cannot be; the text says why."""
+    """The file of users cannot be used, or a change to it is refused; the text has the reason."""
 
 
 PersonName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$(?!\n)")]
@@ -65,7 +65,7 @@ class Users:
         self.path = Path(state_dir) / "web-users.json"
         self._read: tuple[tuple[int, int], _File] | None = None
 
-    # --- asking
+    # --- reading
 
     def get(self, name: str) -> User | None:
         return next((user for user in self._load().users if user.name == name), None)

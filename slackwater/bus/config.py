@@ -13,6 +13,7 @@ import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slackwater.bus.nats_server import MAX_PAYLOAD_BYTES, is_loopback
 from slackwater.config import ConfigError
@@ -74,39 +75,32 @@ def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: 
     """The server's file. Raises ConfigError when passwords would go through a network in the clear."""
     if tls is None and not is_loopback(listen):
         raise ConfigError(f"{listen} is reached from outside: passwords need TLS (--tls-cert and --tls-key)")
-    quote = json.dumps
-    lines = [
-        "# Written by `slackwater bus config`. It holds passwords: readable for nats-server's user alone.",
-        'server_name: "slackwater"',
-        f"listen: {quote(listen)}",
-        f"max_payload: {MAX_PAYLOAD_BYTES}",
-    ]
+    options: dict[str, Any] = {"server_name": "slackwater", "listen": listen, "max_payload": MAX_PAYLOAD_BYTES}
     if tls:
-        lines.append(f"tls {{ cert_file: {quote(str(tls.certificate))}, key_file: {quote(str(tls.key))} }}")
+        options["tls"] = {"cert_file": str(tls.certificate), "key_file": str(tls.key)}
     # The last two are the key-value store of lbengine's leases, where JetStream is switched on.
-    all_of_us = '["slackwater.>", "_INBOX.>", "$JS.API.>", "$KV.slackwater_lease.>"]'
-    lines += [
-        "authorization {",
-        "  users: [",
-        f"    {{ user: {quote(CONTROLLER)}, password: {quote(passwords[CONTROLLER])},",
-        f"      permissions: {{ publish: {all_of_us}, subscribe: {all_of_us} }} }}",
-    ]
+    everything = ["slackwater.>", "_INBOX.>", "$JS.API.>", "$KV.slackwater_lease.>"]
+    rights = [(CONTROLLER, everything, everything)]
     for node in nodes:
-        subject = f"slackwater.sample.{node.pool}.{node.name}"
-        weight = f"slackwater.weight.{node.pool}.{node.name}"
-        lines += [
-            f"    {{ user: {quote(node.name)}, password: {quote(passwords[node.name])},",
-            f"      permissions: {{ publish: {{ allow: [{quote(subject)}] }},"
-            f" subscribe: {{ allow: [{quote(weight)}] }} }} }}",
+        sample, weight, order, knobs = (
+            f"slackwater.{kind}.{node.pool}.{node.name}" for kind in ("sample", "weight", "order", "knobs")
+        )
+        rights += [
+            (node.name, [sample], [weight]),
+            (WSENGINE + node.name, [f"slackwater.change.{node.pool}", knobs], [order]),
         ]
-        user, changes = WSENGINE + node.name, f"slackwater.change.{node.pool}"
-        orders, knobs = (f"slackwater.{kind}.{node.pool}.{node.name}" for kind in ("order", "knobs"))
-        lines += [
-            f"    {{ user: {quote(user)}, password: {quote(passwords[user])},",
-            f"      permissions: {{ publish: {{ allow: [{quote(changes)}, {quote(knobs)}] }},"
-            f" subscribe: {{ allow: [{quote(orders)}] }} }} }}",
+    options["authorization"] = {
+        "users": [
+            {
+                "user": user,
+                "password": passwords[user],
+                "permissions": {"publish": {"allow": publish}, "subscribe": {"allow": subscribe}},
+            }
+            for user, publish, subscribe in rights
         ]
-    return "\n".join([*lines, "  ]", "}", ""])
+    }
+    head = "# Written by `slackwater bus config`. It holds passwords: readable for nats-server's user alone.\n"
+    return head + "".join(f"{key}: {json.dumps(value, indent=2)}\n" for key, value in options.items())
 
 
 def passwords_in(folder: Path, names: list[str]) -> dict[str, str]:

@@ -19,23 +19,3 @@ from slackwater.config.settings import (
     host_and_port,
     place_in_words,
 )
-
-__all__ = [
-    "ADDRESS_PATTERN",
-    "TCP",
-    "BusSettings",
-    "ConfigError",
-    "ControllerSettings",
-    "DetectorSettings",
-    "JournalSettings",
-    "Law",
-    "LbengineSettings",
-    "PoolSettings",
-    "RetuneSettings",
-    "describe",
-    "host_and_port",
-    "load",
-    "parse",
-    "place_in_words",
-    "use_new_names",
-]

@@ -106,7 +106,7 @@ class Journal:
             return
         self._unforced = False
         try:
-            self._log_inode = _force_log(Path(os.path.realpath(self.path)), self._log_inode)
+            self._log_inode = schema.force_log(Path(os.path.realpath(self.path)), self._log_inode)
         except OSError as error:
             self._unforced = True
             raise JournalError(f"{self.path}: not written: the disk refused ({error})") from None
@@ -367,27 +367,6 @@ class Journal:
         self._inode = self.path.stat().st_ino
         self._node_ids.clear()
         self._weights.clear()
-
-
-def _force_log(database: Path, known_inode: int) -> int:
-    """The write-ahead log is on the disk after this, and its name too if it was made since; its inode. One that is not
-    there is no news: it goes when all of it is in the database."""
-    try:
-        handle = os.open(f"{database}-wal", os.O_RDONLY)
-    except FileNotFoundError:
-        return 0
-    try:
-        os.fsync(handle)
-        inode = os.fstat(handle).st_ino
-    finally:
-        os.close(handle)
-    if inode != known_inode:
-        folder = os.open(database.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    return inode
 
 
 def _kind_of(message: Message) -> str:

@@ -5,6 +5,7 @@ The tables are made by the steps in `slackwater.journal.steps`; a file of a newe
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -185,6 +186,29 @@ def connect(path: Path, read_only: bool, wait_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def force_log(database: Path, known_inode: int) -> int:
+    """Forces the write-ahead log to the disk, and its name too if it is new; returns its inode.
+
+    It is missing, and 0 is returned, when all of it is in the database. Raises OSError.
+    """
+    try:
+        handle = os.open(f"{database}-wal", os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    try:
+        os.fsync(handle)
+        inode = os.fstat(handle).st_ino
+    finally:
+        os.close(handle)
+    if inode != known_inode:
+        folder = os.open(database.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return inode
 
 
 def _use_wal(connection: sqlite3.Connection, wait_s: float) -> None:

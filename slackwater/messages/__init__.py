@@ -43,45 +43,6 @@ from slackwater.messages.sample import (
 )
 from slackwater.messages.verdict import Verdict
 
-__all__ = [
-    "KINDS",
-    "MAX_NAME",
-    "NAME_PATTERN",
-    "PUT_BACK",
-    "VERSION",
-    "Canary",
-    "Change",
-    "ChangeCause",
-    "Counters",
-    "Cpu",
-    "Cycle",
-    "DecisionCause",
-    "Disk",
-    "KnobState",
-    "Knobs",
-    "Memory",
-    "Message",
-    "MessageError",
-    "Mode",
-    "Name",
-    "Network",
-    "Order",
-    "Pressure",
-    "Resource",
-    "RouteTraffic",
-    "Sample",
-    "Sched",
-    "ServerState",
-    "State",
-    "Traffic",
-    "Verdict",
-    "Weight",
-    "WeightsMean",
-    "decode",
-    "encode",
-    "is_name",
-]
-
 Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs
 KINDS: dict[str, type[Message]] = {
     "sample": Sample,

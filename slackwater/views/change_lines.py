@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from slackwater.messages import Change
-from slackwater.views.pool import describe_change, duration
+from slackwater.views.pool import describe_change, duration, milliseconds
 
 STEP_GAP_S = 3.0
 """Steps of one ramp follow each other within this time."""
@@ -22,11 +22,16 @@ class ChangeLine(msgspec.Struct):
     """Of all."""
     time_unix_s: float
     """Of the first Change in it."""
+    pool: str
     target: str
     what: str
     why: str
     by: str
     applied: bool
+    predicted: str = ""
+    """What its first Change was predicted to do to the pool's p95; empty if nothing was."""
+    outcome: str = ""
+    """What it did, where a caller adds it."""
 
 
 def change_lines(changes: Iterable[Change]) -> list[ChangeLine]:
@@ -70,9 +75,18 @@ def _line(ramp: list[Change]) -> ChangeLine:
         id=last.id,
         ids=[change.id for change in ramp],
         time_unix_s=first.time_unix_s,
+        pool=last.pool,
         target=last.target,
         what=what,
         why=last.why,
         by=last.by,
         applied=last.applied,
+        predicted=_predicted(first),
     )
+
+
+def _predicted(change: Change) -> str:
+    before_ms, after_ms = change.rt_p95_ms, change.rt_p95_predicted_ms
+    if before_ms is None or after_ms is None:
+        return ""
+    return f"p95 {milliseconds(before_ms)} → {milliseconds(after_ms)}"

@@ -24,6 +24,8 @@ KNOBS_FRESH_S = 20.0
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
+NOTHING = "\N{EN DASH}"
+"""Stands for a missing value."""
 SYMBOLS: dict[State, str] = {"calm": "●", "interference": "▲", "overload": "■", "all_slow": "◆", "unknown": "?"}
 """Beside the word, never instead of it."""
 WORDS: dict[State, str] = {
@@ -80,27 +82,27 @@ class Row(msgspec.Struct):
         self.turned = self.retuned
 
 
-class PoolView(msgspec.Struct):
+class PoolView(msgspec.Struct, kw_only=True):
     """A pool, now; mode, law and balance are None when there never was a Cycle."""
 
     pool: str
-    mode: Mode | None
-    paused: bool
-    law: str | None
-    balance: str | None
+    mode: Mode | None = None
+    paused: bool = False
+    law: str | None = None
+    balance: str | None = None
     sentence: str
     """What the last cycle did."""
-    age_s: float | None
+    age_s: float | None = None
     """Since the last Cycle; None: there was none."""
-    stale: bool
+    stale: bool = True
     """True: the controller is silent, the rows say what was last known."""
-    state: State
+    state: State = "unknown"
     """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
     headline: str
-    rt_p95_ms: float | None
-    """What users feel: over the requests of all servers; None when stale or without requests."""
-    rt_p99_ms: float | None
-    rows: list[Row]
+    rt_p95_ms: float | None = None
+    """Over the requests of all servers; None when stale or without requests."""
+    rt_p99_ms: float | None = None
+    rows: list[Row] = []
 
 
 def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[str, str] | None = None) -> PoolView:
@@ -184,23 +186,9 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
     )
 
 
-def no_view(pool: str, why: str) -> PoolView:
+def no_view(pool: str, error: str) -> PoolView:
     """The view of a pool whose journal cannot be read."""
-    return PoolView(
-        pool=pool,
-        mode=None,
-        paused=False,
-        law=None,
-        balance=None,
-        sentence=why,
-        age_s=None,
-        stale=True,
-        state="unknown",
-        headline="Nothing is known: the journal cannot be read",
-        rt_p95_ms=None,
-        rt_p99_ms=None,
-        rows=[],
-    )
+    return PoolView(pool=pool, sentence=error, headline="Nothing is known: the journal cannot be read")
 
 
 def describe_change(change: Change) -> str:
@@ -220,6 +208,15 @@ def duration(seconds: float) -> str:
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next(index for index, (count, _) in enumerate(parts) if count)
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def milliseconds(value: float | None) -> str:
+    """`4.5 ms`, `62 ms`, `12.3 s`; a dash for None."""
+    if value is None:
+        return NOTHING
+    if value >= 9995:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.1f} ms" if value < 9.95 else f"{value:,.0f} ms"
 
 
 def _retuned(knobs: Knobs | None) -> list[str]:

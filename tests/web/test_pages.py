@@ -59,9 +59,9 @@ def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskCli
     ("balance", "weights_mean", "told"),
     [
         ("roundrobin", "share", "no estimate: only 0 requests were answered before a weight was changed"),
-        ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not say how the requests are split"),
-        ("wlc", "concurrency", "no estimate: under `wlc` weights do not say how the requests are split"),
-        ("newrr", None, "no estimate: it is not known whether weights say how the requests are split"),
+        ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not determine how requests are split"),
+        ("wlc", "concurrency", "no estimate: under `wlc` weights do not determine how requests are split"),
+        ("newrr", None, "no estimate: it is not known whether weights determine how requests are split"),
     ],
 )
 def test_static_weights_are_estimated_only_where_weights_set_shares(

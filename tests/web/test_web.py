@@ -24,11 +24,11 @@ from slackwater.messages import (
     Sample,
 )
 from slackwater.views.change_lines import change_lines
+from slackwater.views.pool import NOTHING
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
 from web import create_app
-from web.content.pool import NOTHING
 from web.reader import Reader
 from web.streams import MAX_STREAMS
 

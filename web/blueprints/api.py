@@ -20,14 +20,13 @@ from web.openapi import NAME, Api, number_parameter, old_parameter, query_parame
 from web.reader import PLOT_S, Plots
 from web.request_fields import new_names
 
-MAX_CHANGES = 10_000
 MAX_UNIX_S = 4e9
 LONGEST_S = 400 * 86400.0
 
 api = Blueprint("api", __name__)
 described = Api(api)
 LAST = number_parameter("last_s", "seconds back from the end", LONGEST_S)
-LIMIT = query_parameter("limit", "at most so many", {"type": "integer", "minimum": 1, "maximum": MAX_CHANGES})
+LIMIT = query_parameter("limit", "at most so many", {"type": "integer", "minimum": 1, "maximum": audit.MAX_CHANGES})
 HISTORY = (
     LAST,
     number_parameter("step_s", "seconds a step; from 60 on means of minutes", LONGEST_S),
@@ -96,7 +95,7 @@ def pool_episodes(pool: str) -> Response:
 @described.get("/api/v1/pools/<pool>/changes", "A pool's last Changes", Changes, LIMIT)
 def pool_changes(pool: str) -> Response:
     settings = pool_settings(pool)
-    limit = int(_number("limit", 100, most=MAX_CHANGES, least=1))
+    limit = int(_number("limit", 100, most=audit.MAX_CHANGES, least=1))
     with context().reader.journal() as journal:
         return as_json(Changes(journal.changes(settings.name, limit=limit)))
 
@@ -153,7 +152,7 @@ def _filtered_changes() -> list[Change]:
         chosen = audit.filter_of({"since": "all", **new_names(request.args)})
     except (audit.FilterError, BothGiven) as error:
         abort(400, str(error))
-    limit = int(_number("limit", MAX_CHANGES, most=MAX_CHANGES, least=1))
+    limit = int(_number("limit", audit.MAX_CHANGES, most=audit.MAX_CHANGES, least=1))
     since_unix_s = _number("since_unix_s", 0.0, most=MAX_UNIX_S)
     reader = context().reader
     with reader.journal() as journal:

@@ -11,6 +11,7 @@ from flask import Blueprint, abort, render_template, request, url_for
 
 from slackwater.messages import Sample
 from slackwater.renamed import BothGiven
+from slackwater.views.change_lines import change_lines
 from slackwater.views.pool import SYMBOLS, WORDS
 from web.blueprints.controls import PINS_MIN
 from web.content import audit, episodes
@@ -120,7 +121,7 @@ def changes() -> str:
         "csv": url_for("api.changes_csv", **query),
         "json": url_for("api.changes", **query),
     }
-    lines = [audit.line(change) for change in found[: audit.ON_A_PAGE]]
+    lines = [line for change in found[: audit.ON_A_PAGE] for line in change_lines([change])]
     return render_template(
         "changes.html", chosen=chosen, lines=lines, kinds=kinds, links=links, times=list(audit.SINCE_S)
     )

@@ -14,12 +14,10 @@ import msgspec
 
 from slackwater.journal.journal import Journal
 from slackwater.messages import Change
-from slackwater.views.pool import describe_change
-from web.content.pool import ms
 
 ON_A_PAGE = 100
-MOST = 10_000
-"""As many are given at a time, by the API and as a file."""
+MAX_CHANGES = 10_000
+"""Most Changes in one answer of the API or one file."""
 LONGEST = 200
 SINCE_S = {"1h": 3600.0, "1d": 86400.0, "7d": 7 * 86400.0, "90d": 90 * 86400.0, "all": math.inf}
 COLUMNS = (
@@ -33,7 +31,7 @@ class FilterError(ValueError):
 
 
 class Filter(msgspec.Struct):
-    """Which Changes are meant; empty is all."""
+    """Which Changes to show; empty is all."""
 
     pool: str = ""
     what: str = ""
@@ -43,62 +41,40 @@ class Filter(msgspec.Struct):
     page: int = 1
 
 
-class Line(msgspec.Struct):
-    """One Change as the page shows it."""
-
-    id: str
-    time_unix_s: float
-    pool: str
-    what: str
-    why: str
-    by: str
-    applied: bool
-    predicted: str
-
-
 def filter_of(given: Mapping[str, str]) -> Filter:
     """From a query string. Raises FilterError."""
     texts = {key: given[key] for key in ("pool", "what", "target", "text", "since") if given.get(key)}
     for key, text in texts.items():
         if len(text) > LONGEST:
             raise FilterError(f"{key}: expected at most {LONGEST} characters, got {len(text)}")
-    asked = msgspec.convert(texts, Filter)
-    if asked.since not in SINCE_S:
-        raise FilterError(f"since: expected one of {', '.join(SINCE_S)}, got `{asked.since}`")
+    chosen = msgspec.convert(texts, Filter)
+    if chosen.since not in SINCE_S:
+        raise FilterError(f"since: expected one of {', '.join(SINCE_S)}, got `{chosen.since}`")
     page = given.get("page", "1")
     if not re.fullmatch(r"[1-9][0-9]{0,5}", page):
         raise FilterError(f"page: expected a number from 1 on, got `{page}`")
-    asked.page = int(page)
-    return asked
+    chosen.page = int(page)
+    return chosen
 
 
 def find(
-    journal: Journal, asked: Filter, now_unix_s: float, limit: int, offset: int = 0, since_unix_s: float = 0.0
+    journal: Journal, chosen: Filter, now_unix_s: float, limit: int, offset: int = 0, since_unix_s: float = 0.0
 ) -> list[Change]:
-    """The Changes that are meant, the newest first, none older than `since_unix_s`. Raises JournalError."""
-    oldest_unix_s = max(now_unix_s - SINCE_S[asked.since], since_unix_s)
+    """The matching Changes, the newest first, none older than `since_unix_s`. Raises JournalError."""
+    oldest_unix_s = max(now_unix_s - SINCE_S[chosen.since], since_unix_s)
     return journal.changes(
-        asked.pool or None,
+        chosen.pool or None,
         limit,
         oldest_unix_s or None,
-        what=asked.what or None,
-        target=asked.target or None,
-        text=asked.text,
+        what=chosen.what or None,
+        target=chosen.target or None,
+        text=chosen.text,
         offset=offset,
     )
 
 
-def line(change: Change) -> Line:
-    """The texts of one."""
-    predicted = ""
-    if change.rt_p95_ms is not None and change.rt_p95_predicted_ms is not None:
-        predicted = f"p95 {ms(change.rt_p95_ms)} → {ms(change.rt_p95_predicted_ms)}"
-    what = describe_change(change)
-    return Line(change.id, change.time_unix_s, change.pool, what, change.why, change.by, change.applied, predicted)
-
-
 def as_csv(changes: list[Change]) -> str:
-    """RFC 4180 with a header; texts that a spreadsheet would take for a formula get a quote in front."""
+    """RFC 4180 with a header; texts that a spreadsheet would read as a formula get a leading quote."""
     sink = io.StringIO()
     writer = csv.writer(sink)
     writer.writerow(COLUMNS)

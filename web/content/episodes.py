@@ -1,5 +1,5 @@
-"""The story of one episode for its page: what was felt before, during and after, what was done, and what else might
-have been."""
+"""The page of one episode: response times before, during and after, what was done, and what static weights would have
+given."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from slackwater.messages import Change
 from slackwater.views import static_weights
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentile import pooled_ms
-from slackwater.views.pool import SYMBOLS, WORDS, duration
+from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.why import Story, episodes, with_changes
-from web.content.pool import NOTHING, episode_url, ms, number, percent
+from web.content.pool import episode_url, number, percent
 
 AROUND_S = 60.0
-"""So much before and after is shown."""
+"""The time shown before and after."""
 LONGEST_S = 3600.0
-"""Of a longer episode the means are of its first hour."""
+"""The means of a longer episode are of its first hour."""
 FINEST_S = 1.0
 SIGNALS = (
-    ("rt_p95_ms", "p95 of its response time", ms),
+    ("rt_p95_ms", "p95 of its response time", milliseconds),
     ("rps", "requests per second", number),
     ("cpu", "CPU", percent),
     ("run_delay_per_cpu_s", "run delay per CPU second", lambda value: _plain(value, " s")),
@@ -45,18 +45,6 @@ class SignalRow(msgspec.Struct):
     peers: str
 
 
-class DoneRow(msgspec.Struct):
-    """One thing that was done."""
-
-    time_unix_s: float
-    what: str
-    why: str
-    by: str
-    applied: bool
-    predicted: str
-    outcome: str
-
-
 class EpisodePage(msgspec.Struct):
     """The texts of an episode's page."""
 
@@ -71,7 +59,7 @@ class EpisodePage(msgspec.Struct):
     severity: str
     path: list[str]
     signals: list[SignalRow]
-    done: list[DoneRow]
+    done: list[ChangeLine]
     users_before: str
     users_during: str
     users_static: str
@@ -127,7 +115,7 @@ def find(journal: Journal, pool: PoolSettings, node: str, since_ms: int) -> Stor
 
 
 def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, episode: Story, now: float) -> EpisodePage:
-    """Everything that the page says."""
+    """The whole page."""
     until = now if episode.until_unix_s is None else episode.until_unix_s
     length = min(LONGEST_S, max(until - episode.since_unix_s, FINEST_S))
     old = now - episode.since_unix_s > settings.journal.keep_samples_h * 3600.0 - 2 * AROUND_S
@@ -155,9 +143,9 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, epi
         path=episode.path,
         signals=[_signal(episode.node, name, words, unit, before, during, after) for name, words, unit in SIGNALS],
         done=_done(episode.changes),
-        users_before=ms(_felt(before)),
-        users_during=ms(_felt(during)),
-        users_static=ms(static_ms),
+        users_before=milliseconds(_felt(before)),
+        users_during=milliseconds(_felt(during)),
+        users_static=milliseconds(static_ms),
         static_ms=static_ms,
         static_is_measured=static_is_measured,
         static_note=note,
@@ -231,32 +219,22 @@ def _static(
     if static_weights.stayed(during, baselines):
         return _felt(_means(during)), True, "All weights were at their baselines, so it was measured."
     if cycle.weights_mean is None:
-        return None, False, "no estimate: it is not known whether weights say how the requests are split"
+        return None, False, "no estimate: it is not known whether weights determine how requests are split"
     if cycle.weights_mean != "share":
-        return None, False, f"no estimate: under `{cycle.balance}` weights do not say how the requests are split"
+        return None, False, f"no estimate: under `{cycle.balance}` weights do not determine how requests are split"
     if before.step_s > FINEST_S:
         return None, False, "no estimate: the Samples of its first moments are no longer kept"
     found, ground = static_weights.estimate(journal, pool, episode.node, episode.since_unix_s, baselines, before)
     return found, False, ground
 
 
-def _done(changes: Sequence[Change]) -> list[DoneRow]:
-    """What was done, the oldest first; an outcome stands beside the Change that it is of."""
-    outcomes = {made.follows: made.why for made in changes if made.what == "outcome" and made.follows}
-    by_id = {made.id: made for made in changes}
-    rows = []
-    for line in reversed(change_lines(reversed([made for made in changes if made.what != "outcome"]))):
-        made = by_id[line.id]
-        first = next((by_id[one] for one in line.ids if one in outcomes), made)
-        predicted = ""
-        if first.rt_p95_ms is not None and first.rt_p95_predicted_ms is not None:
-            predicted = f"p95 {ms(first.rt_p95_ms)} → {ms(first.rt_p95_predicted_ms)}"
-        rows.append(_row(line, predicted, outcomes.get(first.id, "")))
-    return rows
-
-
-def _row(line: ChangeLine, predicted: str, outcome: str) -> DoneRow:
-    return DoneRow(line.time_unix_s, line.what, line.why, line.by, line.applied, predicted, outcome)
+def _done(changes: Sequence[Change]) -> list[ChangeLine]:
+    """What was done, the oldest first; an outcome is added to the Change that it belongs to."""
+    outcomes = {change.follows: change.why for change in changes if change.what == "outcome" and change.follows}
+    lines = change_lines(reversed([change for change in changes if change.what != "outcome"]))
+    for line in lines:
+        line.outcome = next((outcomes[id_] for id_ in line.ids if id_ in outcomes), "")
+    return lines[::-1]
 
 
 def _plain(value: float | None, unit: str) -> str:

@@ -1,6 +1,6 @@
 """The detector's model for its page: read by `slackwater detector explain --json`, in a process of its own.
 
-So the web server does not carry scikit-learn around, and a broken model file breaks nothing here.
+So the web server does not load scikit-learn, and a broken model file breaks nothing here.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from web.content.pool import NOTHING
+from slackwater.views.pool import NOTHING
 
 READ_WITHIN_S = 60.0
-SAYS = {"calm": ("●", "calm"), "interference": ("▲", "interference")}
+STATES = {"calm": ("●", "calm"), "interference": ("▲", "interference")}
 
 
 class Leaf(msgspec.Struct):
-    """A node of the drawn tree: a question with two branches, or what a leaf says."""
+    """A node of the drawn tree: a question with two branches, or a leaf's state."""
 
     text: str
     symbol: str = ""
@@ -35,7 +35,7 @@ class Branch(msgspec.Struct):
 
 
 class ModelPage(msgspec.Struct):
-    """What the page says of the model."""
+    """What the page shows of the model."""
 
     error: str = ""
     name: str = ""
@@ -49,7 +49,7 @@ class ModelPage(msgspec.Struct):
 
 
 class Models:
-    """Reads the model once, when its page is first asked for."""
+    """Reads the model once, at the first request of its page."""
 
     def __init__(self, which: str) -> None:
         self._which = which
@@ -77,7 +77,7 @@ class Models:
 
 
 def model_page(about: dict[str, Any]) -> ModelPage:
-    """From what `detector explain --json` says. Raises KeyError, IndexError for something else."""
+    """From the output of `detector explain --json`. Raises KeyError, IndexError for something else."""
     scores: list[list[str]] = []
     delays: list[str] = []
     given = about.get("scores") or {}
@@ -106,7 +106,7 @@ def model_page(about: dict[str, Any]) -> ModelPage:
 def _leaf(nodes: list[dict[str, Any]], number: int) -> Leaf:
     node = nodes[number]
     if "says" in node:
-        symbol, word = SAYS[node["says"]]
+        symbol, word = STATES[node["says"]]
         return Leaf(f"{word} ({node['interference']:.0%} of its ticks interfered, weighted)", symbol, node["says"])
     limit = f"{node['limit']:g}"
     branches = [

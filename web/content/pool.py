@@ -1,4 +1,4 @@
-"""A pool's view as the texts of the pages. The pages' script puts the same texts in, so that nothing is said twice."""
+"""A pool's view as the texts of the pages, for the templates and the script that keeps them live."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import msgspec
 from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
-from slackwater.views.pool import SERVING, SYMBOLS, WORDS, PoolView, Row, duration
+from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
 from slackwater.views.why import Story
 
-NOTHING = "\N{EN DASH}"
 FEW = 12
-"""Up to so many servers the overview shows all of them, of more only those that need a look."""
+"""The overview shows all servers of a pool up to this number, beyond it only those that are not calm or reduced."""
 
 
 class ShownRow(msgspec.Struct):
@@ -23,7 +22,7 @@ class ShownRow(msgspec.Struct):
 
     node: str
     note: str
-    """The balancer's name and word, where they say something."""
+    """The balancer's name and status, if they differ from the usual."""
     state: State
     symbol: str
     word: str
@@ -55,9 +54,9 @@ class ShownEpisode(msgspec.Struct):
     since_unix_s: float
     because: str
     done: str
-    """What was done about it, in a few words."""
+    """The measures taken, in a few words."""
     helped: str
-    """What came of it."""
+    """The outcome."""
     seen_by: str
     """Who has acknowledged it."""
 
@@ -84,7 +83,7 @@ class ShownPool(msgspec.Struct):
     p99: str
     p99_note: str
     hurt: bool
-    """Users are: beyond a target."""
+    """Whether a target of response time is missed."""
     total_rps: str
     slowest: str
     moved: str
@@ -109,7 +108,11 @@ def show(
     """The texts of a pool; `changes` newest first, `episodes` those that go on."""
     rps = [row.rps for row in view.rows if row.rps is not None]
     slow = max(view.rows, key=lambda row: row.rt_p95_ms or -1.0, default=None)
-    slowest = f"slowest: {slow.node} {ms(slow.rt_p95_ms)}" if slow is not None and slow.rt_p95_ms is not None else ""
+    slowest = (
+        f"slowest: {slow.node} {milliseconds(slow.rt_p95_ms)}"
+        if slow is not None and slow.rt_p95_ms is not None
+        else ""
+    )
     reduced = [row.node for row in view.rows if share_of(row.weight, row.baseline) < 1.0]
     p95_target = settings.target_p95_ms if settings else 0.0
     p99_target = settings.target_p99_ms if settings else 0.0
@@ -130,9 +133,9 @@ def show(
         law=view.law or NOTHING,
         balance=view.balance or NOTHING,
         age=f"{duration(view.age_s)} ago" if view.age_s is not None else "never",
-        p95=ms(view.rt_p95_ms),
+        p95=milliseconds(view.rt_p95_ms),
         p95_note=_against(view.rt_p95_ms, p95_target),
-        p99=ms(view.rt_p99_ms),
+        p99=milliseconds(view.rt_p99_ms),
         p99_note=_against(view.rt_p99_ms, p99_target),
         hurt=_beyond(view.rt_p95_ms, p95_target) or _beyond(view.rt_p99_ms, p99_target),
         total_rps=number(sum(rps) if rps else None),
@@ -164,7 +167,7 @@ def _row(row: Row, view: PoolView, now_unix_s: float) -> ShownRow:
         wanted=f"would be {row.wanted}" if differs else "",
         share=f"{percent(row.share_wanted)} / {percent(row.share)}" if row.share is not None else NOTHING,
         rps=number(row.rps),
-        p95=ms(row.rt_p95_ms),
+        p95=milliseconds(row.rt_p95_ms),
         cpu=percent(row.cpu),
         cpu_share=min(1.0, row.cpu or 0.0),
         why=row.why,
@@ -175,7 +178,9 @@ def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix
     row = next((row for row in view.rows if row.node == episode.node), None)
     names = {episode.node, row.server if row is not None else episode.node}
     since = [made for made in changes if made.target in names and made.time_unix_s >= episode.since_unix_s - 1.0]
-    outcome = next((made.why for made in since if made.what == "outcome"), "not known yet: told 10 s after a change")
+    outcome = next(
+        (made.why for made in since if made.what == "outcome"), "not known yet: it is measured 10 s after a change"
+    )
     seen = next((made.by for made in since if made.what == "acknowledge"), "")
     done = "nothing was changed"
     if row is not None and row.weight is not None and row.baseline is not None and not view.stale:
@@ -208,10 +213,10 @@ def episode_url(episode: Story) -> str:
 
 
 def _sentence(view: PoolView) -> str:
-    """What the last cycle said; the banner has it where there was none."""
+    """The last cycle in a line; if there was none, the banner reports that."""
     if not view.stale:
         return view.sentence
-    return "" if view.age_s is None else f"last said: {view.sentence}"
+    return "" if view.age_s is None else f"last cycle: {view.sentence}"
 
 
 def _alarm(view: PoolView) -> str:
@@ -220,9 +225,9 @@ def _alarm(view: PoolView) -> str:
     if view.age_s is None:
         return view.sentence
     return (
-        f"No data for {duration(view.age_s)}: the controller is silent. Weights are as they were last seen, states are "
-        "unknown. Look at slackwater serve on the balancer's host; if it is gone, slackwater restore sets the baseline "
-        "weights."
+        f"No data for {duration(view.age_s)}: the controller is silent. Weights are the last known ones, states are "
+        "unknown. Check `slackwater serve` on the balancer's host; if it is gone, `slackwater restore --all` sets the "
+        "baseline weights."
     )
 
 
@@ -234,8 +239,12 @@ def _against(value: float | None, target: float) -> str:
     if not target:
         return "no target is set"
     if value is None:
-        return f"target {ms(target)}"
-    return f"✕ above the target of {ms(target)}" if value > target else f"✓ within the target of {ms(target)}"
+        return f"target {milliseconds(target)}"
+    return (
+        f"✕ above the target of {milliseconds(target)}"
+        if value > target
+        else f"✓ within the target of {milliseconds(target)}"
+    )
 
 
 def share_of(weight: int | None, baseline: int | None) -> float:
@@ -251,12 +260,3 @@ def percent(value: float | None) -> str:
 
 def number(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
-
-
-def ms(value: float | None) -> str:
-    """`4.5 ms`, `62 ms`, `12.3 s`."""
-    if value is None:
-        return NOTHING
-    if value >= 9995:
-        return f"{value / 1000:.1f} s"
-    return f"{value:.1f} ms" if value < 9.95 else f"{value:,.0f} ms"

@@ -38,7 +38,7 @@ class SettingsPage(msgspec.Struct):
     file: str
     """Where they were read from; empty when that is not known."""
     changed: bool
-    """The file says something else by now: a restart would take that up."""
+    """The file has changed since; a restart would apply it."""
     sections: list[Section]
 
 
@@ -64,38 +64,27 @@ def _parsed(text: str, path: str) -> ControllerSettings | None:
 
 def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[Section]:
     lines: dict[KeyPath, int] = {}
-    raw: dict[str, Any] = {}
     try:
-        raw, lines = tomllib.loads(text), key_lines(text)
-        config.use_new_names(raw, lines, file)
+        lines = key_lines(text)
+        config.use_new_names(tomllib.loads(text), lines, file)
     except (tomllib.TOMLDecodeError, ConfigError):
         pass
-    helps = {name: help_text for name, _, help_text in config.describe()}
+    described = [(*name.rpartition("."), help_text) for name, _, help_text in config.describe()]
 
-    def shown(struct: msgspec.Struct, at: tuple[str | int, ...], given: dict[str, Any]) -> list[ShownSetting]:
-        rows = []
-        for field in struct.__struct_fields__:
-            value = getattr(struct, field)
-            if isinstance(value, msgspec.Struct) or (value and isinstance(value, list) and _structs(value)):
-                continue
-            line = lines.get((*at, field))
-            source = "default" if field not in given else f"{file}, line {line}" if line else file
-            dotted = ".".join([*(str(part) for part in at if isinstance(part, str)), field])
-            rows.append(ShownSetting(field, _value(value), source, helps.get(dotted, "")))
-        return rows
+    def section(title: str, table: str, path: KeyPath, struct: msgspec.Struct) -> Section:
+        shown = []
+        for prefix, _, name, help_text in described:
+            if prefix == table:
+                line = lines.get((*path, name))
+                source = f"{file}, line {line}" if line else "default"
+                shown.append(ShownSetting(name, _value(getattr(struct, name)), source, help_text))
+        return Section(title, shown)
 
-    yield Section("At the top", shown(settings, (), raw))
+    yield section("At the top", "", (), settings)
     for index, pool in enumerate(settings.pool):
-        given = (raw.get("pool") or [{}] * len(settings.pool))[index : index + 1] or [{}]
-        yield Section(f"Pool {pool.name}", shown(pool, ("pool", index), given[0]))
-    for name in settings.__struct_fields__:
-        section = getattr(settings, name)
-        if isinstance(section, msgspec.Struct):
-            yield Section(f"[{name}]", shown(section, (name,), raw.get(name) or {}))
-
-
-def _structs(values: list[Any]) -> bool:
-    return isinstance(values[0], msgspec.Struct)
+        yield section(f"Pool {pool.name}", "pool", ("pool", index), pool)
+    for name in dict.fromkeys(prefix for prefix, *_ in described if prefix not in ("", "pool")):
+        yield section(f"[{name}]", name, (name,), getattr(settings, name))
 
 
 def _value(value: Any) -> str:

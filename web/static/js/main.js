@@ -16,7 +16,7 @@ const stack = place && new Stack(place);
 let lastEventMs = performance.now();
 let lastUnixS = 0;
 
-function say(state, text) {
+function showLink(state, text) {
   document.body.dataset.link = state;
   link.dataset.link = state;
   if (link.textContent !== text) link.textContent = text;
@@ -48,7 +48,7 @@ function onEvent(message) {
     if (first || gap > GAP_S) stack.load(rows.length > MOST_DRAWN ? drawn(rows) : []);
   }
   const dead = event.error || event.pools.every((one) => one.stale);
-  say(dead ? "idle" : "live", `${dead ? "connected, but nothing is new" : "live"} · ${clock(event.time_unix_s)}`);
+  showLink(dead ? "idle" : "live", `${dead ? "connected, but nothing is new" : "live"} · ${clock(event.time_unix_s)}`);
 }
 
 function connect() {
@@ -67,7 +67,7 @@ if (events) {
     const silentMs = performance.now() - lastEventMs;
     if (silentMs > SILENT_AFTER_MS) {
       document.title = "✕ Slackwater: no connection";
-      say("lost", `no connection for ${Math.round(silentMs / 1000)} s: this page is old, trying again`);
+      showLink("lost", `no connection for ${Math.round(silentMs / 1000)} s: this page is old, trying again`);
     }
   }, 500);
 } else {

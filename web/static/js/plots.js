@@ -5,7 +5,7 @@ import { Series } from "./series.js";
 
 const SYMBOLS = { interference: "▲", overload: "■", all_slow: "◆", unknown: "?" };
 const WORDS = { interference: "interference", overload: "overload", all_slow: "all slow", unknown: "unknown" };
-const AGAIN_MS = 30_000;
+const RELOAD_EVERY_MS = 30_000;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const digits = (value) => (value === 0 ? "0" : value >= 9.95 ? Math.round(value).toLocaleString() : value.toPrecision(2));
 const SIGNALS = [
@@ -48,7 +48,7 @@ function drawSpans(plot, spans) {
 }
 
 // Weight changes in front: a dashed line (dotted where nothing was applied) with `100 → 0`.
-function drawMarks(plot, marks, told) {
+function drawMarks(plot, marks, labelled) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
   ctx.save();
@@ -66,7 +66,7 @@ function drawMarks(plot, marks, told) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    if (!told) continue;
+    if (!labelled) continue;
     const text = mark.applied ? `${mark.node} ${mark.before} → ${mark.after}` : `${mark.node} would be ${mark.after}`;
     const width = ctx.measureText(text).width;
     const left = x + width + 8 * dpr > bbox.left + bbox.width ? x - width - 4 * dpr : x + 4 * dpr;
@@ -172,11 +172,11 @@ export class Stack {
     for (const look of ["(prefers-color-scheme: dark)", "print"]) {
       matchMedia(look).addEventListener("change", () => this.figures.forEach((f) => f.build()));
     }
-    if (!this.live && !section.dataset.until) setInterval(() => this.load(this.asked), AGAIN_MS);
+    if (!this.live && !section.dataset.until) setInterval(() => this.load(this.requested), RELOAD_EVERY_MS);
   }
 
   async load(nodes = []) {
-    this.asked = nodes;
+    this.requested = nodes;
     const query = new URLSearchParams({ last_s: this.lastS, step_s: this.section.dataset.step });
     if (this.section.dataset.until) query.set("until_unix_s", this.section.dataset.until);
     for (const node of nodes) query.append("node", node);
