@@ -6,7 +6,6 @@ The file is there exactly while lbengine may have changed something: a clean sto
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from lbengine.balancer import Snapshot
+from lbengine.state_file import force_folder, replace_durably
 from slackwater.config import PoolSettings, place_in_words
 from slackwater.messages import Name
 
@@ -104,7 +104,7 @@ class BaselineStore:
         try:
             if self.path.exists():
                 self.path.unlink()
-                _force(self.path.parent)
+                force_folder(self.path.parent)
         except OSError as error:
             raise BaselineError(f"{self.path}: cannot be removed: {error.strerror}") from None
         self._written = None
@@ -153,7 +153,7 @@ def merge(
     return merged, news
 
 
-def away(
+def diff_from_baseline(
     snapshot: Snapshot, baselines: Mapping[str, Baseline]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
     """Weights, and `maxconn`s, that are not at their baseline: server -> (shown, baseline)."""
@@ -167,26 +167,3 @@ def away(
         if server.maxconn is not None and baseline.maxconn is not None and server.maxconn != baseline.maxconn:
             limits[server.name] = (server.maxconn, baseline.maxconn)
     return weights, limits
-
-
-def replace_durably(path: Path, data: bytes) -> None:
-    """Writes a file under another name, forces it to the disk and renames it over `path`, and the folder after it."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _force(path.parent.parent)
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    _force(path.parent)
-
-
-def _force(folder: Path) -> None:
-    """What was made, renamed or removed in a folder is on the disk after this."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbengine.backends.table import balancer_of
 from lbengine.balancer import BalancerUnreachable
-from lbengine.baseline import BaselineStore, away, merge
+from lbengine.baseline import BaselineStore, diff_from_baseline, merge
 from lbengine.changes import change
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, journal_path
@@ -41,7 +41,7 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     balancer = balancer_of(pool, settings.lbengine.socket_timeout_s)
     snapshot = balancer.read()
     baselines, _ = merge(stored, snapshot)
-    weights, limits = away(snapshot, baselines)
+    weights, limits = diff_from_baseline(snapshot, baselines)
     changes = [
         change(pool.name, "restore", name, before, after, why=text, by=by, applied=True, time_unix_s=time.time())
         for pairs, text in ((weights, why), (limits, f"{why} (maxconn)"))

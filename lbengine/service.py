@@ -23,12 +23,12 @@ from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
 from lbengine.hooks import Hooks
 from lbengine.leadership.ownership import BUCKET, Ownership
-from lbengine.overrides.overrides import ByHandError
-from lbengine.overrides.pause import PauseError
-from lbengine.overrides.temporary import WISHES
+from lbengine.overrides import temporary
+from lbengine.overrides.overrides import CommandError
+from lbengine.state_file import StateFileError
 from slackwater.bus.bus import Bus, BusError, NoStoreError
 from slackwater.config import BusSettings, ControllerSettings, PoolSettings
-from slackwater.control import Request, request_of
+from slackwater.control import request_of
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
 
@@ -222,8 +222,8 @@ class Driver:
         """
         if self.engine.standby:
             return None
-        if question.get("action") in WISHES:
-            sentence = await self._in_thread(self.engine.wish, question, time.monotonic())
+        if question.get("action") in temporary.ACTIONS:
+            sentence = await self._in_thread(self.engine.override_temporarily, question, time.monotonic())
             log.info("%s", sentence)
             self._wake.set()
             return {"sentence": sentence}
@@ -231,8 +231,8 @@ class Driver:
         try:
             if request.mode == "act" and not self.engine.acting:
                 await self._may_act()
-            sentence = await self._in_thread(self._carry_out, request)
-        except (PauseError, ByHandError, BalancerError) as error:
+            sentence = await self._in_thread(self.engine.command, request, time.monotonic())
+        except (StateFileError, CommandError, BalancerError) as error:
             raise ValueError(str(error)) from None
         log.info("%s", sentence)
         await self.publish()
@@ -240,7 +240,7 @@ class Driver:
         return {"sentence": sentence}
 
     async def _may_act(self) -> None:
-        """A pool that is only observed was not asked for what acting needs. Raises BalancerError, ByHandError."""
+        """A pool that is only observed was not asked for what acting needs. Raises BalancerError, CommandError."""
         acting = msgspec.structs.replace(self.pool, mode="act")
         for warning in await self._in_thread(check, acting, self.engine.settings):
             log.warning("%s", warning)
@@ -248,29 +248,13 @@ class Driver:
             try:
                 self._ownership = await self._own(self._bus)
             except BusError as error:
-                raise ByHandError(f"{self.pool.name}: {error}") from None
-        if told := self.engine.standby:
+                raise CommandError(f"{self.pool.name}: {error}") from None
+        if who := self.engine.standby:
             if self._ownership is not None:
                 await self._ownership.end()
-            self._ownership, self.engine.standby = None, ""  # to look on needs no lease
-            raise ByHandError(f"{self.pool.name}: {told}")
-
-    def _carry_out(self, request: Request) -> str:
-        engine, by, why, now_s = self.engine, request.by, request.why, time.monotonic()
-        target, action = request.target or "", request.action
-        if action == "pause":
-            return engine.pause(by, why, now_s)
-        if action == "resume":
-            return engine.resume(by, why, now_s)
-        if action == "mode" and request.mode is not None:
-            return engine.set_mode(request.mode, by, why, now_s)
-        if action == "pin" and request.weight is not None and request.for_s is not None:
-            return engine.pin(target, request.weight, request.for_s, by, why, now_s)
-        if action == "unpin":
-            return engine.unpin(target, by, why, now_s)
-        if action == "end_episode":
-            return engine.end_episode(target, by, why, now_s)
-        return engine.acknowledge(target, by, why)
+            self._ownership = None
+            self.engine.look_on()
+            raise CommandError(f"{self.pool.name}: {who}")
 
     async def _stop(self) -> None:
         until_s = time.monotonic() + STOP_WITHIN_S

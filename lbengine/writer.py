@@ -10,6 +10,7 @@ from typing import Protocol
 from lbengine.balancer import Balancer, BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.changes import change, lowers, value_after
+from lbengine.decision.step import Setting
 from slackwater.journal.journal import JournalError
 from slackwater.messages import Change, ChangeCause, Message
 
@@ -34,23 +35,21 @@ class Writer:
     def __init__(
         self,
         pool: str,
-        acting: bool,
         balancer: Balancer,
         store: BaselineStore,
         journal: Recorder,
         wall: Callable[[], float],
     ) -> None:
         self.pool = pool
-        self.acting = acting
+        self.acting = False
+        """Changes are set; else they are only recorded."""
         self.balancer = balancer
         self.store = store
         self.outbox: deque[Message] = deque()
-        self.unsure: dict[str, int] = {}
+        self.unconfirmed: dict[str, int] = {}
         """Weights that were sent and not confirmed: the balancer may show them or not."""
-        self.unsure_limits: set[str] = set()
-        """The same for `maxconn`, the servers only."""
-        self.limits: dict[str, int] = {}
-        """The `maxconn`s that we have set, or in observe mode would have."""
+        self.unconfirmed_limits: dict[str, int] = {}
+        """The same for `maxconn`."""
         self._journal = journal
         self._wall = wall
         self._pending: dict[tuple[str, str, int], Change] = {}
@@ -72,18 +71,17 @@ class Writer:
             self.pool, what, target, before, after, why=why, by=by, applied=applied, time_unix_s=now, cause=cause
         )
 
-    def pending(
-        self, what: str, server: str, before: int, after: int, why: str, cause: ChangeCause | None = None
-    ) -> Change:
+    def pending(self, setting: Setting) -> Change:
         """A change to make; one that is tried again keeps its first record."""
+        what, server, before, after = setting.what, setting.server, setting.before, setting.after
         pending = self._pending.get((what, server, after))
         if pending is not None and pending.before == before:
             return pending
-        return self.change(what, server, before, after, why, BY, cause, applied=self.acting)
+        return self.change(what, server, before, after, setting.why, BY, setting.cause, applied=self.acting)
 
-    def note(self, what: str, by: str, why: str) -> None:
-        """Records something about the pool itself."""
-        self.try_record(self.change(what, self.pool, None, None, why, by, applied=True))
+    def forget_unconfirmed(self) -> None:
+        """A fresh look has shown what came of it."""
+        self.unconfirmed, self.unconfirmed_limits = {}, {}
 
     def try_record(self, *changes: Change) -> None:
         """Records what must happen or has happened whether or not it can be recorded, and publishes it."""
@@ -119,10 +117,8 @@ class Writer:
             changes = [made for made in changes if made not in lowered]
         if self.acting and changes:
             self._send(changes)
-        for made in changes:
-            if made.what == "maxconn":
-                self._remember_limit(made.target, value_after(made), baselines)
-        self.unsure, self.unsure_limits, self._pending = {}, set(), {}
+        self.forget_unconfirmed()
+        self._pending = {}
         self.outbox += changes
         return changes
 
@@ -131,12 +127,12 @@ class Writer:
         self._pending = {(made.what, made.target, value_after(made)): made for made in changes}
         weights = {made.target: value_after(made) for made in changes if made.what == "weight"}
         limits = {made.target: value_after(made) for made in changes if made.what == "maxconn"}
-        self.unsure, self.unsure_limits = weights, set(limits)
+        self.unconfirmed = weights
         try:
             if weights:
                 self.balancer.set_weights(weights)
             if limits:
-                self.limits |= limits
+                self.unconfirmed_limits = limits
                 self.balancer.set_maxconns(limits)
         except BalancerError as error:
             fresh = [made for made in changes if (made.what, made.target, value_after(made)) not in tried]
@@ -149,36 +145,25 @@ class Writer:
             )
             raise
 
-    def _remember_limit(self, server: str, most: int, baselines: Mapping[str, Baseline]) -> None:
-        if baselines[server].maxconn == most:
-            self.limits.pop(server, None)
-        else:
-            self.limits[server] = most
-
     def put_back(
         self,
         weights: Mapping[str, tuple[int, int]],
         limits: Mapping[str, tuple[int, int]],
         by: str,
         why: str,
-        what: str = "",
     ) -> list[Change]:
         """Sets server -> (shown, baseline) at once, recorded if that can be. Raises BalancerError."""
         changes = [
-            self.change(what or "weight", name, before, after, why, by, "put_back", applied=True)
-            for name, (before, after) in weights.items()
-        ]
-        changes += [
-            self.change(what or "maxconn", name, before, after, why, by, "put_back", applied=True)
-            for name, (before, after) in limits.items()
+            self.change(what, name, before, after, why, by, "put_back", applied=True)
+            for what, pairs in (("weight", weights), ("maxconn", limits))
+            for name, (before, after) in pairs.items()
         ]
         if changes:
             self.try_record(*changes)
         if weights:
-            self.unsure = {name: after for name, (_, after) in weights.items()}
-            self.balancer.set_weights(self.unsure)
-            self.unsure = {}
+            self.unconfirmed = {name: after for name, (_, after) in weights.items()}
+            self.balancer.set_weights(self.unconfirmed)
+            self.unconfirmed = {}
         if limits:
             self.balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
-        self.limits = {}
         return changes

@@ -46,7 +46,7 @@ def replay(recording: Recording, balance: str, law: str, modelled: bool) -> tupl
             if sample.traffic is not None and sample.traffic.rps is not None:
                 requests[sample.node] += sample.traffic.rps * sample.period_s
         counts = [int(requests[node]) for node in recording.nodes]
-        changed = engine.cycle(now_s, detecting.inbox, counts, [0] * len(counts))
+        changed = engine.cycle(now_s, detecting.latest, counts, [0] * len(counts))
         for server, weight in sorted(changed.items()):
             of_weights.update(f"{now_s:.2f} {server} {weight}\n".encode())
             moved += 1

@@ -1,4 +1,4 @@
-"""Slackwater in simulated time: the detector's `Judge`, lbengine's `decide` (law, ramp, guard) and its rates, imported
+"""Slackwater in simulated time: the detector's `Judge`, lbengine's `step`, imported
 as they are; only bus, sockets and clocks are the simulation's.
 """
 
@@ -17,10 +17,10 @@ from lab.sim.signals import POOL
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
-from lbengine.decision.decide import View, decide
 from lbengine.decision.ramp import Position
-from lbengine.inbox import Inbox
-from lbengine.outcome.rates import Rates
+from lbengine.decision.state import PoolState, PoolView
+from lbengine.decision.step import step
+from lbengine.verdicts import LatestVerdicts
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import Sample, Verdict
 
@@ -55,7 +55,7 @@ class Detecting:
 
     def __init__(self, *, stale_after_s: float = 1.0, calm_dwell_s: float = 1.2, model: Model | None = None) -> None:
         self.judge = Judge(POOL, stale_after_s=stale_after_s, calm_dwell_s=calm_dwell_s, model=model)
-        self.inbox = Inbox()
+        self.latest = LatestVerdicts()
         self.costs = Costs()
         self.states: dict[str, str] = {}
 
@@ -65,7 +65,7 @@ class Detecting:
         verdicts = self.judge.tick(now_s, samples)
         self.costs.detector_s.append(time.thread_time() - began)
         for verdict in verdicts:
-            self.inbox.put(verdict, now_s)
+            self.latest.put(verdict, now_s)
             self.states[verdict.node] = verdict.state
         return verdicts
 
@@ -80,13 +80,17 @@ class Balancing:
         self.weights: Ints = np.full(len(names), BASE_WEIGHT, dtype=np.int64)
         """(servers,) as the balancer has them now."""
         self._balance, self._pool, self._settings, self._costs = balance, pool, settings, costs
-        self._baselines = {name: Baseline(BASE_WEIGHT, BASE_WEIGHT) for name in names}
-        self._positions = {name: Position(BASE_WEIGHT) for name in names}
         self._index = {name: number for number, name in enumerate(names)}
-        self._rates = Rates()
-        self._panicked_s: float | None = None
+        self._state = PoolState(
+            "acting",
+            baselines={name: Baseline(BASE_WEIGHT, BASE_WEIGHT) for name in names},
+            positions={name: Position(BASE_WEIGHT) for name in names},
+            started_s=0.0,
+        )
 
-    def cycle(self, now_s: float, inbox: Inbox, requests: Sequence[int], in_flight: Sequence[int]) -> Mapping[int, int]:
+    def cycle(
+        self, now_s: float, verdicts: LatestVerdicts, requests: Sequence[int], in_flight: Sequence[int]
+    ) -> Mapping[int, int]:
         """One turn: `requests` are counted since the start. Gives server -> new weight, which are in force at once."""
         servers = tuple(
             Server(name=name, weight=weight, configured=BASE_WEIGHT, in_flight=flying, requests=count)
@@ -94,29 +98,10 @@ class Balancing:
         )
         snapshot = Snapshot(balance=self._balance, weights_mean=weights_mean(self._balance), servers=servers)
         began = time.thread_time()
-        verdicts = inbox.fresh(now_s, self._settings.lease_s)
-        self._rates.see(now_s, snapshot, {})
-        view = View(
-            snapshot=snapshot,
-            baselines=self._baselines,
-            positions=self._positions,
-            yielded=frozenset(),
-            verdicts=verdicts,
-            waiting=now_s < self._settings.lease_s,
-            rates=self._rates.rps,
-            total_rps=self._rates.total_rps,
-            now_s=now_s,
-            panicked_s=self._panicked_s,
-        )
-        decided = decide(view, self._pool, self._settings)
-        self._panicked_s = now_s if decided.panic else self._panicked_s
+        view = PoolView(now_s=now_s, snapshot=snapshot, verdicts=verdicts.fresh(now_s, self._settings.lease_s))
+        self._state, actions = step(self._state, view, self._pool, self._settings)
         self._costs.lbengine_s.append(time.thread_time() - began)
-        changed = {}
-        for name, decision in decided.servers.items():
-            number = self._index[name]
-            self._positions[name] = decision.position
-            if decision.position.weight != self.weights[number]:
-                changed[number] = decision.position.weight
+        changed = {self._index[one.server]: one.after for one in actions.settings}
         for number, weight in changed.items():
             self.weights[number] = weight
         return changed

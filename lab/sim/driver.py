@@ -85,7 +85,7 @@ class Driver:
         began = time.thread_time()
         self._detecting.tick(now_s, samples)
         for number, balancing in enumerate(self._balancing):
-            changed = balancing.cycle(now_s, self._detecting.inbox, requests[number], in_flight)
+            changed = balancing.cycle(now_s, self._detecting.latest, requests[number], in_flight)
             for server, weight in changed.items():
                 self.weights[number, server] = weight
                 self._changed.add(number)

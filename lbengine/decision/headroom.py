@@ -12,7 +12,7 @@ from lbengine.decision.plan import Load
 
 
 @dataclass(frozen=True)
-class Rest:
+class Headroom:
     """`staying` share what the pool carries, `leaving` are asked to be drained. `total_rps` None: not known."""
 
     staying: Sequence[Load]

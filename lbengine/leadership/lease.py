@@ -20,7 +20,7 @@ import msgspec
 from lbengine.backends.table import targets_of
 from lbengine.balancer import Target
 from lbengine.baseline import Baseline
-from lbengine.overrides.pause import Pause
+from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
 

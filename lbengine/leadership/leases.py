@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from lbengine.baseline import Baseline
 from lbengine.leadership.lease import Bucket, Lease, Say
-from lbengine.overrides.pause import Pause
+from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 
 

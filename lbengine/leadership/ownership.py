@@ -13,7 +13,7 @@ from lbengine.baseline import Baseline, BaselineError
 from lbengine.engine import Engine
 from lbengine.leadership.lease import RENEW_S, Bucket, Say, keys_of
 from lbengine.leadership.leases import Leases
-from lbengine.overrides.pause import PauseError
+from lbengine.state_file import StateFileError
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
 
@@ -105,7 +105,7 @@ class Ownership:
                 log.warning("pool %s: taking over", self.pool.name)
             try:
                 await self._in_thread(self.engine.take_over, lease.inherited, lease.paused, time.monotonic())
-            except (BaselineError, PauseError) as error:
+            except (BaselineError, StateFileError) as error:
                 log.error("pool %s: %s", self.pool.name, error)
             if stood_by:
                 self._taken_over(lease.heard_s)

@@ -10,12 +10,12 @@ from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.ramp import Position
 from lbengine.outcome import forecast, outcome
-from lbengine.outcome.shares import Watch
+from lbengine.outcome.shares import ShareMonitor
 from lbengine.writer import BY, Writer
 from slackwater.messages import Change, Verdict
 
 
-class Account:
+class ChangeOutcomes:
     """Keeps what it needs of the last seconds; `node_of` gives a server's node. Call `see` first in each turn."""
 
     def __init__(self, writer: Writer, node_of: Callable[[str], str]) -> None:
@@ -23,7 +23,7 @@ class Account:
         self._node_of = node_of
         self._percentiles = forecast.Percentiles()
         self._follow_ups = outcome.FollowUps({})
-        self._watch = Watch()
+        self._monitor = ShareMonitor()
         self._now_s = 0.0
         self._rates: dict[str, float] = {}
         self._shares: dict[str, float] = {}
@@ -80,7 +80,7 @@ class Account:
         # Under least connections a weight above 0 says nothing of the share.
         silent = snapshot.by_concurrency
         judged = {n: b.weight for n, b in baselines.items() if not (silent and weights.get(n, 0) > 0)}
-        high, news = self._watch.look(self._now_s, self._shares, weights, judged)
+        high, news = self._monitor.look(self._now_s, self._shares, weights, judged)
         remarks = []
         for name, (share, expected) in high.items():
             why = f"{name} gets {share:.0%} of the requests, its weight says {expected:.0%}"

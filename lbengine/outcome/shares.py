@@ -12,7 +12,7 @@ FACTOR, MARGIN = 2.0, 0.05
 
 
 @dataclass
-class Watch:
+class ShareMonitor:
     """Remembers since when a reduced server gets more than its weight says."""
 
     _since_s: dict[str, float] = field(default_factory=dict)

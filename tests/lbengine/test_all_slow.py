@@ -13,13 +13,10 @@ from detector.classify.judge import Judge
 from detector.classify.tree import SHIPPED, load
 from detector.recordings.recording import Label, Recording, read
 from detector.train.replay import batches
-from lbengine.baseline import Baseline
-from lbengine.decision.decide import View, decide
 from lbengine.decision.ramp import Position
-from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import Verdict
 from tests.support.paths import RECORDINGS
-from tests.support.pool_shown import server, snapshot
+from tests.support.pool_shown import decided, server, snapshot
 
 RECORDING = RECORDINGS / "events-all-noisy.parquet"
 AT_ONCE, ONE_AFTER_THE_OTHER, ONE = 0, 1, 2
@@ -36,27 +33,19 @@ def recording() -> Recording:
 def played(request: pytest.FixtureRequest, recording: Recording) -> Weights:
     model = load(SHIPPED) if request.param == "shipped model" else None
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=model)
-    pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
     verdicts: dict[str, Verdict] = {}
     positions = {name: Position(100) for name in recording.nodes}
     found: Weights = []
     for now_s, batch in batches(recording):
         verdicts |= {verdict.node: verdict for verdict in judge.tick(now_s, batch)}
         servers = tuple(server(name, positions[name].weight) for name in recording.nodes)
-        decisions = decide(
-            View(
-                snapshot=snapshot(servers),
-                baselines={name: Baseline(100, 100) for name in recording.nodes},
-                positions=positions,
-                yielded=frozenset(),
-                verdicts=verdicts,
-                waiting=False,
-                rates={name: verdict.rps or 0.0 for name, verdict in verdicts.items()},
-                total_rps=sum(verdict.rps or 0.0 for verdict in verdicts.values()),
-                now_s=now_s,
-            ),
-            pool,
-            settings,
+        decisions = decided(
+            snapshot(servers),
+            positions,
+            verdicts,
+            now_s=now_s,
+            rates={name: verdict.rps or 0.0 for name, verdict in verdicts.items()},
+            total_rps=sum(verdict.rps or 0.0 for verdict in verdicts.values()),
         )
         positions = {name: decision.position for name, decision in decisions.servers.items()}
         found.append((batch[-1].time_unix_s, {name: position.weight for name, position in positions.items()}))

@@ -8,13 +8,12 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbengine.baseline import Baseline
 from lbengine.decision import budget
-from lbengine.decision.decide import Decisions, View, decide
+from lbengine.decision.decide import Decisions
 from lbengine.decision.ramp import Position
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.messages import State
-from tests.support.pool_shown import server, snapshot, verdict
+from tests.support.pool_shown import decided, server, snapshot, verdict
 
 SETTINGS = LbengineSettings()
 MOST = SETTINGS.max_falls_per_min
@@ -32,24 +31,12 @@ def turn(
 ) -> Decisions:
     """Four servers of 300 requests/s; those in interference have lost `severity` of it."""
     capacity = {name: 300.0 * (1.0 - severity * (states[name] == "interference")) for name in NAMES}
-    return decide(
-        View(
-            snapshot=snapshot([server(name, positions[name].weight) for name in NAMES]),
-            baselines={name: Baseline(100, 100) for name in NAMES},
-            positions=positions,
-            yielded=frozenset(),
-            verdicts={
-                name: verdict(name, state, severity * (state == "interference"), capacity[name])
-                for name, state in states.items()
-            },
-            waiting=False,
-            rates=None,
-            total_rps=total_rps,
-            now_s=now_s,
-        ),
-        PoolSettings(name="web", backend="web", socket="/none"),
-        SETTINGS,
-    )
+    verdicts = {
+        name: verdict(name, state, severity * (state == "interference"), capacity[name])
+        for name, state in states.items()
+    }
+    shown = snapshot([server(name, positions[name].weight) for name in NAMES])
+    return decided(shown, positions, verdicts, now_s=now_s, total_rps=total_rps)
 
 
 def play(

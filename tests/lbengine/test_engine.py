@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,11 +15,13 @@ from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.baseline import BaselineError
 from lbengine.changes import change
 from lbengine.decision.guard import AFTER_PANIC_S
+from lbengine.decision.rates import Rates
 from lbengine.engine import Engine
 from lbengine.outcome.outcome import LEAST_AFTER_S, FollowUps
-from lbengine.overrides.pause import Pause
+from lbengine.overrides.overrides import Pause
 from lbengine.restore import restore
 from slackwater.config import ControllerSettings
+from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, State, Verdict
 from tests.support.engine_site import CALM_RPS, HOSTS, SETTINGS, SLOW_RPS, Site
@@ -287,8 +290,8 @@ def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: Site
 def test_pause_puts_the_weights_back_and_outlives_a_restart(site: Site) -> None:
     site.cycle()
     site.cycle(host1="interference")
-    assert site.engine.pause("alice", "deploy", site.now_s) == (
-        "web: host1 0 -> 100 put back; paused by alice (deploy)"
+    assert site.engine.command(Request(action="pause", by="alice", why="deploy"), site.now_s) == (
+        "web: paused by alice (deploy); host1 0 -> 100 put back; paused by alice (deploy)"
     )
     assert site.weights() == [100, 100, 100]
     assert [(change.what, change.by) for change in site.changes()[-2:]] == [("pause", "alice"), ("weight", "alice")]
@@ -302,14 +305,15 @@ def test_pause_puts_the_weights_back_and_outlives_a_restart(site: Site) -> None:
 
 def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(site: Site) -> None:
     site.cycle()
-    site.engine.pause("alice", "", site.now_s)
+    site.engine.command(Request(action="pause", by="alice"), site.now_s)
     site.balancer.say("set server web/host2 weight 50")
     site.cycle(host1="interference")
     assert site.weights() == [100, 50, 100]
-    assert "already" in site.engine.pause("bob", "", site.now_s)
-    assert site.engine.resume("bob", "", site.now_s).startswith("web: resumed by bob; host1 100 -> 0")
+    assert "already" in site.engine.command(Request(action="pause", by="bob"), site.now_s)
+    resumed = site.engine.command(Request(action="resume", by="bob"), site.now_s)
+    assert resumed.startswith("web: resumed by bob; host1 100 -> 0")
     assert site.weights() == [0, 50, 100]
-    assert site.engine.resume("bob", "", site.now_s) == "web: not paused"
+    assert site.engine.command(Request(action="resume", by="bob"), site.now_s) == "web: not paused"
     assert [change.what for change in site.changes()] == ["pause", "resume", "weight"]
 
 
@@ -320,7 +324,7 @@ def test_a_pause_while_haproxy_is_stuck_takes_effect_when_it_answers(site: Site)
     stuck._writer.balancer.timeout_s = 0.2  # type: ignore[attr-defined]
     worker = site.balancer.pid()
     with stopped(worker):
-        assert "put back when HAProxy answers" in stuck.pause("alice", "", site.now_s)
+        assert "HAProxy does not answer yet" in stuck.command(Request(action="pause", by="alice"), site.now_s)
     stuck._writer.balancer.timeout_s = SETTINGS.socket_timeout_s  # type: ignore[attr-defined]
     assert "host1 0 -> 100 put back" in site.cycle(host1="interference")
     assert site.weights() == [100, 100, 100]
@@ -626,12 +630,17 @@ def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) ->
             site.journal.close()
 
 
+def counted(engine: Engine, rps: float | None) -> None:
+    """As if this had been counted last, and nothing since."""
+    engine.state = dataclasses.replace(engine.state, rates=Rates(counted_rps=rps))
+
+
 @pytest.fixture
 def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - as above
     """Least connections, a `maxconn` on each server, and more load than two servers can carry."""
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
         site = Site(balancer, ports, tmp_path)
-        site.engine._rates.counted_rps = 530.0
+        counted(site.engine, 530.0)
         site.rps = 180.0
         yield site
         site.journal.close()
@@ -643,7 +652,7 @@ def maxconns(site: Site) -> list[int | None]:
 
 def at_load(site: Site, after_s: float = 0.05, **states: State) -> str:
     """A turn too soon after the last one for HAProxy's counters to be a rate."""
-    site.engine._rates.reset()
+    counted(site.engine, site.engine.state.rates.counted_rps)
     return site.cycle(after_s, **states)
 
 
@@ -688,7 +697,7 @@ def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: Site) 
     at_load(limited)
     at_load(limited, host1="interference")
     first = maxconns(limited)[0]
-    limited.start()._rates.counted_rps = 530.0
+    counted(limited.start(), 530.0)
     limited.silent_cycle(0.1)
     assert maxconns(limited)[0] == first
     at_load(limited)
@@ -709,7 +718,7 @@ def test_a_limit_that_someone_else_changes_is_theirs(limited: Site) -> None:
 
 
 def test_a_server_without_maxconn_is_never_limited(site: Site) -> None:
-    site.engine._rates.counted_rps = 530.0
+    counted(site.engine, 530.0)
     at_load(site)
     at_load(site, host1="interference")
     assert maxconns(site) == [None, None, None]

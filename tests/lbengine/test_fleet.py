@@ -16,6 +16,7 @@ from lbengine.engine import Engine
 from lbengine.leadership.lock import LockError, PoolLock
 from slackwater.cli.main import cli
 from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
+from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
 from tests.support.played_verdict import verdict
@@ -280,7 +281,7 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
 def test_a_pause_while_one_is_stuck_reaches_it_later_and_leaves_the_operators_weights_alone(driven: Driven) -> None:
     first, second = driven.two.members
     with driven.two.stuck(1):
-        told = driven.engine.pause("alice", "deploy", driven.now_s)
+        told = driven.engine.command(Request(action="pause", by="alice", why="deploy"), driven.now_s)
         assert "host1 0 -> 100 put back" in told
         assert f"left out: {second.socket}" in told
         assert [first.weight(host) for host in HOSTS] == CALM
@@ -304,7 +305,7 @@ def test_one_that_was_stuck_when_a_limit_ended_has_its_own_maxconn_back(tmp_path
         site = Driven(two, tmp_path, journal)
         site.cycle()
         question = {"action": "limit", "node": "host1", "for_s": 1.0, "by": "retune", "why": "it", "maxconn": 8}
-        site.engine.wish(question, site.now_s)
+        site.engine.override_temporarily(question, site.now_s)
         site.cycle()
         assert limits(two) == [[8, 50, 50], [8, 50, 50]]
         with two.stuck(1):

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from lbengine.baseline import Baseline
 from lbengine.decision import guard
-from lbengine.decision.decide import Decisions, Pin, View, decide
+from lbengine.decision.decide import Decisions
 from lbengine.decision.plan import LAWS
 from lbengine.decision.ramp import Position
-from lbengine.overrides.temporary import Wish
-from slackwater.config import LbengineSettings, PoolSettings
+from lbengine.overrides.overrides import Pin
+from lbengine.overrides.temporary import TemporaryOverride
+from slackwater.config import PoolSettings
 from slackwater.messages import State
-from tests.support.pool_shown import server, snapshot, verdict
+from tests.support.pool_shown import decided, server, snapshot, verdict
 
 STATES: tuple[State, ...] = get_args(State)
 
@@ -36,7 +37,7 @@ class Told:
     cpu: float | None
     rps: float
     up: bool
-    yielded: int | None
+    controlled: int | None
     """The weight that someone else holds it at."""
     drained: bool
     held: bool
@@ -56,7 +57,7 @@ told_of_a_server = st.builds(
     cpu=st.one_of(st.none(), st.floats(0.0, 1.5)),
     rps=st.floats(0.0, 500.0),
     up=mostly(True, st.just(False)),
-    yielded=mostly(None, st.integers(0, 256)),
+    controlled=mostly(None, st.integers(0, 256)),
     drained=mostly(False, st.just(True)),
     held=mostly(False, st.just(True)),
     pin=mostly(None, st.integers(0, 256)),
@@ -83,7 +84,7 @@ turns_strategy = st.lists(
     turns_strategy,
     st.lists(st.tuples(st.sampled_from([0, 1, 7, 100, 256]), mostly(False, st.just(True))), min_size=7, max_size=7),
 )
-def test_no_sequence_of_verdicts_and_wishes_breaks_the_bounds(
+def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
     count: int,
     max_mitigated: float,
     law: str,
@@ -100,36 +101,31 @@ def test_no_sequence_of_verdicts_and_wishes_breaks_the_bounds(
     for told_of_all, pause_s, total, waiting in turns:
         now_s += pause_s
         of = dict(zip(stored, told_of_all, strict=False))
-        theirs = {name: told.yielded for name, told in of.items() if told.yielded is not None}
+        theirs = {name: told.controlled for name, told in of.items() if told.controlled is not None}
         positions |= {name: Position(weight) for name, weight in theirs.items()}
         servers = [
             dataclasses.replace(server(name, positions[name].weight, told.up), backup=name in backups)
             for name, told in of.items()
         ]
         rates = {name: told.rps for name, told in of.items()}
-        decisions = decide(
-            View(
-                snapshot=snapshot(servers, balance),
-                baselines=stored,
-                positions=positions,
-                yielded=frozenset(theirs),
-                verdicts={
-                    name: msgspec.structs.replace(
-                        verdict(name, told.state, told.severity, told.capacity_rps), cpu=told.cpu
-                    )
-                    for name, told in of.items()
-                    if told.state is not None
-                },
-                waiting=waiting,
-                rates=rates if total is True else None,
-                total_rps=sum(rates.values()) if total is True else total,
-                now_s=now_s,
-                drains={name: Wish(now_s + 1.0, "a test", "why") for name, told in of.items() if told.drained},
-                holds={name: Wish(now_s + 1.0, "a test", "", hold=True) for name, told in of.items() if told.held},
-                pins={name: Pin(told.pin, "anna") for name, told in of.items() if told.pin is not None},
-            ),
-            pool,
-            LbengineSettings(),
+        decisions = decided(
+            snapshot(servers, balance),
+            positions,
+            {
+                name: msgspec.structs.replace(verdict(name, told.state, told.severity, told.capacity_rps), cpu=told.cpu)
+                for name, told in of.items()
+                if told.state is not None
+            },
+            now_s=now_s,
+            pool=pool,
+            baselines=stored,
+            externally_controlled=theirs,
+            waiting=waiting,
+            rates=rates if total is True else None,
+            total_rps=sum(rates.values()) if total is True else total,
+            drains={n: TemporaryOverride("drain", now_s + 1.0, "a test", "why") for n, t in of.items() if t.drained},
+            holds={n: TemporaryOverride("hold", now_s + 1.0, "a test", "") for n, t in of.items() if t.held},
+            pins={name: Pin(told.pin, "anna") for name, told in of.items() if told.pin is not None},
         )
         active = [s for s in servers if s.available and not s.backup]
         governed = [s.name for s in active if s.name not in theirs and stored[s.name].weight > 0]
@@ -206,20 +202,13 @@ def test_weights_stay_within_what_the_balancer_takes() -> None:
 def test_when_all_are_slow_alike_everything_is_given_back_at_once() -> None:
     names = ["web1", "web2", "web3"]
     states: dict[str, State] = {"web1": "interference", "web2": "all_slow", "web3": "all_slow"}
-    found = decide(
-        View(
-            snapshot=snapshot([server("web1", 0), server("web2", 100), server("web3", 100)]),
-            baselines={name: Baseline(100, 100) for name in names},
-            positions={"web1": Position(0), "web2": Position(100), "web3": Position(100)},
-            yielded=frozenset(),
-            verdicts={name: verdict(name, state, 0.9 * (name == "web1"), 40.0) for name, state in states.items()},
-            waiting=False,
-            rates=dict.fromkeys(names, 80.0),
-            total_rps=240.0,
-            now_s=10.0,
-        ),
-        PoolSettings(name="web", backend="web", socket="/s", mode="act"),
-        LbengineSettings(),
+    found = decided(
+        snapshot([server("web1", 0), server("web2", 100), server("web3", 100)]),
+        {"web1": Position(0), "web2": Position(100), "web3": Position(100)},
+        {name: verdict(name, state, 0.9 * (name == "web1"), 40.0) for name, state in states.items()},
+        now_s=10.0,
+        rates=dict.fromkeys(names, 80.0),
+        total_rps=240.0,
     )
     assert [found.servers[name].position.weight for name in names] == [100] * 3
     assert "alike" in found.panic
@@ -256,27 +245,17 @@ def four(
         )
         for name, state in states.items()
     }
-    view: dict[str, Any] = {"positions": {name: Position(weight) for name, weight in zip(FOUR, weights, strict=True)}}
-    view |= {"yielded": frozenset(), "waiting": False, "rates": None, "now_s": 100.0} | of_view
-    return decide(
-        View(
-            snapshot=snapshot([server(name, view["positions"][name].weight) for name in FOUR], balance),
-            baselines={name: Baseline(100, 100) for name in FOUR},
-            verdicts=told,
-            total_rps=total_rps,
-            **view,
-        ),
-        PoolSettings(name="web", backend="web", socket="/none"),
-        LbengineSettings(),
-    )
+    positions = of_view.pop("positions", {name: Position(weight) for name, weight in zip(FOUR, weights, strict=True)})
+    shown = snapshot([server(name, positions[name].weight) for name in FOUR], balance)
+    return decided(shown, positions, told, now_s=100.0, total_rps=total_rps, **of_view)
 
 
 def weights_of(found: Decisions) -> list[int]:
     return [found.servers[name].position.weight for name in FOUR]
 
 
-def drain(*names: str) -> dict[str, Wish]:
-    return {name: Wish(200.0, "retune", "php-fpm reloads") for name in names}
+def drain(*names: str) -> dict[str, TemporaryOverride]:
+    return {name: TemporaryOverride("drain", 200.0, "retune", "php-fpm reloads") for name in names}
 
 
 def test_a_drain_that_the_others_can_carry_takes_all_weight() -> None:

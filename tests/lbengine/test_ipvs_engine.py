@@ -7,6 +7,7 @@ from pathlib import Path
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.engine import Engine
 from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
 from tests.support.ipvs_guest import IpvsGuest, needs_ipvs
@@ -62,11 +63,11 @@ def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseli
 
         cycle("calm")
         assert cycle("interference")[0] < 50
-        assert "paused by alice (deploy)" in engine.pause("alice", "deploy", now_s)
+        assert "paused by alice (deploy)" in engine.command(Request(action="pause", by="alice", why="deploy"), now_s)
         assert cycle("interference") == [100] * len(NAMES)
         guest.ok(f"ipvsadm -e {SERVICE} -r {NAMES[1]} -m -w 60")
         assert cycle("interference") == [100, 60, *[100] * (len(NAMES) - 2)], "they are the operator's"
-        engine.resume("alice", "done", now_s)
+        engine.command(Request(action="resume", by="alice", why="done"), now_s)
         assert cycle("interference")[0] < 50
         engine.stop(now_s, "the test ends")
         assert [server.weight for server in door.read().servers] == [100, 60, *[100] * (len(NAMES) - 2)]

@@ -12,7 +12,7 @@ import pytest
 
 from lbengine.baseline import Baseline
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
-from lbengine.overrides.pause import Pause
+from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
 from tests.support.played_lease_store import Clock, Store, say

@@ -18,7 +18,7 @@ from lbengine.engine import Engine
 from lbengine.leadership.lease import LEASE_S, RENEW_S
 from lbengine.leadership.leases import Leases
 from lbengine.leadership.ownership import Ownership
-from lbengine.overrides.pause import Pause
+from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal.journal import Journal, journal_path

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.overrides.overrides import ByHandError
+from lbengine.overrides.overrides import CommandError
+from slackwater.control import Request
 from slackwater.messages import Change, Cycle
 from tests.support.engine_site import HOSTS, Site
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
@@ -43,8 +44,8 @@ def told(site: Site, what: str) -> list[Change]:
 
 
 def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: Site) -> None:
-    assert "host1 is pinned at 20 by anna for 60 s" in site.engine.pin(
-        "host1", 20, 60.0, "anna", "slow disk", site.now_s
+    assert "host1 is pinned at 20 by anna for 60 s" in site.engine.command(
+        Request(action="pin", target="host1", weight=20, for_s=60.0, by="anna", why="slow disk"), site.now_s
     )
     site.cycle()
     assert weights(site) == [20, 100, 100]
@@ -59,12 +60,12 @@ def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: Site) -> Non
 
 
 def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: Site) -> None:
-    site.engine.pin("host1", 0, 60.0, "anna", "", site.now_s)
+    site.engine.command(Request(action="pin", target="host1", weight=0, for_s=60.0, by="anna"), site.now_s)
     site.start()
     site.cycle()
     site.cycle()
     assert weights(site) == [0, 100, 100]
-    site.engine.unpin("host1", "bert", "done", site.now_s)
+    site.engine.command(Request(action="unpin", target="host1", by="bert", why="done"), site.now_s)
     for _ in range(40):
         site.cycle()
     assert weights(site) == [100, 100, 100]
@@ -77,7 +78,7 @@ def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: S
     site.start()
     site.engine._wall = wall
     site.cycle()
-    site.engine.pin("host1", 20, 60.0, "anna", "", site.now_s)
+    site.engine.command(Request(action="pin", target="host1", weight=20, for_s=60.0, by="anna"), site.now_s)
     wall.now_unix_s += step_s
     site.cycle(30.0)
     site.cycle(29.0)
@@ -91,7 +92,7 @@ def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: S
 def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_than_asked(site: Site) -> None:
     wall = Wall()
     site.engine._wall = wall
-    site.engine.pin("host1", 20, 60.0, "anna", "", site.now_s)
+    site.engine.command(Request(action="pin", target="host1", weight=20, for_s=60.0, by="anna"), site.now_s)
     wall.now_unix_s -= 86_400.0
     site.start()
     site.engine._wall = wall
@@ -106,15 +107,15 @@ def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_th
 
 def test_the_guard_bounds_pins_too(site: Site) -> None:
     for host in HOSTS:
-        site.engine.pin(host, 0, 60.0, "anna", "", site.now_s)
+        site.engine.command(Request(action="pin", target=host, weight=0, for_s=60.0, by="anna"), site.now_s)
     site.cycle()
     assert sorted(weights(site)) == [0, 100, 100], "at most half of three"
 
 
 @pytest.mark.parametrize(("server", "weight", "says"), [("host9", 1, "no server `host9`"), ("host1", 101, "above it")])
 def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(site: Site, server: str, weight: int, says: str) -> None:
-    with pytest.raises(ByHandError, match=says):
-        site.engine.pin(server, weight, 60.0, "anna", "", site.now_s)
+    with pytest.raises(CommandError, match=says):
+        site.engine.command(Request(action="pin", target=server, weight=weight, for_s=60.0, by="anna"), site.now_s)
     site.cycle()
     assert weights(site) == [100, 100, 100]
     assert told(site, "pin") == []
@@ -123,8 +124,10 @@ def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(site: Site, server:
 def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: Site) -> None:
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
-    said = site.engine.end_episode("host1", "anna", "our own backup", site.now_s)
-    assert "host1's episode was ended by hand by anna" in said
+    said = site.engine.command(
+        Request(action="end_episode", target="host1", by="anna", why="our own backup"), site.now_s
+    )
+    assert "host1's episode was ended by anna" in said
     for _ in range(40):
         site.cycle(host1="interference")
     assert weights(site) == [100, 100, 100]
@@ -135,15 +138,17 @@ def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: Site
 
 
 def test_a_calm_node_has_no_episode_to_end(site: Site) -> None:
-    with pytest.raises(ByHandError, match="host1 is in no episode"):
-        site.engine.end_episode("host1", "anna", "", site.now_s)
+    with pytest.raises(CommandError, match="host1 is in no episode"):
+        site.engine.command(Request(action="end_episode", target="host1", by="anna"), site.now_s)
 
 
 def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: Site) -> None:
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
     site.says(host1="interference")
-    assert "mode is observe by anna" in site.engine.set_mode("observe", "anna", "first look", site.now_s)
+    assert "mode is observe by anna" in site.engine.command(
+        Request(action="mode", mode="observe", by="anna", why="first look"), site.now_s
+    )
     assert weights(site) == [100, 100, 100]
     site.cycle(host1="interference")
     assert weights(site) == [100, 100, 100]
@@ -153,7 +158,7 @@ def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: Site) ->
     site.start()
     assert not site.engine.acting, "it outlives a restart"
     site.says(host1="interference")
-    site.engine.set_mode("act", "bert", "", site.now_s)
+    site.engine.command(Request(action="mode", mode="act", by="bert"), site.now_s)
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
     assert [(change.before, change.after, change.by) for change in told(site, "mode")] == [
@@ -167,7 +172,7 @@ def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: Site) ->
     site.cycle(host1="interference")
     assert weights(site) == [100, 100, 100]
     site.says(host1="interference")
-    site.engine.set_mode("act", "anna", "", site.now_s)
+    site.engine.command(Request(action="mode", mode="act", by="anna"), site.now_s)
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
     site.start(mode="act")
@@ -177,11 +182,11 @@ def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: Site) ->
 
 
 def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: Site) -> None:
-    site.engine.set_mode("observe", "anna", "", site.now_s)
+    site.engine.command(Request(action="mode", mode="observe", by="anna"), site.now_s)
     site.start(mode="observe")
     site.start(mode="act")
     assert not site.engine.acting, "the same configuration as when it was asked for"
-    site.engine.set_mode("act", "anna", "", site.now_s)
+    site.engine.command(Request(action="mode", mode="act", by="anna"), site.now_s)
     assert not (site.folder / "by-hand-web.json").exists()
 
 
@@ -192,7 +197,7 @@ def test_wishes_that_cannot_be_read_mean_hands_off(site: Site) -> None:
 
 
 def test_an_acknowledgement_changes_nothing_but_the_log(site: Site) -> None:
-    site.engine.acknowledge("host1", "anna", "looking")
+    site.engine.command(Request(action="acknowledge", target="host1", by="anna", why="looking"), site.now_s)
     (seen,) = told(site, "acknowledge")
     assert (seen.target, seen.by, seen.why) == ("host1", "anna", "looking")
     assert weights(site) == [100, 100, 100]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lbengine.balancer import Server, Snapshot
-from lbengine.outcome.rates import Rates
+from lbengine.decision.rates import Rates
 
 
 def snapshot(requests: int, counts: Literal["requests", "connections"], third_weight: int = 0) -> Snapshot:
@@ -18,26 +18,25 @@ def snapshot(requests: int, counts: Literal["requests", "connections"], third_we
 
 def test_counted_requests_are_believed_before_the_nodes() -> None:
     rates = Rates()
-    rates.see(0.0, snapshot(0, "requests"), {"a": 7.0})
+    rates = rates.after(0.0, snapshot(0, "requests"), {"a": 7.0})
     assert (rates.rps, rates.total_rps) == (None, 7.0)
-    rates.see(1.0, snapshot(50, "requests"), {"a": 7.0})
+    rates = rates.after(1.0, snapshot(50, "requests"), {"a": 7.0})
     assert (rates.rps, rates.total_rps) == ({"a": 50.0, "b": 50.0, "c": 50.0}, 150.0)
-    rates.reset()
-    rates.see(2.0, snapshot(0, "requests"), {"a": 7.0})
+    rates = rates.after(2.0, snapshot(0, "requests"), {"a": 7.0}, restarted=True)
     assert (rates.rps, rates.total_rps) == (None, 150.0)
 
 
 def test_counted_connections_are_not_requests_so_the_nodes_tell() -> None:
     rates = Rates()
     for now_s in (0.0, 1.0):
-        rates.see(now_s, snapshot(int(50 * now_s), "connections"), {"a": 30.0, "b": 40.0})
+        rates = rates.after(now_s, snapshot(int(50 * now_s), "connections"), {"a": 30.0, "b": 40.0})
     assert (rates.rps, rates.total_rps, rates.errors) == ({"a": 30.0, "b": 40.0}, 70.0, None)
 
 
 def test_a_server_with_weight_whose_node_tells_nothing_leaves_the_last_known_rate() -> None:
     rates = Rates()
-    rates.see(0.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0})
+    rates = rates.after(0.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0})
     assert (rates.rps, rates.total_rps) == (None, None)
-    rates.see(1.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0, "c": 10.0})
-    rates.see(2.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0})
+    rates = rates.after(1.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0, "c": 10.0})
+    rates = rates.after(2.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0})
     assert (rates.rps, rates.total_rps) == (None, 80.0)

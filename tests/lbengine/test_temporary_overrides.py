@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slackwater.control import Request
 from tests.support.engine_site import HOSTS, Site
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
@@ -25,7 +26,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def wish(site: Site, node: str, action: str = "drain", for_s: Any = 10.0, **more: Any) -> str:
     question = {"action": action, "node": node, "for_s": for_s, "by": "retune", "why": "php-fpm reloads", **more}
-    return site.engine.wish(question, site.now_s)
+    return site.engine.override_temporarily(question, site.now_s)
 
 
 def test_a_drain_takes_all_weight_at_once_and_the_way_back_is_the_ramp(site: Site) -> None:
@@ -89,11 +90,11 @@ def test_a_limit_is_set_and_taken_back(site: Site) -> None:
 def test_who_pauses_has_no_drains_left(site: Site) -> None:
     wish(site, "host2")
     site.cycle()
-    site.engine.pause("alice", "deploy", site.now_s)
+    site.engine.command(Request(action="pause", by="alice", why="deploy"), site.now_s)
     assert site.weights() == [100, 100, 100]
     with pytest.raises(ValueError, match="paused by alice"):
         wish(site, "host2")
-    site.engine.resume("alice", "", site.now_s)
+    site.engine.command(Request(action="resume", by="alice"), site.now_s)
     site.cycle()
     assert site.weights() == [100, 100, 100]
 

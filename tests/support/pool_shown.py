@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.backends.ipvs.schedulers import SCHEDULERS
 from lbengine.balancer import Server, Snapshot
+from lbengine.baseline import Baseline
+from lbengine.decision.decide import Decisions, decide
+from lbengine.decision.ramp import Position
+from lbengine.decision.rates import Rates
+from lbengine.decision.state import PoolState, PoolView
+from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
+
+POOL = PoolSettings(name="web", backend="web", socket="/none", mode="act")
 
 
 def server(name: str, weight: int, available: bool = True) -> Server:
@@ -38,3 +47,32 @@ def verdict(name: str, state: State, severity: float, capacity_rps: float | None
         model="test",
         capacity_rps=capacity_rps,
     )
+
+
+def decided(
+    shown: Snapshot,
+    positions: Mapping[str, Position],
+    verdicts: Mapping[str, Verdict],
+    *,
+    now_s: float,
+    pool: PoolSettings = POOL,
+    baselines: Mapping[str, Baseline] | None = None,
+    externally_controlled: Collection[str] = (),
+    waiting: bool = False,
+    rates: Mapping[str, float] | None = None,
+    total_rps: float | None = None,
+    panicked_s: float | None = None,
+    **overrides: Any,
+) -> Decisions:
+    """What is decided for a pool that shows this; every baseline weight is 100 unless `baselines` says otherwise."""
+    state = PoolState(
+        "acting",
+        baselines=baselines or {one.name: Baseline(100, 100) for one in shown.servers},
+        positions=positions,
+        externally_controlled=frozenset(externally_controlled),
+        rates=Rates(rps=rates, total_rps=total_rps),
+        started_s=now_s if waiting else None,
+        panicked_s=panicked_s,
+    )
+    view = PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts, **overrides)
+    return decide(state, view, pool, LbengineSettings())

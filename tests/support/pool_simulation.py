@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lbengine.baseline import Baseline
-from lbengine.decision.decide import View, decide
 from lbengine.decision.ramp import Position
+from lbengine.decision.state import PoolState, PoolView
+from lbengine.decision.step import step
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
 from tests.support.one_machine import OneMachine
@@ -56,18 +58,20 @@ def simulate(
     chance = random.Random(seed)
     names = [f"host{n + 1}" for n in range(servers)]
     machines = {name: OneMachine(2.0, 0.0, 0.0) for name in names}
-    positions = {name: Position(100) for name in names}
-    baselines = {name: Baseline(100, 100) for name in names}
+    state = PoolState(
+        "acting",
+        baselines={name: Baseline(100, 100) for name in names},
+        positions={name: Position(100) for name in names},
+    )
     pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
     severity = dict.fromkeys(names, 0.0)
     trace = []
-    panicked_s = None
     for number in range(int(seconds / TICK_S)):
         now_s = number * TICK_S
         noisy = [noise(n, now_s) for n in range(servers)]
         offered_rps = total_rps(now_s) if callable(total_rps) else total_rps
         up = [not down(n, now_s) for n in range(servers)]
-        rates = share(balance, [positions[name].weight * up[n] for n, name in enumerate(names)], offered_rps)
+        rates = share(balance, [state.positions[name].weight * up[n] for n, name in enumerate(names)], offered_rps)
         verdicts = {}
         for n, name in enumerate(names):
             idle = rates[n] < 1.0
@@ -93,26 +97,11 @@ def simulate(
                 rps=rates[n],
                 shown=not status.waits,
             )
-        shown = tuple(server(name, positions[name].weight, up[n]) for n, name in enumerate(names))
-        decisions = decide(
-            View(
-                snapshot=snapshot(shown, balance),
-                baselines=baselines,
-                positions=positions,
-                yielded=frozenset(),
-                verdicts=verdicts,
-                waiting=False,
-                rates=dict(zip(names, rates, strict=True)),
-                total_rps=offered_rps,
-                now_s=now_s,
-                panicked_s=panicked_s,
-            ),
-            pool,
-            settings,
-        )
-        panicked_s = now_s if decisions.panic else panicked_s
-        positions |= {name: decision.position for name, decision in decisions.servers.items()}
-        weights = [positions[name].weight for name in names]
+        servers_shown = [server(name, state.positions[name].weight, up[n]) for n, name in enumerate(names)]
+        # Rates as the nodes report them: those of this tick, where counters would give the last second's.
+        shown = dataclasses.replace(snapshot(servers_shown, balance), counts="connections")
+        state, _ = step(state, PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts), pool, settings)
+        weights = [state.positions[name].weight for name in names]
         rates = share(balance, [weight * up[n] for n, weight in enumerate(weights)], offered_rps)
         full = [NOISY_RPS if loud else CALM_RPS for loud in noisy]
         trace.append(

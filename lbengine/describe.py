@@ -1,4 +1,4 @@
-"""What a cycle did, in one sentence: the line in the log, on the page and in the tests."""
+"""What a cycle did, for people: the sentence in the log and on the page, and each server as it stands."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from lbengine.balancer import Snapshot
 from lbengine.decision.decide import Decisions
-from slackwater.messages import Change, ServerState
+from lbengine.decision.rates import Rates
+from lbengine.decision.state import PoolState
+from slackwater.messages import Change, ServerState, Verdict
 
 
-def sentence(
+def cycle(
     pool: str,
-    observing: bool,
-    changes: Sequence[Change],
+    state: PoolState,
+    snapshot: Snapshot,
     decisions: Decisions,
-    baselines: Mapping[str, int],
-    yielded: Mapping[str, int],
-    left_alone: Mapping[str, str],
+    changes: Sequence[Change],
     remarks: Sequence[str],
+    *,
+    observing: bool,
 ) -> str:
     """`web: host1 100 -> 0 (interference, 82% of capacity lost, ...); 2 others unchanged`.
 
-    `yielded`: weight of each server that someone else holds; `left_alone`: status of each that takes no requests;
-    `remarks`: what else is worth telling, in front.
+    `remarks`: what else is worth saying, in front.
     """
+    baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
+    servers = {server.name: server for server in snapshot.servers}
+    left_alone = {
+        name: "it has no baseline weight" if server.available else server.status
+        for name, server in servers.items()
+        if state.phase in ("observing", "acting")
+        and name not in decisions.servers
+        and name not in state.externally_controlled
+        and not server.backup
+    }
     parts = list(remarks)
     if decisions.panic:
         parts.append(f"panic: {decisions.panic}, baseline weights")
@@ -44,10 +55,10 @@ def sentence(
         if name not in moved and weight < baselines[name]:
             moved.add(name)
             parts.append(f"{name} stays at {weight} of {baselines[name]} ({decision.short[0]})")
-    for name, weight in yielded.items():
+    for name in sorted(state.externally_controlled):
         if name not in moved:
             moved.add(name)
-            parts.append(f"{name} is held at {weight} by someone else")
+            parts.append(f"{name} is held at {servers[name].weight} by someone else")
     for name, status in left_alone.items():
         if name not in moved:
             moved.add(name)
@@ -65,20 +76,19 @@ def servers(
     decisions: Decisions,
     baselines: Mapping[str, int],
     weights: Mapping[str, int],
-    rates: Mapping[str, float] | None,
-    rt_mean_ms: Mapping[str, float | None],
-    errors: Mapping[str, float] | None = None,
+    rates: Rates,
+    verdicts: Mapping[str, Verdict],
 ) -> list[ServerState]:
     """The pool's servers after a cycle. `weights` are those set in it, where they are not the ones in `snapshot`;
-    `rates` in requests and `errors` in failures per second; `rt_mean_ms` as the nodes measured it, else the
-    balancer's is shown."""
-    total_rps = sum(rates.values()) if rates else 0.0
+    response times are as the nodes measured them (`verdicts` by server), else the balancer's."""
+    total_rps = sum(rates.rps.values()) if rates.rps else 0.0
     states = []
     for server in snapshot.servers:
         decision = decisions.servers.get(server.name)
         weight = weights.get(server.name, server.weight)
-        rps = None if rates is None else rates.get(server.name)
-        measured = rt_mean_ms.get(server.name)
+        rps = None if rates.rps is None else rates.rps.get(server.name)
+        verdict = verdicts.get(server.name)
+        measured = None if verdict is None else verdict.rt_mean_ms
         states.append(
             ServerState(
                 server=server.name,
@@ -95,7 +105,7 @@ def servers(
                 queue=server.queued if snapshot.counts == "requests" else None,
                 queue_mean_ms=server.queue_mean_ms,
                 balancer_rt_mean_ms=server.rt_mean_ms,
-                errors_per_s=None if errors is None else errors.get(server.name),
+                errors_per_s=None if rates.errors is None else rates.errors.get(server.name),
                 maxconn=server.maxconn,
             )
         )

@@ -1,4 +1,4 @@
-"""The newest Verdict of each node, and when it came by this process's own monotonic clock."""
+"""The latest Verdict of each node, and when it came by this process's own monotonic clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slackwater.messages import Verdict
 
 
 @dataclass
-class Inbox:
+class LatestVerdicts:
     """Filled by the bus, read by the engine; a single assignment at a time, so it needs no lock between threads."""
 
     _newest: dict[str, tuple[Verdict, float]] = field(default_factory=dict)

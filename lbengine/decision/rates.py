@@ -1,0 +1,74 @@
+"""The pool's request rate, from the balancer's own counters: what it really sent where, whatever the nodes report.
+
+Only where the balancer counts connections the nodes are believed: a connection may carry many requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lbengine.balancer import Snapshot
+
+WINDOW_S = 1.0
+LEAST_S = 0.4
+"""A rate over less time than this is no rate."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Rates per second over about the last `WINDOW_S`, from counters that only grow."""
+
+    seen: tuple[tuple[float, Mapping[str, int]], ...] = ()
+    """(time, count by server), oldest first."""
+
+    def after(self, now_s: float, counts: Mapping[str, int]) -> Meter:
+        """With each server's count so far. Counters that fell (a reload) start the measurement anew."""
+        fell = self.seen and any(count < self.seen[-1][1].get(server, 0) for server, count in counts.items())
+        seen = (*(() if fell else self.seen), (now_s, counts))
+        while len(seen) > 2 and seen[1][0] <= now_s - WINDOW_S:
+            seen = seen[1:]
+        return Meter(seen)
+
+    def rates(self) -> dict[str, float] | None:
+        """Each server's rate; None while too little time was seen."""
+        if not self.seen or self.seen[-1][0] - self.seen[0][0] < LEAST_S:
+            return None
+        (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]
+        return {server: (last[server] - first.get(server, last[server])) / (last_s - first_s) for server in last}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What is known of a pool's rates, all per second."""
+
+    rps: Mapping[str, float] | None = None
+    """Requests by server; None: not known of all that take requests."""
+    errors: Mapping[str, float] | None = None
+    """Failures by server; None: not known."""
+    total_rps: float | None = None
+    """Of the whole pool; None: not known."""
+    counted_rps: float | None = None
+    """The same when it was last known of all."""
+    requests: Meter = field(default_factory=Meter)
+    failures: Meter = field(default_factory=Meter)
+
+    def after(self, now_s: float, snapshot: Snapshot, reported: Mapping[str, float], restarted: bool = False) -> Rates:
+        """After a fresh look. `reported` are the requests per second that nodes report, by server; `restarted`: the
+        balancer was made anew, so its counters start again."""
+        requests, failures, errors = self.requests, self.failures, self.errors
+        if restarted:
+            requests, failures = Meter(), Meter()
+        rps: Mapping[str, float] | None = None
+        if snapshot.counts == "connections":
+            asked = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
+            rps = dict(reported) if asked and asked <= reported.keys() else None
+        else:
+            requests = requests.after(now_s, {server.name: server.requests for server in snapshot.servers})
+            failures = failures.after(now_s, {server.name: server.errors for server in snapshot.servers})
+            rps, errors = requests.rates(), failures.rates()
+        counted_rps = self.counted_rps if rps is None else sum(rps.values())
+        total_rps = counted_rps
+        if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
+            total_rps = sum(reported.values())
+        return Rates(rps, errors, total_rps, counted_rps, requests, failures)

@@ -1,0 +1,66 @@
+"""Small JSON files that outlive a restart and a power cut."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+Kept = TypeVar("Kept")
+
+
+class StateFileError(Exception):
+    """A file that cannot be read, written or removed; the text names it."""
+
+
+@dataclass(frozen=True)
+class StateFile(Generic[Kept]):
+    """One file with one value of this kind; absent while there is nothing to keep."""
+
+    path: Path
+    kind: type[Kept]
+
+    def load(self) -> Kept | None:
+        """The value, or None when there is none. Raises StateFileError."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=self.kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise StateFileError(f"{self.path} is there but cannot be read: {error}") from None
+
+    def save(self, value: Kept | None) -> None:
+        """Keeps the value; None removes the file. Raises StateFileError."""
+        try:
+            if value is None:
+                self.path.unlink(missing_ok=True)
+            else:
+                replace_durably(self.path, msgspec.json.encode(value) + b"\n")
+        except OSError as error:
+            raise StateFileError(f"{self.path}: cannot be kept: {error.strerror}; nothing was changed") from None
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Writes a file under another name, forces it to the disk and renames it over `path`, and the folder after it."""
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        force_folder(path.parent.parent)
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    force_folder(path.parent)
+
+
+def force_folder(folder: Path) -> None:
+    """What was made, renamed or removed in a folder is on the disk after this. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
