@@ -15,7 +15,7 @@ from slackwater.messages import WeightsMean
 
 
 class BalancerError(Exception):
-    """A balancer cannot be used or refused something; the text says which one, what, and what was expected."""
+    """A balancer cannot be used or refused something; the text has which one, what, and what was expected."""
 
 
 class BalancerUnreachable(BalancerError):
@@ -71,7 +71,6 @@ class Snapshot:
     uptime_s: int = 0
     connections: int = 0
     """Accepted since the process started, ours included."""
-    version: str = ""
     cookie: str = ""
     """The cookie that keeps known clients on their servers; empty: none."""
     most_weight: int = 256
@@ -79,8 +78,8 @@ class Snapshot:
     serves_in_runs: bool = False
     """A lowered server is served in runs, the longer the smaller the common divisor of all weights is."""
     counts: Literal["requests", "connections"] = "requests"
-    """What `Server.requests` counts and `in_flight` holds. A connection may carry many requests, so connections say
-    nothing of the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
+    """What `Server.requests` counts and `in_flight` holds. A connection may carry many requests, so connections do
+    not give the pool's rate: that comes from the nodes then. Who counts them sees no queues and no errors either."""
     generation: int = 0
     """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
     absent: tuple[str, ...] = ()
@@ -135,7 +134,7 @@ class Balancer(abc.ABC):
 
         Everything else about the servers stays as it is. Raises BalancerError before anything is changed when a name
         or weight is not right; afterwards when the balancer refused or shows another weight than the one set (the
-        other servers' weights may be set then: the next `read` tells).
+        other servers' weights may be set then: the next `read` shows it).
         """
 
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:
@@ -146,7 +145,7 @@ class Balancer(abc.ABC):
         raise BalancerError(f"no `maxconn` can be set on this balancer: {', '.join(maxconns)}")
 
     def percents_for_nodes(self) -> Mapping[str, int]:
-        """By server, the percentage of its configured weight that its node must be told now; empty where the
+        """By server, the percentage of its configured weight that its node must be sent now; empty where the
         balancer does not fetch its weights from the nodes."""
         return {}
 

@@ -19,7 +19,7 @@ from slackwater.messages import Name
 
 
 class BaselineError(Exception):
-    """A baseline file that cannot be read, trusted or written; the text names it and says what to do."""
+    """A baseline file that cannot be read, trusted or written; the text names it and what to do."""
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,7 +54,7 @@ class BaselineStore:
     state_dir: Path
     pool: PoolSettings
     mirror: Callable[[Mapping[str, Baseline] | None], None] = field(default=lambda _: None)
-    """Told what is on disk now (None: nothing any more), before `save` and `remove` return."""
+    """Called with what is on disk now (None: nothing any more), before `save` and `remove` return."""
     _written: tuple[int, int] | None = field(default=None, init=False)
 
     @property

@@ -57,8 +57,8 @@ class Engine:
             pool.name, balancer or balancer_of(pool, settings.socket_timeout_s), self._store, journal, wall
         )
         self.outbox = self._writer.outbox
-        self.commands = OperatorCommands(pool, state_dir, self._writer, wall)
-        self._outcomes = ChangeOutcomes(self._writer, self.node_of)
+        self.commands = OperatorCommands(pool, state_dir, self._writer.note, wall)
+        self._outcomes = ChangeOutcomes(self._writer)
         stored = self._store.load()
         self.state = PoolState("paused", baselines=stored, adopt_limits=stored is not None)
         self._enter_phase()
@@ -231,9 +231,9 @@ class Engine:
         for server, (ours, theirs) in actions.findings.external.items():
             why = "someone else set its weight; left alone until it is back at its baseline, or until pause and resume"
             self._writer.try_record(
-                self._writer.change("weight", server, ours, theirs, why, SOMEONE_ELSE, "someone_else", applied=True)
+                self._writer.change("weight", server, ours, theirs, why, SOMEONE_ELSE, "someone_else")
             )
-        self._outcomes.see(view.now_s, view.verdicts, self.state.rates.rps)
+        self._outcomes.see(view.now_s, actions.findings.verdicts, self.state.rates.rps)
         if self.state.phase == "restoring":
             by = BY if self.paused is None else self.paused.by
             back = self._restore(actions, by, self.commands.describe(), remarks)
@@ -262,7 +262,7 @@ class Engine:
         return changes
 
     def _message_nodes(self) -> None:
-        """Tells the nodes what to answer, where the balancer fetches its weights from them."""
+        """Sends the nodes what to answer, where the balancer fetches its weights from them."""
         if not self.acting:
             return
         for server, percent in self._writer.balancer.percents_for_nodes().items():

@@ -1,4 +1,4 @@
-"""Hooks: the site's own programs, called when an episode begins or ends and when something was changed.
+"""Hooks: the operator's own programs, called when an episode begins or ends and when something was changed.
 
 Each gets one JSON object on its standard input. They run beside the loop, bounded in time and number, and what becomes
 of them changes nothing. Which episodes go on is followed while another lbengine drives the pool too, and kept on disk:
@@ -28,7 +28,7 @@ log = logging.getLogger("lbengine.hooks")
 AT_ONCE = 4
 """Processes that run at a time."""
 WAITING = 64
-"""Calls that wait; the oldest are dropped, and said so."""
+"""Calls that wait; the oldest are dropped, with a warning."""
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
 
 
@@ -56,7 +56,7 @@ class Hooks:
         self._running: set[asyncio.Task[None]] = set()
 
     def verdict(self, verdict: Verdict, *, ours: bool = True) -> None:
-        """Calls `episode-start` and `episode-end` where a node's state says so.
+        """Calls `episode-start` and `episode-end` where a node's state changes so.
 
         `ours` false: another lbengine drives the pool and calls its own hooks, so it is only noted.
         """
@@ -109,7 +109,7 @@ class Hooks:
             return {}
 
     def _save(self) -> None:
-        """For a restart only, so it is not forced to the disk: after a power cut a beginning is told again."""
+        """For a restart only, so it is not forced to the disk: after a power cut a beginning is reported again."""
         going_on = {
             pool: {node: state for node, state in nodes.items() if state in SLOW}
             for pool, nodes in self._states.items()

@@ -1,4 +1,4 @@
-"""The way back by hand: sets the baseline weights found on disk. Needs no bus, no detector, no running controller."""
+"""Restoring without an engine, bus or detector: sets the baseline weights found on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from lbengine.backends.table import balancer_of
 from lbengine.balancer import BalancerUnreachable
 from lbengine.baseline import BaselineStore, diff_from_baseline, merge
-from lbengine.changes import change
+from lbengine.writer import change
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
@@ -43,7 +43,7 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
     baselines, _ = merge(stored, snapshot)
     weights, limits = diff_from_baseline(snapshot, baselines)
     changes = [
-        change(pool.name, "restore", name, before, after, why=text, by=by, applied=True, time_unix_s=time.time())
+        change(pool.name, "restore", name, before, after, text, by, time.time())
         for pairs, text in ((weights, why), (limits, f"{why} (maxconn)"))
         for name, (before, after) in pairs.items()
     ]

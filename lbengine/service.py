@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +44,7 @@ Result = TypeVar("Result")
 async def run(settings: ControllerSettings) -> None:
     """Drives all pools until SIGTERM or SIGINT, then puts the baseline weights back.
 
-    A pool whose stored baseline cannot be read is not driven, and said so; raises BaselineError when no pool is left,
+    A pool whose stored baseline cannot be read is not driven, and logged; raises BaselineError when no pool is left,
     JournalError when the journal cannot be opened. A bus or a balancer that is away is waited for.
     """
     stop = asyncio.Event()
@@ -57,7 +58,7 @@ async def run(settings: ControllerSettings) -> None:
         connecting = asyncio.create_task(_connect(settings.bus, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
-            # A driver ends when it is told to; one that fails takes the process along, to be started afresh.
+            # A driver ends at `stop`; one that fails takes the process along, to be started afresh.
             await asyncio.gather(*driving)
         finally:
             stop.set()
@@ -119,7 +120,7 @@ class Driver:
         self._ownership: Ownership | None = None
         self._owning: asyncio.Task[None] | None = None
         self._complaint = ""
-        self._said = ""
+        self._logged = ""
 
     async def attach(self, bus: Bus) -> None:
         """Takes Verdicts and requests from the bus from now on; first asks it whose the balancer is."""
@@ -164,12 +165,11 @@ class Driver:
         except NoStoreError as error:
             log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
             return None
-        ownership = Ownership(self.engine, self.pool, bucket, self._in_thread, self._taken_over)
+        ownership = Ownership(
+            self.engine, self.pool, bucket, self._in_thread, partial(self._hooks.take_over, self.pool.name)
+        )
         await ownership.begin()
         return ownership
-
-    def _taken_over(self, since_s: float) -> None:
-        self._hooks.take_over(self.pool.name, since_s)
 
     async def _own_later(self, bus: Bus) -> None:
         """The store of a cluster that has no leader yet answers in some seconds."""
@@ -179,7 +179,7 @@ class Driver:
                 self._ownership = await self._own(bus)
 
     async def publish(self) -> None:
-        """Sends what the engine has to tell; without a bus it is dropped (the journal has the Changes)."""
+        """Publishes the engine's messages; without a bus it is dropped (the journal has the Changes)."""
         while self.engine.outbox:
             message = self.engine.outbox.popleft()
             if isinstance(message, Change):
@@ -204,8 +204,8 @@ class Driver:
             if self._complaint:
                 log.warning("pool %s: %s answers again", self.pool.name, self.pool.balancer_name)
                 self._complaint = ""
-            log.log(logging.DEBUG if sentence == self._said else logging.INFO, "%s", sentence)
-            self._said = sentence
+            log.log(logging.DEBUG if sentence == self._logged else logging.INFO, "%s", sentence)
+            self._logged = sentence
         await self.publish()
         await self._in_thread(self.engine.settle)
 

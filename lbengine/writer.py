@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from lbengine.balancer import Balancer, BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
-from lbengine.changes import change, lowers, value_after
 from lbengine.decision.step import Setting
 from slackwater.journal.journal import JournalError
-from slackwater.messages import Change, ChangeCause, Message
+from slackwater.messages import VERSION, Change, ChangeCause, Message
 
 log = logging.getLogger("lbengine")
 
 BY = "lbengine"
 Value = int | float | str | None
+
+
+def change(
+    pool: str,
+    what: str,
+    target: str,
+    before: Value,
+    after: Value,
+    why: str,
+    by: str,
+    time_unix_s: float,
+    *,
+    cause: ChangeCause | None = None,
+    applied: bool = True,
+) -> Change:
+    """A Change with an id of its own. `applied` false: it would have been made in observe mode."""
+    id_ = uuid.uuid4().hex
+    return Change(VERSION, id_, pool, time_unix_s, what, target, before, after, why, by, applied, cause=cause)
+
+
+def lowers(made: Change) -> bool:
+    """True when it takes weight away."""
+    return isinstance(made.before, int) and isinstance(made.after, int) and made.after < made.before
 
 
 class Recorder(Protocol):
@@ -52,7 +75,7 @@ class Writer:
         """The same for `maxconn`."""
         self._journal = journal
         self._wall = wall
-        self._pending: dict[tuple[str, str, int], Change] = {}
+        self._pending: dict[tuple[str, str, Value], Change] = {}
 
     def change(
         self,
@@ -64,12 +87,15 @@ class Writer:
         by: str,
         cause: ChangeCause | None = None,
         *,
-        applied: bool,
+        applied: bool = True,
     ) -> Change:
+        """A Change of now, with an id of its own."""
         now = self._wall()
-        return change(
-            self.pool, what, target, before, after, why=why, by=by, applied=applied, time_unix_s=now, cause=cause
-        )
+        return change(self.pool, what, target, before, after, why, by, now, cause=cause, applied=applied)
+
+    def note(self, what: str, target: str, before: Value, after: Value, why: str, by: str) -> None:
+        """Records something that was done already."""
+        self.try_record(self.change(what, target, before, after, why, by))
 
     def pending(self, setting: Setting) -> Change:
         """A change to make; one that is tried again keeps its first record."""
@@ -124,9 +150,11 @@ class Writer:
 
     def _send(self, changes: Sequence[Change]) -> None:
         tried = set(self._pending)
-        self._pending = {(made.what, made.target, value_after(made)): made for made in changes}
-        weights = {made.target: value_after(made) for made in changes if made.what == "weight"}
-        limits = {made.target: value_after(made) for made in changes if made.what == "maxconn"}
+        self._pending = {(made.what, made.target, made.after): made for made in changes}
+        weights, limits = (
+            {made.target: made.after for made in changes if made.what == what and isinstance(made.after, int)}
+            for what in ("weight", "maxconn")
+        )
         self.unconfirmed = weights
         try:
             if weights:
@@ -135,12 +163,12 @@ class Writer:
                 self.unconfirmed_limits = limits
                 self.balancer.set_maxconns(limits)
         except BalancerError as error:
-            fresh = [made for made in changes if (made.what, made.target, value_after(made)) not in tried]
             why = f"not set, tried again in the next cycle: {error}"
             self.try_record(
                 *(
                     self.change(made.what, made.target, made.before, made.after, why, BY, "not_set", applied=False)
-                    for made in fresh
+                    for key, made in self._pending.items()
+                    if key not in tried
                 )
             )
             raise
@@ -154,7 +182,7 @@ class Writer:
     ) -> list[Change]:
         """Sets server -> (shown, baseline) at once, recorded if that can be. Raises BalancerError."""
         changes = [
-            self.change(what, name, before, after, why, by, "put_back", applied=True)
+            self.change(what, name, before, after, why, by, "put_back")
             for what, pairs in (("weight", weights), ("maxconn", limits))
             for name, (before, after) in pairs.items()
         ]

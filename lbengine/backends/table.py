@@ -28,7 +28,7 @@ def targets_of(pool: PoolSettings) -> list[Target]:
 def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
     """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
 
-    Changes nothing, unless the backend's own check says so.
+    Changes nothing, except where the backend's own check names it.
     """
     try:
         for name, backend in BACKENDS.items():

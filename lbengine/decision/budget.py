@@ -25,7 +25,7 @@ def may_fall(position: Position, now_s: float, most: int) -> bool:
 
 
 def noted(before: Position, after: Position, now_s: float, *, counts: bool) -> Position:
-    """`after`, with the falls of `before` and its own. `counts`: a Verdict brought it, nobody's wish."""
+    """`after`, with the falls of `before` and its own. `counts`: a Verdict brought it, and no override."""
     fell, falls_s = after.weight < before.weight, _recent(before, now_s)
     if fell and not before.falling and counts:
         falls_s = (*falls_s, now_s)

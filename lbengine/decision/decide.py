@@ -1,7 +1,7 @@
 """The decision: which weight each server should have, from what the balancer shows and the detector reports. No I/O.
 
-Guard, law, ramp and rate limit, headroom, guard again: the guard says who may be reduced, the law says where to, the
-ramp and the rate limit how fast, the headroom what the others cannot carry, and the guard has the last word.
+Guard, law, ramp and rate limit, headroom, guard again: the guard decides who may be reduced, the law by how much,
+the ramp and the rate limit how fast, the headroom what the others cannot carry, and the guard has the last word.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions by server; `panic` says why no verdict is believed, if so."""
+    """Decisions by server; `panic`: why no verdict is believed, if so."""
 
     servers: dict[str, Decision]
     panic: str = ""
@@ -305,7 +305,7 @@ def _make_room(
     moves: Mapping[str, _Move], wanted: Collection[str], weights: Mapping[str, int], headroom: Headroom, now_s: float
 ) -> None:
     """Where the others would be too full, load is given back at once: first to those that are well again, then to the
-    slow ones, as much as the law says. No dwell, no ramp and no rate limit stand against it."""
+    slow ones, up to what the law wants. Dwell, ramp and rate limit do not apply."""
     for group in ([name for name in moves if name not in wanted], list(wanted)):
         behind = [name for name in group if moves[name].position.weight < moves[name].target]
         if not behind:

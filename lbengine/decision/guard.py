@@ -20,7 +20,7 @@ STICKINESS = 0.1
 
 @dataclass(frozen=True)
 class Admission:
-    """Which servers may be reduced now; `panic` says why none, when the verdicts are not to be believed."""
+    """Which servers may be reduced now; `panic`: why none, when the verdicts are not believed."""
 
     reduce: frozenset[str]
     panic: str = ""

@@ -85,7 +85,7 @@ class Headroom:
 
     @cached_property
     def _left_rps(self) -> float:
-        """What the drained ones keep together; 0 where that cannot be told."""
+        """What the drained ones keep together; 0 where that is not known."""
         if not self.leaving or self._all is None or self.total_rps is None:
             return 0.0
         able, own = self._all[: len(self.staying)], self._all[len(self.staying) :]

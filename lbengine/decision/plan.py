@@ -19,7 +19,7 @@ from lbengine.laws import tail
 from lbengine.laws.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
-"""Under leastconn a server that should hold fewer requests than this gets weight 0: weights can't say less than one."""
+"""By concurrency a server that should hold fewer requests than this gets weight 0: weights can't express less."""
 RETURN_IN_FLIGHT = 1.5
 """A drained server returns only above this, so that it doesn't come and go."""
 ROOM_TO_DRAIN = 0.95
@@ -79,7 +79,7 @@ def wants(
 ) -> dict[str, Want]:
     """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
 
-    Whatever the law says, they keep what pushes no other server over `u_threshold`, as far as that can be predicted.
+    Under any law they keep what pushes no other server over `u_threshold`, as far as that can be predicted.
     """
     affected = [load for load in loads if load.reduce]
     if not affected:
@@ -108,7 +108,7 @@ def wants(
         step,
     )
     fine_rps = math.fsum(c for load, c in zip(loads, capacity, strict=True) if not load.reduce)
-    told = {}
+    found = {}
     for load, mu, rate, weight in zip(loads, capacity, rates, given, strict=True):
         if load.reduce:
             share = (
@@ -117,8 +117,8 @@ def wants(
             )
             if weight > weights[load.server]:
                 share += "; raised, or the others would be too full"
-            told[load.server] = Want(weight, share, held.get(load.server))
-    return told
+            found[load.server] = Want(weight, share, held.get(load.server))
+    return found
 
 
 def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dict[str, Want]:
@@ -131,14 +131,14 @@ def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dic
     left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)
     lost = sum(load.baseline for load in affected) - left
     share = min(max((least - kept - left) / lost, 0.0), 1.0) if lost > 0.0 else 0.0
-    told = {}
+    found = {}
     for load in affected:
         weight = load.baseline * (1.0 - load.severity * (1.0 - share))
         why = f"{missing} known, so it keeps what is left of its capacity"
         if share > 0.0:
             weight, why = math.ceil(weight - 1e-9), f"{why}, and what the others' CPU has no room for"
-        told[load.server] = Want(min(round(weight), load.baseline), why)
-    return told
+        found[load.server] = Want(min(round(weight), load.baseline), why)
+    return found
 
 
 def capacities(loads: Sequence[Load]) -> list[float] | None:
@@ -168,18 +168,6 @@ def _capacity(load: Load, per_weight: float, kept: float) -> float:
     return (1.0 - load.severity) * load.baseline * per_weight
 
 
-def _optimal(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
-    return law.optimal(capacity, total_rps, u_threshold)
-
-
-def _tail(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
-    return tail.tail(capacity, total_rps, u_threshold)
-
-
-def _equalise(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:  # noqa: ARG001
-    return law.equalise(capacity, total_rps)
-
-
 def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
     """`ice` for each server to reduce, but at least what the others cannot carry below the threshold."""
     weights = sum(load.baseline for load in loads)
@@ -201,11 +189,13 @@ def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_t
     ]
 
 
-LAWS: dict[str, Callable[[Sequence[Load], Sequence[float], float, float], list[float]]] = {
-    "optimal": _optimal,
+Law = Callable[[Sequence[Load], Sequence[float], float, float], list[float]]
+"""(loads, their capacities, what the pool carries, u_threshold) -> rates; all in requests per second."""
+LAWS: dict[str, Law] = {
+    "optimal": lambda _, capacity, total_rps, u_threshold: law.optimal(capacity, total_rps, u_threshold),
+    "tail": lambda _, capacity, total_rps, u_threshold: tail.tail(capacity, total_rps, u_threshold),
+    "equalise": lambda _, capacity, total_rps, __: law.equalise(capacity, total_rps),
     "ice": _ice,
-    "tail": _tail,
-    "equalise": _equalise,
 }
 
 
@@ -231,7 +221,7 @@ def _by_concurrency(
 
     Weights shape how many requests a server holds, by Little's law r·T, and r/(μ - r) under PS.
 
-    Below about one request weights say nothing (an idle server is taken first whatever its weight), so such a server
+    Below about one request weights have no effect (an idle server is taken first whatever its weight), so such a server
     gets 0, if the others can carry all below the threshold without it.
     """
     held = []

@@ -29,7 +29,7 @@ class Position:
     climb_began_s: float | None = None
     moved_s: float | None = None
     """When it was last moved within an episode."""
-    wished_s: float | None = None
+    wants_more_s: float | None = None
     """Since when, within an episode, the law has wanted more without a break."""
     falling: bool = False
     """Its last move was down."""
@@ -44,10 +44,10 @@ def settle(position: Position, target: int, baseline: int, now_s: float) -> tupl
     must want more for `DWELL_S` without a break, and a small fall waits until so long after the last move.
     """
     if target > position.weight:
-        wished_s = now_s if position.wished_s is None else position.wished_s
-        position = dataclasses.replace(position, wished_s=wished_s)
-        return (target if now_s - wished_s >= DWELL_S else position.weight), position
-    position = dataclasses.replace(position, wished_s=None)
+        wants_more_s = now_s if position.wants_more_s is None else position.wants_more_s
+        position = dataclasses.replace(position, wants_more_s=wants_more_s)
+        return (target if now_s - wants_more_s >= DWELL_S else position.weight), position
+    position = dataclasses.replace(position, wants_more_s=None)
     small = position.weight - target < LARGE_FALL * baseline
     if small and position.moved_s is not None and now_s - position.moved_s < DWELL_S:
         return position.weight, position
@@ -57,7 +57,7 @@ def settle(position: Position, target: int, baseline: int, now_s: float) -> tupl
 def moved(before: Position, after: Position, now_s: float) -> Position:
     """`after`, with what `settle` needs to know the next time."""
     moved_s = now_s if after.weight != before.weight else before.moved_s
-    return dataclasses.replace(after, moved_s=moved_s, wished_s=before.wished_s)
+    return dataclasses.replace(after, moved_s=moved_s, wants_more_s=before.wants_more_s)
 
 
 def step(
@@ -73,7 +73,7 @@ def step(
     """The next position on the way to `target`.
 
     Up: from 0 to `baseline` in `ramp_s`, first the trickle, then doubling; the last step is always taken. `carries`
-    says that the server gets its full share already whatever its weight: then the way ends after the trickle's time.
+    means that the server gets its full share already whatever its weight: then the climb ends after the trickle's time.
     Down: at once. A change below `min_change` of the baseline is not made, unless it ends at 0 or at the baseline.
     """
     least = max(1.0, min_change * baseline)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 OVER = 0.02
-"""So much above the threshold is within what the estimates waver, and what whole weights can say."""
+"""So much above the threshold is within the noise of the estimates, and the precision of whole weights."""
 FULLEST = 0.98
 """Highest utilisation for which the queue's length is computed: at 1 it has no end."""
 HALVINGS = 40

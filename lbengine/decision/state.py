@@ -42,7 +42,7 @@ class PoolState:
     started_s: float | None = None
     """When the first turn was, or the takeover; None before."""
     grace_until_s: float = 0.0
-    """After a takeover: until then, weights that move are the way back of the one before, and nobody's wish."""
+    """After a takeover: until then, weights that move are being restored by the lbengine before, and nobody else's."""
     panicked_s: float | None = None
     """When no Verdict was believed last."""
 

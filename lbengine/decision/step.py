@@ -38,7 +38,7 @@ class Actions:
 
     findings: Findings
     restore_weights: Mapping[str, tuple[int, int]]
-    """Put back at once, whatever the laws say: server -> (shown, baseline)."""
+    """Put back at once: server -> (shown, baseline)."""
     restore_limits: Mapping[str, tuple[int, int]]
     is_restored: bool
     """When these are put back, nothing of ours is set any more, and the stored baseline has done its work."""

@@ -28,8 +28,8 @@ LEASE_S = 1.6
 """A record that has not changed for so long is nobody's."""
 RENEW_S = 0.4
 """A death is seen after RENEW_S + LEASE_S + RENEW_S at most: 2.4 s."""
-Say = Literal["ours", "theirs", "alone", "free"]
-"""`alone`: the bus cannot tell. Without it no Verdicts come either, so the only way is to the baseline.
+Owner = Literal["ours", "theirs", "unknown", "free"]
+"""`unknown`: the bus does not answer. Without it no Verdicts come either, so weights return to the baseline.
 `free`: nobody's, and not asked for."""
 
 
@@ -71,7 +71,7 @@ class Lease:
 
     def __init__(self, bucket: Bucket, key: str, state_dir: str, clock: Callable[[], float]) -> None:
         self.key = key
-        self.say: Say = "alone"
+        self.owner: Owner = "unknown"
         self.found: Record | None = None
         """The record that was there when the lease became ours, or the other one's."""
         self.baseline: dict[str, Baseline] | None = None
@@ -88,8 +88,8 @@ class Lease:
 
     @property
     def stale(self) -> bool:
-        """True when the last word is too old to act on: somebody may have taken over (we were stopped, or it hung)."""
-        return self.say == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
+        """True when what is known is too old to act on: somebody may have taken over (we were stopped, or it hung)."""
+        return self.owner == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
 
     @property
     def is_neighbour(self) -> bool:
@@ -109,40 +109,40 @@ class Lease:
         """When the record was last seen to change by another's hand."""
         return self._seen[1]
 
-    async def step(self, take: bool = True) -> Say:
+    async def step(self, take: bool = True) -> Owner:
         """Renews the lease, takes it if it is nobody's (with `take`), or looks who has it."""
         async with self._one_at_a_time:
             now_s = self._clock()
             try:
-                if self.say != "ours" or not await self._write(self._revision, now_s):
+                if self.owner != "ours" or not await self._write(self._revision, now_s):
                     await self._look(now_s, take)
             except BusError:
-                if self.say == "ours" and now_s - self._renewed_s >= LEASE_S:
-                    self.say = "alone"
-            return self.say
+                if self.owner == "ours" and now_s - self._renewed_s >= LEASE_S:
+                    self.owner = "unknown"
+            return self.owner
 
-    async def take(self) -> Say:
-        """Takes it as it was found free. Somebody else may have been quicker: the next step tells."""
+    async def take(self) -> Owner:
+        """Takes it as it was found free. Somebody else may have been quicker: the next step shows it."""
         async with self._one_at_a_time:
-            if self.say == "free":
+            if self.owner == "free":
                 with contextlib.suppress(BusError):
                     await self._take(*self._nobodys, self._clock())
-            return self.say
+            return self.owner
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
         """Has these in the record before it returns, if the lease is ours. Raises BusError."""
         async with self._one_at_a_time:
             self.baseline, self.paused = None if baseline is None else dict(baseline), paused
-            if self.say == "ours" and not await self._write(self._revision, self._clock()):
+            if self.owner == "ours" and not await self._write(self._revision, self._clock()):
                 raise BusError("somebody else has the lease now")
 
     async def release(self) -> None:
         """Gives the lease back: the next one needs not wait. Raises BusError."""
         async with self._one_at_a_time:
-            if self.say == "ours":
+            if self.owner == "ours":
                 left = Record(baseline=self.baseline, paused=self.paused)
                 await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
-            self.say = "alone"
+            self.owner = "unknown"
 
     async def _look(self, now_s: float, take: bool) -> None:
         entry = await self._bucket.get(self.key)
@@ -154,11 +154,11 @@ class Lease:
             except msgspec.DecodeError:
                 record = Record()
         if record is not None and not self._is_nobodys(record, revision, now_s):
-            self.say, self.found = "theirs", record
+            self.owner, self.found = "theirs", record
         elif take:
             await self._take(record, revision, now_s)
         else:
-            self.say, self._nobodys = "free", (record, revision)
+            self.owner, self._nobodys = "free", (record, revision)
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
         before = self.baseline, self.paused
@@ -174,7 +174,7 @@ class Lease:
         written = await self._bucket.put(self.key, msgspec.json.encode(record), revision)
         if written is None:
             return False
-        self.say, self._revision, self._renewed_s = "ours", written, now_s
+        self.owner, self._revision, self._renewed_s = "ours", written, now_s
         return True
 
     def _is_nobodys(self, record: Record, revision: int, now_s: float) -> bool:

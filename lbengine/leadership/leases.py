@@ -13,7 +13,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 
 from lbengine.baseline import Baseline
-from lbengine.leadership.lease import Bucket, Lease, Say
+from lbengine.leadership.lease import Bucket, Lease, Owner
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 
@@ -22,31 +22,31 @@ class Leases:
     """One lbengine's side; `places` are keys and what is driven there (`keys_of`). Call `step` every RENEW_S."""
 
     def __init__(self, bucket: Bucket, places: Mapping[str, str], state_dir: str, clock: Callable[[], float]) -> None:
-        self.say: Say = "alone"
-        """Never `free`."""
+        self.owner: Owner = "unknown"
+        """Never `free`. (`ours`: all of them.)"""
         self._places = dict(sorted(places.items()))
         self._leases = [Lease(bucket, key, state_dir, clock) for key in self._places]
 
-    async def step(self) -> Say:
+    async def step(self) -> Owner:
         """Renews the leases, takes them if they are all nobody's, or looks who has them."""
-        renewing = self.say == "ours"
-        says = await asyncio.gather(*(lease.step(take=renewing) for lease in self._leases))
-        if not renewing and set(says) <= {"free", "ours"}:
-            says = await self._take_all()
-        if set(says) == {"ours"}:
+        renewing = self.owner == "ours"
+        owners = await asyncio.gather(*(lease.step(take=renewing) for lease in self._leases))
+        if not renewing and set(owners) <= {"free", "ours"}:
+            owners = await self._take_all()
+        if set(owners) == {"ours"}:
             if not renewing:
                 self._share()
-            self.say = "ours"
-            return self.say
+            self.owner = "ours"
+            return self.owner
         for lease in self._leases:
-            if lease.say == "ours":
+            if lease.owner == "ours":
                 with contextlib.suppress(BusError):
                     await lease.release()
-        if "theirs" in says:
-            self.say = "theirs"
+        if "theirs" in owners:
+            self.owner = "theirs"
         elif renewing:
-            self.say = "alone"
-        return self.say
+            self.owner = "unknown"
+        return self.owner
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
         """Has these in every record before it returns, where the leases are ours. Raises BusError."""
@@ -57,7 +57,7 @@ class Leases:
 
     async def release(self) -> None:
         """Gives the leases back: the next one needs not wait. Raises BusError."""
-        self.say = "alone"
+        self.owner = "unknown"
         for lease in self._leases:
             await lease.release()
 
@@ -69,13 +69,13 @@ class Leases:
     @property
     def stale(self) -> bool:
         """As `Lease.stale`, of any of them."""
-        return self.say == "ours" and any(lease.stale for lease in self._leases)
+        return self.owner == "ours" and any(lease.stale for lease in self._leases)
 
     @property
-    def told(self) -> str:
+    def other(self) -> str:
         """Who has what, in words; empty when nobody else has anything."""
         theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
-        theirs = [(lease, place) for lease, place in theirs if lease.say == "theirs"]
+        theirs = [(lease, place) for lease, place in theirs if lease.owner == "theirs"]
         found = theirs[0][0].found if theirs else None
         if found is None:
             return ""
@@ -85,7 +85,7 @@ class Leases:
     @property
     def are_elsewhere(self) -> bool:
         """True when others, with other state folders, have all of them: what we stored is of the past then."""
-        return all(lease.say == "theirs" and not lease.is_neighbour for lease in self._leases)
+        return all(lease.owner == "theirs" and not lease.is_neighbour for lease in self._leases)
 
     @property
     def inherited(self) -> dict[str, Baseline] | None:
@@ -108,13 +108,13 @@ class Leases:
         """When one of the others was last heard of."""
         return max(lease.heard_s for lease in self._leases)
 
-    async def _take_all(self) -> list[Say]:
-        says: list[Say] = []
+    async def _take_all(self) -> list[Owner]:
+        owners: list[Owner] = []
         for lease in self._leases:
-            says.append(await lease.take())
-            if says[-1] != "ours":
+            owners.append(await lease.take())
+            if owners[-1] != "ours":
                 break
-        return says
+        return owners
 
     def _share(self) -> None:
         """What one record carried when it was taken, all carry from now on."""

@@ -17,11 +17,11 @@ from lbengine.backends.table import targets_of
 from slackwater.config import PoolSettings
 
 LONGEST_NAME = 107
-"""sun_path is 108 bytes, the first of which says that the name is abstract."""
+"""sun_path is 108 bytes, the first of which marks an abstract name."""
 
 
 class LockError(Exception):
-    """Somebody else drives this; the text says which process and what to do."""
+    """Somebody else drives this; the text names the process and what to do."""
 
 
 class PoolLock:

@@ -1,4 +1,4 @@
-"""An engine and its leases: renews them, and tells the engine when to stand by and when to take over."""
+"""An engine and its leases: renews them, and has the engine stand by or take over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from lbengine.baseline import Baseline, BaselineError
 from lbengine.engine import Engine
-from lbengine.leadership.lease import RENEW_S, Bucket, Say, keys_of
+from lbengine.leadership.lease import RENEW_S, Bucket, Owner, keys_of
 from lbengine.leadership.leases import Leases
 from lbengine.state_file import StateFileError
 from slackwater.bus.bus import BusError
@@ -25,7 +25,7 @@ SPREAD_EVERY_S = 10.0
 
 
 class Store(Bucket, Protocol):
-    """A bucket whose keeper can be told not to die with us."""
+    """A bucket whose keeper can be asked not to die with us."""
 
     async def spread(self) -> None: ...
 
@@ -52,7 +52,7 @@ class Ownership:
         self._spread_s = 0.0
         self._in_thread = in_thread
         self._taken_over = taken_over
-        self._said: tuple[Say, bool] = ("alone", False)
+        self._followed: tuple[Owner, bool] = ("unknown", False)
         """And whether what we stored is of the past."""
         self._one_at_a_time = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
@@ -86,20 +86,20 @@ class Ownership:
     async def step(self) -> None:
         """Renews or looks, and has the engine follow."""
         async with self._one_at_a_time:
-            if self._said[0] == "ours":
+            if self._followed[0] == "ours":
                 self.lease.paused = self.engine.paused
-            say = await self.lease.step()
-            said = say, say == "theirs" and self.lease.are_elsewhere
-            if said != self._said:
-                self._said = said
-                await self._follow(*said)
+            owner = await self.lease.step()
+            followed = owner, owner == "theirs" and self.lease.are_elsewhere
+            if followed != self._followed:
+                self._followed = followed
+                await self._follow(*followed)
 
-    async def _follow(self, say: Say, elsewhere: bool) -> None:
+    async def _follow(self, owner: Owner, elsewhere: bool) -> None:
         lease = self.lease
-        if say == "theirs":
-            log.warning("pool %s: standing by: %s", self.pool.name, lease.told)
-            await self._in_thread(self.engine.stand_by, lease.told, elsewhere)
-        elif say == "ours":
+        if owner == "theirs":
+            log.warning("pool %s: standing by: %s", self.pool.name, lease.other)
+            await self._in_thread(self.engine.stand_by, lease.other, elsewhere)
+        elif owner == "ours":
             stood_by = bool(self.engine.standby)
             if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
@@ -110,7 +110,7 @@ class Ownership:
             if stood_by:
                 self._taken_over(lease.heard_s)
         else:
-            log.warning("pool %s: the lease cannot be renewed; the way is to the baseline only", self.pool.name)
+            log.warning("pool %s: the lease cannot be renewed; weights only return to the baseline", self.pool.name)
 
     async def _keep(self, baseline: Mapping[str, Baseline] | None) -> None:
         await self.lease.keep(baseline, self.engine.paused)
@@ -119,7 +119,7 @@ class Ownership:
         while True:
             await asyncio.sleep(RENEW_S)
             await self.step()
-            if self._said[0] == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
+            if self._followed[0] == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
                 self._spread_s = time.monotonic()
                 with contextlib.suppress(BusError):
                     await self._bucket.spread()

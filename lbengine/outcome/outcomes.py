@@ -1,28 +1,104 @@
-"""What a change was for and what came of it: forecasts, outcomes, and whether a lower weight was followed."""
+"""What a change was for and what came of it: forecasts, outcomes, and whether a lower weight was followed.
+
+Some seconds after a move of a server's weight its outcome is recorded beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from lbengine.balancer import Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.ramp import Position
-from lbengine.outcome import forecast, outcome
-from lbengine.outcome.shares import ShareMonitor
-from lbengine.writer import BY, Writer
+from lbengine.outcome import forecast
+from lbengine.writer import BY, Writer, lowers
 from slackwater.messages import Change, Verdict
+
+AFTER_S = 10.0
+LEAST_AFTER_S = 2.0
+"""A move that another one cuts short sooner than this has no outcome: the response times are still those of before."""
+
+
+@dataclass
+class Move:
+    """One or more changes of a server in one direction."""
+
+    first: Change
+    last: Change
+    changed_s: float
+    share: float | None
+    """Of the requests, before the move."""
+
+
+@dataclass
+class FollowUps:
+    """Moves whose outcome is still to be recorded, one a server."""
+
+    waiting: dict[str, Move]
+
+    def add(self, change: Change, now_s: float, share: float | None) -> list[tuple[Move, float]]:
+        """Takes a change of a weight in; returns a move that it cuts short, with the seconds since its last change,
+        if these were enough for an outcome."""
+        before = self.waiting.get(change.target)
+        if before is not None and lowers(before.last) == lowers(change):
+            before.last, before.changed_s = change, now_s
+            return []
+        self.waiting[change.target] = Move(change, change, now_s, share)
+        if before is None or now_s - before.changed_s < LEAST_AFTER_S:
+            return []
+        return [(before, now_s - before.changed_s)]
+
+    def due(self, now_s: float) -> list[tuple[Move, float]]:
+        """Moves whose last change is long enough ago."""
+        due = [move for move in self.waiting.values() if now_s - move.changed_s >= AFTER_S]
+        for move in due:
+            del self.waiting[move.first.target]
+        return [(move, now_s - move.changed_s) for move in due]
+
+
+PATIENCE_S = 5.0
+"""Requests that are on their way, and the rate's window, get so long."""
+FACTOR, MARGIN = 2.0, 0.05
+"""A share counts as too high above FACTOR times the expected one plus MARGIN."""
+
+
+@dataclass
+class ShareMonitor:
+    """Remembers since when a reduced server gets more than its weight calls for."""
+
+    _since_s: dict[str, float] = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
+
+    def look(
+        self, now_s: float, shares: Mapping[str, float], weights: Mapping[str, int], baselines: Mapping[str, int]
+    ) -> tuple[dict[str, tuple[float, float]], set[str]]:
+        """Server -> (share, expected share) of those that get too much for long; and which of them are news."""
+        whole = sum(weights.values())
+        high: dict[str, tuple[float, float]] = {}
+        for server, weight in weights.items():
+            expected = weight / whole if whole else 0.0
+            reduced = weight < baselines.get(server, 0)
+            if reduced and shares.get(server, 0.0) > FACTOR * expected + MARGIN:
+                if now_s - self._since_s.setdefault(server, now_s) >= PATIENCE_S:
+                    high[server] = (shares[server], expected)
+            else:
+                self._since_s.pop(server, None)
+                self._reported.discard(server)
+        news = high.keys() - self._reported
+        self._reported |= news
+        return high, set(news)
 
 
 class ChangeOutcomes:
-    """Keeps what it needs of the last seconds; `node_of` gives a server's node. Call `see` first in each turn."""
+    """Keeps what it needs of the last seconds. Call `see` first in each turn."""
 
-    def __init__(self, writer: Writer, node_of: Callable[[str], str]) -> None:
+    def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._node_of = node_of
         self._percentiles = forecast.Percentiles()
-        self._follow_ups = outcome.FollowUps({})
+        self._follow_ups = FollowUps({})
         self._monitor = ShareMonitor()
         self._now_s = 0.0
         self._rates: dict[str, float] = {}
@@ -32,17 +108,15 @@ class ChangeOutcomes:
         self._now_ms: float | None = None
 
     def see(self, now_s: float, verdicts: Mapping[str, Verdict], rates: Mapping[str, float] | None) -> None:
-        """Takes in fresh Verdicts by node and the rates by server."""
+        """Takes in fresh Verdicts and rates, both by server."""
         self._now_s = now_s
         self._rates = dict(rates or {})
         total = sum(self._rates.values())
         self._shares = {name: rate / total for name, rate in self._rates.items()} if total > 0.0 else {}
         self._percentiles.add(now_s, verdicts)
-        by_node = self._percentiles.p95_ms()
-        nodes = {name: self._node_of(name) for name in self._rates}
-        self._p95_ms = {name: by_node[node] for name, node in nodes.items() if node in by_node}
-        told = {name: verdicts[node].capacity_rps for name, node in nodes.items() if node in verdicts}
-        self._capacity_rps = {name: rps for name, rps in told.items() if rps}
+        self._p95_ms = {name: p95 for name, p95 in self._percentiles.p95_ms().items() if name in self._rates}
+        capacity = {name: verdict.capacity_rps for name, verdict in verdicts.items() if name in self._rates}
+        self._capacity_rps = {name: rps for name, rps in capacity.items() if rps}
         self._now_ms = forecast.now_ms(self._p95_ms, self._rates)
 
     def forecast(self, changes: list[Change], snapshot: Snapshot, positions: Mapping[str, Position]) -> list[Change]:
@@ -64,26 +138,24 @@ class ChangeOutcomes:
             if made.what == "weight" and made.applied:
                 ended += self._follow_ups.add(made, self._now_s, self._shares.get(made.target))
         for move, after_s in ended:
-            first = move.first
-            why = outcome.told(move, after_s, self._now_ms, self._shares.get(first.target))
-            told = self._writer.change("outcome", first.target, first.rt_p95_ms, self._now_ms, why, BY, applied=True)
+            first, now_ms = move.first, self._now_ms
+            why = _describe(move, after_s, now_ms, self._shares.get(first.target))
+            made = self._writer.change("outcome", first.target, first.rt_p95_ms, now_ms, why, BY)
             predicted_ms = first.rt_p95_predicted_ms
             self._writer.try_record(
-                msgspec.structs.replace(
-                    told, rt_p95_ms=self._now_ms, rt_p95_predicted_ms=predicted_ms, follows=first.id
-                )
+                msgspec.structs.replace(made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms, follows=first.id)
             )
 
     def over_share(self, snapshot: Snapshot, baselines: Mapping[str, Baseline]) -> list[str]:
         """In words, which reduced servers keep far more than their share (cookies do that); recorded once each."""
         weights = {server.name: server.weight for server in snapshot.servers if server.available and not server.backup}
-        # Under least connections a weight above 0 says nothing of the share.
+        # Under least connections a weight above 0 does not set the share.
         silent = snapshot.by_concurrency
         judged = {n: b.weight for n, b in baselines.items() if not (silent and weights.get(n, 0) > 0)}
         high, news = self._monitor.look(self._now_s, self._shares, weights, judged)
         remarks = []
         for name, (share, expected) in high.items():
-            why = f"{name} gets {share:.0%} of the requests, its weight says {expected:.0%}"
+            why = f"{name} gets {share:.0%} of the requests, its weight calls for {expected:.0%}"
             if snapshot.cookie or any(server.cookie for server in snapshot.servers):
                 why += ": cookie persistence sends known clients there"
             remarks.append(why)
@@ -101,3 +173,17 @@ def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> C
     return msgspec.structs.replace(
         made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms, why=f"{made.why}; p95 {now_ms:.1f} ms{will}"
     )
+
+
+def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | None) -> str:
+    """In words with numbers."""
+    first = move.first
+    parts = []
+    if first.rt_p95_ms is not None and p95_ms is not None:
+        predicted = f" ({first.rt_p95_predicted_ms:.1f} predicted)" if first.rt_p95_predicted_ms is not None else ""
+        parts.append(f"the pool's p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{predicted}")
+    else:
+        parts.append("the pool's p95 is not known")
+    if move.share is not None and share is not None:
+        parts.append(f"{first.target}'s share of the requests {move.share:.0%} -> {share:.0%}")
+    return f"{after_s:.0f} s after {first.before} -> {move.last.after}: {', '.join(parts)}"

@@ -8,20 +8,22 @@ from typing import Any
 
 from lbengine.overrides.overrides import CommandError, OperatorOverrides, Pause
 from lbengine.overrides.temporary import TemporaryOverrides
-from lbengine.writer import Writer
 from slackwater.config import PoolSettings
 from slackwater.control import Request
 from slackwater.messages import Verdict
+
+Record = Callable[[str, str, str | None, str | int | None, str, str], None]
+"""Records what was done: what, target, before, after, why, by."""
 
 
 class OperatorCommands:
     """Carries out commands: what they set is kept in `overrides` and `temporary`, and each is recorded."""
 
-    def __init__(self, pool: PoolSettings, state_dir: Path, writer: Writer, wall: Callable[[], float]) -> None:
+    def __init__(self, pool: PoolSettings, state_dir: Path, record: Record, wall: Callable[[], float]) -> None:
         self.overrides = OperatorOverrides(state_dir, pool.name, pool.mode)
         self.temporary = TemporaryOverrides()
         self._pool = pool
-        self._writer = writer
+        self._record = record
         self._wall = wall
 
     def describe(self) -> str:
@@ -78,7 +80,7 @@ class OperatorCommands:
                 done = f"{target}'s episode was ended by {by}"
             case "acknowledge":
                 done = f"{target} acknowledged by {by}"
-        self._writer.try_record(self._writer.change(request.action, target, before, after, why, by, applied=True))
+        self._record(request.action, target, before, after, why, by)
         return done, request.action != "acknowledge"
 
     def override_temporarily(self, question: Mapping[str, Any], servers: Sequence[str], now_s: float) -> str:

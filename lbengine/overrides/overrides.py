@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from slackwater.messages import Mode, Verdict
 
 
 class CommandError(Exception):
-    """What was asked cannot be done; the text says why."""
+    """What was asked cannot be done; the text has the reason."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -30,21 +29,13 @@ class Pause(msgspec.Struct, frozen=True):
     since_unix_s: float
 
 
-@dataclass(frozen=True)
-class Pin:
-    """A weight that a person holds a server at."""
+class Pin(msgspec.Struct, frozen=True):
+    """A weight that a person holds a server at for a time."""
 
     weight: int
     by: str
-
-
-class KeptPin(msgspec.Struct, frozen=True):
-    """A pin as it is kept."""
-
-    weight: int
-    by: str
-    for_s: float
-    until_unix_s: float
+    for_s: float = 0.0
+    until_unix_s: float = 0.0
 
 
 class EndedEpisode(msgspec.Struct, frozen=True):
@@ -60,7 +51,7 @@ class KeptOverrides(msgspec.Struct):
     mode: Mode | None = None
     instead_of: Mode | None = None
     """The configuration's mode when `mode` was asked for."""
-    pins: dict[str, KeptPin] = {}
+    pins: dict[str, Pin] = {}
     ended: dict[str, EndedEpisode] = {}
     """By node."""
 
@@ -111,7 +102,7 @@ class OperatorOverrides:
 
     def pin(self, server: str, weight: int, by: str, for_s: float, now_s: float, wall_s: float) -> None:
         """Holds a server at a weight for `for_s`."""
-        self._change(pins={**self._kept.pins, server: KeptPin(weight, by, for_s, wall_s + for_s)})
+        self._change(pins={**self._kept.pins, server: Pin(weight, by, for_s, wall_s + for_s)})
         self._until_s[server] = now_s + for_s
 
     def unpin(self, server: str) -> None:
@@ -127,7 +118,7 @@ class OperatorOverrides:
             left_s = min(kept.for_s, kept.until_unix_s - wall_s)
             if now_s >= self._until_s.setdefault(server, now_s + left_s):
                 self.unpin(server)
-        return {server: Pin(kept.weight, kept.by) for server, kept in self._kept.pins.items()}
+        return dict(self._kept.pins)
 
     def end_episode(self, verdict: Verdict | None, node: str, by: str) -> None:
         """Also raises CommandError when the node is in no episode."""

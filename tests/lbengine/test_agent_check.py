@@ -1,4 +1,4 @@
-"""Weights by agent-check: what HAProxy makes of the answers, and what the door says and shows."""
+"""Weights by agent-check: what HAProxy makes of the answers, and what lbengine asks and shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lbengine.backends.haproxy.agent_check import PATIENCE_S, TELL_AGAIN_S, AgentCheck, in_force, percent_of
+from lbengine.backends.haproxy.agent_check import PATIENCE_S, SEND_AGAIN_S, AgentCheck, in_force, percent_of
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.table import check
 from lbengine.balancer import BalancerError, Server, Snapshot
@@ -61,8 +61,8 @@ class Shown:
         """It shows what the test says, whatever is expected."""
 
 
-def weights(door: AgentCheck) -> dict[str, int]:
-    return {one.name: one.weight for one in door.read().servers}
+def weights(driven: AgentCheck) -> dict[str, int]:
+    return {one.name: one.weight for one in driven.read().servers}
 
 
 @given(some.integers(1, 256), some.integers(0, 256))
@@ -77,62 +77,62 @@ def test_the_percentage_gives_the_weight_or_one_close_above(configured: int, wei
 
 def test_what_was_asked_for_is_shown_while_haproxy_has_not_asked_yet() -> None:
     clock, shown = Clock(), Shown(a=100, b=100)
-    door = AgentCheck(shown, clock)
-    assert weights(door) == {"a": 100, "b": 100}
-    door.set_weights({"a": 30})
+    driven = AgentCheck(shown, clock)
+    assert weights(driven) == {"a": 100, "b": 100}
+    driven.set_weights({"a": 30})
     clock.now_s += 1.0
-    door.set_weights({"a": 0})
-    assert weights(door) == {"a": 0, "b": 100}, "on its way"
+    driven.set_weights({"a": 0})
+    assert weights(driven) == {"a": 0, "b": 100}, "on its way"
     shown.show("a", 30)
     clock.now_s += 1.0
-    assert weights(door)["a"] == 0, "HAProxy shows the one before"
+    assert weights(driven)["a"] == 0, "HAProxy shows the one before"
     shown.show("a", 0)
     clock.now_s += 60.0
-    assert weights(door)["a"] == 0
-    assert door.read().trouble == ()
+    assert weights(driven)["a"] == 0
+    assert driven.read().trouble == ()
 
 
 def test_a_weight_that_haproxy_never_shows_is_told_as_it_is_and_no_more_asked_for() -> None:
     clock, shown = Clock(), Shown(a=100, b=100)
-    door = AgentCheck(shown, clock)
-    door.read()
-    door.set_weights({"a": 0})
-    assert door.percents_for_nodes() == {"a": 0, "b": 100}
-    assert weights(door)["a"] == 0
+    driven = AgentCheck(shown, clock)
+    driven.read()
+    driven.set_weights({"a": 0})
+    assert driven.percents_for_nodes() == {"a": 0, "b": 100}
+    assert weights(driven)["a"] == 0
     clock.now_s += PATIENCE_S
-    found = door.read()
+    found = driven.read()
     assert {one.name: one.weight for one in found.servers} == {"a": 100, "b": 100}
     assert "a shows weight 100 instead of the one asked for" in found.trouble[0]
-    assert door.percents_for_nodes() == {"b": 100}, "a's monitor, if there is one, goes back to 100%"
-    door.set_weights({"a": 50})
-    assert door.percents_for_nodes() == {"a": 50}
-    assert weights(door)["a"] == 50
+    assert driven.percents_for_nodes() == {"b": 100}, "a's monitor, if there is one, goes back to 100%"
+    driven.set_weights({"a": 50})
+    assert driven.percents_for_nodes() == {"a": 50}
+    assert weights(driven)["a"] == 50
 
 
 def test_words_are_told_when_they_are_new_and_again_within_their_lease() -> None:
     clock, shown = Clock(), Shown(a=100)
-    door = AgentCheck(shown, clock)
-    door.read()
-    assert (door.percents_for_nodes(), door.percents_for_nodes()) == ({"a": 100}, {})
-    door.set_weights({"a": 20})
-    assert (door.percents_for_nodes(), door.percents_for_nodes()) == ({"a": 20}, {})
-    clock.now_s += TELL_AGAIN_S
-    assert door.percents_for_nodes() == {"a": 20}
+    driven = AgentCheck(shown, clock)
+    driven.read()
+    assert (driven.percents_for_nodes(), driven.percents_for_nodes()) == ({"a": 100}, {})
+    driven.set_weights({"a": 20})
+    assert (driven.percents_for_nodes(), driven.percents_for_nodes()) == ({"a": 20}, {})
+    clock.now_s += SEND_AGAIN_S
+    assert driven.percents_for_nodes() == {"a": 20}
 
 
 def test_what_an_earlier_run_asked_for_goes_on() -> None:
-    door = AgentCheck(Shown(a=0, b=100), Clock())
-    assert weights(door) == {"a": 0, "b": 100}
-    assert door.percents_for_nodes() == {"a": 0, "b": 100}, "no jump"
+    driven = AgentCheck(Shown(a=0, b=100), Clock())
+    assert weights(driven) == {"a": 0, "b": 100}
+    assert driven.percents_for_nodes() == {"a": 0, "b": 100}, "no jump"
 
 
 def test_another_configured_weight_makes_what_was_asked_for_void() -> None:
     clock, shown = Clock(), Shown(a=100)
-    door = AgentCheck(shown, clock)
-    door.read()
+    driven = AgentCheck(shown, clock)
+    driven.read()
     shown.show("a", 50, configured=50)
-    assert weights(door) == {"a": 50}
-    assert door.percents_for_nodes() == {"a": 100}
+    assert weights(driven) == {"a": 50}
+    assert driven.percents_for_nodes() == {"a": 100}
 
 
 def test_no_maxconn_is_shown_since_none_can_be_set() -> None:
@@ -146,20 +146,20 @@ def test_no_maxconn_is_shown_since_none_can_be_set() -> None:
 def test_what_is_out_of_reach_is_refused_whole(asked: dict[str, int], says: str) -> None:
     shown = Shown(a=100, b=100)
     shown.show("zero", 0, configured=0)
-    door = AgentCheck(shown, Clock())
-    door.read()
+    driven = AgentCheck(shown, Clock())
+    driven.read()
     with pytest.raises(BalancerError, match=says):
-        door.set_weights(asked)
-    assert door.percents_for_nodes()["a"] == 100
+        driven.set_weights(asked)
+    assert driven.percents_for_nodes()["a"] == 100
 
 
 def test_leases_that_end_by_themselves_are_waited_for_but_not_for_ever() -> None:
     clock, shown = Clock(), Shown(a=0, b=100)
-    door = AgentCheck(shown, clock, clock.sleep)
+    driven = AgentCheck(shown, clock, clock.sleep)
     with pytest.raises(BalancerError, match="a shows 0 instead of 100: does its node's monitor answer"):
-        door.restore_weights({"a": 100}, 3.0)
+        driven.restore_weights({"a": 100}, 3.0)
     shown.show("a", 100)
-    door.restore_weights({"a": 100}, 3.0)
+    driven.restore_weights({"a": 100}, 3.0)
 
 
 # --- a real HAProxy

@@ -127,7 +127,7 @@ def test_who_gets_worse_is_lowered_although_the_limit_is_reached() -> None:
     assert after.falls_s == SPENT_S
 
 
-def test_wishes_and_pins_use_up_nothing() -> None:
+def test_overrides_and_pins_use_up_nothing() -> None:
     assert budget.noted(Position(100), Position(0), 5.0, counts=False) == Position(0, falling=True)
 
 

@@ -13,13 +13,13 @@ import pytest
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.baseline import BaselineError
-from lbengine.changes import change
 from lbengine.decision.guard import AFTER_PANIC_S
 from lbengine.decision.rates import Rates
 from lbengine.engine import Engine
-from lbengine.outcome.outcome import LEAST_AFTER_S, FollowUps
+from lbengine.outcome.outcomes import LEAST_AFTER_S, FollowUps
 from lbengine.overrides.overrides import Pause
 from lbengine.restore import restore
+from lbengine.writer import change
 from slackwater.config import ControllerSettings
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
@@ -624,7 +624,7 @@ def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) ->
             for _ in range(8):
                 balancer.request(4, cookie="SRV=c1")
                 said.append(site.cycle(1.0, host1="interference"))
-            assert "host1 gets 100% of the requests, its weight says 0%: cookie persistence" in said[-1]
+            assert "host1 gets 100% of the requests, its weight calls for 0%: cookie persistence" in said[-1]
             assert "cookie" not in said[2]
             assert [change.target for change in site.changes() if change.what == "share"] == ["host1"]
             site.journal.close()

@@ -1,4 +1,4 @@
-"""The door to HAProxy, against a real one; faults that it won't show on demand come from a socket of our own."""
+"""HAProxy as a backend, against a real one; faults that it won't show on demand come from a socket of our own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def test_a_snapshot_tells_process_algorithm_and_servers(running: RealHAProxy) ->
     seen = HAProxy(running.socket, "web", TIMEOUT_S).read()
     assert seen.pid == running.pid()
     assert seen.balance == "roundrobin"
-    assert seen.version.startswith(("2.", "3."))
     assert [server.name for server in seen.servers] == ["host1", "host2", "host3"]
     assert [server.requests for server in seen.servers] == [10, 10, 10]
     assert all(server.available and server.weight == server.configured == 100 for server in seen.servers)

@@ -1,4 +1,4 @@
-"""The door to IPVS, against a real one; what it won't show on demand comes from a command of our own."""
+"""IPVS as a backend, against a real one; what it won't show on demand comes from a command of our own."""
 
 from __future__ import annotations
 

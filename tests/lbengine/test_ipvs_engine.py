@@ -1,4 +1,4 @@
-"""The engine's turns on a real IPVS: the same as on HAProxy, through another door."""
+"""The engine's turns on a real IPVS: the same as on HAProxy, with another backend."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseli
     guest.run(["ipvsadm", "-R"], f"-A {SERVICE} -s wlc\n" + "".join(f"-a {SERVICE} -r {n} -m -w 100\n" for n in NAMES))
     pool = PoolSettings(name="web", balancer="lvs", service=SERVICE, mode="act")
     with Journal.open(journal_path(tmp_path)) as journal:
-        door = Lvs(SERVICE, guest.run)
-        engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=door)
+        driven = Lvs(SERVICE, guest.run)
+        engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=driven)
         now_s = 1000.0
 
         def cycle(state: State) -> list[int]:
@@ -59,7 +59,7 @@ def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseli
             for name in NAMES:
                 engine.inbox.put(verdict(name, state if name == NAMES[0] else "calm"), now_s)
             engine.cycle(now_s)
-            return [server.weight for server in door.read().servers]
+            return [server.weight for server in driven.read().servers]
 
         cycle("calm")
         assert cycle("interference")[0] < 50
@@ -70,6 +70,6 @@ def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseli
         engine.command(Request(action="resume", by="alice", why="done"), now_s)
         assert cycle("interference")[0] < 50
         engine.stop(now_s, "the test ends")
-        assert [server.weight for server in door.read().servers] == [100, 60, *[100] * (len(NAMES) - 2)]
+        assert [server.weight for server in driven.read().servers] == [100, 60, *[100] * (len(NAMES) - 2)]
         told = [change.what for change in reversed(journal.changes("web", 100)) if change.what in ("pause", "resume")]
         assert told == ["pause", "resume"]

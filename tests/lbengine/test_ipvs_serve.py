@@ -1,4 +1,4 @@
-"""`slackwater serve` and its commands on IPVS, all of them in the guest, with the doors that production uses."""
+"""`slackwater serve` and its commands on IPVS, all of them in the guest, with the backends that production uses."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from lbengine.backends.ipvs.table import (
     Thresholds,
     edit_line,
     parse_connections,
-    parse_rates,
     parse_save,
     parse_service_connections,
     parse_thresholds,
@@ -68,14 +67,6 @@ FWM  8                                   0        0        0        0        0
   -> 10.9.1.4:0                          0        0        0        0        0
 FWM  8 IPv6                              9        0        0        0        0
   -> [fd01::4]:80                9876543210        0        0        0        0
-"""
-RATES = """\
-IP Virtual Server version 1.2.1 (size=4096)
-Prot LocalAddress:Port                 CPS    InPPS   OutPPS    InBPS   OutBPS
-  -> RemoteAddress:Port
-TCP  10.9.0.1:80                         4       19       12     1038      664
-  -> 10.9.1.2:80                        14       70       52     3769     2874
-  -> 10.9.1.3:8080                       4       19       12     1038      664
 """
 WEB = Service("-t", "10.9.0.1:80")
 MARK, MARK6 = Service("-f", "8"), Service("-f", "8", True)
@@ -146,12 +137,11 @@ def test_thresholds_and_connections_are_the_services_own() -> None:
     assert parse_thresholds(THRESHOLDS, Service("-t", "10.9.0.1:8")) == {}
 
 
-def test_counts_and_rates_are_the_services_own() -> None:
+def test_counts_are_the_services_own() -> None:
     assert parse_connections(STATS, WEB) == {"10.9.1.2:80": 150, "10.9.1.3:8080": 31}
     assert parse_connections(STATS, MARK) == {"10.9.1.4:0": 0}
     assert parse_connections(STATS, MARK6) == {"[fd01::4]:80": 9876543210}
     assert [parse_service_connections(STATS, service) for service in (WEB, MARK, MARK6)] == [31, 0, 9]
-    assert parse_rates(RATES, WEB) == {"10.9.1.2:80": 14, "10.9.1.3:8080": 4}
 
 
 @pytest.mark.parametrize("text", ["hello\n", STATS.replace("    5312", "", 2)])

@@ -1,4 +1,4 @@
-"""The door to an IPVS that a real keepalived owns."""
+"""An IPVS that a real keepalived owns, as a backend."""
 
 from __future__ import annotations
 
@@ -33,63 +33,63 @@ def keepalived(site: IpvsSite) -> Iterator[RunningKeepalived]:
         site.guest.ok(f"rm -rf {FOLDER}")
 
 
-def weights(door: Balancer) -> dict[str, int]:
-    return {server.name: server.weight for server in door.read().servers}
+def weights(driven: Balancer) -> dict[str, int]:
+    return {server.name: server.weight for server in driven.read().servers}
 
 
 @needs_ipvs
 def test_weights_go_through_the_files_and_steer_the_traffic(site: IpvsSite, keepalived: RunningKeepalived) -> None:
-    door = keepalived.start(configuration())
-    assert [(one.name, one.weight, one.configured, one.status) for one in door.read().servers] == [
+    driven = keepalived.start(configuration())
+    assert [(one.name, one.weight, one.configured, one.status) for one in driven.read().servers] == [
         (RS1, 20, 20, "UP"),
         (RS2, 20, 20, "UP"),
     ]
-    door.set_weights({RS1: 5})
-    assert weights(door) == {RS1: 5, RS2: 20}
-    assert Counter(site.connect(door.lvs, 50)) == {"rs1": 10, "rs2": 40}
-    door.set_weights({RS1: 0, RS2: 65535})
-    assert weights(door) == {RS1: 0, RS2: 65535}
-    assert door.read().servers[0].available
-    door.set_weights({RS1: 20, RS2: 20})
+    driven.set_weights({RS1: 5})
+    assert weights(driven) == {RS1: 5, RS2: 20}
+    assert Counter(site.connect(driven.lvs, 50)) == {"rs1": 10, "rs2": 40}
+    driven.set_weights({RS1: 0, RS2: 65535})
+    assert weights(driven) == {RS1: 0, RS2: 65535}
+    assert driven.read().servers[0].available
+    driven.set_weights({RS1: 20, RS2: 20})
     assert site.guest.ok(f"cat {FOLDER}/rs1 {FOLDER}/rs2").split() == ["0", "0"]
 
 
 @needs_ipvs
 def test_a_reload_keeps_our_weight_and_shows_a_new_configured_one(keepalived: RunningKeepalived) -> None:
-    door = keepalived.start(configuration())
-    door.set_weights({RS1: 5})
+    driven = keepalived.start(configuration())
+    driven.set_weights({RS1: 5})
     keepalived.reload()
-    assert weights(door) == {RS1: 5, RS2: 20}
+    assert weights(driven) == {RS1: 5, RS2: 20}
     keepalived.reload(configuration(real_server(1, weight=30), real_server(2)))
 
     def seen() -> list[tuple[int, int]]:
-        return [(server.weight, server.configured) for server in door.read().servers]
+        return [(server.weight, server.configured) for server in driven.read().servers]
 
     until(lambda: seen() == [(15, 30), (20, 20)], "keepalived follows its file from the new configured weight")
-    door.set_weights({RS1: 5})
-    assert weights(door) == {RS1: 5, RS2: 20}
+    driven.set_weights({RS1: 5})
+    assert weights(driven) == {RS1: 5, RS2: 20}
 
 
 @pytest.mark.slow
 @needs_ipvs
 def test_a_restart_keeps_our_weight_and_is_seen_by_the_pid(keepalived: RunningKeepalived) -> None:
-    door = keepalived.start(configuration())
-    door.set_weights({RS1: 5})
-    before = door.read().pid
+    driven = keepalived.start(configuration())
+    driven.set_weights({RS1: 5})
+    before = driven.read().pid
     keepalived.stop()
     with pytest.raises(BalancerUnreachable, match="no keepalived runs here"):
-        door.read()
+        driven.read()
     keepalived.start(configuration())
-    assert (weights(door), door.read().pid != before) == ({RS1: 5, RS2: 20}, True)
+    assert (weights(driven), driven.read().pid != before) == ({RS1: 5, RS2: 20}, True)
 
 
 @pytest.mark.slow
 @needs_ipvs
 def test_without_the_file_a_server_has_its_configured_weight(keepalived: RunningKeepalived) -> None:
-    door = keepalived.start(configuration())
-    door.set_weights({RS1: 5})
+    driven = keepalived.start(configuration())
+    driven.set_weights({RS1: 5})
     keepalived.guest.ok(f"rm {FOLDER}/rs1")
-    until(lambda: weights(door) == {RS1: 20, RS2: 20}, "keepalived has seen that the file is gone")
+    until(lambda: weights(driven) == {RS1: 20, RS2: 20}, "keepalived has seen that the file is gone")
 
 
 @pytest.mark.slow
@@ -100,16 +100,16 @@ def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
 ) -> None:
     # Nobody listens on port 82 until the test lets somebody.
     check = "TCP_CHECK {\n connect_port 82\n connect_timeout 1\n retry 0\n }\n FILE_CHECK {\n track_file rs3\n }"
-    door = keepalived.start(configuration(real_server(1), real_server(2), real_server(3, 40, inhibit, check)))
-    until(lambda: door.read().servers[2].status == "DOWN", "keepalived has found the third server down")
-    third = door.read().servers[2]
+    driven = keepalived.start(configuration(real_server(1), real_server(2), real_server(3, 40, inhibit, check)))
+    until(lambda: driven.read().servers[2].status == "DOWN", "keepalived has found the third server down")
+    third = driven.read().servers[2]
     assert (third.name, third.available, third.weight, third.configured) == (RS3, False, 40, 40)
-    door.set_weights({RS1: 5, RS3: 10})
-    assert weights(door) == {RS1: 5, RS2: 20, RS3: 10}
+    driven.set_weights({RS1: 5, RS3: 10})
+    assert weights(driven) == {RS1: 5, RS2: 20, RS3: 10}
     keepalived.guest.ok("ip netns exec rs3 busybox nc -ll -p 82 -e true >/dev/null 2>&1 & echo $! >/run/nc.pid; disown")
     try:
-        until(lambda: door.read().servers[2].available, "keepalived has found the third server up")
-        assert weights(door) == {RS1: 5, RS2: 20, RS3: 10}
+        until(lambda: driven.read().servers[2].available, "keepalived has found the third server up")
+        assert weights(driven) == {RS1: 5, RS2: 20, RS3: 10}
     finally:
         keepalived.guest.ok("kill $(cat /run/nc.pid)")
 
@@ -118,45 +118,45 @@ def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
 @needs_ipvs
 def test_keepalived_that_does_not_follow_is_told(keepalived: RunningKeepalived) -> None:
     keepalived.start(configuration())
-    door = Keepalived(WEB, keepalived.guest.run, keepalived.guest, 0.0)
+    driven = Keepalived(WEB, keepalived.guest.run, keepalived.guest, 0.0)
     keepalived.guest.ok("kill -STOP $(cat /run/checkers.pid)")
     try:
         with pytest.raises(
             BalancerError, match=r"0 s after the files were written: 10\.9\.1\.2:80 shows 20 instead of 5"
         ):
-            door.set_weights({RS1: 5})
+            driven.set_weights({RS1: 5})
     finally:
         keepalived.guest.ok("kill -CONT $(cat /run/checkers.pid)")
-    until(lambda: weights(door)[RS1] == 5, "keepalived follows when it goes on")
+    until(lambda: weights(driven)[RS1] == 5, "keepalived follows when it goes on")
 
 
 @needs_ipvs
 def test_a_folder_that_is_gone_and_a_server_that_is_not_there_are_told(keepalived: RunningKeepalived) -> None:
-    door = keepalived.start(configuration())
+    driven = keepalived.start(configuration())
     with pytest.raises(BalancerError, match=r"has no server 10\.9\.9\.9:80; nothing was changed"):
-        door.set_weights({RS1: 5, "10.9.9.9:80": 5})
+        driven.set_weights({RS1: 5, "10.9.9.9:80": 5})
     with pytest.raises(BalancerError, match=r"weight 65536 .* expected 0\.\.65535"):
-        door.set_weights({RS1: 65536})
-    assert weights(door) == {RS1: 20, RS2: 20}
+        driven.set_weights({RS1: 65536})
+    assert weights(driven) == {RS1: 20, RS2: 20}
     keepalived.guest.ok(f"rm -rf {FOLDER}")
     with pytest.raises(
         BalancerError, match=rf"{FOLDER}/rs1: No such file or directory; 10\.9\.1\.2:80 keeps its weight"
     ):
-        door.set_weights({RS1: 5})
+        driven.set_weights({RS1: 5})
 
 
 @needs_ipvs
 def test_the_service_belongs_to_keepalived_while_it_runs(keepalived: RunningKeepalived) -> None:
     guest = keepalived.guest
-    door = keepalived.start(configuration())
-    running = owned_by(door.lvs.service, guest)
+    driven = keepalived.start(configuration())
+    running = owned_by(driven.lvs.service, guest)
     assert running == Owner(int(guest.ok("cat /run/keepalived.pid")), keepalived.path)
     assert owned_by(Lvs("-t 10.9.0.1:9", guest.run).service, guest) is None
-    why = claim(door.lvs.service, guest)
+    why = claim(driven.lvs.service, guest)
     assert re.search(r'belongs to keepalived \(pid \d+, .*use `balancer = "keepalived"`', why)
     keepalived.stop()
-    assert not claim(door.lvs.service, guest)
-    assert owned_by(door.lvs.service, guest) is None
+    assert not claim(driven.lvs.service, guest)
+    assert owned_by(driven.lvs.service, guest) is None
 
 
 @needs_ipvs
@@ -168,13 +168,13 @@ def test_a_good_configuration_has_no_warnings(keepalived: RunningKeepalived) -> 
 @needs_ipvs
 def test_a_quorum_and_files_that_last_are_warned_of(keepalived: RunningKeepalived) -> None:
     text = configuration(more="quorum 10").replace(f"{FOLDER}/rs2", "/var/tmp/rs2")
-    door = keepalived.start(text)
-    found = "\n".join(check(door, POOL, keepalived.guest))
+    driven = keepalived.start(text)
+    found = "\n".join(check(driven, POOL, keepalived.guest))
     assert "`quorum 10` counts weights" in found
     assert "/var/tmp/rs2 outlive a boot" in found
     keepalived.guest.ok(f"ipvsadm -E {WEB} -s rr")
     with pytest.raises(BalancerError, match="scheduler `rr` cannot be driven"):
-        check(door, POOL, keepalived.guest)
+        check(driven, POOL, keepalived.guest)
 
 
 def test_files_are_replaced_at_once(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ class FakeProc:
 )
 def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(text: str, problem: str) -> None:
     files = FakeProc("keepalived\0-f\0/k.conf\0", {"/k.conf": text})
-    door = Keepalived(WEB, lambda argv, _stdin: pytest.fail(f"{argv} before the configuration was right"), files, 0.0)
+    driven = Keepalived(WEB, lambda argv, _stdin: pytest.fail(f"{argv} before the configuration was right"), files, 0.0)
     with pytest.raises(BalancerError) as caught:
-        check(door, POOL, files)
+        check(driven, POOL, files)
     assert problem in str(caught.value)
 
 

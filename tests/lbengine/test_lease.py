@@ -84,7 +84,7 @@ def test_without_the_store_nobody_knows_and_an_owner_stays_one_for_the_lease(sto
     assert say(one, two) == ["ours", "theirs"]
     assert one.stale
     clock.now_s += LEASE_S / 2 + 0.01
-    assert say(one, two) == ["alone", "theirs"]
+    assert say(one, two) == ["unknown", "theirs"]
     store.away = False
     assert say(one) == ["ours"], "nobody else took it"
 
@@ -106,7 +106,7 @@ def test_two_that_want_it_at_once_get_one_owner(store: Store, clock: Clock) -> N
 
     for _ in range(3):
         asyncio.run(race())
-    assert sorted(each.say for each in leases).count("ours") == 1
+    assert sorted(each.owner for each in leases).count("ours") == 1
 
 
 def test_what_is_kept_after_somebody_took_over_is_refused(store: Store, clock: Clock) -> None:

@@ -60,14 +60,14 @@ def test_of_two_that_share_one_balancer_only_one_has_any(store: Store, clock: Cl
         assert say(one, two) == ["ours", "theirs"]
         assert holders(store) == {"a": "one", "b": "one"}
         clock.now_s += RENEW_S
-    assert two.told == "lbengine of one (pid 1) drives backend `web` behind b"
+    assert two.other == "lbengine of one (pid 1) drives backend `web` behind b"
     assert not two.are_elsewhere, "c is nobody's: what was stored of it is not of the past"
 
 
 def test_of_two_with_the_same_balancers_the_other_one_has_all(store: Store, clock: Clock) -> None:
     one, two = leases(store, clock, "ab", "one"), leases(store, clock, "ba", "two")
     assert say(one, two) == ["ours", "theirs"]
-    assert two.told == "lbengine of one (pid 1) drives it"
+    assert two.other == "lbengine of one (pid 1) drives it"
     assert two.are_elsewhere
 
 
@@ -87,7 +87,7 @@ def test_of_a_ring_that_wants_them_at_once_at_least_one_gets_all(
     for _ in range(3):
         asyncio.run(race())
         clock.now_s += RENEW_S
-    assert sorted(each.say for each in ring) == ["ours", "theirs", "theirs"]
+    assert sorted(each.owner for each in ring) == ["ours", "theirs", "theirs"]
     assert len(holders(store)) == 2
 
 
@@ -128,7 +128,7 @@ def test_a_store_that_is_away_while_they_are_taken_leaves_nobody_with_half(store
     say(one)
     store.away = True
     clock.now_s += LEASE_S + 0.01
-    assert say(one, two) == ["alone", "alone"]
+    assert say(one, two) == ["unknown", "unknown"]
     store.away = False
     assert say(one, two) == ["ours", "theirs"]
     store.away = True

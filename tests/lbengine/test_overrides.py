@@ -190,7 +190,7 @@ def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: Si
     assert not (site.folder / "by-hand-web.json").exists()
 
 
-def test_wishes_that_cannot_be_read_mean_hands_off(site: Site) -> None:
+def test_overrides_that_cannot_be_read_mean_observe(site: Site) -> None:
     (site.folder / "by-hand-web.json").write_text("{")
     site.start()
     assert not site.engine.acting

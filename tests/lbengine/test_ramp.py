@@ -113,7 +113,7 @@ def settled(position: Position, target: int, now_s: float) -> tuple[int, Positio
     return aim, after
 
 
-def test_a_wish_for_more_must_last_for_the_dwell_without_a_break() -> None:
+def test_wanting_more_must_last_for_the_dwell_without_a_break() -> None:
     position = Position(20)
     for now_s in (10.0, 10.5, 11.9):
         aim, position = settled(position, 60, now_s)
@@ -123,18 +123,18 @@ def test_a_wish_for_more_must_last_for_the_dwell_without_a_break() -> None:
     assert settled(position, 60, 12.4)[1].weight > 20
 
 
-def test_a_wish_that_is_broken_off_begins_anew() -> None:
+def test_wanting_more_begins_anew_after_a_break() -> None:
     _, position = settled(Position(20), 60, 10.0)
-    assert position.wished_s == 10.0
+    assert position.wants_more_s == 10.0
     _, position = settled(position, 20, 11.0)
-    assert position.wished_s is None
+    assert position.wants_more_s is None
     assert settled(position, 60, 11.5)[0] == 20
     _, position = settled(position, 60, 11.5)
     assert settled(position, 60, 13.4)[0] == 20
     assert settled(position, 60, 13.5)[0] == 60
 
 
-def test_the_wish_may_change_while_it_lasts() -> None:
+def test_what_is_wanted_may_change_meanwhile() -> None:
     _, position = settled(Position(20), 60, 10.0)
     assert settled(position, 45, 12.0)[0] == 45
 
@@ -146,10 +146,10 @@ def test_a_small_fall_waits_until_the_dwell_after_the_last_move() -> None:
 
 
 def test_a_large_fall_waits_for_nothing() -> None:
-    position = Position(60, moved_s=10.0, wished_s=9.0)
+    position = Position(60, moved_s=10.0, wants_more_s=9.0)
     aim, after = settle(position, 40, 100, 10.1)
     assert aim == 40
-    assert after.wished_s is None
+    assert after.wants_more_s is None
 
 
 def test_the_first_fall_of_an_episode_waits_for_nothing_however_small() -> None:
@@ -167,12 +167,10 @@ def test_only_a_move_starts_the_dwell_anew() -> None:
     st.lists(st.tuples(st.integers(0, 100), st.floats(0.05, 1.0)), min_size=1, max_size=60),
     st.integers(0, 100),
 )
-def test_within_the_dwell_a_weight_rises_for_no_wish_and_falls_for_no_small_one(
-    wishes: list[tuple[int, float]], start: int
-) -> None:
+def test_within_the_dwell_a_weight_never_rises_and_falls_only_far(wanted: list[tuple[int, float]], start: int) -> None:
     position, now_s = Position(start), 0.0
     since_s: float | None = None
-    for target, pause_s in wishes:
+    for target, pause_s in wanted:
         now_s += pause_s
         was = position
         since_s = (now_s if since_s is None else since_s) if target > was.weight else None

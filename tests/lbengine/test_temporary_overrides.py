@@ -24,17 +24,17 @@ def site(tmp_path: Path) -> Iterator[Site]:
         running.journal.close()
 
 
-def wish(site: Site, node: str, action: str = "drain", for_s: Any = 10.0, **more: Any) -> str:
+def override(site: Site, node: str, action: str = "drain", for_s: Any = 10.0, **more: Any) -> str:
     question = {"action": action, "node": node, "for_s": for_s, "by": "retune", "why": "php-fpm reloads", **more}
     return site.engine.override_temporarily(question, site.now_s)
 
 
 def test_a_drain_takes_all_weight_at_once_and_the_way_back_is_the_ramp(site: Site) -> None:
-    assert wish(site, "host2") == "web: host2: drained for retune: php-fpm reloads, for 10 s"
+    assert override(site, "host2") == "web: host2: drained for retune: php-fpm reloads, for 10 s"
     assert "host2 100 -> 0 (drained for retune: php-fpm reloads)" in site.cycle()
     assert site.weights() == [100, 0, 100]
     assert site.changes()[-1].why == "drained for retune: php-fpm reloads"
-    wish(site, "host2", "undo")
+    override(site, "host2", "undo")
     site.cycle()
     assert 0 < site.weights()[1] < 100
     for _ in range(21):
@@ -43,7 +43,7 @@ def test_a_drain_takes_all_weight_at_once_and_the_way_back_is_the_ramp(site: Sit
 
 
 def test_a_drain_ends_by_itself(site: Site) -> None:
-    wish(site, "host2", for_s=2.0)
+    override(site, "host2", for_s=2.0)
     site.cycle()
     assert site.weights()[1] == 0
     site.cycle(after_s=2.0)
@@ -52,7 +52,7 @@ def test_a_drain_ends_by_itself(site: Site) -> None:
 
 @pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
 def test_a_step_of_the_wall_clock_changes_nothing_about_a_drain(site: Site, step_s: float) -> None:
-    wish(site, "host2", for_s=2.0)
+    override(site, "host2", for_s=2.0)
     site.engine._wall = lambda: 1e9 + step_s
     site.cycle()
     site.cycle(after_s=1.7)
@@ -63,58 +63,58 @@ def test_a_step_of_the_wall_clock_changes_nothing_about_a_drain(site: Site, step
 
 def test_no_more_than_the_guard_allows_are_drained_and_never_all(site: Site) -> None:
     for host in HOSTS:
-        wish(site, host)
+        override(site, host)
     site.cycle()
     assert sorted(site.weights()) == [0, 100, 100]
 
 
 def test_verdicts_that_are_not_believed_do_not_stand_against_a_drain(site: Site) -> None:
     """All slow is panic for the law, but it is just then that the second stage has work to do."""
-    wish(site, "host3")
+    override(site, "host3")
     site.cycle(host1="all_slow", host2="all_slow", host3="all_slow")
     assert site.weights() == [100, 100, 0]
 
 
 def test_a_limit_is_set_and_taken_back(site: Site) -> None:
-    assert "limited to 8 at a time" in wish(site, "host1", "limit", maxconn=8)
+    assert "limited to 8 at a time" in override(site, "host1", "limit", maxconn=8)
     site.cycle()
     assert site.engine.outbox[-1].servers[0].maxconn == 50  # type: ignore[union-attr]
     site.cycle()
     assert site.engine.outbox[-1].servers[0].maxconn == 8  # type: ignore[union-attr]
-    wish(site, "host1", "undo")
+    override(site, "host1", "undo")
     site.cycle()
     site.cycle()
     assert site.engine.outbox[-1].servers[0].maxconn == 50  # type: ignore[union-attr]
 
 
 def test_who_pauses_has_no_drains_left(site: Site) -> None:
-    wish(site, "host2")
+    override(site, "host2")
     site.cycle()
     site.engine.command(Request(action="pause", by="alice", why="deploy"), site.now_s)
     assert site.weights() == [100, 100, 100]
     with pytest.raises(ValueError, match="paused by alice"):
-        wish(site, "host2")
+        override(site, "host2")
     site.engine.command(Request(action="resume", by="alice"), site.now_s)
     site.cycle()
     assert site.weights() == [100, 100, 100]
 
 
 def test_a_server_that_is_held_keeps_its_baseline_weight_beside_a_neighbour_until_the_hold_ends(site: Site) -> None:
-    told = wish(site, "host2", "hold", for_s=5.0)
+    told = override(site, "host2", "hold", for_s=5.0)
     assert told == "web: host2: kept at its baseline weight for retune: php-fpm reloads, for 5 s"
     site.cycle(host2="interference")
     assert site.weights() == [100, 100, 100]
     site.cycle(after_s=5.0, host2="interference")
     assert site.weights()[1] < 100
-    wish(site, "host2", "hold")
+    override(site, "host2", "hold")
     for _ in range(21):
         site.cycle(host2="interference")
     assert site.weights() == [100, 100, 100], "the way back is the ramp"
 
 
 def test_a_drain_goes_before_a_hold(site: Site) -> None:
-    wish(site, "host2", "hold")
-    wish(site, "host2")
+    override(site, "host2", "hold")
+    override(site, "host2")
     site.cycle()
     assert site.weights() == [100, 0, 100]
 
@@ -130,4 +130,4 @@ def test_a_drain_goes_before_a_hold(site: Site) -> None:
 )
 def test_a_wish_that_makes_no_sense_is_refused_in_words(site: Site, node: str, more: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        wish(site, node, **more)
+        override(site, node, **more)

@@ -46,7 +46,7 @@ class IpvsSite:
     def service(
         self, scheduler: str, weights: Sequence[int], *, flags: str = "", more: str = "", ipv6: bool = False
     ) -> Lvs:
-        """Makes a service with the servers rs1, rs2, ... at these weights; the door to it.
+        """Makes a service with the servers rs1, rs2, ... at these weights; the driven to it.
 
         On a port of its own: a server that is added again with the same ports inherits its old connections' counts.
         """

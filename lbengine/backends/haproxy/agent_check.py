@@ -2,7 +2,7 @@
 
 HAProxy asks each server's agent (here the node's monitor) every `agent-inter`, and takes the answer "50%" as that part
 of the configured weight (HAProxy Configuration Manual, section 5.2, `agent-check`). So this
-backend only says what each monitor is to answer, and looks whether HAProxy shows it some time later.
+backend only sends each monitor what it is to answer, and looks whether HAProxy shows it some time later.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 
 PATIENCE_S = 5.0
 """A weight that HAProxy still does not show after so long was not heard: two rounds of `agent-inter` at its default."""
-TELL_AGAIN_S = 0.5
-"""What a monitor is to answer is told again this often, well within its lease."""
+SEND_AGAIN_S = 0.5
+"""What a monitor is to answer is sent again this often, well within its lease."""
 LOOK_EVERY_S = 0.1
 MOST_PERCENT = 25_600
 
@@ -53,7 +53,7 @@ class AgentCheck(Balancer):
         self._asked: dict[str, int] = {}
         self._wrong_since_s: dict[str, float] = {}
         """By server, since when HAProxy shows another weight than the one asked for last."""
-        self._told: dict[str, tuple[float, int]] = {}
+        self._sent: dict[str, tuple[float, int]] = {}
 
     def read(self) -> Snapshot:
         """As HAProxy shows it, but for what is on its way. Raises BalancerError."""
@@ -113,21 +113,21 @@ class AgentCheck(Balancer):
             self._sleep(LOOK_EVERY_S)
 
     def percents_for_nodes(self) -> dict[str, int]:
-        """What the servers' monitors are to be told now, in percent: what is new, and what is due again."""
+        """What the servers' monitors are to be sent now, in percent: what is new, and what is due again."""
         now_s = self._clock()
         due = {}
         for server in self._asked.keys() & self._configured.keys():
             percent = percent_of(self._asked[server], self._configured[server])
-            told_s, told = self._told.get(server, (-TELL_AGAIN_S, -1))
-            if not self._is_unheard(server, now_s) and (percent != told or now_s - told_s >= TELL_AGAIN_S):
+            sent_s, sent = self._sent.get(server, (-SEND_AGAIN_S, -1))
+            if not self._is_unheard(server, now_s) and (percent != sent or now_s - sent_s >= SEND_AGAIN_S):
                 due[server] = percent
-                self._told[server] = (now_s, percent)
+                self._sent[server] = (now_s, percent)
         return due
 
     def _as_asked(self, server: Server, now_s: float) -> Server:
         without_limit = dataclasses.replace(server, maxconn=None)
         asked = self._asked.get(server.name)
-        if asked is None:  # what an earlier run asked for goes on until we say otherwise
+        if asked is None:  # what an earlier run asked for goes on until we ask otherwise
             self._asked[server.name] = server.weight
             return without_limit
         if server.weight == in_force(asked, server.configured):

@@ -14,16 +14,16 @@ from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapsh
 
 MAINTENANCE = 0x01 | 0x02 | 0x04 | 0x20
 DRAINED = 0x08 | 0x10
-"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status alone doesn't tell. The
-bit 0x40 (`SRV_ADMF_HMAINT`) is no maintenance: its name is from the socket or from a SRV record."""
+"""Bits of srv_admin_state. A server of weight 0 may show as DRAIN in `show stat`, so the status is not enough. The bit
+0x40 (`SRV_ADMF_HMAINT`) is no maintenance: its name is from the socket or from a SRV record."""
 STARTING, RUNNING = 1, 2
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
 
 
 def facts_of(info: str, where: str) -> dict[str, str]:
-    """What `show info` says. Raises BalancerUnreachable for a process that is ending: its socket may still be connected
-    to, but it refuses changes, shows no servers, and another one takes over. Raises BalancerError."""
+    """The facts in `show info`. Raises BalancerError, and BalancerUnreachable for a process that is ending: its socket
+    may still be connected to, but it refuses changes, shows no servers, and another one takes over."""
     facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
     if "Pid" not in facts or "Uptime_sec" not in facts:
         raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
@@ -78,7 +78,6 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         pid=int(facts["Pid"]),
         uptime_s=int(facts["Uptime_sec"]),
         connections=int(facts.get("CumConns", 0)),
-        version=facts.get("Version", ""),
         balance=totals["algo"],
         weights_mean=weights_mean(totals["algo"]),
         cookie=totals.get("cookie") or "",

@@ -1,7 +1,7 @@
 """Several HAProxies with the same backend, driven as one: several processes, or several hosts in front of one pool.
 
 Each sends its share of the traffic, so load is summed over them and every one gets the same weights. One that does not
-answer is left out, said so, and asked again now and then; when it is back it gets the weights of the others.
+answer is left out, reported, and asked again now and then; when it is back it gets the weights of the others.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _one(found: Sequence[Server], weight: int | None, maxconn: int | None) -> Se
     limits = [server.maxconn for server in found if server.maxconn is not None]
     return dataclasses.replace(
         (usable or found)[0],
-        weight=_told([server.weight for server in found], weight),
+        weight=_differing([server.weight for server in found], weight),
         in_flight=sum(server.in_flight for server in found),
         queued=sum(server.queued for server in found),
         requests=sum(server.requests for server in found),
@@ -139,12 +139,12 @@ def _one(found: Sequence[Server], weight: int | None, maxconn: int | None) -> Se
         agent_check=any(server.agent_check for server in found),
         srv_record=any(server.srv_record for server in found),
         cookie=next((server.cookie for server in found if server.cookie), ""),
-        maxconn=_told(limits, maxconn) if limits else None,
+        maxconn=_differing(limits, maxconn) if limits else None,
         slow_start=any(server.slow_start for server in found),
     )
 
 
-def _told(values: Sequence[int], expected: int | None) -> int:
+def _differing(values: Sequence[int], expected: int | None) -> int:
     """One that is not as expected, if there is one; with nothing expected the lowest: what we leave behind is low."""
     if expected is None:
         return min(values)

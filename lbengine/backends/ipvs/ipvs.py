@@ -1,8 +1,8 @@
 """IPVS, the kernel's balancer (LVS), through `ipvsadm` on this host.
 
-`ipvsadm -e` sets a server anew: what it isn't told, it resets (the forwarding method to direct routing, the thresholds
+`ipvsadm -e` sets a server anew: what is not named, it resets (the forwarding method to direct routing, the thresholds
 to none). So weights are changed by reading everything and repeating it. A batch is one `ipvsadm -R`, which goes on
-after an error and hides it in its exit status: only reading back tells.
+after an error and hides it in its exit status: only reading back shows the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from lbengine.backends.ipvs.table import (
     Thresholds,
     edit_line,
     parse_connections,
-    parse_rates,
     parse_save,
     parse_service_connections,
     parse_thresholds,
@@ -151,14 +150,6 @@ class Lvs(Balancer):
             servers=tuple(servers),
         )
 
-    def rates(self) -> dict[str, int]:
-        """New connections per second by server, the kernel's own moving average. Raises as `read`."""
-        try:
-            found = parse_rates(self._ipvsadm("-Ln", "--rate", "--exact"), self.service)
-        except TableError as error:
-            raise BalancerError(f"{self.where}: {error}") from None
-        return {server_name(address): rate for address, rate in found.items()}
-
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Sets weights (0..65535) in one batch, keeps everything else as it is, and reads all of it back.
 
@@ -188,10 +179,10 @@ class Lvs(Balancer):
             elif shown.weight != weight:
                 wrong.append(f"{name} shows {shown.weight} instead of {weight}")
             elif (shown.options, _limits(now[shown.address])) != (asked.options, _limits(limits[asked.address])):
-                wrong.append(f"{name} has other options than before: {_told(shown.options, now[shown.address])}")
+                wrong.append(f"{name} has other options than before: {_describe(shown.options, now[shown.address])}")
         if wrong:
-            said = f" ({_last_line(done.err)})" if done.err.strip() else ""
-            raise BalancerError(f"{self.where} read back: {', '.join(wrong)}{said}")
+            error = f" ({_last_line(done.err)})" if done.err.strip() else ""
+            raise BalancerError(f"{self.where} read back: {', '.join(wrong)}{error}")
 
     def expires_quiescent(self) -> bool:
         """Whether persistent clients leave a server of weight 0 (net.ipv4.vs.expire_quiescent_template)."""
@@ -246,7 +237,7 @@ def in_words(error: str, words: tuple[str, ...]) -> str:
         return "this kernel has no IPVS, or its module is not loaded (`modprobe ip_vs`)"
     if "No such service" in error or "Service not defined" in error:
         return "no such virtual service"
-    return f"`ipvsadm {' '.join(words)}` failed: {_last_line(error) or 'it said nothing'}"
+    return f"`ipvsadm {' '.join(words)}` failed: {_last_line(error) or 'without a message'}"
 
 
 def _last_line(text: str) -> str:
@@ -257,5 +248,5 @@ def _limits(thresholds: Thresholds) -> tuple[int, int]:
     return thresholds.upper, thresholds.lower
 
 
-def _told(options: tuple[str, ...], thresholds: Thresholds) -> str:
+def _describe(options: tuple[str, ...], thresholds: Thresholds) -> str:
     return f"{' '.join(options)} -x {thresholds.upper} -y {thresholds.lower}"

@@ -190,12 +190,6 @@ def parse_service_connections(text: str, service: Service) -> int:
     return next((_number(words[0], address) for address, words in _rows(text, service, 5)), 0)
 
 
-def parse_rates(text: str, service: Service) -> dict[str, int]:
-    """New connections per second by real server, from `ipvsadm -Ln --rate --exact`: the kernel's moving average over
-    some 8 s. Raises TableError."""
-    return {address: numbers[0] for address, numbers in _servers(text, service, 5).items()}
-
-
 def edit_line(service: Service, destination: Destination, thresholds: Thresholds, weight: int) -> str:
     """One line for `ipvsadm -R` that changes the weight and repeats everything else, which `-e` would reset."""
     limits = ["-x", str(thresholds.upper), "-y", str(thresholds.lower)]

@@ -2,7 +2,7 @@
 steer their weights. Pure (keepalived.conf(5), sections "Track files" and "Virtual servers").
 
 Not followed: `$PARAMETERS`, `@conditions`, `~SEQ` and address ranges of groups. A service that only these make is not
-found, and said so.
+found, which is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROTOCOLS = {"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
 
 
 class ConfigurationError(ValueError):
-    """A configuration that cannot be followed; the text says where."""
+    """A configuration that cannot be followed; the text names the place."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class RealServer:
     address: str
     """As ipvsadm has it."""
     weight: int
-    """As configured: the weight that it has while its file says 0 or is not there."""
+    """As configured: the weight that it has while its file holds 0 or is not there."""
     files: tuple[tuple[str, TrackFile | None], ...]
     """Name of each track_file that its FILE_CHECKs name, and that file; None: there is none of that name."""
     dynamic_scripts: bool = False

@@ -161,7 +161,7 @@ class Keepalived(Balancer):
         return replace(seen, servers=servers, pid=running.pid)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """Writes the files and waits until IPVS shows the weights. Raises BalancerError as `Balancer` says.
+        """Writes the files and waits until IPVS shows the weights. Raises BalancerError as `Balancer` describes.
 
         A server that keepalived has taken out gets its weight when it comes back.
         """
@@ -223,16 +223,16 @@ class Keepalived(Balancer):
 
     def _asked(self, real: RealServer) -> int:
         """The weight that configuration and file ask for."""
-        told = 0
+        added = 0
         for _, file in real.files:
             if file is not None:
                 with contextlib.suppress(ValueError):
-                    told += int((self._files.read(file.path) or "0").strip() or 0) * file.weight
-        return min(max(real.weight + told, 0), self.highest_weight)
+                    added += int((self._files.read(file.path) or "0").strip() or 0) * file.weight
+        return min(max(real.weight + added, 0), self.highest_weight)
 
 
 def own_file(real: RealServer) -> TrackFile:
-    """The file that steers this real server's weight. Raises BalancerError that says what to configure."""
+    """The file that steers this real server's weight. Raises BalancerError with what to configure."""
     usable = [file for _, file in real.files if file is not None and file.weight == 1 and not file.reverse]
     if len(real.files) == 1 and usable:
         return usable[0]
