@@ -184,11 +184,11 @@ class Engine:
         """
         if self.state.phase == "standby" or not self._store.path.exists():
             return f"{self.pool.name}: nothing to put back"
-        view = replace(self._look(now_s), then="paused")
+        view, phase = replace(self._look(now_s), then="paused"), self.state.phase
         after, actions = step(replace(self.state, phase="restoring"), view, self.pool, self.settings)
         self.state = actions.otherwise
         changes = self._restore(actions, BY, why, [])
-        self.state = after
+        self.state = replace(after, phase=phase)
         self._message_nodes()
         if view.snapshot.absent:
             raise BalancerUnreachable(view.snapshot.describe_absent())
@@ -296,7 +296,8 @@ class Engine:
             self.state = replace(self.state, positions={}, externally_controlled=frozenset(), limits={})
         self._enter_phase()
         try:
-            return f"{self.pool.name}: {done}; {self.cycle(now_s).removeprefix(f'{self.pool.name}: ')}"
+            turn = self.cycle(now_s).removeprefix(f"{self.pool.name}: ")
+            return f"{self.pool.name}: {turn if done in turn else f'{done}; {turn}'}"
         except BalancerError as error:
             who = self.pool.balancer_name
             return f"{self.pool.name}: {done}; {who} does not answer yet, its weights are set when it does ({error})"

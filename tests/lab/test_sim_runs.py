@@ -15,7 +15,7 @@ from lab.sim import control, cycles, requests
 from lab.sim.episodes import Episode, Timeline, coming_and_going
 from lab.sim.outcome import Outcome, Score, pace
 from lab.sim.setup import WARM_UP_S, Setup, SimulationError
-from lbengine.decision import decide
+from lbengine.decision import step
 
 SMALL = Setup(servers=5, noisy=0.2, episode_s=0.0, seconds=15.0)
 BOTH = pytest.mark.parametrize("model", [requests, cycles])
@@ -33,7 +33,7 @@ def p99(outcome: Outcome) -> float:
 
 def test_the_simulation_runs_the_product_itself() -> None:
     assert isinstance(control.Detecting().judge, Judge)
-    assert vars(control)["decide"] is decide.decide
+    assert vars(control)["step"] is step.step
 
 
 @BOTH

@@ -291,7 +291,7 @@ def test_pause_puts_the_weights_back_and_outlives_a_restart(site: Site) -> None:
     site.cycle()
     site.cycle(host1="interference")
     assert site.engine.command(Request(action="pause", by="alice", why="deploy"), site.now_s) == (
-        "web: paused by alice (deploy); host1 0 -> 100 put back; paused by alice (deploy)"
+        "web: host1 0 -> 100 put back; paused by alice (deploy)"
     )
     assert site.weights() == [100, 100, 100]
     assert [(change.what, change.by) for change in site.changes()[-2:]] == [("pause", "alice"), ("weight", "alice")]
