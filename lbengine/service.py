@@ -120,7 +120,7 @@ class Driver:
         self._ownership: Ownership | None = None
         self._owning: asyncio.Task[None] | None = None
         self._complaint = ""
-        self._logged = ""
+        self._sentence = ""
 
     async def attach(self, bus: Bus) -> None:
         """Takes Verdicts and requests from the bus from now on; first asks it whose the balancer is."""
@@ -204,8 +204,8 @@ class Driver:
             if self._complaint:
                 log.warning("pool %s: %s answers again", self.pool.name, self.pool.balancer_name)
                 self._complaint = ""
-            log.log(logging.DEBUG if sentence == self._logged else logging.INFO, "%s", sentence)
-            self._logged = sentence
+            log.log(logging.DEBUG if sentence == self._sentence else logging.INFO, "%s", sentence)
+            self._sentence = sentence
         await self.publish()
         await self._in_thread(self.engine.settle)
 
