@@ -10,7 +10,7 @@ use async_nats::rustls::{ClientConfig, RootCertStore};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tracing::Level;
 
-use crate::secrets;
+use crate::secrets::{self, SecretError};
 use crate::settings::Faults;
 
 /// A connection that is silent for about two of these counts as lost.
@@ -20,6 +20,32 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 /// An error that the server repeats is logged once in this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
+
+/// Why the bus cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BusError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] SecretError),
+    /// A file does not hold what its setting needs.
+    #[error("{setting}: {path}: {reason}")]
+    Malformed {
+        /// The setting.
+        setting: &'static str,
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An address that is none.
+    #[error("bus.url: {0}")]
+    Address(String),
+}
+
+/// [`BusError::Malformed`], from what a library answered.
+fn malformed(setting: &'static str, path: &str, reason: impl ToString) -> BusError {
+    BusError::Malformed { setting, path: path.to_owned(), reason: reason.to_string() }
+}
 
 /// Who we are to the server, and whom we take it for: the settings of section `bus` that say so. Empty: not asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,13 +88,12 @@ impl Access<'_> {
     ///
     /// # Errors
     /// The file that cannot be used, and why.
-    pub fn read(&self) -> Result<ConnectOptions, String> {
+    pub fn read(&self) -> Result<ConnectOptions, BusError> {
         let mut options = ConnectOptions::new();
         if !self.credentials.is_empty() {
             let text = secrets::read("bus.credentials", Path::new(self.credentials))?;
-            options = options
-                .credentials(&text)
-                .map_err(|error| format!("bus.credentials: {}: {error}", self.credentials))?;
+            options =
+                options.credentials(&text).map_err(|error| malformed("bus.credentials", self.credentials, error))?;
         }
         if !self.nkey_file.is_empty() {
             let seed = secrets::read("bus.nkey_file", Path::new(self.nkey_file))?;
@@ -86,10 +111,10 @@ impl Access<'_> {
     }
 
     /// Whom to trust, and who we are.
-    fn tls(&self) -> Result<ClientConfig, String> {
+    fn tls(&self) -> Result<ClientConfig, BusError> {
         let mut trusted = RootCertStore::empty();
         for authority in certificates("bus.tls_ca", self.tls_ca)? {
-            trusted.add(authority).map_err(|error| format!("bus.tls_ca: {}: {error}", self.tls_ca))?;
+            trusted.add(authority).map_err(|error| malformed("bus.tls_ca", self.tls_ca, error))?;
         }
         let config = ClientConfig::builder().with_root_certificates(trusted);
         if self.tls_cert.is_empty() {
@@ -97,19 +122,19 @@ impl Access<'_> {
         }
         let ours = certificates("bus.tls_cert", self.tls_cert)?;
         let key = secrets::read("bus.tls_key", Path::new(self.tls_key))?;
-        let wrong = |error: &dyn std::fmt::Display| format!("bus.tls_key: {}: {error}", self.tls_key);
+        let wrong = |error: &dyn std::fmt::Display| malformed("bus.tls_key", self.tls_key, error);
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| wrong(&error))?;
         config.with_client_auth_cert(ours, key).map_err(|error| wrong(&error))
     }
 }
 
-fn certificates(setting: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(setting: &'static str, path: &str) -> Result<Vec<CertificateDer<'static>>, BusError> {
     let text = secrets::read_open(setting, Path::new(path))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(format!("{setting}: {path}: holds no certificate (PEM)")),
-        Err(error) => Err(format!("{setting}: {path}: {error}")),
+        Ok(_) => Err(malformed(setting, path, "holds no certificate (PEM)")),
+        Err(error) => Err(malformed(setting, path, error)),
     }
 }
 
@@ -124,8 +149,8 @@ pub async fn connect(
     program: &str,
     node: &str,
     waiting: usize,
-) -> Result<Client, String> {
-    let address: ServerAddr = url.parse().map_err(|error| format!("bus.url: {error}"))?;
+) -> Result<Client, BusError> {
+    let address: ServerAddr = url.parse().map_err(|error: std::io::Error| BusError::Address(error.to_string()))?;
     let shown = format!("{}:{}", address.host(), address.port());
     let news = Mutex::new(News::default());
     options
@@ -147,7 +172,7 @@ pub async fn connect(
         })
         .connect(address)
         .await
-        .map_err(|error| format!("bus.url: {error}"))
+        .map_err(|error| BusError::Address(error.to_string()))
 }
 
 fn retry_delay(attempts: usize) -> Duration {
@@ -204,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_refused_before_anything_is_sent() {
-        let refused = |access: Access<'_>| access.read().expect_err("refused");
+        let refused = |access: Access<'_>| access.read().expect_err("refused").to_string();
         let bad = Access { credentials: "/nowhere/n1.creds", ..Access::default() };
         assert_eq!(refused(bad), "bus.credentials: /nowhere/n1.creds: is not there");
         let bad = Access { tls_ca: "/nowhere/ca.pem", ..Access::default() };

@@ -3,33 +3,61 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::files::why;
+use crate::files::reason;
 
-/// The text of a secret file; `setting` stands in front of what is wrong.
+/// A file that a setting names and that cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SecretError {
+    /// It cannot be read.
+    #[error("{setting}: {}: {reason}", path.display())]
+    Unreadable {
+        /// The setting.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system answered, in words.
+        reason: String,
+    },
+    /// Others than its owner and its group can read it.
+    #[error(
+        "{setting}: {} can be used by everybody on this machine (mode {mode:04o}); \
+         give it to the program's user alone: chmod 0600, or 0640 with its group", path.display()
+    )]
+    Exposed {
+        /// The setting.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+fn unreadable(setting: &'static str, path: &Path, error: &io::Error) -> SecretError {
+    SecretError::Unreadable { setting, path: path.to_owned(), reason: reason(error) }
+}
+
+/// The text of a secret file that `setting` names.
 ///
 /// # Errors
 /// When it cannot be read, or when others than its owner and its group can.
-pub fn read(setting: &str, path: &Path) -> Result<String, String> {
-    let named = |error: &io::Error| format!("{setting}: {}", why(path, error));
-    let mode = fs::metadata(path).map_err(|error| named(&error))?.permissions().mode() & 0o777;
+pub fn read(setting: &'static str, path: &Path) -> Result<String, SecretError> {
+    let unreadable = |error: io::Error| unreadable(setting, path, &error);
+    let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
     if mode & 0o007 != 0 {
-        return Err(format!(
-            "{setting}: {} can be used by everybody on this machine (mode {mode:04o}); \
-             give it to the program's user alone: chmod 0600, or 0640 with its group",
-            path.display()
-        ));
+        return Err(SecretError::Exposed { setting, path: path.to_owned(), mode });
     }
-    fs::read_to_string(path).map_err(|error| named(&error))
+    fs::read_to_string(path).map_err(unreadable)
 }
 
 /// A file that is no secret.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read_open(setting: &str, path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("{setting}: {}", why(path, &error)))
+pub fn read_open(setting: &'static str, path: &Path) -> Result<Vec<u8>, SecretError> {
+    fs::read(path).map_err(|error| unreadable(setting, path, &error))
 }
 
 #[cfg(test)]
@@ -46,12 +74,13 @@ mod tests {
             match read("bus.password_file", &file) {
                 Ok(text) => assert!(fine && text == "secret\n", "{mode:o}"),
                 Err(error) => {
+                    let error = error.to_string();
                     assert!(!fine && error.starts_with("bus.password_file: /"), "{error}");
                     assert!(error.contains(&format!("(mode {mode:04o})")) && error.contains("chmod 0600"), "{error}");
                 }
             }
         }
         assert_eq!(read_open("bus.tls_ca", &file), Ok(b"secret\n".to_vec()));
-        assert!(read("x", &folder.path().join("y")).is_err_and(|error| error.ends_with("y: is not there")));
+        assert!(read("x", &folder.path().join("y")).is_err_and(|error| error.to_string().ends_with("y: is not there")));
     }
 }

@@ -1,4 +1,6 @@
-//! What Apache's configuration comes to, as mod_info prints it, and what Apache makes of a number of workers.
+//! Apache's configuration as mod_info prints it, and what Apache makes of a number of workers.
+
+use crate::error::{Error, Result};
 
 /// A line of the configuration, as Apache understood it.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +21,15 @@ impl Line {
     /// FILE:LINE.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.number)
+    }
+
+    /// Its value as a whole number.
+    ///
+    /// # Errors
+    /// The line whose value is none.
+    pub fn number(&self) -> Result<i64> {
+        let message = || format!("{}: {:?} is no number", self.place(), self.value);
+        self.value.parse().map_err(|_| Error::Unavailable(message()))
     }
 
     fn is(&self, names: &[&str]) -> bool {
@@ -56,23 +67,23 @@ pub fn parse_dump(dump: &str) -> Vec<Line> {
 
 /// A configuration that passed Apache's test.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct ParsedConfig {
     /// In the order in which Apache read them.
     pub lines: Vec<Line>,
     /// `prefork`, `worker` or `event`.
     pub mpm: String,
 }
 
-impl Seen {
+impl ParsedConfig {
     /// The line that counts for the main server: the last one.
     pub fn last(&self, names: &[&str]) -> Option<&Line> {
         self.lines.iter().rev().find(|line| line.outside && line.is(names))
     }
 
     /// The same configuration without a file.
-    pub fn without(&self, file: &str) -> Seen {
+    pub fn without(&self, file: &str) -> ParsedConfig {
         let lines = self.lines.iter().filter(|line| line.file != file).cloned().collect();
-        Seen { lines, mpm: self.mpm.clone() }
+        ParsedConfig { lines, mpm: self.mpm.clone() }
     }
 
     /// A remark when virtual hosts set this directive themselves.
@@ -85,9 +96,9 @@ impl Seen {
     ///
     /// # Errors
     /// A number that is none.
-    pub fn limits(&self) -> Result<Limits, String> {
+    pub fn limits(&self) -> Result<Limits> {
         let number = |names: &[&str], default: i64| match self.last(names) {
-            Some(line) => line.value.parse().map_err(|_| format!("{}: {:?} is no number", line.place(), line.value)),
+            Some(line) => line.number(),
             None => Ok(default),
         };
         let prefork = self.mpm == "prefork";
@@ -147,35 +158,35 @@ mod tests {
         <VirtualHost *:80>\n  #  21:\n  KeepAliveTimeout 3\n  <Location /a>\n    #  22:\n    KeepAlive Off\n  </Location>\n\
         </VirtualHost>\n# In file: /etc/apache2/zz.conf\n#   1:\nMaxRequestWorkers \"50\"\n#   2:\nThreadsPerChild 25\n";
 
-    fn seen(mpm: &str) -> Seen {
-        Seen { lines: parse_dump(DUMP), mpm: mpm.to_owned() }
+    fn config(mpm: &str) -> ParsedConfig {
+        ParsedConfig { lines: parse_dump(DUMP), mpm: mpm.to_owned() }
     }
 
     #[test]
     fn the_last_line_outside_of_sections_counts() {
-        let seen = seen("event");
-        let line = seen.last(&["maxrequestworkers"]).expect("set");
+        let config = config("event");
+        let line = config.last(&["maxrequestworkers"]).expect("set");
         assert_eq!((line.place().as_str(), line.value.as_str()), ("/etc/apache2/zz.conf:1", "50"));
-        let theirs = seen.without("/etc/apache2/zz.conf");
+        let theirs = config.without("/etc/apache2/zz.conf");
         assert_eq!(theirs.last(&["MaxRequestWorkers"]).expect("set").place(), "/etc/apache2/apache2.conf:13");
-        assert_eq!(seen.last(&["KeepAliveTimeout"]), None);
-        assert_eq!(seen.own_hosts("KeepAliveTimeout"), "; 1 lines in virtual hosts set KeepAliveTimeout themselves");
+        assert_eq!(config.last(&["KeepAliveTimeout"]), None);
+        assert_eq!(config.own_hosts("KeepAliveTimeout"), "; 1 lines in virtual hosts set KeepAliveTimeout themselves");
     }
 
     #[test]
     fn workers_are_clamped_as_the_mpms_do() {
-        let event = seen("event").limits().expect("numbers");
+        let event = config("event").limits().expect("numbers");
         assert_eq!(event.clamp(100), (100, String::new()));
         assert_eq!(event.clamp(110).0, 100);
         assert!(event.clamp(110).1.contains("no multiple of ThreadsPerChild 25, so Apache takes 100"));
         assert_eq!(event.clamp(7), (25, "7 is less than ThreadsPerChild 25, so Apache takes 25".to_owned()));
         assert_eq!(event.clamp(1000).0, 400);
         assert!(event.clamp(1000).1.starts_with("ServerLimit 16 times ThreadsPerChild 25 allows 400; raising"));
-        let mut limited = seen("event");
+        let mut limited = config("event");
         limited.lines.extend(parse_dump("ThreadLimit 20\n"));
         assert_eq!(limited.limits().expect("numbers").clamp(100), (100, String::new()));
         assert_eq!(limited.limits().expect("numbers").clamp(10).0, 20, "no more threads than ThreadLimit");
-        let prefork = seen("prefork").limits().expect("numbers");
+        let prefork = config("prefork").limits().expect("numbers");
         assert_eq!(prefork.clamp(7), (7, String::new()));
         assert_eq!(prefork.clamp(300), (256, "ServerLimit 256 allows 256; raising it takes a full restart".to_owned()));
     }

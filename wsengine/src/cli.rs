@@ -5,19 +5,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use slackwater_messages::{Change, ChangeCause, Value, encode};
+use slackwater_node::files::text;
 use slackwater_node::log;
 use slackwater_node::settings::Declared;
 
 use crate::config::{self, PROGRAM, Settings};
 use crate::engine::Engine;
+use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::{self, show};
 use crate::run;
 use crate::state::{State, Store};
-use crate::world::{World, text, wait_for};
+use crate::system::{System, send_signal, wait_for};
 
 /// How long `restore` waits for the process that runs.
 const RESTORED_WITHIN_S: f64 = 60.0;
@@ -98,7 +100,7 @@ pub fn main() -> ExitCode {
     log::init(PROGRAM);
     let done = match Cli::parse().command {
         Command::Run { config } => settings(&config).and_then(|settings| {
-            run::run(&settings).map_err(|error| format!("{PROGRAM}: {error}"))?;
+            run::run(&settings).map_err(|error| error.during(PROGRAM))?;
             Ok(ExitCode::SUCCESS)
         }),
         Command::Status(common) => status(&common),
@@ -108,18 +110,18 @@ pub fn main() -> ExitCode {
         Command::Config { list: true, json, .. } => print(&list(json)),
         Command::Config { file, json, .. } => config_check(&file.unwrap_or_default(), json),
     };
-    done.unwrap_or_else(|text| {
-        eprintln!("{text}");
+    done.unwrap_or_else(|error| {
+        eprintln!("{error}");
         ExitCode::FAILURE
     })
 }
 
-fn settings(file: &Path) -> Result<Settings, String> {
+fn settings(file: &Path) -> Result<Settings> {
     let hostname = text(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
-    config::load(file, &hostname).map_err(|error| error.to_string())
+    config::load(file, &hostname).map_err(|error| Error::Unavailable(error.to_string()))
 }
 
-fn status(common: &Common) -> Result<ExitCode, String> {
+fn status(common: &Common) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let store = Store::open(Path::new(&settings.state_dir))?;
     let (running, state, waiting) = (store.running(), store.load()?, store.waiting().len());
@@ -137,7 +139,7 @@ fn status(common: &Common) -> Result<ExitCode, String> {
     if state.leases.is_empty() {
         lines.push("  nothing is turned".to_owned());
     }
-    let now_unix_s = (World::machine().unix_s)();
+    let now_unix_s = (System::machine().unix_s)();
     for (name, lease) in &state.leases {
         lines.push(format!(
             "  {name} {} -> {}, {:.0} s left, by {} ({}): {}",
@@ -155,18 +157,17 @@ fn status(common: &Common) -> Result<ExitCode, String> {
     print(&(lines.join("\n") + "\n"))
 }
 
-/// Tells the process that runs to do it, or does it itself.
-fn restore(common: &Common) -> Result<ExitCode, String> {
+/// Signals the process that runs to do it, or does it itself.
+fn restore(common: &Common) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let store = Store::open(Path::new(&settings.state_dir))?;
     let before = store.load()?;
     if let Ok(_lock) = store.lock() {
         restore_here(&settings)?;
     } else {
-        let pid = store.running().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        let pid = pid.ok_or("another process holds the state and does not say which")?;
-        kill_process(pid, Signal::USR1)
-            .map_err(|error| format!("process {} cannot be told: {error}", pid.as_raw_nonzero()))?;
+        let pid = store.running();
+        let unknown = || Error::State("another process holds the state, and its number is not known".to_owned());
+        send_signal(pid.ok_or_else(unknown)?, Signal::USR1, PROGRAM)?;
         let done = || store.load().ok().filter(|state| state.leases.is_empty());
         wait_for(RESTORED_WITHIN_S, done).ok_or_else(|| unfinished(&store))?;
     }
@@ -182,29 +183,32 @@ fn restore(common: &Common) -> Result<ExitCode, String> {
     })
 }
 
-fn restore_here(settings: &Settings) -> Result<(), String> {
-    // No Order is heard here, so whose key it is does not matter.
+fn restore_here(settings: &Settings) -> Result<()> {
+    // No Order is received here, so whose key it is does not matter.
     let identity = Identity::nobody();
-    let world = World::machine();
-    let knobs = knobs::make_all(settings, &world);
+    let system = System::machine();
+    let knobs = knobs::make_all(settings, &system);
     let store = Store::open(Path::new(&settings.state_dir))?;
-    let mut engine = Engine::open(settings.clone(), identity, world, knobs, store, Box::new(|_| {}))?;
+    let mut engine = Engine::open(settings.clone(), identity, system, knobs, store, Box::new(|_| {}))?;
     engine.end_all(ChangeCause::ByHand, "put back by hand");
     let done = wait_for(RESTORED_WITHIN_S, || {
         engine.turn();
         engine.is_idle().then_some(())
     });
-    done.ok_or_else(|| Store::open(Path::new(&settings.state_dir)).map_or_else(|said| said, |store| unfinished(&store)))
+    done.ok_or_else(|| {
+        Store::open(Path::new(&settings.state_dir)).map_or_else(|error| error, |store| unfinished(&store))
+    })
 }
 
-fn unfinished(store: &Store) -> String {
+fn unfinished(store: &Store) -> Error {
     let left = store.load().unwrap_or_else(|_| State::default());
-    format!("not put back yet: {}", left.leases.keys().cloned().collect::<Vec<_>>().join(", "))
+    let knobs = left.leases.keys().cloned().collect::<Vec<_>>().join(", ");
+    Error::Process(format!("not put back yet: {knobs}"))
 }
 
-fn check(common: &Common) -> Result<ExitCode, String> {
+fn check(common: &Common) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
-    let mut rows: Vec<(String, Result<String, String>, Json)> = Vec::new();
+    let mut rows: Vec<(String, Result<String>, Json)> = Vec::new();
     let key = Identity::load(Path::new(&settings.orders.public_key)).map(|_| settings.orders.public_key.clone());
     rows.push(("orders.public_key".to_owned(), key, Json::Null));
     let state = Store::open(Path::new(&settings.state_dir)).and_then(|store| store.load());
@@ -214,7 +218,7 @@ fn check(common: &Common) -> Result<ExitCode, String> {
         Json::Null,
     ));
     let turned = state.unwrap_or_default();
-    for (name, knob) in knobs::make_all(&settings, &World::machine()) {
+    for (name, knob) in knobs::make_all(&settings, &System::machine()) {
         let baseline = if turned.leases.contains_key(name) { Ok(()) } else { knob.baseline().map(|_| ()) };
         let reading = baseline.and_then(|()| knob.read());
         let value = reading.as_ref().map_or(Json::Null, |reading| json!(reading.value));
@@ -231,7 +235,7 @@ fn check(common: &Common) -> Result<ExitCode, String> {
             .into_iter()
             .map(|(name, found, value)| match found {
                 Ok(how) => json!({"name": name, "usable": true, "value": value, "how": how}),
-                Err(why) => json!({"name": name, "usable": false, "why": why}),
+                Err(why) => json!({"name": name, "usable": false, "why": why.to_string()}),
             })
             .collect();
         print(&format!("{}\n", json!({"usable": good, "checks": rows})))?;
@@ -246,24 +250,24 @@ fn check(common: &Common) -> Result<ExitCode, String> {
     Ok(code)
 }
 
-fn try_by_hand(common: &Common, knob: &str, value: &str, seconds: f64) -> Result<ExitCode, String> {
+fn try_by_hand(common: &Common, knob: &str, value: &str, seconds: f64) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let value = value.parse().map_or_else(|_| Value::Word(value.to_owned()), Value::Integer);
-    // For people the engine's own lines say it.
+    // For people the engine's own log lines are enough.
     let show = |change: &Change| {
         if common.json {
             let _ = print(&(String::from_utf8_lossy(&encode(change)) + "\n"));
         }
     };
-    let done =
-        run::try_by_hand(&settings, knob, value, seconds, show).map_err(|error| format!("{PROGRAM}: {error}"))?;
+    let done = run::try_by_hand(&settings, knob, value, seconds, show).map_err(|error| error.during(PROGRAM))?;
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn config_check(file: &Path, json: bool) -> Result<ExitCode, String> {
+fn config_check(file: &Path, json: bool) -> Result<ExitCode> {
     let checked = settings(file);
     if json {
-        let faults: Vec<&str> = checked.as_ref().err().map_or(Vec::new(), |faults| faults.lines().collect());
+        let faults = checked.as_ref().err().map_or(String::new(), ToString::to_string);
+        let faults: Vec<&str> = faults.lines().collect();
         print(&format!("{}\n", json!({"valid": checked.is_ok(), "faults": faults})))?;
         return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -283,9 +287,11 @@ fn list(json: bool) -> String {
 }
 
 /// Prints; a reader that went away (`| head`) is no failure.
-fn print(text: &str) -> Result<ExitCode, String> {
+fn print(text: &str) -> Result<ExitCode> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::Process(format!("cannot print: {error}")))
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
 }

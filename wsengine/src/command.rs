@@ -1,14 +1,46 @@
 //! Running a program by its list of arguments: never through a shell, never without a limit in time.
 
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
-use crate::world::wait_for;
+use crate::system::wait_for;
 
 /// A test or a reload that takes longer than this is ended.
 const WITHIN_S: f64 = 20.0;
 /// More output than this is left out.
 const LONGEST: u64 = 4 << 20;
+
+/// A program that failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CommandError {
+    /// An empty list of arguments.
+    #[error("no command is configured")]
+    NotConfigured,
+    /// It could not be started.
+    #[error("{program}: cannot be run: {reason}")]
+    NotRun {
+        /// Its name.
+        program: String,
+        /// What the system answered.
+        reason: String,
+    },
+    /// It was ended.
+    #[error("{program}: ended, since it took longer than {WITHIN_S} s")]
+    TooSlow {
+        /// Its name.
+        program: String,
+    },
+    /// It ended with another status than 0.
+    #[error("{program}: {status}: {output}")]
+    Failed {
+        /// Its name.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it wrote last.
+        output: String,
+    },
+}
 
 /// What a program that ended with status 0 wrote.
 #[derive(Debug)]
@@ -22,32 +54,34 @@ pub struct Output {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// `PROGRAM: why it could not be run`, or what it wrote last before it ended with another status than 0.
-pub fn run<S: AsRef<str>>(argv: &[S]) -> Result<Output, String> {
-    let (program, arguments) = argv.split_first().ok_or("no command is configured")?;
+/// Why it could not be run, or what it wrote last before it failed.
+pub fn run<S: AsRef<str>>(argv: &[S]) -> Result<Output, CommandError> {
+    let (program, arguments) = argv.split_first().ok_or(CommandError::NotConfigured)?;
     let program = program.as_ref();
+    let name = || program.to_owned();
+    let not_run = |error: std::io::Error| CommandError::NotRun { program: name(), reason: error.to_string() };
     let mut child = Command::new(program)
         .args(arguments.iter().map(AsRef::as_ref))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("{program}: cannot be run: {error}"))?;
+        .map_err(not_run)?;
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
     let status = wait_for(WITHIN_S, || child.try_wait().transpose());
     let Some(status) = status else {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(format!("{program}: ended, since it took longer than {WITHIN_S} s"));
+        return Err(CommandError::TooSlow { program: name() });
     };
-    let status = status.map_err(|error| format!("{program}: {error}"))?;
+    let status = status.map_err(not_run)?;
     let output = Output { stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() };
     if status.success() {
         return Ok(output);
     }
-    let said = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
-    Err(format!("{program}: {status}: {}", last_lines(said)))
+    let written = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
+    Err(CommandError::Failed { program: name(), status, output: last_lines(written) })
 }
 
 fn collect(source: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
@@ -78,10 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_is_said() {
-        assert!(run(&["/no/such/program"]).unwrap_err().starts_with("/no/such/program: cannot be run: "));
-        let said = run(&["ls", "/no/such/place"]).unwrap_err();
-        assert!(said.starts_with("ls: exit status: 2: ls: cannot access"), "{said}");
-        assert_eq!(run::<&str>(&[]).unwrap_err(), "no command is configured");
+    fn a_failure_names_the_program_and_its_output() {
+        let failure = |argv: &[&str]| run(argv).unwrap_err().to_string();
+        assert!(failure(&["/no/such/program"]).starts_with("/no/such/program: cannot be run: "));
+        let message = failure(&["ls", "/no/such/place"]);
+        assert!(message.starts_with("ls: exit status: 2: ls: cannot access"), "{message}");
+        assert_eq!(failure(&[]), "no command is configured");
     }
 }

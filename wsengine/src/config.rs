@@ -1,6 +1,6 @@
 //! The settings: declared once here, with default and help. `slackwater-wsengine config --list` prints them.
 //!
-//! A knob's setting has the knob's own name: it says which values Orders may ask for. Empty: none, the knob is not ours.
+//! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, the knob is not ours.
 
 use std::path::Path;
 
@@ -9,11 +9,12 @@ use slackwater_messages::Value;
 use slackwater_node::bus::Access;
 use slackwater_node::settings::{self, ConfigError, Faults};
 
-/// The program's name in what it says.
+/// The program's name in messages.
 pub const PROGRAM: &str = "slackwater-wsengine";
 
-/// Values that Orders may ask for: words, and whole numbers between the two numbers of the list.
+/// Values that Orders may set: words, and whole numbers between the two numbers of the list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Item>")]
 pub struct Allowed(Vec<Item>);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,8 +24,39 @@ enum Item {
     Word(String),
 }
 
+/// Why an Order may not set a value.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ValueError {
+    /// Characters that could mean something to a shell or a configuration file.
+    #[error("{0:?} has characters that no value has (letters, digits, `_`, `-`, `.` are fine)")]
+    Characters(String),
+    /// A fraction.
+    #[error("{0} is no whole number")]
+    Fraction(f64),
+    /// Not in the list.
+    #[error("{value} is not allowed here; allowed is {allowed}")]
+    NotAllowed {
+        /// The value.
+        value: String,
+        /// The list.
+        allowed: String,
+    },
+}
+
+impl TryFrom<Vec<Item>> for Allowed {
+    type Error = &'static str;
+
+    fn try_from(items: Vec<Item>) -> Result<Allowed, &'static str> {
+        let allowed = Allowed(items);
+        let words = allowed.words().iter().all(|word| is_plain(word));
+        let numbers = matches!(allowed.numbers()[..], [] | [_, _]) && allowed.numbers().is_sorted();
+        let expected = "must be a list of words and of no or two whole numbers [lowest, highest]";
+        if words && numbers { Ok(allowed) } else { Err(expected) }
+    }
+}
+
 impl Allowed {
-    /// Whether Orders may ask for nothing.
+    /// Whether Orders may set nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -33,43 +65,33 @@ impl Allowed {
         self.0.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None }).collect()
     }
 
-    /// The lowest and the highest whole number, where numbers may be asked for.
+    /// The lowest and the highest whole number, where numbers may be set.
     pub fn bounds(&self) -> Option<(i64, i64)> {
         if let [lowest, highest] = self.numbers()[..] { Some((lowest, highest)) } else { None }
     }
 
-    /// The words that may be asked for.
+    /// The words that may be set.
     pub fn words(&self) -> Vec<&str> {
         self.0.iter().filter_map(|item| if let Item::Word(word) = item { Some(word.as_str()) } else { None }).collect()
-    }
-
-    fn is_well_formed(&self) -> bool {
-        let words = self.words().iter().all(|word| is_plain(word));
-        words && matches!(self.numbers()[..], [] | [_, _]) && self.numbers().is_sorted()
     }
 
     /// The value as the knob takes it: a word, or a whole number.
     ///
     /// # Errors
-    /// Why it may not be asked for.
-    pub fn check(&self, value: &Value) -> Result<Value, String> {
+    /// Why Orders may not set it.
+    pub fn check(&self, value: &Value) -> Result<Value, ValueError> {
+        let not_allowed = |value: String| Err(ValueError::NotAllowed { value, allowed: self.to_string() });
         let whole = match value {
-            Value::Word(word) if !is_plain(word) => {
-                return Err(format!(
-                    "{word:?} has characters that no value has (letters, digits, `_`, `-`, `.` are fine)"
-                ));
-            }
+            Value::Word(word) if !is_plain(word) => return Err(ValueError::Characters(word.clone())),
             Value::Word(word) if self.words().contains(&word.as_str()) => return Ok(value.clone()),
-            Value::Word(word) => {
-                return Err(format!("`{word}` is not allowed here; allowed is {self}"));
-            }
+            Value::Word(word) => return not_allowed(format!("`{word}`")),
             Value::Integer(number) => *number,
             Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e15 => *number as i64,
-            Value::Number(number) => return Err(format!("{number} is no whole number")),
+            Value::Number(number) => return Err(ValueError::Fraction(*number)),
         };
-        match self.numbers()[..] {
-            [lowest, highest] if (lowest..=highest).contains(&whole) => Ok(Value::Integer(whole)),
-            _ => Err(format!("{whole} is not allowed here; allowed is {self}")),
+        match self.bounds() {
+            Some((lowest, highest)) if (lowest..=highest).contains(&whole) => Ok(Value::Integer(whole)),
+            _ => not_allowed(whole.to_string()),
         }
     }
 }
@@ -77,7 +99,7 @@ impl Allowed {
 impl std::fmt::Display for Allowed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts: Vec<String> = self.words().iter().map(|word| format!("`{word}`")).collect();
-        if let [lowest, highest] = self.numbers()[..] {
+        if let Some((lowest, highest)) = self.bounds() {
             parts.push(format!("{lowest} to {highest}"));
         }
         f.write_str(&if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") })
@@ -91,7 +113,7 @@ fn is_plain(word: &str) -> bool {
 }
 
 slackwater_node::settings! {
-    /// Everything that a node's wsengine is told.
+    /// All settings of a node's wsengine.
     struct Settings {
         /// The node's name, as the controller knows it; empty: the host name.
         node: String = String::new();
@@ -274,12 +296,6 @@ fn faults(settings: &Settings, faults: &mut Faults) {
     faults.expect("apache.status_url", url.is_empty() || url.starts_with("http://"), || {
         format!("must be http://HOST/PATH?auto or empty, got {url:?}")
     });
-    for knob in crate::knobs::KNOBS {
-        let allowed = (knob.allowed)(settings);
-        faults.expect(knob.name, allowed.is_well_formed(), || {
-            "must be a list of words and of no or two whole numbers [lowest, highest]".to_owned()
-        });
-    }
     let streaming = &settings.streaming;
     if !streaming.num_threads.is_empty() {
         let once = streaming.template.matches("{value}").count() == 1;
@@ -302,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_can_be_set_and_by_default_no_knob_is_ours() {
+    fn every_setting_can_be_set() {
         let text: String = Settings::list()
             .iter()
             .map(|setting| match setting.name.as_str() {
@@ -312,46 +328,41 @@ mod tests {
             .collect();
         let settings = parse(&text, "w.toml", "host").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(settings, Settings { node: "n".to_owned(), ..Settings::default() });
-        assert!(crate::knobs::KNOBS.iter().all(|knob| (knob.allowed)(&settings).is_empty()));
         assert!(Settings::list().iter().all(|setting| setting.help.ends_with('.')), "each has a sentence of help");
-        for knob in crate::knobs::KNOBS {
-            assert!(Settings::list().iter().any(|setting| setting.name == knob.name), "{}", knob.name);
-        }
     }
 
     #[test]
     fn values_that_cannot_be_used_are_named_with_their_line() {
-        for (text, said) in [
+        for (text, message) in [
             ("[apache]\nmax_request_worker = [1, 2]", "did you mean `apache.max_request_workers`?"),
-            ("[apache]\nmax_request_workers = [2, 1]", "`apache.max_request_workers` must be a list of words and"),
-            ("[apache]\nmax_request_workers = [1]", "`apache.max_request_workers` must be a list of words and"),
-            ("[apache]\nkeepalive = [\"on;off\"]", "`apache.keepalive` must be a list of words and"),
+            ("[apache]\nmax_request_workers = [2, 1]", "`apache.max_request_workers`: must be a list of words and"),
+            ("[apache]\nmax_request_workers = [1]", "`apache.max_request_workers`: must be a list of words and"),
+            ("[apache]\nkeepalive = [\"on;off\"]", "`apache.keepalive`: must be a list of words and"),
             ("[apache]\ndrop_in = \"conf\"", "`apache.drop_in` must be a path from the root"),
             ("[orders]\nmax_lease_s = 0.0", "`orders.max_lease_s` must be 1 to 86400 seconds, got 0"),
             ("[streaming]\nnum_threads = [1, 8]\n", "`streaming.template` must contain {value} once"),
         ] {
-            assert!(fault(text).contains(said), "{text}: {}", fault(text));
+            assert!(fault(text).contains(message), "{text}: {}", fault(text));
             assert!(fault(text).starts_with("w.toml:") || text.contains("streaming"));
         }
     }
 
     #[test]
-    fn only_listed_words_and_whole_numbers_within_the_bounds_may_be_asked_for() {
+    fn only_listed_words_and_whole_numbers_within_the_bounds_may_be_set() {
         let allowed: Allowed = serde_json::from_str("[\"performance\", 10, 20]").expect("a list");
         let word = |word: &str| Value::Word(word.to_owned());
         assert_eq!(allowed.check(&Value::Integer(10)), Ok(Value::Integer(10)));
         assert_eq!(allowed.check(&Value::Number(20.0)), Ok(Value::Integer(20)));
         assert_eq!(allowed.check(&word("performance")), Ok(word("performance")));
-        assert_eq!(
-            allowed.check(&Value::Integer(21)).unwrap_err(),
-            "21 is not allowed here; allowed is `performance`, 10 to 20"
-        );
-        assert!(allowed.check(&Value::Number(10.5)).unwrap_err().contains("no whole number"));
+        let refused = |value: &Value| allowed.check(value).unwrap_err().to_string();
+        assert_eq!(refused(&Value::Integer(21)), "21 is not allowed here; allowed is `performance`, 10 to 20");
+        assert!(refused(&Value::Number(10.5)).contains("no whole number"));
         assert!(allowed.check(&Value::Number(f64::NAN)).is_err());
-        assert!(allowed.check(&word("powersave")).unwrap_err().starts_with("`powersave` is not allowed here"));
+        assert!(refused(&word("powersave")).starts_with("`powersave` is not allowed here"));
         for bad in ["performance;reboot", "$(reboot)", "a b", "a\nb", "", "../x", "`id`"] {
-            assert!(allowed.check(&word(bad)).unwrap_err().contains("has characters that no value has"), "{bad}");
+            assert!(refused(&word(bad)).contains("has characters that no value has"), "{bad}");
         }
-        assert!(Allowed::default().check(&Value::Integer(1)).unwrap_err().ends_with("allowed is nothing"));
+        let nothing = Allowed::default().check(&Value::Integer(1)).unwrap_err().to_string();
+        assert!(nothing.ends_with("allowed is nothing"), "{nothing}");
     }
 }

@@ -1,4 +1,4 @@
-//! Writing files so that they are there whole or not at all, also after a crash; what goes wrong in words.
+//! Writing files so that they are there whole or not at all, also after a crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -6,11 +6,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use slackwater_node::files::FileError;
-
-/// "PATH TROUBLE: what the system answered".
-pub fn why(path: &Path, trouble: &str, error: &io::Error) -> String {
-    FileError::new(path, trouble, error).to_string()
-}
 
 /// The name under which a file's next text is written: hidden, and with an ending that no `*.conf` matches.
 pub fn next_name(path: &Path) -> PathBuf {
@@ -22,8 +17,8 @@ pub fn next_name(path: &Path) -> PathBuf {
 /// `mode`). [`accept`] makes it the file.
 ///
 /// # Errors
-/// What the system said; nothing is left behind.
-pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, String> {
+/// When it cannot be written; nothing is left behind.
+pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, FileError> {
     let next = next_name(path);
     let write = || -> io::Result<()> {
         let before = fs::metadata(path).ok();
@@ -41,7 +36,7 @@ pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, String> {
     };
     write().map_err(|error| {
         let _ = fs::remove_file(&next);
-        why(path, "cannot be written", &error)
+        FileError::new(path, "cannot be written", &error)
     })?;
     Ok(next)
 }
@@ -49,12 +44,12 @@ pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, String> {
 /// Puts what [`prepare`] wrote in the file's place.
 ///
 /// # Errors
-/// What the system said; the file is as it was.
-pub fn accept(path: &Path) -> Result<(), String> {
+/// When it cannot be replaced; the file is as it was.
+pub fn accept(path: &Path) -> Result<(), FileError> {
     let next = next_name(path);
     fs::rename(&next, path).and_then(|()| sync_folder(path)).map_err(|error| {
         let _ = fs::remove_file(&next);
-        why(path, "cannot be replaced", &error)
+        FileError::new(path, "cannot be replaced", &error)
     })
 }
 
@@ -66,8 +61,8 @@ pub fn discard(path: &Path) {
 /// Replaces a file in one step.
 ///
 /// # Errors
-/// What the system said; the file is as it was.
-pub fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), String> {
+/// When it cannot be replaced; the file is as it was.
+pub fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), FileError> {
     prepare(path, text, mode)?;
     accept(path)
 }
@@ -75,21 +70,21 @@ pub fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), String> {
 /// Removes a file for good; one that is not there is fine.
 ///
 /// # Errors
-/// What the system said.
-pub fn remove(path: &Path) -> Result<(), String> {
+/// When the system refuses.
+pub fn remove(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
         Ok(()) => sync_folder(path),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
-    .map_err(|error| why(path, "cannot be removed", &error))
+    .map_err(|error| FileError::new(path, "cannot be removed", &error))
 }
 
 /// Gives a file back the text that it had (`None`: it was not there).
 ///
 /// # Errors
-/// What the system said.
-pub fn put_back(path: &Path, text: Option<&[u8]>) -> Result<(), String> {
+/// When the system refuses.
+pub fn put_back(path: &Path, text: Option<&[u8]>) -> Result<(), FileError> {
     match text {
         Some(text) => replace(path, text, 0o644),
         None => remove(path),
@@ -99,12 +94,12 @@ pub fn put_back(path: &Path, text: Option<&[u8]>) -> Result<(), String> {
 /// The whole file; `None` when it is not there.
 ///
 /// # Errors
-/// What the system said.
-pub fn contents(path: &Path) -> Result<Option<Vec<u8>>, String> {
+/// When the system refuses.
+pub fn contents(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     match fs::read(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(why(path, "cannot be read", &error)),
+        Err(error) => Err(FileError::new(path, "cannot be read", &error)),
     }
 }
 
@@ -129,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_said_and_leaves_nothing() {
+    fn a_write_that_fails_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("gone/a.conf");
-        let said = replace(&path, b"x", 0o600).unwrap_err();
-        assert!(said.ends_with("gone/a.conf cannot be written: it is not there"), "{said}");
+        let message = replace(&path, b"x", 0o600).unwrap_err().to_string();
+        assert!(message.ends_with("gone/a.conf cannot be written: it is not there"), "{message}");
     }
 
     #[test]

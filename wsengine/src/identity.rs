@@ -8,11 +8,28 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use slackwater_node::files::{FileError, text};
+
+use crate::error::{Error, Result};
 
 /// The header of an Order that carries its signature, in base64.
 pub const HEADER: &str = "Slackwater-Signature";
 /// What stands before the 32 bytes of an Ed25519 key in a PEM file (RFC 8410).
 const PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// Why a signature does not count.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum SignatureError {
+    /// There is none.
+    #[error("it is not signed")]
+    Missing,
+    /// It cannot be read.
+    #[error("its signature is no base64")]
+    Encoding,
+    /// It is of another key, or of other bytes.
+    #[error("it is not signed by the controller")]
+    NotControllers,
+}
 
 /// The controller's public key.
 pub struct Identity(UnparsedPublicKey<Vec<u8>>);
@@ -22,15 +39,15 @@ impl Identity {
     ///
     /// # Errors
     /// A file that is no such key, or that others than its owner may write.
-    pub fn load(path: &Path) -> Result<Identity, String> {
-        let trouble = |error: &std::io::Error| crate::files::why(path, "cannot be read", error);
-        let mode = std::fs::metadata(path).map_err(|error| trouble(&error))?.mode();
+    pub fn load(path: &Path) -> Result<Identity> {
+        let unusable = |what: String| Error::Unavailable(format!("{}: {what}", path.display()));
+        let metadata = std::fs::metadata(path).map_err(|error| FileError::new(path, "cannot be read", &error))?;
+        let mode = metadata.mode();
         if mode & 0o022 != 0 {
-            return Err(format!("{}: others than its owner may write it (mode {:o})", path.display(), mode & 0o777));
+            return Err(unusable(format!("others than its owner may write it (mode {:o})", mode & 0o777)));
         }
-        let text = std::fs::read_to_string(path).map_err(|error| trouble(&error))?;
-        Identity::parse(&text)
-            .ok_or_else(|| format!("{}: no Ed25519 public key in PEM (`openssl pkey -in KEY -pubout`)", path.display()))
+        let no_key = || unusable("no Ed25519 public key in PEM (`openssl pkey -in KEY -pubout`)".to_owned());
+        Identity::parse(&text(path)?).ok_or_else(no_key)
     }
 
     /// Nobody: no Order counts.
@@ -38,13 +55,13 @@ impl Identity {
         Identity(UnparsedPublicKey::new(&ED25519, Vec::new()))
     }
 
-    /// A key that lives as long as this process, for Orders by hand: they take the same way as all others. Returns the
-    /// signature of `payload` with it.
+    /// A key that lives as long as this process, for Orders from the command line: they are checked as all others are.
+    /// Returns the signature of `payload` with it.
     ///
     /// # Errors
     /// When the system gives no random numbers.
-    pub fn of_this_process(payload: &[u8]) -> Result<(Identity, String), String> {
-        let no_key = |error: &dyn std::fmt::Display| format!("no key can be made: {error}");
+    pub fn of_this_process(payload: &[u8]) -> Result<(Identity, String)> {
+        let no_key = |error: &dyn std::fmt::Display| Error::Process(format!("no key can be made: {error}"));
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|error| no_key(&error))?;
         let pair = Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|error| no_key(&error))?;
         let identity = Identity(UnparsedPublicKey::new(&ED25519, pair.public_key().as_ref().to_vec()));
@@ -63,10 +80,10 @@ impl Identity {
     ///
     /// # Errors
     /// Why it is not.
-    pub fn verify(&self, payload: &[u8], signature: Option<&str>) -> Result<(), &'static str> {
-        let signature = signature.ok_or("it is not signed")?;
-        let signature = BASE64_STANDARD.decode(signature).map_err(|_| "its signature is no base64")?;
-        self.0.verify(payload, &signature).map_err(|_| "it is not signed by the controller")
+    pub fn verify(&self, payload: &[u8], signature: Option<&str>) -> Result<(), SignatureError> {
+        let signature = signature.ok_or(SignatureError::Missing)?;
+        let signature = BASE64_STANDARD.decode(signature).map_err(|_| SignatureError::Encoding)?;
+        self.0.verify(payload, &signature).map_err(|_| SignatureError::NotControllers)
     }
 }
 
@@ -112,9 +129,9 @@ mod tests {
         let (controller, other) = (Controller::new(1), Controller::new(2));
         let identity = controller.identity();
         assert_eq!(identity.verify(b"order", Some(&controller.sign(b"order"))), Ok(()));
-        assert_eq!(identity.verify(b"order", None), Err("it is not signed"));
-        assert_eq!(identity.verify(b"order", Some("%")), Err("its signature is no base64"));
-        let wrong = Err("it is not signed by the controller");
+        assert_eq!(identity.verify(b"order", None), Err(SignatureError::Missing));
+        assert_eq!(identity.verify(b"order", Some("%")), Err(SignatureError::Encoding));
+        let wrong = Err(SignatureError::NotControllers);
         assert_eq!(identity.verify(b"Order", Some(&controller.sign(b"order"))), wrong);
         assert_eq!(identity.verify(b"order", Some(&other.sign(b"order"))), wrong);
         assert_eq!(identity.verify(b"order", Some("")), wrong);
@@ -125,7 +142,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("orders.pub");
-        let load = || Identity::load(&path).err().unwrap_or_default();
+        let load = || Identity::load(&path).err().map_or(String::new(), |error| error.to_string());
         assert!(load().ends_with("cannot be read: it is not there"));
         std::fs::write(&path, "hello").expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("mode");

@@ -7,8 +7,9 @@
 //! - [`engine`]: leases: one for each knob that is turned; applying, renewing, expiring, restoring
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
-//! - [`apache`], [`apache_config`], [`php_fpm`]: the web servers that knobs turn
-//! - [`files`], [`command`], [`world`]: durable writing, programs without a shell, roots and clocks
+//! - [`apache`], [`apache_config`], [`php_fpm`], [`drop_in`]: the web servers that knobs change, and their files
+//! - [`files`], [`command`], [`system`]: durable writing, programs without a shell, roots, clocks and processes
+//! - [`error`]: why something could not be done
 //! - [`run`]: bus, signals and the engine together
 //! - [`cli`]: the command line
 
@@ -17,7 +18,9 @@ pub mod apache_config;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod drop_in;
 pub mod engine;
+pub mod error;
 pub mod files;
 pub mod identity;
 pub mod knobs;
@@ -25,4 +28,4 @@ pub mod order;
 pub mod php_fpm;
 pub mod run;
 pub mod state;
-pub mod world;
+pub mod system;

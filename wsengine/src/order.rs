@@ -3,9 +3,9 @@
 use slackwater_messages::{Order, VERSION, Value, decode};
 use slackwater_node::settings::nearest;
 
-use crate::config::Settings;
-use crate::identity::Identity;
-use crate::knobs::{KNOBS, Kind};
+use crate::config::{Settings, ValueError};
+use crate::identity::{Identity, SignatureError};
+use crate::knobs::{KNOBS, KnobKind};
 
 /// An Order is a few hundred bytes.
 const LONGEST: usize = 16 * 1024;
@@ -20,7 +20,7 @@ pub struct Accepted {
     /// The Order.
     pub order: Order,
     /// Its knob.
-    pub knob: &'static Kind,
+    pub knob: &'static KnobKind,
     /// The value as the knob takes it.
     pub value: Value,
     /// What is left of its lease, by its own time.
@@ -32,16 +32,80 @@ pub struct Accepted {
 pub struct Refused {
     /// The knob that it named; `order` when it could not be believed.
     pub what: String,
-    /// What it asked for.
+    /// The value that it set.
     pub value: Option<Value>,
     /// Why it is refused.
-    pub why: String,
+    pub why: Refusal,
     /// A signed Order's id: seen, also when refused.
     pub id: Option<String>,
 }
 
+/// Why an Order is not carried out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// More bytes than an Order has.
+    #[error("it is longer than {LONGEST} bytes")]
+    TooLong,
+    /// Nobody whose Orders count has signed it.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// It cannot be decoded.
+    #[error("it is no Order: {0}")]
+    Malformed(String),
+    /// Its id is not safe to keep.
+    #[error("its id {0:?} is no name")]
+    Id(String),
+    /// Another version of the message.
+    #[error("its version is {0}, this program reads version {VERSION}")]
+    Version(i64),
+    /// It is for another node or pool.
+    #[error("it is for {theirs}, this is {ours}")]
+    OtherNode {
+        /// Its node and pool.
+        theirs: String,
+        /// Ours.
+        ours: String,
+    },
+    /// An Order of this id came before.
+    #[error("Order {0} was here before")]
+    Repeated(String),
+    /// A lease that is not allowed.
+    #[error("its lease of {lease_s} s is not within 0 and {longest_s} s")]
+    Lease {
+        /// The lease.
+        lease_s: f64,
+        /// The longest.
+        longest_s: f64,
+    },
+    /// It comes from the future.
+    #[error("it was given {0:.1} s from now: is a clock wrong?")]
+    Clock(f64),
+    /// Its lease is over.
+    #[error("it had expired when it came: a lease of {lease_s} s, given {age_s:.1} s ago")]
+    Expired {
+        /// The lease.
+        lease_s: f64,
+        /// Time since it was given.
+        age_s: f64,
+    },
+    /// No such knob.
+    #[error("there is no knob {name:?}{hint}")]
+    UnknownKnob {
+        /// What it names.
+        name: String,
+        /// What it may have meant.
+        hint: String,
+    },
+    /// The configuration allows no value of the knob.
+    #[error("`{0}` is not configured on this node: Orders may not turn it")]
+    NotConfigured(&'static str),
+    /// A value that is not allowed.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+}
+
 /// What is known when an Order arrives.
-pub struct Circumstances<'a> {
+pub struct Context<'a> {
     /// The settings.
     pub settings: &'a Settings,
     /// The controller's key.
@@ -56,19 +120,19 @@ pub struct Circumstances<'a> {
 ///
 /// # Errors
 /// Why it is refused.
-pub fn judge(payload: &[u8], signature: Option<&str>, now: &Circumstances<'_>) -> Result<Accepted, Refused> {
-    let unbelieved = |why: String| Refused { what: "order".to_owned(), value: None, why, id: None };
+pub fn judge(payload: &[u8], signature: Option<&str>, now: &Context<'_>) -> Result<Accepted, Box<Refused>> {
+    let unbelieved = |why| Box::new(Refused { what: "order".to_owned(), value: None, why, id: None });
     if payload.len() > LONGEST {
-        return Err(unbelieved(format!("it is longer than {LONGEST} bytes")));
+        return Err(unbelieved(Refusal::TooLong));
     }
-    now.identity.verify(payload, signature).map_err(|why| unbelieved(why.to_owned()))?;
-    let order: Order = decode(payload).map_err(|error| unbelieved(format!("it is no Order: {error}")))?;
+    now.identity.verify(payload, signature).map_err(|error| unbelieved(error.into()))?;
+    let order: Order = decode(payload).map_err(|error| unbelieved(Refusal::Malformed(error.to_string())))?;
     if order.id.is_empty() || order.id.len() > LONGEST_ID || !slackwater_messages::is_name(&order.id) {
-        return Err(unbelieved(format!("its id {:?} is no name", shortened(&order.id))));
+        return Err(unbelieved(Refusal::Id(shortened(&order.id))));
     }
     match admit(&order, now) {
         Ok((knob, value, left_s)) => Ok(Accepted { knob, value, left_s, order }),
-        Err(why) => Err(Refused {
+        Err(why) => Err(Box::new(Refused {
             what: if slackwater_messages::is_name(&order.knob) { order.knob.clone() } else { "order".to_owned() },
             value: Some(match order.value {
                 Value::Word(word) => Value::Word(shortened(&word)),
@@ -76,47 +140,48 @@ pub fn judge(payload: &[u8], signature: Option<&str>, now: &Circumstances<'_>) -
             }),
             why,
             id: Some(order.id),
-        }),
+        })),
     }
 }
 
-/// Whether a value asks for the end of the lease.
+/// Whether a value ends the lease.
 pub fn is_release(value: &Value) -> bool {
     matches!(value, Value::Word(word) if word == BASELINE)
 }
 
-fn admit(order: &Order, now: &Circumstances<'_>) -> Result<(&'static Kind, Value, f64), String> {
+fn admit(order: &Order, now: &Context<'_>) -> Result<(&'static KnobKind, Value, f64), Refusal> {
     let settings = now.settings;
     if order.v != VERSION {
-        return Err(format!("its version is {}, this program reads version {VERSION}", order.v));
+        return Err(Refusal::Version(order.v));
     }
     if (&order.node, &order.pool) != (&settings.node, &settings.pool) {
-        let whose = shortened(&format!("{} in pool {}", order.node, order.pool));
-        return Err(format!("it is for {whose}, this is {} in pool {}", settings.node, settings.pool));
+        let place = |node: &str, pool: &str| format!("{node} in pool {pool}");
+        let theirs = shortened(&place(&order.node, &order.pool));
+        return Err(Refusal::OtherNode { theirs, ours: place(&settings.node, &settings.pool) });
     }
     if (now.seen)(&order.id) {
-        return Err(format!("Order {} was here before", order.id));
+        return Err(Refusal::Repeated(order.id.clone()));
     }
     let longest_s = settings.orders.max_lease_s;
     if !(order.lease_s > 0.0 && order.lease_s <= longest_s) {
-        return Err(format!("its lease of {} s is not within 0 and {longest_s} s", order.lease_s));
+        return Err(Refusal::Lease { lease_s: order.lease_s, longest_s });
     }
     let age_s = now.now_unix_s - order.time_unix_s;
     if !age_s.is_finite() || age_s < -settings.orders.clock_skew_s {
-        return Err(format!("it was given {:.1} s from now: is a clock wrong?", -age_s));
+        return Err(Refusal::Clock(-age_s));
     }
     let left_s = (order.lease_s - age_s).min(order.lease_s);
     if left_s <= 0.0 {
-        return Err(format!("it had expired when it came: a lease of {} s, given {age_s:.1} s ago", order.lease_s));
+        return Err(Refusal::Expired { lease_s: order.lease_s, age_s });
     }
     let Some(knob) = KNOBS.iter().find(|knob| knob.name == order.knob) else {
         let names: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
         let hint = nearest(&order.knob, &names).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        return Err(format!("there is no knob {:?}{hint}", shortened(&order.knob)));
+        return Err(Refusal::UnknownKnob { name: shortened(&order.knob), hint });
     };
     let allowed = (knob.allowed)(settings);
     if allowed.is_empty() {
-        return Err(format!("`{}` is not configured on this node: Orders may not turn it", knob.name));
+        return Err(Refusal::NotConfigured(knob.name));
     }
     if is_release(&order.value) {
         return Ok((knob, order.value.clone(), left_s));
@@ -155,12 +220,11 @@ mod tests {
         }
     }
 
-    fn judged(order: &Order, seen: bool) -> Result<Accepted, Refused> {
+    fn judged(order: &Order, seen: bool) -> Result<Accepted, Box<Refused>> {
         let controller = Controller::new(1);
         let payload = slackwater_messages::encode(order);
         let signature = controller.sign(&payload);
-        let now =
-            Circumstances { settings: &settings(), identity: &controller.identity(), seen: &|_| seen, now_unix_s: NOW };
+        let now = Context { settings: &settings(), identity: &controller.identity(), seen: &|_| seen, now_unix_s: NOW };
         judge(&payload, Some(&signature), &now)
     }
 
@@ -174,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_order_is_said() {
+    fn a_refusal_names_what_is_wrong() {
         let word = |text: &str| Value::Word(text.to_owned());
-        for (order, said) in [
+        for (order, message) in [
             (Order { v: 2, ..order() }, "its version is 2"),
             (Order { node: "web2".to_owned(), ..order() }, "it is for web2 in pool web, this is web1 in pool web"),
             (Order { pool: "api".to_owned(), ..order() }, "it is for web1 in pool api"),
@@ -194,32 +258,28 @@ mod tests {
             (Order { value: word("8"), ..order() }, "`8` is not allowed here"),
         ] {
             let refused = judged(&order, false).expect_err("refused");
-            assert!(refused.why.contains(said), "{}", refused.why);
+            assert!(refused.why.to_string().contains(message), "{}", refused.why);
             assert_eq!(refused.id.as_deref(), Some("o1"));
         }
         let refused = judged(&order(), true).expect_err("refused");
-        assert_eq!((refused.what.as_str(), refused.why.as_str()), ("php_fpm.max_children", "Order o1 was here before"));
+        assert_eq!((refused.what.as_str(), refused.why), ("php_fpm.max_children", Refusal::Repeated("o1".to_owned())));
     }
 
     #[test]
     fn bytes_that_the_controller_did_not_sign_are_not_even_read() {
         let controller = Controller::new(1);
-        let now = Circumstances {
-            settings: &settings(),
-            identity: &controller.identity(),
-            seen: &|_| false,
-            now_unix_s: NOW,
-        };
+        let now =
+            Context { settings: &settings(), identity: &controller.identity(), seen: &|_| false, now_unix_s: NOW };
         let payload = slackwater_messages::encode(&order());
         let by_another = Controller::new(2).sign(&payload);
-        for (payload, signature, said) in [
+        for (payload, signature, message) in [
             (payload.as_slice(), None, "it is not signed"),
             (payload.as_slice(), Some(by_another.as_str()), "it is not signed by the controller"),
             (b"{}".as_slice(), Some(&*controller.sign(b"{}")), "it is no Order: "),
             ([b'x'; 20_000].as_slice(), None, "it is longer than 16384 bytes"),
         ] {
             let refused = judge(payload, signature, &now).expect_err("refused");
-            assert!(refused.why.starts_with(said), "{}", refused.why);
+            assert!(refused.why.to_string().starts_with(message), "{}", refused.why);
             assert_eq!((refused.what.as_str(), refused.id), ("order", None));
         }
     }

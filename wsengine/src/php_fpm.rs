@@ -1,23 +1,24 @@
-//! The door to php-fpm: its configuration files, our drop-in file, reloads, the status page.
+//! php-fpm: its configuration files, our drop-in file, reloads, the status page.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use slackwater_node::files::text;
 use slackwater_node::status::Page;
 use slackwater_node::status::php_fpm::Status;
 
 use crate::config::PhpFpmSettings;
-use crate::world::{World, children, text, wait_for};
+use crate::drop_in::Server;
+use crate::error::{Error, Result};
+use crate::system::{System, children, pid_in_file, send_signal, wait_for};
 use crate::{command, files};
 
 /// A reload is done this much after its old children must have ended, or has failed.
 const RELOADED_WITHIN_S: f64 = 10.0;
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
-/// First line of our drop-in file.
-const HEAD: &str = "; Written by slackwater-wsengine, which removes it again; changes here are lost.";
 /// Includes within includes end here.
 const DEEPEST: usize = 8;
 
@@ -28,20 +29,14 @@ pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn read_files(main: &Path, without: &Path) -> Result<Sections, String> {
+pub fn read_files(main: &Path, without: &Path) -> Result<Sections> {
     let mut sections = Sections::new();
     let mut section = "global".to_owned();
     read_into(&mut sections, &mut section, main, without, 0)?;
     Ok(sections)
 }
 
-fn read_into(
-    sections: &mut Sections,
-    section: &mut String,
-    path: &Path,
-    without: &Path,
-    depth: usize,
-) -> Result<(), String> {
+fn read_into(sections: &mut Sections, section: &mut String, path: &Path, without: &Path, depth: usize) -> Result<()> {
     if path == without || depth > DEEPEST {
         return Ok(());
     }
@@ -107,7 +102,7 @@ pub fn lines_for(manager: &Manager, children: i64) -> Vec<(String, String)> {
     lines
 }
 
-/// The door.
+/// The php-fpm of this node.
 pub struct PhpFpm {
     settings: PhpFpmSettings,
     proc: PathBuf,
@@ -116,37 +111,32 @@ pub struct PhpFpm {
 
 impl PhpFpm {
     /// The php-fpm of these settings; `state_dir` is for configurations that are only tested.
-    pub fn new(settings: &PhpFpmSettings, state_dir: &str, world: &World) -> PhpFpm {
+    pub fn new(settings: &PhpFpmSettings, state_dir: &str, system: &System) -> PhpFpm {
         PhpFpm {
             settings: settings.clone(),
-            proc: world.proc.clone(),
+            proc: system.proc.clone(),
             candidate: Path::new(state_dir).join("php-fpm-candidate.conf"),
         }
     }
 
-    /// The settings of this door.
+    /// Its settings.
     pub fn settings(&self) -> &PhpFpmSettings {
         &self.settings
     }
 
-    /// The drop-in file.
-    pub fn drop_in(&self) -> &Path {
-        Path::new(&self.settings.drop_in)
-    }
-
-    /// What the site's own files say.
+    /// What the site's own files set.
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn sites_own(&self) -> Result<Sections, String> {
+    pub fn sites_own(&self) -> Result<Sections> {
         read_files(Path::new(&self.settings.config), self.drop_in())
     }
 
-    /// What all files say together.
+    /// What all files set together.
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn all(&self) -> Result<Sections, String> {
+    pub fn all(&self) -> Result<Sections> {
         read_files(Path::new(&self.settings.config), Path::new(""))
     }
 
@@ -154,57 +144,38 @@ impl PhpFpm {
     ///
     /// # Errors
     /// What is missing or no number.
-    pub fn manager(&self, sections: &Sections) -> Result<Manager, String> {
+    pub fn manager(&self, sections: &Sections) -> Result<Manager> {
         let name = &self.settings.pool;
-        let pool = sections.get(name).ok_or_else(|| format!("{}: there is no pool [{name}]", self.settings.config))?;
+        let missing = || Error::Unavailable(format!("{}: there is no pool [{name}]", self.settings.config));
+        let pool = sections.get(name).ok_or_else(missing)?;
+        let wrong = |what: String| Error::Unavailable(format!("pool [{name}]: {what}"));
         let number = |key: &str| match pool.get(key) {
             None => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| format!("pool [{name}]: {key} = {text:?} is no number")),
+            Some(text) => text.parse().map(Some).map_err(|_| wrong(format!("{key} = {text:?} is no number"))),
         };
+        let unset = |key: &str| wrong(format!("{key} is not set"));
         let [start, min, max] = OTHERS;
         Ok(Manager {
-            pm: pool.get("pm").cloned().ok_or_else(|| format!("pool [{name}]: `pm` is not set"))?,
-            max_children: number("pm.max_children")?
-                .ok_or_else(|| format!("pool [{name}]: pm.max_children is not set"))?,
+            pm: pool.get("pm").cloned().ok_or_else(|| unset("`pm`"))?,
+            max_children: number("pm.max_children")?.ok_or_else(|| unset("pm.max_children"))?,
             others: [number(start)?, number(min)?, number(max)?],
         })
-    }
-
-    /// The master's process id.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn pid(&self, sections: &Sections) -> Result<u32, String> {
-        let named = sections.get("global").and_then(|global| global.get("pid"));
-        let path = named.ok_or_else(|| format!("{}: [global] names no `pid` file", self.settings.config))?;
-        if !path.starts_with('/') {
-            return Err(format!("{}: `pid` must be a path from the root, got {path:?}", self.settings.config));
-        }
-        let pid: u32 = text(Path::new(path))
-            .map_err(|error| format!("php-fpm does not run: {error}"))?
-            .parse()
-            .map_err(|_| format!("{path} holds no process id"))?;
-        let name = text(&self.proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-        if name.starts_with("php-fpm") {
-            return Ok(pid);
-        }
-        Err(format!("php-fpm does not run: {path} names process {pid}, which is {name:?}"))
     }
 
     /// How long php-fpm lets requests finish at a reload.
     ///
     /// # Errors
     /// When it would not: a reload would cut them.
-    pub fn patience_s(&self, sections: &Sections) -> Result<f64, String> {
+    pub fn patience_s(&self, sections: &Sections) -> Result<f64> {
         let text = sections.get("global").and_then(|global| global.get("process_control_timeout"));
         match text.map(|text| (text, seconds(text))) {
             Some((_, Some(patience_s))) if patience_s > 0.0 => Ok(patience_s),
-            Some((text, None)) => Err(format!("process_control_timeout = {text:?} is no time")),
-            _ => Err(
+            Some((text, None)) => Err(Error::Unavailable(format!("process_control_timeout = {text:?} is no time"))),
+            _ => Err(Error::Unavailable(
                 "process_control_timeout is 0: a reload would cut the requests in flight; set it in [global] (10s) \
                 and restart php-fpm once"
                     .to_owned(),
-            ),
+            )),
         }
     }
 
@@ -212,15 +183,15 @@ impl PhpFpm {
     ///
     /// # Errors
     /// Why it cannot be had.
-    pub fn processes(&self, sections: &Sections) -> Result<(u64, String), String> {
+    pub fn processes(&self, sections: &Sections) -> Result<(u64, String)> {
         let pool = sections.get(&self.settings.pool).cloned().unwrap_or_default();
         let listen = pool.get("pm.status_listen").or_else(|| pool.get("listen"));
         if let (Some(page), Some(listen)) = (pool.get("pm.status_path"), listen) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
-            let fetched = Page::FastCgi { listen: listen.clone(), path: page.clone() }.fetch(&runtime, STATUS_WITHIN);
-            let status = Status::parse(&fetched.map_err(|error| error.to_string())?);
-            let status = status.ok_or_else(|| format!("{page}: no status in JSON"))?;
+            let runtime = runtime.map_err(|error| Error::Process(format!("no event loop: {error}")))?;
+            let page_of_pool = Page::FastCgi { listen: listen.clone(), path: page.clone() };
+            let status = Status::parse(&page_of_pool.fetch(&runtime, STATUS_WITHIN)?);
+            let status = status.ok_or_else(|| Error::Unavailable(format!("{page}: no status in JSON")))?;
             return Ok((status.total, format!("status page {page}")));
         }
         let title = format!("php-fpm: pool {}", self.settings.pool);
@@ -232,122 +203,102 @@ impl PhpFpm {
         Ok((count as u64, "process table (pm.status_path is not set)".to_owned()))
     }
 
-    /// What our drop-in file says of the pool; refuses a file that somebody else wrote.
-    ///
-    /// # Errors
-    /// As said.
-    pub fn ours(&self) -> Result<Option<String>, String> {
-        let Some(bytes) = files::contents(self.drop_in())? else { return Ok(None) };
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if text.starts_with(HEAD) {
-            return Ok(Some(text));
-        }
-        Err(format!("{} was written by somebody else; it is left alone", self.drop_in().display()))
-    }
-
     /// The drop-in file with these lines.
     pub fn render(&self, lines: &[(String, String)]) -> String {
         let lines: String = lines.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
-        format!("{HEAD}\n[{}]\n{lines}", self.settings.pool)
-    }
-
-    /// Tests a main configuration file.
-    fn test(&self, main: &Path) -> Result<(), String> {
-        let mut argv = self.settings.command.clone();
-        argv.extend(["-t".to_owned(), "-y".to_owned(), main.display().to_string()]);
-        command::run(&argv)
-            .map(|_| ())
-            .map_err(|said| format!("php-fpm's configuration does not pass its test: {said}"))
+        format!("{}\n[{}]\n{lines}", Self::HEAD, self.settings.pool)
     }
 
     /// Writes the drop-in file, tests and reloads; on failure all is as it was.
     ///
     /// # Errors
-    /// What went wrong.
-    pub fn change(&self, drop_in: &str) -> Result<(), String> {
-        let before = files::contents(self.drop_in())?;
-        let sections = self.sites_own()?;
-        let (pid, patience_s) = (self.pid(&sections)?, self.patience_s(&sections)?);
-        self.test(Path::new(&self.settings.config))?;
-        let next = files::prepare(self.drop_in(), drop_in.as_bytes(), 0o644)?;
-        let main = text(Path::new(&self.settings.config))?;
-        let tested = files::replace(&self.candidate, format!("{main}\ninclude={}\n", next.display()).as_bytes(), 0o600)
-            .and_then(|()| self.test(&self.candidate));
-        let _ = files::remove(&self.candidate);
-        if let Err(said) = tested {
-            files::discard(self.drop_in());
-            return Err(said);
-        }
-        files::accept(self.drop_in())?;
-        let mut reloaded = false;
-        let done = self
-            .test(Path::new(&self.settings.config))
-            .and_then(|()| self.counts(drop_in))
-            .and_then(|()| self.reload(pid, patience_s).inspect_err(|_| reloaded = true));
-        done.map_err(|said| match files::put_back(self.drop_in(), before.as_deref()) {
-            Ok(()) if reloaded => {
-                self.reload(pid, patience_s).err().map_or(said.clone(), |more| format!("{said}; and then {more}"))
-            }
-            Ok(()) => said,
-            Err(more) => format!("{said}; and then {more}"),
-        })
+    /// What failed.
+    pub fn set(&self, drop_in: &str) -> Result<()> {
+        self.patience_s(&self.sites_own()?)?;
+        self.change(Some(drop_in), |_| self.counts(drop_in))
     }
 
-    /// Whether what the drop-in file says is what counts.
-    fn counts(&self, drop_in: &str) -> Result<(), String> {
+    /// Tests a main configuration file.
+    fn test(&self, main: &Path) -> Result<()> {
+        let arguments = ["-t".to_owned(), "-y".to_owned(), main.display().to_string()];
+        let tested = command::run(&[self.settings.command.as_slice(), &arguments].concat());
+        let context = "php-fpm's configuration does not pass its test";
+        tested.map(|_| ()).map_err(|error| Error::from(error).during(context))
+    }
+
+    /// Whether what the drop-in file sets is in force.
+    fn counts(&self, drop_in: &str) -> Result<()> {
         let pool = self.all()?.remove(&self.settings.pool).unwrap_or_default();
-        for (name, value) in drop_in.lines().filter_map(|line| line.split_once(" = ")) {
-            if pool.get(name).map(String::as_str) != Some(value) {
-                return Err(format!(
-                    "{} does not count: php-fpm's configuration must include it after the pool's own file",
-                    self.settings.drop_in
-                ));
-            }
+        let mut lines = drop_in.lines().filter_map(|line| line.split_once(" = "));
+        if lines.all(|(name, value)| pool.get(name).map(String::as_str) == Some(value)) {
+            return Ok(());
         }
-        Ok(())
+        let drop_in = &self.settings.drop_in;
+        Err(Error::NotInEffect(format!(
+            "{drop_in} does not count: php-fpm's configuration must include it after the pool's own file"
+        )))
+    }
+}
+
+impl Server for PhpFpm {
+    /// What the site's own files set.
+    type Config = Sections;
+
+    const NAME: &'static str = "php-fpm";
+    const HEAD: &'static str = "; Written by slackwater-wsengine, which removes it again; changes here are lost.";
+
+    fn drop_in(&self) -> &Path {
+        Path::new(&self.settings.drop_in)
     }
 
-    /// Removes the drop-in file, and reloads if the site's configuration is fine.
-    ///
-    /// # Errors
-    /// What went wrong; on disk all is put back unless it says otherwise.
-    pub fn put_back(&self) -> Result<(), String> {
-        match self.ours() {
-            Ok(Some(_)) => files::remove(self.drop_in())?,
-            Ok(None) => {}
-            Err(_) if files::contents(self.drop_in())?.is_some() => {}
-            Err(said) => return Err(said),
+    fn config(&self) -> Result<Sections> {
+        self.test(Path::new(&self.settings.config))?;
+        self.sites_own()
+    }
+
+    fn test_next(&self, next: &Path) -> Result<()> {
+        let main = text(Path::new(&self.settings.config))?;
+        let candidate = format!("{main}\ninclude={}\n", next.display());
+        files::replace(&self.candidate, candidate.as_bytes(), 0o600)?;
+        let tested = self.test(&self.candidate);
+        let _ = files::remove(&self.candidate);
+        tested
+    }
+
+    fn pid(&self, sections: &Sections) -> Result<u32> {
+        let named = sections.get("global").and_then(|global| global.get("pid"));
+        let config = &self.settings.config;
+        let no_file = || Error::Unavailable(format!("{config}: [global] names no `pid` file"));
+        let path = named.ok_or_else(no_file)?;
+        if !path.starts_with('/') {
+            let message = format!("{config}: `pid` must be a path from the root, got {path:?}");
+            return Err(Error::Unavailable(message));
         }
-        self.test(Path::new(&self.settings.config))
-            .map_err(|said| format!("put back on disk, but php-fpm is not reloaded: {said}"))?;
-        let sections = self.sites_own()?;
-        match self.pid(&sections) {
-            Ok(pid) => self.reload(pid, self.patience_s(&sections).unwrap_or(0.0)),
-            // It reads its configuration when it starts.
-            Err(_) => Ok(()),
-        }
+        pid_in_file(&self.proc, Path::new(path), Self::NAME, &["php-fpm"])
     }
 
     /// Reloads and waits until no child of before is left and the master has made its new ones.
-    fn reload(&self, pid: u32, patience_s: f64) -> Result<(), String> {
+    fn reload(&self, pid: u32) -> Result<()> {
+        let patience_s = self.patience_s(&self.sites_own()?).unwrap_or(0.0);
         let old = children(&self.proc, pid);
         let starts_children = self.manager(&self.all()?).is_ok_and(|manager| manager.pm != "ondemand");
-        let target = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no process id")?;
-        kill_process(target, Signal::USR2).map_err(|error| format!("php-fpm ({pid}) cannot be signalled: {error}"))?;
+        send_signal(pid, Signal::USR2, Self::NAME)?;
         let within_s = patience_s + RELOADED_WITHIN_S;
-        let seen = wait_for(within_s, || {
+        let reloaded = wait_for(within_s, || {
             let now = children(&self.proc, pid);
             let gone = !now.iter().any(|child| old.contains(child));
             (gone && (!starts_children || !now.is_empty())).then_some(())
         });
-        seen.ok_or_else(|| format!("php-fpm ({pid}) has not reloaded within {within_s} s of a SIGUSR2"))
+        reloaded.ok_or_else(|| {
+            Error::NotInEffect(format!("php-fpm ({pid}) has not reloaded within {within_s} s of a SIGUSR2"))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn dynamic(max_children: i64, others: [Option<i64>; 3]) -> Manager {
         Manager { pm: "dynamic".to_owned(), max_children, others }

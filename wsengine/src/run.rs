@@ -20,10 +20,11 @@ use tokio_stream::StreamExt;
 
 use crate::config::{PROGRAM, Settings};
 use crate::engine::Engine;
+use crate::error::{Error, Result};
 use crate::identity::{HEADER, Identity};
 use crate::knobs;
 use crate::state::Store;
-use crate::world::World;
+use crate::system::System;
 
 /// Commands that wait for the connection's task.
 const WAITING: usize = 64;
@@ -31,16 +32,16 @@ const WAITING: usize = 64;
 const END_WITHIN_S: f64 = 60.0;
 /// The watchdog of the service manager hears of each turn.
 const TURN_AT_LEAST_EVERY_S: f64 = 5.0;
-/// So many things are heard at most before the engine does what is due.
-const TOGETHER: usize = 32;
+/// Most commands that are carried out before the engine does what is due.
+const MOST_COMMANDS: usize = 32;
 /// Changes that wait are offered to the bus again after this time.
 const OFFER_EVERY: Duration = Duration::from_secs(1);
 
-/// What the knobs are is told this often, and after each Change.
+/// The knobs are reported this often, and after each Change.
 const REPORT_EVERY_S: f64 = 5.0;
 
-/// What the engine is told.
-enum Told {
+/// What the engine is to do.
+enum Command {
     Order {
         payload: Vec<u8>,
         signature: Option<String>,
@@ -55,22 +56,22 @@ enum Told {
 ///
 /// # Errors
 /// What keeps it from starting, or from putting everything back at its end.
-pub fn run(settings: &Settings) -> Result<(), String> {
+pub fn run(settings: &Settings) -> Result<()> {
     let identity = Identity::load(Path::new(&settings.orders.public_key))?;
     let store = Store::open(Path::new(&settings.state_dir))?;
     let _lock = lock(settings, &store)?;
-    // Unreadable state ends the start before anything is heard.
+    // Unreadable state ends the start before anything is received.
     store.load()?;
-    let (tell, told) = channel();
+    let (commands, received) = channel();
     let (publish, published) = unbounded_channel();
     let (report, reported) = watch::channel(None);
     let for_engine = settings.clone();
-    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish, Some(&report)));
-    event_loop()?.block_on(hear(settings, &tell, published, reported))?;
-    engine.join().map_err(|_| "the engine failed".to_owned())?
+    let engine = std::thread::spawn(move || work(for_engine, identity, store, &received, publish, Some(&report)));
+    event_loop()?.block_on(serve_bus(settings, &commands, published, reported))?;
+    engine.join().map_err(|_| engine_failed())?
 }
 
-/// Turns a knob by hand for `lease_s` seconds, or until a signal, and shows each Change. Returns whether it was done.
+/// Changes a knob from the command line for `lease_s` seconds, or until a signal, and shows each Change. Returns whether it was done.
 ///
 /// # Errors
 /// What keeps it from starting, or from putting everything back.
@@ -80,10 +81,10 @@ pub fn try_by_hand(
     value: Value,
     lease_s: f64,
     mut show: impl FnMut(&Change),
-) -> Result<bool, String> {
+) -> Result<bool> {
     let store = Store::open(Path::new(&settings.state_dir))?;
     let _lock = lock(settings, &store)?;
-    let now_unix_s = (World::machine().unix_s)();
+    let now_unix_s = (System::machine().unix_s)();
     let order = Order {
         v: VERSION,
         id: format!("by-hand-{}-{:.0}", std::process::id(), now_unix_s * 1e6),
@@ -98,11 +99,11 @@ pub fn try_by_hand(
     };
     let payload = encode(&order);
     let (identity, signature) = Identity::of_this_process(&payload)?;
-    let (tell, told) = channel();
+    let (commands, received) = channel();
     let (publish, mut published) = unbounded_channel::<Change>();
     let for_engine = settings.clone();
-    let engine = std::thread::spawn(move || turn(for_engine, identity, store, &told, publish, None));
-    let _ = tell.send(Told::Order { payload, signature: Some(signature) });
+    let engine = std::thread::spawn(move || work(for_engine, identity, store, &received, publish, None));
+    let _ = commands.send(Command::Order { payload, signature: Some(signature) });
     let mut done = false;
     event_loop()?.block_on(async {
         let mut signals = Signals::new()?;
@@ -110,35 +111,39 @@ pub fn try_by_hand(
             tokio::select! {
                 change = published.recv() => {
                     // The sender lives in the engine: when it is gone, the engine has ended.
-                    let Some(change) = change else { return Ok::<(), String>(()) };
+                    let Some(change) = change else { return Ok::<(), Error>(()) };
                     show(&change);
                     let of_this = change.what == knob || change.what == "order";
                     let is_back = change.cause.is_some_and(ChangeCause::is_put_back);
                     done |= of_this && change.applied && !is_back;
                     if of_this && (is_back && done || !change.applied) {
-                        let _ = tell.send(Told::End);
+                        let _ = commands.send(Command::End);
                     }
                 }
-                what = signals.next() => { let _ = tell.send(what); }
+                what = signals.next() => { let _ = commands.send(what); }
             }
         }
     })?;
-    engine.join().map_err(|_| "the engine failed".to_owned())??;
+    engine.join().map_err(|_| engine_failed())??;
     Ok(done)
 }
 
-fn lock(settings: &Settings, store: &Store) -> Result<File, String> {
+fn engine_failed() -> Error {
+    Error::Process("the engine failed".to_owned())
+}
+
+fn lock(settings: &Settings, store: &Store) -> Result<File> {
     store.lock().map_err(|pid| match pid {
-        Some(pid) => format!("{}: process {pid} runs on this state already", settings.state_dir),
-        None => format!("{}: the state cannot be locked", settings.state_dir),
+        Some(pid) => Error::State(format!("{}: process {pid} runs on this state already", settings.state_dir)),
+        None => Error::State(format!("{}: the state cannot be locked", settings.state_dir)),
     })
 }
 
-fn event_loop() -> Result<Runtime, String> {
+fn event_loop() -> Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("no event loop: {error}"))
+        .map_err(|error| Error::Process(format!("no event loop: {error}")))
 }
 
 /// What signals mean.
@@ -149,8 +154,8 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> Result<Signals, String> {
-        let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+    fn new() -> Result<Signals> {
+        let listen = |kind| signal(kind).map_err(|error| Error::Process(format!("cannot listen for signals: {error}")));
         Ok(Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
@@ -158,26 +163,26 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> Command {
         tokio::select! {
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
-            _ = self.put_back.recv() => Told::Restore,
+            _ = self.terminate.recv() => Command::End,
+            _ = self.interrupt.recv() => Command::End,
+            _ = self.put_back.recv() => Command::Restore,
         }
     }
 }
 
-/// The engine's thread: what it is told, and what is due.
-fn turn(
+/// The engine's thread: commands, and what is due.
+fn work(
     settings: Settings,
     identity: Identity,
     store: Store,
-    told: &Receiver<Told>,
+    commands: &Receiver<Command>,
     publish: UnboundedSender<Change>,
     report: Option<&watch::Sender<Option<Knobs>>>,
-) -> Result<(), String> {
-    let world = World::machine();
-    let knobs = knobs::make_all(&settings, &world);
+) -> Result<()> {
+    let system = System::machine();
+    let knobs = knobs::make_all(&settings, &system);
     let news = Rc::new(Cell::new(true));
     let is_news = news.clone();
     let send = Box::new(move |change| {
@@ -185,8 +190,8 @@ fn turn(
         // Whoever listens has ended only when all ends; the Change is on disk too.
         let _ = publish.send(change);
     });
-    let now_s = world.monotonic_s.clone();
-    let mut engine = Engine::open(settings, identity, world, knobs, store, send)?;
+    let now_s = system.monotonic_s.clone();
+    let mut engine = Engine::open(settings, identity, system, knobs, store, send)?;
     let mut notify = Notify::ready();
     let (mut end_s, mut reported_s) = (None, f64::NEG_INFINITY);
     loop {
@@ -203,19 +208,20 @@ fn turn(
                 return Ok(());
             }
             if now_s() >= end_s {
-                return Err("not everything could be put back; the next start tries again".to_owned());
+                let message = "not everything could be put back; the next start tries again";
+                return Err(Error::Process(message.to_owned()));
             }
         }
         // Orders that came together are carried out together, however long the disk takes for each.
-        let first = told.recv_timeout(Duration::from_secs_f64(wait_s));
-        for what in std::iter::once(first).chain(told.try_iter().map(Ok)).take(TOGETHER) {
+        let first = commands.recv_timeout(Duration::from_secs_f64(wait_s));
+        for what in std::iter::once(first).chain(commands.try_iter().map(Ok)).take(MOST_COMMANDS) {
             match what {
-                Ok(Told::Order { payload, signature }) if end_s.is_none() => {
+                Ok(Command::Order { payload, signature }) if end_s.is_none() => {
                     engine.order(&payload, signature.as_deref());
                 }
-                Ok(Told::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Told::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
-                Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(Command::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Command::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
+                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => {
                     notify.stopping();
                     engine.end_all(ChangeCause::EngineEnded, "wsengine ends");
                     end_s.get_or_insert(now_s() + END_WITHIN_S);
@@ -226,17 +232,18 @@ fn turn(
 }
 
 /// Signals and the bus, until the engine has ended.
-async fn hear(
+async fn serve_bus(
     settings: &Settings,
-    tell: &Sender<Told>,
+    commands: &Sender<Command>,
     mut published: UnboundedReceiver<Change>,
     mut reported: watch::Receiver<Option<Knobs>>,
-) -> Result<(), String> {
+) -> Result<()> {
     let mut signals = Signals::new()?;
     let access = settings.bus.access().read()?;
     let client = connect(&settings.bus.url, access, PROGRAM, &settings.node, WAITING).await?;
     let subject = format!("slackwater.order.{}.{}", settings.pool, settings.node);
-    let mut orders = client.subscribe(subject.clone()).await.map_err(|error| format!("{subject}: {error}"))?;
+    let mut orders =
+        client.subscribe(subject.clone()).await.map_err(|error| Error::Process(format!("{subject}: {error}")))?;
     let outbox = Store::open(Path::new(&settings.state_dir))?;
     let mut offer = tokio::time::interval(OFFER_EVERY);
     let knobs = format!("slackwater.knobs.{}.{}", settings.pool, settings.node);
@@ -245,7 +252,7 @@ async fn hear(
         tokio::select! {
             Some(message) = orders.next() => {
                 let signature = message.headers.as_ref().and_then(|headers| headers.get(HEADER)).map(ToString::to_string);
-                let _ = tell.send(Told::Order { payload: message.payload.to_vec(), signature });
+                let _ = commands.send(Command::Order { payload: message.payload.to_vec(), signature });
             }
             // The sender lives in the engine: when it is gone, the engine has ended.
             change = published.recv() => match change {
@@ -255,12 +262,12 @@ async fn hear(
             Ok(()) = reported.changed() => {
                 let report = reported.borrow_and_update().as_ref().map(encode);
                 if let Some(report) = report.filter(|_| client.connection_state() == State::Connected) {
-                    // News of this moment: what does not arrive is said again soon.
+                    // News of this moment: the next report is due soon.
                     let _ = client.publish(knobs.clone(), report.into()).await;
                 }
             }
             _ = offer.tick() => deliver(&client, settings, &outbox, None).await,
-            what = signals.next() => { let _ = tell.send(what); }
+            what = signals.next() => { let _ = commands.send(what); }
         }
     }
     deliver(&client, settings, &outbox, None).await;
@@ -275,7 +282,7 @@ async fn deliver(client: &Client, settings: &Settings, outbox: &Store, fresh: Op
     }
     let waiting = outbox.waiting();
     let subject = format!("slackwater.change.{}", settings.pool);
-    // On a full disk it is told now or never. One that was just taken from the disk comes twice: its id tells.
+    // On a full disk it is sent now or never. One that was just taken from the disk comes twice, with the same id.
     let unkept = fresh.filter(|fresh| waiting.iter().all(|(_, kept)| kept.id != fresh.id));
     for change in waiting.iter().map(|(_, kept)| kept).chain(unkept) {
         if client.publish(subject.clone(), encode(change).into()).await.is_err() {

@@ -11,14 +11,16 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::{Change, Value, decode, encode};
+use slackwater_node::files::FileError;
 
+use crate::error::{Error, Result};
 use crate::files;
 
 const VERSION: u32 = 1;
 /// Changes that wait for the bus; the oldest give way.
 const WAITING: usize = 1000;
 
-/// A knob that is turned, and what puts it back.
+/// A knob that is changed, and what puts it back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
     /// The Order that it follows.
@@ -29,15 +31,15 @@ pub struct Lease {
     pub reason: String,
     /// When the Order was given.
     pub order_unix_s: f64,
-    /// What was asked for.
+    /// What the Order set.
     pub wanted: Value,
     /// What it became, or will become.
     pub effective: Value,
-    /// What stood before the first Order.
+    /// What was set before the first Order.
     pub before: Value,
     /// What puts the knob back: the knob's own form.
     pub baseline: Json,
-    /// What may stand there by our hand: the last that was applied, and the next while it is being applied.
+    /// What we may have set: the last value that was applied, and the next while it is being applied.
     pub ours: Vec<Json>,
     /// Length of the lease.
     pub lease_s: f64,
@@ -49,7 +51,7 @@ pub struct Lease {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     v: u32,
-    /// The knobs that are turned.
+    /// The knobs that are changed.
     pub leases: BTreeMap<String, Lease>,
     /// Ids of Orders that came, with the wall time at which they may be forgotten: they have long expired then.
     pub seen: BTreeMap<String, f64>,
@@ -70,21 +72,21 @@ impl Store {
     /// The folder, made when it is not there.
     ///
     /// # Errors
-    /// What the system said.
-    pub fn open(folder: &Path) -> Result<Store, String> {
+    /// When the system refuses.
+    pub fn open(folder: &Path) -> Result<Store> {
         let changes = folder.join("changes");
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&changes)
-            .map_err(|error| files::why(&changes, "cannot be made", &error))?;
+            .map_err(|error| FileError::new(&changes, "cannot be made", &error))?;
         Ok(Store { folder: folder.to_owned() })
     }
 
     /// Keeps other engines away while the result lives. `Err(Some(pid))` when one is there.
     ///
     /// # Errors
-    /// As said; `Err(None)` when it cannot be told.
+    /// When one is there; `None` when its process is not known.
     pub fn lock(&self) -> Result<File, Option<u32>> {
         let path = self.folder.join("lock");
         let mut file = OpenOptions::new()
@@ -114,14 +116,15 @@ impl Store {
     ///
     /// # Errors
     /// A file that cannot be read as what it should be: nothing is guessed.
-    pub fn load(&self) -> Result<State, String> {
+    pub fn load(&self) -> Result<State> {
         let path = self.path();
         let Some(text) = files::contents(&path)? else { return Ok(State::default()) };
+        let unusable = |what: String| Error::State(format!("{}: {what}", path.display()));
         let state: State = decode(&text).map_err(|error| {
-            format!("{}: not a state file ({error}); put the node back by hand, then remove the file", path.display())
+            unusable(format!("not a state file ({error}); put the node back by hand, then remove the file"))
         })?;
         if state.v != VERSION {
-            return Err(format!("{}: of version {}, expected {VERSION}", path.display(), state.v));
+            return Err(unusable(format!("of version {}, expected {VERSION}", state.v)));
         }
         Ok(state)
     }
@@ -129,9 +132,9 @@ impl Store {
     /// Writes the state for good.
     ///
     /// # Errors
-    /// What the system said; the state on disk is as it was.
-    pub fn save(&self, state: &State) -> Result<(), String> {
-        files::replace(&self.path(), &encode(state), 0o600)
+    /// When it cannot be written; the state on disk is as it was.
+    pub fn save(&self, state: &State) -> Result<()> {
+        Ok(files::replace(&self.path(), &encode(state), 0o600)?)
     }
 
     fn path(&self) -> PathBuf {
@@ -141,14 +144,14 @@ impl Store {
     /// Keeps a Change until [`Store::received`].
     ///
     /// # Errors
-    /// What the system said.
-    pub fn keep(&self, change: &Change) -> Result<(), String> {
+    /// When the system refuses.
+    pub fn keep(&self, change: &Change) -> Result<()> {
         let waiting = self.waiting();
         for (path, _) in waiting.iter().take((waiting.len() + 1).saturating_sub(WAITING)) {
             let _ = fs::remove_file(path);
         }
         let name = format!("{:017.6}-{}.json", change.time_unix_s, change.id);
-        files::replace(&self.folder.join("changes").join(name), &encode(change), 0o600)
+        Ok(files::replace(&self.folder.join("changes").join(name), &encode(change), 0o600)?)
     }
 
     /// Changes that wait, the oldest first.
@@ -207,12 +210,12 @@ mod tests {
         let whole = fs::read(store.path()).expect("the file");
         for length in 0..whole.len() {
             fs::write(store.path(), &whole[..length]).expect("cut");
-            assert!(store.load().unwrap_err().contains("not a state file"), "{length}");
+            assert!(store.load().unwrap_err().to_string().contains("not a state file"), "{length}");
         }
     }
 
     #[test]
-    fn a_second_engine_is_kept_away_and_told_whose_state_it_is() {
+    fn a_second_engine_is_kept_away_and_learns_whose_state_it_is() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Store::open(folder.path()).expect("open");
         assert_eq!(store.running(), None);

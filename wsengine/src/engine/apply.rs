@@ -1,23 +1,24 @@
-//! Carrying out Orders: one step for each knob, one commit for all of a door.
+//! Carrying out Orders: one step for each knob, one commit for each reload group.
 
 use slackwater_messages::{ChangeCause, Order, Value};
 
-use super::{Engine, Reason, Waiting};
+use super::{Engine, PendingOrder, Reason};
+use crate::error::{Error, Result};
 use crate::knobs::show;
 use crate::state::Lease;
 
 impl Engine {
-    /// Carries out the Orders that wait for a door, if it may be used.
-    pub(super) fn apply_door(&mut self, door: &'static str) {
+    /// Carries out the Orders that wait for a reload group, if it may reload.
+    pub(super) fn apply_group(&mut self, group: &'static str) {
         let now_s = self.now_s();
-        let of_door: Vec<(&'static str, &Waiting)> = self
+        let of_group: Vec<(&'static str, &PendingOrder)> = self
             .waiting
             .iter()
-            .filter(|(name, _)| self.knobs.get(*name).is_some_and(|knob| knob.door() == door))
+            .filter(|(name, _)| self.knobs.get(*name).is_some_and(|knob| knob.reload_group() == group))
             .map(|(name, waiting)| (*name, waiting))
             .collect();
-        let is_open = of_door.iter().any(|(name, waiting)| self.apply_at_s(name, waiting) <= now_s);
-        let due: Vec<&'static str> = of_door
+        let is_open = of_group.iter().any(|(name, waiting)| self.apply_at_s(name, waiting) <= now_s);
+        let due: Vec<&'static str> = of_group
             .into_iter()
             .filter(|(name, waiting)| is_open || self.only_renews(name, waiting))
             .map(|(name, _)| name)
@@ -29,44 +30,47 @@ impl Engine {
             match self.stage(name, waiting) {
                 Ok(Some(step)) => staged.push((name, step)),
                 Ok(None) => {}
-                Err(said) => self.refuse(name, Some(value), &said, &id),
+                Err(error) => self.refuse(name, Some(value), error, &id),
             }
         }
         let Some(knob) = staged.first().and_then(|(name, _)| self.knobs.get(name)) else { return };
         let done = knob.commit(false);
-        self.committed_s.insert(door, self.now_s());
+        self.committed_s.insert(group, self.now_s());
         for (name, step) in staged {
-            if let Err(said) = &done {
-                self.refuse_applied(name, said);
+            if let Err(error) = &done {
+                self.refuse_applied(name, error);
                 self.not_committed(name, &step);
                 continue;
             }
             match self.knobs[name].verify(&step.ours) {
                 Ok(reading) => self.applied(name, &step, reading.value, &reading.how),
-                Err(said) => {
-                    self.refuse_applied(name, &said);
-                    self.end_failed(name, &said);
+                Err(error) => {
+                    self.refuse_applied(name, &error);
+                    self.end_failed(name, &error);
                 }
             }
         }
     }
 
-    pub(super) fn only_renews(&self, name: &str, waiting: &Waiting) -> bool {
+    pub(super) fn only_renews(&self, name: &str, waiting: &PendingOrder) -> bool {
         self.state.leases.get(name).is_some_and(|lease| lease.wanted == waiting.value)
     }
 
     /// Plans an Order, puts its lease on disk and sets it. `None`: nothing is to be committed for it.
-    pub(super) fn stage(&mut self, name: &'static str, waiting: Waiting) -> Result<Option<Step>, String> {
+    pub(super) fn stage(&mut self, name: &'static str, waiting: PendingOrder) -> Result<Option<Step>> {
         let knob = &self.knobs[name];
         let before = self.state.leases.get(name).cloned();
         let renews = self.only_renews(name, &waiting);
         if let Some(lease) = &before {
             match knob.drift(&lease.baseline, &lease.ours) {
                 Ok(None) => {}
-                Ok(Some(said)) => return Err(self.give_way(name, &said, waiting.order.lease_s)),
+                Ok(Some(change)) => {
+                    let why = self.give_way(name, &change, waiting.order.lease_s);
+                    return Err(Error::SomeoneElse(why));
+                }
                 // A renewal changes nothing, so a configuration that is broken meanwhile does not stand against it.
                 Err(_) if renews => {}
-                Err(said) => return Err(said),
+                Err(error) => return Err(error),
             }
         }
         let (order, value) = (waiting.order, waiting.value);
@@ -88,16 +92,16 @@ impl Engine {
                 (lease, Some(Step { before: before.clone(), ours: plan.ours, note: plan.note }))
             }
         };
-        lease.until_unix_s = (self.world.unix_s)() + waiting.until_s - self.now_s();
+        lease.until_unix_s = (self.system.unix_s)() + waiting.until_s - self.now_s();
         self.state.leases.insert(name.to_owned(), lease);
-        if let Err(said) = self.save_before() {
+        if let Err(error) = self.save_before() {
             self.forget(name, before);
-            return Err(said);
+            return Err(error);
         }
         self.live.entry(name.to_owned()).or_default().until_s = waiting.until_s;
         let Some(step) = step else { return Ok(None) };
-        if let Err(said) = self.knobs[name].apply(&step.ours) {
-            self.not_applied(name, &step, &said);
+        if let Err(error) = self.knobs[name].apply(&step.ours) {
+            self.not_applied(name, &step, error);
             return Ok(None);
         }
         Ok(Some(step))
@@ -129,8 +133,8 @@ impl Engine {
     }
 
     /// Setting failed half way: what stood before is set again, at once.
-    pub(super) fn not_applied(&mut self, name: &str, step: &Step, said: &str) {
-        self.refuse_applied(name, said);
+    pub(super) fn not_applied(&mut self, name: &str, step: &Step, error: Error) {
+        self.refuse_applied(name, &error);
         let Some(lease) = self.state.leases.get(name) else { return };
         let knob = &self.knobs[name];
         let back = match step.before.as_ref().and_then(|before| before.ours.last()) {
@@ -139,7 +143,7 @@ impl Engine {
         };
         match back {
             Ok(()) => self.not_committed(name, step),
-            Err(more) => self.end_failed(name, &format!("{said}; and then {more}")),
+            failed => self.end_failed(name, &error.undone(failed)),
         }
     }
 
@@ -150,22 +154,22 @@ impl Engine {
     }
 
     /// It is set, but it is not what was wanted: back to the baseline in the next turn.
-    pub(super) fn end_failed(&mut self, name: &str, said: &str) {
+    pub(super) fn end_failed(&mut self, name: &str, error: &Error) {
         if let Some(live) = self.live.get_mut(name) {
-            let why = format!("an Order did not come to what it should: {said}");
+            let why = format!("an Order did not come to what it should: {error}");
             live.end = Some(Reason::new(ChangeCause::NotAsOrdered, why));
             live.next_try_s = 0.0;
         }
     }
 
-    pub(super) fn refuse_applied(&mut self, name: &str, said: &str) {
+    pub(super) fn refuse_applied(&mut self, name: &str, error: &Error) {
         let lease = self.state.leases.get(name);
         let (wanted, id) = lease.map(|lease| (lease.wanted.clone(), lease.order_id.clone())).unzip();
-        self.refuse(name, wanted, said, &id.unwrap_or_default());
+        self.refuse(name, wanted, error, &id.unwrap_or_default());
     }
 }
 
-/// What an Order itself says of its lease.
+/// The lease as an Order itself describes it.
 fn lease_of(order: &Order, value: &Value) -> Lease {
     Lease {
         order_id: order.id.clone(),

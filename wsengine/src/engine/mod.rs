@@ -8,16 +8,17 @@ mod record;
 mod report;
 mod restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slackwater_messages::{Change, ChangeCause, Order, Value};
 
 use crate::config::Settings;
+use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::Knob;
-use crate::order::{Circumstances, is_release, judge};
+use crate::order::{Context, is_release, judge};
 use crate::state::{State, Store};
-use crate::world::World;
+use crate::system::System;
 
 /// Orders that come together share a reload: the first waits this long for the others.
 const GATHER_S: f64 = 0.3;
@@ -32,7 +33,7 @@ const REFUSALS_WITHIN_S: f64 = 10.0;
 const BY: &str = "wsengine";
 
 /// An accepted Order that is not carried out yet.
-struct Waiting {
+struct PendingOrder {
     order: Order,
     value: Value,
     until_s: f64,
@@ -41,12 +42,13 @@ struct Waiting {
 
 /// What is known of a lease while this process lives.
 #[derive(Default)]
-struct Live {
+struct LiveLease {
     until_s: f64,
     /// Set when the lease must end before its time.
     end: Option<Reason>,
     next_try_s: f64,
-    said: String,
+    /// Of the restore, as far as it was recorded.
+    last_error: String,
 }
 
 /// Why a lease ends, or a Change is made: for programs, and in words.
@@ -66,18 +68,18 @@ impl Reason {
 pub struct Engine {
     settings: Settings,
     identity: Identity,
-    world: World,
+    system: System,
     knobs: BTreeMap<&'static str, Box<dyn Knob>>,
     store: Store,
     state: State,
-    live: BTreeMap<String, Live>,
-    waiting: BTreeMap<&'static str, Waiting>,
+    live: BTreeMap<String, LiveLease>,
+    waiting: BTreeMap<&'static str, PendingOrder>,
     committed_s: BTreeMap<&'static str, f64>,
     /// Knobs that somebody else changed: Orders are refused until none has come for a lease.
-    yielded: BTreeMap<String, f64>,
+    externally_controlled: BTreeMap<String, f64>,
     checked_s: f64,
     /// What each knob was when it was last read, while nothing of ours stood there.
-    readings: BTreeMap<&'static str, Result<Value, String>>,
+    readings: BTreeMap<&'static str, Result<Value>>,
     read_s: f64,
     tried_s: f64,
     refusals: (f64, u32),
@@ -85,34 +87,37 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for these knobs; what the state says is turned is restored in the first [`Engine::turn`].
+    /// An engine for these knobs; leases that the state still holds are restored in the first [`Engine::turn`].
     ///
     /// # Errors
     /// A state that cannot be read.
     pub fn open(
         settings: Settings,
         identity: Identity,
-        world: World,
+        system: System,
         knobs: Vec<(&'static str, Box<dyn Knob>)>,
         store: Store,
         publish: Box<dyn FnMut(Change)>,
-    ) -> Result<Engine, String> {
+    ) -> Result<Engine> {
         let state = store.load()?;
         let died = || Reason::new(ChangeCause::EngineDied, "the last run did not end well");
-        let live =
-            state.leases.keys().map(|name| (name.clone(), Live { end: Some(died()), ..Live::default() })).collect();
-        let checked_s = (world.monotonic_s)();
+        let live = state
+            .leases
+            .keys()
+            .map(|name| (name.clone(), LiveLease { end: Some(died()), ..LiveLease::default() }))
+            .collect();
+        let checked_s = (system.monotonic_s)();
         Ok(Engine {
             settings,
             identity,
-            world,
+            system,
             knobs: knobs.into_iter().collect(),
             store,
             state,
             live,
             waiting: BTreeMap::new(),
             committed_s: BTreeMap::new(),
-            yielded: BTreeMap::new(),
+            externally_controlled: BTreeMap::new(),
             checked_s,
             readings: BTreeMap::new(),
             read_s: f64::NEG_INFINITY,
@@ -123,10 +128,10 @@ impl Engine {
     }
 
     fn now_s(&self) -> f64 {
-        (self.world.monotonic_s)()
+        (self.system.monotonic_s)()
     }
 
-    /// Whether anything is turned, or about to be.
+    /// Whether nothing is changed, or about to be.
     pub fn is_idle(&self) -> bool {
         self.state.leases.is_empty() && self.waiting.is_empty()
     }
@@ -136,27 +141,27 @@ impl Engine {
         let judged = judge(
             payload,
             signature,
-            &Circumstances {
+            &Context {
                 settings: &self.settings,
                 identity: &self.identity,
                 seen: &|id| self.state.seen.contains_key(id),
-                now_unix_s: (self.world.unix_s)(),
+                now_unix_s: (self.system.unix_s)(),
             },
         );
         match judged {
             Err(refused) => {
-                let mut why = refused.why;
+                let mut why = refused.why.to_string();
                 if let Some(id) = &refused.id
-                    && let Err(said) = self.remember(id)
+                    && let Err(error) = self.remember(id)
                 {
-                    why = format!("{why}; {said}");
+                    why = format!("{why}; {error}");
                 }
-                self.refuse(&refused.what, refused.value, &why, refused.id.as_deref().unwrap_or_default());
+                self.refuse(&refused.what, refused.value, why, refused.id.as_deref().unwrap_or_default());
             }
             Ok(accepted) => {
                 let (name, id) = (accepted.knob.name, accepted.order.id.clone());
                 if let Err(why) = self.remember(&id).and_then(|()| self.admit(&accepted.order)) {
-                    self.refuse(name, Some(accepted.value), &why, &id);
+                    self.refuse(name, Some(accepted.value), why, &id);
                     return;
                 }
                 if is_release(&accepted.value) {
@@ -164,7 +169,7 @@ impl Engine {
                     return;
                 }
                 let now_s = self.now_s();
-                let waiting = Waiting {
+                let waiting = PendingOrder {
                     order: accepted.order,
                     value: accepted.value,
                     until_s: now_s + accepted.left_s,
@@ -185,8 +190,8 @@ impl Engine {
     }
 
     /// Notes an Order's id on disk, before anything is done for it: no crash makes it new again.
-    fn remember(&mut self, id: &str) -> Result<(), String> {
-        let now_unix_s = (self.world.unix_s)();
+    fn remember(&mut self, id: &str) -> Result<()> {
+        let now_unix_s = (self.system.unix_s)();
         self.state.seen.retain(|_, until| *until > now_unix_s);
         let longest_s = self.settings.orders.max_lease_s + self.settings.orders.clock_skew_s;
         self.state.seen.insert(id.to_owned(), now_unix_s + longest_s + 1.0);
@@ -194,42 +199,43 @@ impl Engine {
     }
 
     /// Before anything is changed.
-    fn save_before(&self) -> Result<(), String> {
-        self.store.save(&self.state).map_err(|said| format!("nothing is changed, since {said}"))
+    fn save_before(&self) -> Result<()> {
+        self.store.save(&self.state).map_err(|error| Error::State(format!("nothing is changed, since {error}")))
     }
 
     /// After it was changed: what the disk keeps for longer than it must is put back once more at a start, which does
     /// no harm.
     fn save_after(&self) {
-        if let Err(said) = self.store.save(&self.state) {
-            tracing::error!("{said}");
+        if let Err(error) = self.store.save(&self.state) {
+            tracing::error!("{error}");
         }
     }
 
     /// What stands against an Order beside its own text.
-    fn admit(&mut self, order: &Order) -> Result<(), String> {
+    fn admit(&mut self, order: &Order) -> Result<()> {
+        let refused = |why: &str| Err(Error::NotAdmitted(why.to_owned()));
         let now_s = self.now_s();
-        if let Some(until_s) = self.yielded.get_mut(&order.knob) {
+        if let Some(until_s) = self.externally_controlled.get_mut(&order.knob) {
             if now_s < *until_s {
                 *until_s = now_s + order.lease_s;
-                return Err("somebody else changed this setting in this episode: theirs holds".to_owned());
+                return refused("somebody else changed this setting in this episode: theirs holds");
             }
-            self.yielded.remove(&order.knob);
+            self.externally_controlled.remove(&order.knob);
         }
         let given = [
             self.state.leases.get(&order.knob).map(|lease| lease.order_unix_s),
             self.waiting.get(order.knob.as_str()).map(|waiting| waiting.order.time_unix_s),
         ];
         if given.into_iter().flatten().any(|given| given > order.time_unix_s) {
-            return Err("a later Order for this knob is in force".to_owned());
+            return refused("a later Order for this knob is in force");
         }
         if self.live.get(&order.knob).is_some_and(|live| live.end.is_some()) {
-            return Err("this knob is being put back".to_owned());
+            return refused("this knob is being put back");
         }
         Ok(())
     }
 
-    /// The controller gives a knob back: its lease ends now.
+    /// The controller releases a knob: its lease ends now.
     fn release(&mut self, name: &'static str, order: &Order) {
         if let Some(waiting) = self.waiting.remove(name) {
             self.refuse(name, Some(waiting.value), "given back before it was carried out", &waiting.order.id);
@@ -240,7 +246,7 @@ impl Engine {
         };
         live.end = Some(Reason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
         live.next_try_s = 0.0;
-        // What follows is told as this Order's doing.
+        // What follows is recorded as this Order's doing.
         if let Some(lease) = self.state.leases.get_mut(name) {
             lease.order_id.clone_from(&order.id);
         }
@@ -264,12 +270,10 @@ impl Engine {
             self.checked_s = self.now_s();
         }
         self.drop_expired();
-        let mut doors: Vec<&'static str> = self.knobs.values().map(|knob| knob.door()).collect();
-        doors.sort_unstable();
-        doors.dedup();
-        for door in doors {
-            if !self.restore_door(door) {
-                self.apply_door(door);
+        let groups: BTreeSet<&'static str> = self.knobs.values().map(|knob| knob.reload_group()).collect();
+        for group in groups {
+            if !self.restore_group(group) {
+                self.apply_group(group);
             }
         }
         self.restore_unknown();
@@ -290,13 +294,13 @@ impl Engine {
         (next - now_s).clamp(0.02, 1.0)
     }
 
-    fn apply_at_s(&self, name: &str, waiting: &Waiting) -> f64 {
+    fn apply_at_s(&self, name: &str, waiting: &PendingOrder) -> f64 {
         let Some(knob) = self.knobs.get(name) else { return waiting.since_s };
         let interval_s = knob.min_interval_s();
-        if interval_s == 0.0 && knob.door() == name {
+        if interval_s == 0.0 && knob.reload_group() == name {
             return waiting.since_s;
         }
-        let last_s = self.committed_s.get(knob.door()).copied().unwrap_or(f64::NEG_INFINITY);
+        let last_s = self.committed_s.get(knob.reload_group()).copied().unwrap_or(f64::NEG_INFINITY);
         (waiting.since_s + GATHER_S).max(last_s + interval_s)
     }
 
@@ -324,30 +328,30 @@ impl Engine {
         }
     }
 
-    /// Whether somebody else changed what we turned: theirs wins.
+    /// Whether somebody else changed what we have set: theirs wins.
     fn look_for_others(&mut self) {
         let mut changed = Vec::new();
         for (name, lease) in &self.state.leases {
             let Some(knob) = self.knobs.get(name.as_str()) else { continue };
             let in_force = self.live.get(name).is_some_and(|live| live.end.is_none());
-            // What cannot be told now is told at the restore.
-            if in_force && let Ok(Some(said)) = knob.drift(&lease.baseline, &lease.ours) {
-                changed.push((name.clone(), said, lease.lease_s));
+            // What cannot be read now is recorded at the restore.
+            if in_force && let Ok(Some(change)) = knob.drift(&lease.baseline, &lease.ours) {
+                changed.push((name.clone(), change, lease.lease_s));
             }
         }
-        for (name, said, lease_s) in changed {
-            self.give_way(&name, &said, lease_s);
+        for (name, change, lease_s) in changed {
+            self.give_way(&name, &change, lease_s);
         }
     }
 
     /// Somebody else changed the setting: ends our lease and refuses Orders until the episode is over.
-    fn give_way(&mut self, name: &str, said: &str, lease_s: f64) -> String {
-        let why = format!("{said}: theirs holds");
+    fn give_way(&mut self, name: &str, change: &str, lease_s: f64) -> String {
+        let why = format!("{change}: theirs holds");
         if let Some(live) = self.live.get_mut(name) {
             live.end = Some(Reason::new(ChangeCause::SomeoneElse, why.as_str()));
             live.next_try_s = 0.0;
         }
-        self.yielded.insert(name.to_owned(), self.now_s() + lease_s);
+        self.externally_controlled.insert(name.to_owned(), self.now_s() + lease_s);
         why
     }
 }

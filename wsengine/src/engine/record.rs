@@ -1,5 +1,7 @@
 //! Changes: everything that is done or refused, with its reason.
 
+use std::fmt::Display;
+
 use ring::rand::{SecureRandom, SystemRandom};
 use slackwater_messages::{Change, ChangeCause, VERSION, Value};
 
@@ -8,7 +10,7 @@ use crate::knobs::show;
 
 impl Engine {
     /// `follows` is the id of the refused Order; empty when it could not be believed.
-    pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: &str, follows: &str) {
+    pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: impl Display, follows: &str) {
         let now_s = self.now_s();
         if now_s - self.refusals.0 >= REFUSALS_WITHIN_S {
             let (_, more) = std::mem::replace(&mut self.refusals, (now_s, 0));
@@ -36,13 +38,13 @@ impl Engine {
     ) {
         let mut id = [0_u8; 8];
         if SystemRandom::new().fill(&mut id).is_err() {
-            id = ((self.world.unix_s)().to_bits()).to_be_bytes();
+            id = ((self.system.unix_s)().to_bits()).to_be_bytes();
         }
         let change = Change {
             v: VERSION,
             id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
             pool: self.settings.pool.clone(),
-            time_unix_s: (self.world.unix_s)(),
+            time_unix_s: (self.system.unix_s)(),
             what: what.to_owned(),
             target: self.settings.node.clone(),
             before,
@@ -58,8 +60,8 @@ impl Engine {
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);
         let (before, after) = (value(&change.before), value(&change.after));
         tracing::info!("{what} {before} -> {after}: {}", change.why);
-        if let Err(said) = self.store.keep(&change) {
-            tracing::error!("{said}");
+        if let Err(error) = self.store.keep(&change) {
+            tracing::error!("{error}");
         }
         (self.publish)(change);
     }

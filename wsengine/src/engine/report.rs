@@ -1,11 +1,11 @@
-//! What the controller must know of our knobs before it gives Orders: values, bounds, leases.
+//! What the controller must know of our knobs before it sends Orders: values, bounds, leases.
 
 use slackwater_messages::{KnobCause, KnobState, Knobs, VERSION};
 
 use super::Engine;
 use crate::knobs::KNOBS;
 
-/// Reading a knob may start programs, so it is done this seldom while nothing is turned.
+/// Reading a knob may start programs, so it is done this seldom while nothing is changed.
 const READ_EVERY_S: f64 = 600.0;
 /// One that could not be read is tried again after this time.
 const TRY_EVERY_S: f64 = 60.0;
@@ -19,7 +19,7 @@ impl Engine {
             v: VERSION,
             node: self.settings.node.clone(),
             pool: self.settings.pool.clone(),
-            time_unix_s: (self.world.unix_s)(),
+            time_unix_s: (self.system.unix_s)(),
             kind: self.settings.kind.clone(),
             knobs: knobs.collect(),
         }
@@ -60,8 +60,9 @@ impl Engine {
             (state.lowest, state.highest) = allowed.bounds().unzip();
             state.words = allowed.words().into_iter().map(str::to_owned).collect();
         }
-        // A door of several knobs, or one that may not be used at any time, is one that reloads.
-        state.reloads = self.knobs.get(name).is_some_and(|knob| knob.door() != name || knob.min_interval_s() > 0.0);
+        // A group of several knobs, or one that may not commit at any time, reloads.
+        state.reloads =
+            self.knobs.get(name).is_some_and(|knob| knob.reload_group() != name || knob.min_interval_s() > 0.0);
         if let Some(lease) = self.state.leases.get(name) {
             let live = self.live.get(name);
             state.value = Some(lease.effective.clone());
@@ -76,10 +77,10 @@ impl Engine {
         }
         match self.readings.get(name) {
             Some(Ok(value)) => (state.value, state.baseline) = (Some(value.clone()), Some(value.clone())),
-            Some(Err(said)) => (state.cause, state.why) = (Some(KnobCause::Unreadable), said.clone()),
+            Some(Err(error)) => (state.cause, state.why) = (Some(KnobCause::Unreadable), error.to_string()),
             None => (state.cause, state.why) = (Some(KnobCause::NotRead), "not read yet".to_owned()),
         }
-        if self.yielded.get(name).is_some_and(|until_s| self.now_s() < *until_s) {
+        if self.externally_controlled.get(name).is_some_and(|until_s| self.now_s() < *until_s) {
             let why = "somebody else changed this setting in this episode: theirs holds";
             (state.cause, state.why) = (Some(KnobCause::SomeoneElse), why.to_owned());
         }

@@ -3,20 +3,21 @@
 use slackwater_messages::ChangeCause;
 
 use super::{Engine, RESTORE_WAITS_S, RETRY_S, Reason};
+use crate::error::Error;
 
 impl Engine {
-    /// Restores the leases of a door that ended. False when there was nothing to do.
-    pub(super) fn restore_door(&mut self, door: &'static str) -> bool {
+    /// Restores the leases of a reload group that ended. False when there was nothing to do.
+    pub(super) fn restore_group(&mut self, group: &'static str) -> bool {
         let now_s = self.now_s();
-        let of_door = |name: &String| self.knobs.get(name.as_str()).is_some_and(|knob| knob.door() == door);
+        let of_group = |name: &String| self.knobs.get(name.as_str()).is_some_and(|knob| knob.reload_group() == group);
         let ended: Vec<String> = self
             .live
             .iter()
-            .filter(|(name, live)| live.end.is_some() && live.next_try_s <= now_s && of_door(name))
+            .filter(|(name, live)| live.end.is_some() && live.next_try_s <= now_s && of_group(name))
             .map(|(name, _)| name.clone())
             .collect();
         let Some(first) = ended.first().and_then(|name| self.knobs.get(name.as_str())) else { return false };
-        let last_s = self.committed_s.get(door).copied().unwrap_or(f64::NEG_INFINITY);
+        let last_s = self.committed_s.get(group).copied().unwrap_or(f64::NEG_INFINITY);
         let wait_s = last_s + first.min_interval_s().min(RESTORE_WAITS_S) - now_s;
         if wait_s > 0.0 {
             for name in &ended {
@@ -33,16 +34,16 @@ impl Engine {
             };
             match knob.restore(&lease.baseline, &lease.ours) {
                 Ok(left) => staged.push((name, left)),
-                Err(said) => self.not_restored(&name, &said),
+                Err(error) => self.not_restored(&name, &error),
             }
         }
         let Some(knob) = staged.first().and_then(|(name, _)| self.knobs.get(name.as_str())) else { return true };
         let done = knob.commit(true);
-        self.committed_s.insert(door, self.now_s());
+        self.committed_s.insert(group, self.now_s());
         for (name, left) in staged {
             match &done {
                 Ok(()) => self.restored(&name, &left),
-                Err(said) => self.not_restored(&name, said),
+                Err(error) => self.not_restored(&name, error),
             }
         }
         true
@@ -54,23 +55,23 @@ impl Engine {
         // Nothing is put back without an end; what has none would be of a run that nobody knows.
         let end = live.end.unwrap_or_else(|| Reason::new(ChangeCause::EngineDied, String::new()));
         let mut reason = Reason::new(end.cause, format!("put back: {}", end.why));
-        for said in left {
-            reason.why = format!("{}; left alone: {said}", reason.why);
+        for change in left {
+            reason.why = format!("{}; left alone: {change}", reason.why);
         }
         self.save_after();
         self.forget_reading(name);
         self.change(name, Some(lease.effective), Some(lease.before), reason, true, &lease.order_id);
     }
 
-    pub(super) fn not_restored(&mut self, name: &str, said: &str) {
-        let now_s = self.now_s();
+    pub(super) fn not_restored(&mut self, name: &str, error: &Error) {
+        let (now_s, error) = (self.now_s(), error.to_string());
         let Some(live) = self.live.get_mut(name) else { return };
         live.next_try_s = now_s + RETRY_S;
-        if live.said == said {
+        if live.last_error == error {
             return;
         }
-        said.clone_into(&mut live.said);
-        let why = format!("not put back yet: {said}; trying again every {RETRY_S} s");
+        let why = format!("not put back yet: {error}; trying again every {RETRY_S} s");
+        live.last_error = error;
         let lease = self.state.leases.get(name).cloned();
         let (effective, before, id) = match lease {
             Some(lease) => (Some(lease.effective), Some(lease.before), lease.order_id),
@@ -79,7 +80,7 @@ impl Engine {
         self.change(name, effective, before, Reason::new(ChangeCause::NotPutBack, why), false, &id);
     }
 
-    /// Leases of knobs that the configuration no longer lists: said, and kept for when it does.
+    /// Leases of knobs that the configuration no longer lists: recorded, and kept for when it does.
     pub(super) fn restore_unknown(&mut self) {
         let now_s = self.now_s();
         let unknown: Vec<String> = self
@@ -88,8 +89,9 @@ impl Engine {
             .filter(|(name, live)| !self.knobs.contains_key(name.as_str()) && live.next_try_s <= now_s)
             .map(|(name, _)| name.clone())
             .collect();
+        let message = "the configuration does not list this knob any more; list it again";
         for name in unknown {
-            self.not_restored(&name, "the configuration does not list this knob any more; list it again");
+            self.not_restored(&name, &Error::Unavailable(message.to_owned()));
         }
     }
 }

@@ -3,28 +3,29 @@
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
-use super::{Knob, Parts, Plan, Reading, show};
-use crate::apache::Directive;
-use crate::apache_config::Seen;
+use super::apache_directive::Directive;
+use super::{Knob, Parts, PlannedValue, Reading, show};
+use crate::apache_config::ParsedConfig;
+use crate::error::{Error, Result};
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     Box::new(Directive::new(parts.apache.clone(), "KeepAlive", &[], effective, plan))
 }
 
-fn effective(seen: &Seen) -> Result<Reading, String> {
-    let text = seen.last(&["KeepAlive"]).map_or("on", |line| line.value.as_str());
-    let how = format!("from the configuration{}", seen.own_hosts("KeepAlive"));
+fn effective(config: &ParsedConfig) -> Result<Reading> {
+    let text = config.last(&["KeepAlive"]).map_or("on", |line| line.value.as_str());
+    let how = format!("from the configuration{}", config.own_hosts("KeepAlive"));
     Ok(Reading { value: Value::Word(text.to_ascii_lowercase()), how })
 }
 
-fn plan(seen: &Seen, wanted: &Value) -> Result<Plan, String> {
+fn plan(config: &ParsedConfig, wanted: &Value) -> Result<PlannedValue> {
     let word = show(wanted);
     if !matches!(word.as_str(), "on" | "off") {
-        return Err(format!("KeepAlive is `on` or `off`, got `{word}`"));
+        return Err(Error::InvalidValue(format!("KeepAlive is `on` or `off`, got `{word}`")));
     }
-    Ok(Plan {
-        note: seen.own_hosts("KeepAlive").trim_start_matches("; ").to_owned(),
+    Ok(PlannedValue {
+        note: config.own_hosts("KeepAlive").trim_start_matches("; ").to_owned(),
         ours: Json::from(word.clone()),
         effective: Value::Word(word),
     })

@@ -3,31 +3,32 @@
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
-use super::{Knob, Parts, Plan, Reading, number};
-use crate::apache::Directive;
-use crate::apache_config::Seen;
+use super::apache_directive::Directive;
+use super::{Knob, Parts, PlannedValue, Reading, number};
+use crate::apache_config::ParsedConfig;
+use crate::error::{Error, Result};
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     Box::new(Directive::new(parts.apache.clone(), "KeepAliveTimeout", &[], effective, plan))
 }
 
-fn effective(seen: &Seen) -> Result<Reading, String> {
-    let text = seen.last(&["KeepAliveTimeout"]).map_or("5", |line| line.value.as_str());
+fn effective(config: &ParsedConfig) -> Result<Reading> {
+    let text = config.last(&["KeepAliveTimeout"]).map_or("5", |line| line.value.as_str());
     let value = text.parse().map_or_else(|_| Value::Word(text.to_owned()), Value::Integer);
-    Ok(Reading { value, how: format!("from the configuration{}", seen.own_hosts("KeepAliveTimeout")) })
+    Ok(Reading { value, how: format!("from the configuration{}", config.own_hosts("KeepAliveTimeout")) })
 }
 
-fn plan(seen: &Seen, wanted: &Value) -> Result<Plan, String> {
+fn plan(config: &ParsedConfig, wanted: &Value) -> Result<PlannedValue> {
     let seconds = number(wanted)?;
     if seconds < 0 {
-        return Err(format!("KeepAliveTimeout must not be negative, got {seconds}"));
+        return Err(Error::InvalidValue(format!("KeepAliveTimeout must not be negative, got {seconds}")));
     }
-    let mut note = seen.own_hosts("KeepAliveTimeout");
-    if seen.last(&["KeepAlive"]).is_some_and(|line| line.value.eq_ignore_ascii_case("off")) {
+    let mut note = config.own_hosts("KeepAliveTimeout");
+    if config.last(&["KeepAlive"]).is_some_and(|line| line.value.eq_ignore_ascii_case("off")) {
         note.push_str("; KeepAlive is off, so it has no effect");
     }
-    Ok(Plan {
+    Ok(PlannedValue {
         effective: Value::Integer(seconds),
         note: note.trim_start_matches("; ").to_owned(),
         ours: Json::from(seconds.to_string()),

@@ -3,20 +3,22 @@
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
-use super::{Knob, Parts, Plan, Reading, number};
-use crate::apache::{Apache, Directive};
-use crate::apache_config::Seen;
+use super::apache_directive::Directive;
+use super::{Knob, Parts, PlannedValue, Reading, number};
+use crate::apache::Apache;
+use crate::apache_config::ParsedConfig;
+use crate::error::{Error, Result};
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     let directive = Directive::new(parts.apache.clone(), "MaxRequestWorkers", &["MaxClients"], effective, plan);
-    Box::new(directive.seen_running(Apache::runs_with))
+    Box::new(directive.checked_by(Apache::runs_with))
 }
 
-fn effective(seen: &Seen) -> Result<Reading, String> {
-    let limits = seen.limits()?;
-    let set = match seen.last(&["MaxRequestWorkers", "MaxClients"]) {
-        Some(line) => line.value.parse().map_err(|_| format!("{}: {:?} is no number", line.place(), line.value))?,
+fn effective(config: &ParsedConfig) -> Result<Reading> {
+    let limits = config.limits()?;
+    let set = match config.last(&["MaxRequestWorkers", "MaxClients"]) {
+        Some(line) => line.number()?,
         None => limits.default_workers(),
     };
     let (workers, note) = limits.clamp(set);
@@ -24,11 +26,11 @@ fn effective(seen: &Seen) -> Result<Reading, String> {
     Ok(Reading { value: Value::Integer(workers), how: format!("computed for MPM {}{clamped}", limits.mpm) })
 }
 
-fn plan(seen: &Seen, wanted: &Value) -> Result<Plan, String> {
+fn plan(config: &ParsedConfig, wanted: &Value) -> Result<PlannedValue> {
     let wanted = number(wanted)?;
     if wanted < 1 {
-        return Err(format!("MaxRequestWorkers must be at least 1, got {wanted}"));
+        return Err(Error::InvalidValue(format!("MaxRequestWorkers must be at least 1, got {wanted}")));
     }
-    let (workers, note) = seen.limits()?.clamp(wanted);
-    Ok(Plan { effective: Value::Integer(workers), note, ours: Json::from(workers.to_string()) })
+    let (workers, note) = config.limits()?.clamp(wanted);
+    Ok(PlannedValue { effective: Value::Integer(workers), note, ours: Json::from(workers.to_string()) })
 }

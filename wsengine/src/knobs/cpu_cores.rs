@@ -8,55 +8,56 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
-use slackwater_node::cgroup::{self, CgroupError};
-use slackwater_node::files::write_kernel;
+use slackwater_node::cgroup;
+use slackwater_node::files::{text, write_kernel};
 use slackwater_node::list::parse_list;
 
-use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
-use crate::world::{processes_named, text};
+use super::{Knob, Parts, PlannedValue, Reading, from_json, number, to_json};
+use crate::error::{Error, Result};
+use crate::system::processes_named;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     let cpu = &parts.settings.cpu;
     if cpu.cgroup.is_empty() {
         Box::new(Cores(Affinity {
-            proc: parts.world.proc.clone(),
-            sys: parts.world.sys.clone(),
+            proc: parts.system.proc.clone(),
+            sys: parts.system.sys.clone(),
             names: cpu.processes.clone(),
         }))
     } else {
-        Box::new(Cores(Cpuset { root: parts.world.cgroup.clone(), name: cpu.cgroup.clone() }))
+        Box::new(Cores(Cpuset { root: parts.system.cgroup.clone(), name: cpu.cgroup.clone() }))
     }
 }
 
 /// Something with a list of cores.
-trait Place {
+trait CoreControl {
     /// Cores of each part of it: of the cgroup, or of each thread.
-    fn now(&self) -> Result<Own, String>;
+    fn now(&self) -> Result<CoreLists>;
     /// Cores that it could have.
-    fn possible(&self) -> Result<Vec<u32>, String>;
+    fn possible(&self) -> Result<Vec<u32>>;
     /// Sets the cores of these parts; parts that are gone are fine.
-    fn set(&self, parts: &Own) -> Result<(), String>;
+    fn set(&self, parts: &CoreLists) -> Result<()>;
     /// What the cores are of.
     fn what(&self) -> String;
 }
 
 /// Lists of cores, as the kernel writes them, by thread id; the cgroup's under 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Own(BTreeMap<u32, String>);
+struct CoreLists(BTreeMap<u32, String>);
 
 struct Cores<P>(P);
 
-fn numbers(list: &str) -> Result<Vec<u32>, String> {
-    parse_list(list).ok_or_else(|| format!("expected a list of cores, got {list:?}"))
+fn numbers(list: &str) -> Result<Vec<u32>> {
+    parse_list(list).ok_or_else(|| Error::Unavailable(format!("expected a list of cores, got {list:?}")))
 }
 
 fn write_list(cores: &[u32]) -> String {
     cores.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-impl<P: Place> Cores<P> {
-    fn count(&self, own: &Own) -> Result<i64, String> {
+impl<P: CoreControl> Cores<P> {
+    fn count(&self, own: &CoreLists) -> Result<i64> {
         let mut all: Vec<u32> = Vec::new();
         for list in own.0.values() {
             all.extend(if list.is_empty() { self.0.possible()? } else { numbers(list)? });
@@ -71,25 +72,25 @@ fn same(a: &str, b: &str) -> bool {
     a == b || parse_list(a).is_some_and(|list| Some(list) == parse_list(b))
 }
 
-impl<P: Place> Knob for Cores<P> {
-    fn door(&self) -> &'static str {
+impl<P: CoreControl> Knob for Cores<P> {
+    fn reload_group(&self) -> &'static str {
         "cpu.cores"
     }
 
-    fn read(&self) -> Result<Reading, String> {
+    fn read(&self) -> Result<Reading> {
         Ok(Reading { value: Value::Integer(self.count(&self.0.now()?)?), how: self.0.what() })
     }
 
-    fn baseline(&self) -> Result<Json, String> {
+    fn baseline(&self) -> Result<Json> {
         self.0.now().map(|own| to_json(&own))
     }
 
     /// The cores that it has stay as far as they may; others are added in their order.
-    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
-        let baseline: Own = from_json(baseline)?;
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
+        let baseline: CoreLists = from_json(baseline)?;
         let wanted = number(wanted)?;
         if wanted < 1 {
-            return Err(format!("it needs at least one core, got {wanted}"));
+            return Err(Error::InvalidValue(format!("it needs at least one core, got {wanted}")));
         }
         let possible = self.0.possible()?;
         let mut cores: Vec<u32> = Vec::new();
@@ -110,15 +111,15 @@ impl<P: Place> Knob for Cores<P> {
         let list = write_list(&chosen);
         let note =
             if (chosen.len() as i64) < wanted { format!("only the cores {list} can be had") } else { String::new() };
-        let ours = Own(baseline.0.keys().map(|part| (*part, list.clone())).collect());
-        Ok(Plan { effective: Value::Integer(chosen.len() as i64), note, ours: to_json(&ours) })
+        let ours = CoreLists(baseline.0.keys().map(|part| (*part, list.clone())).collect());
+        Ok(PlannedValue { effective: Value::Integer(chosen.len() as i64), note, ours: to_json(&ours) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
-        let known: Vec<Own> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+        let known: Vec<CoreLists> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
         for (part, list) in &self.0.now()?.0 {
             // Threads that are new inherited the cores of those that made them.
-            let of_this = |own: &Own| own.0.get(part).or(own.0.values().next()).cloned();
+            let of_this = |own: &CoreLists| own.0.get(part).or(own.0.values().next()).cloned();
             if !known.iter().filter_map(of_this).any(|theirs| same(&theirs, list)) {
                 return Ok(Some(format!("somebody else set the cores {list} for {}", self.0.what())));
             }
@@ -126,17 +127,17 @@ impl<P: Place> Knob for Cores<P> {
         Ok(None)
     }
 
-    fn apply(&self, ours: &Json) -> Result<(), String> {
-        let ours: Own = from_json(ours)?;
+    fn apply(&self, ours: &Json) -> Result<()> {
+        let ours: CoreLists = from_json(ours)?;
         let list = ours.0.values().next().cloned().unwrap_or_default();
         // Also threads that were made since the plan.
         let now = self.0.now()?;
-        self.0.set(&Own(now.0.keys().map(|part| (*part, list.clone())).collect()))
+        self.0.set(&CoreLists(now.0.keys().map(|part| (*part, list.clone())).collect()))
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
-        let baseline: Own = from_json(baseline)?;
-        let ours: Vec<Own> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
+        let baseline: CoreLists = from_json(baseline)?;
+        let ours: Vec<CoreLists> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
         let usual = baseline.0.values().next().cloned().unwrap_or_default();
         let (mut back, mut left) = (BTreeMap::new(), Vec::new());
         for (part, list) in self.0.now()?.0 {
@@ -148,16 +149,16 @@ impl<P: Place> Knob for Cores<P> {
             }
         }
         left.dedup();
-        self.0.set(&Own(back)).map(|()| left)
+        self.0.set(&CoreLists(back)).map(|()| left)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading, String> {
-        let ours: Own = from_json(ours)?;
+    fn verify(&self, ours: &Json) -> Result<Reading> {
+        let ours: CoreLists = from_json(ours)?;
         let list = ours.0.values().next().cloned().unwrap_or_default();
         let now = self.0.now()?;
         match now.0.values().find(|have| !same(have, &list)) {
             None => self.read(),
-            Some(other) => Err(format!("the cores became {other:?}, not {list:?}")),
+            Some(other) => Err(Error::NotInEffect(format!("the cores became {other:?}, not {list:?}"))),
         }
     }
 }
@@ -168,37 +169,36 @@ struct Cpuset {
 }
 
 impl Cpuset {
-    fn file(&self) -> Result<PathBuf, String> {
-        cgroup::find_cpuset(&self.root, &self.name).map_err(|error: CgroupError| error.to_string())
+    fn file(&self) -> Result<PathBuf> {
+        Ok(cgroup::find_cpuset(&self.root, &self.name)?)
     }
 }
 
-impl Place for Cpuset {
-    fn now(&self) -> Result<Own, String> {
-        Ok(Own([(0, text(&self.file()?)?)].into()))
+impl CoreControl for Cpuset {
+    fn now(&self) -> Result<CoreLists> {
+        Ok(CoreLists([(0, text(&self.file()?)?)].into()))
     }
 
     /// What the cgroup above has.
-    fn possible(&self) -> Result<Vec<u32>, String> {
+    fn possible(&self) -> Result<Vec<u32>> {
         let own = self.file()?;
         let above = own.parent().and_then(|folder| folder.parent()).map(|folder| folder.join("cpuset.cpus"));
         let list = above.and_then(|above| cgroup::effective_cores(&above).ok()).filter(|list| !list.is_empty());
         match list {
             Some(list) => numbers(&list),
-            None => numbers(&cgroup::effective_cores(&own).map_err(|error| error.to_string())?),
+            None => numbers(&cgroup::effective_cores(&own)?),
         }
     }
 
-    fn set(&self, parts: &Own) -> Result<(), String> {
+    fn set(&self, parts: &CoreLists) -> Result<()> {
         let path = self.file()?;
-        let write = |list: &str| write_kernel(&path, list).map_err(|error| error.to_string());
         parts.0.values().try_for_each(|list| {
             if !list.is_empty() {
-                return write(list);
+                return Ok(write_kernel(&path, list)?);
             }
             // An empty list is set by a line end: the kernel does not see a write of nothing. While processes are in the
             // cgroup it takes no empty list at all; all cores that the cgroup above has are the same to them.
-            write("\n").or_else(|_| write(&write_list(&self.possible()?)))
+            write_kernel(&path, "\n").or_else(|_| Ok(write_kernel(&path, &write_list(&self.possible()?))?))
         })
     }
 
@@ -230,8 +230,8 @@ fn thread(id: u32) -> Option<Pid> {
     i32::try_from(id).ok().and_then(Pid::from_raw)
 }
 
-impl Place for Affinity {
-    fn now(&self) -> Result<Own, String> {
+impl CoreControl for Affinity {
+    fn now(&self) -> Result<CoreLists> {
         let cores = |id: u32| {
             let set = sched_getaffinity(thread(id)).ok()?;
             let has = |core: &u32| set.is_set(*core as usize);
@@ -239,16 +239,16 @@ impl Place for Affinity {
         };
         let found: BTreeMap<u32, String> = self.threads().into_iter().filter_map(cores).collect();
         if found.is_empty() {
-            return Err(format!("no process is called {}", self.names.join(" or ")));
+            return Err(Error::Unavailable(format!("no process is called {}", self.names.join(" or "))));
         }
-        Ok(Own(found))
+        Ok(CoreLists(found))
     }
 
-    fn possible(&self) -> Result<Vec<u32>, String> {
+    fn possible(&self) -> Result<Vec<u32>> {
         numbers(&text(&self.sys.join("devices/system/cpu/online"))?)
     }
 
-    fn set(&self, parts: &Own) -> Result<(), String> {
+    fn set(&self, parts: &CoreLists) -> Result<()> {
         for (id, list) in &parts.0 {
             let mut set = CpuSet::new();
             for core in numbers(list)? {
@@ -257,7 +257,10 @@ impl Place for Affinity {
             match sched_setaffinity(thread(*id), &set) {
                 // A thread that has ended meanwhile needs no cores.
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(error) => return Err(format!("thread {id} does not take the cores {list}: {error}")),
+                Err(error) => {
+                    let message = format!("thread {id} does not take the cores {list}: {error}");
+                    return Err(Error::NotInEffect(message));
+                }
             }
         }
         Ok(())
@@ -271,7 +274,7 @@ impl Place for Affinity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn knob(fixture: &Fixture) -> Cores<Cpuset> {
         Cores(Cpuset { root: fixture.path("cgroup"), name: "web".to_owned() })
@@ -320,11 +323,11 @@ mod tests {
         let place = Affinity { proc: "/proc".into(), sys: "/sys".into(), names: vec![] };
         let whole = sched_getaffinity(thread(child.id())).expect("its cores");
         let first = (0..CpuSet::MAX_CPU).find(|core| whole.is_set(*core)).expect("one core");
-        let set = place.set(&Own([(child.id(), first.to_string())].into()));
+        let set = place.set(&CoreLists([(child.id(), first.to_string())].into()));
         let narrowed = sched_getaffinity(thread(child.id())).map(|set| set.count());
         child.kill().expect("killed");
         child.wait().expect("gone");
         assert_eq!((set, narrowed), (Ok(()), Ok(1)));
-        assert_eq!(place.now().unwrap_err(), "no process is called ");
+        assert_eq!(place.now().unwrap_err().to_string(), "no process is called ");
     }
 }

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use slackwater_messages::Value;
-use slackwater_node::files;
+use slackwater_node::files::{text, write_kernel};
 use slackwater_node::list::parse_list;
 
-use super::{Knob, Parts, Plan, Reading, from_json, show, to_json};
-use crate::world::{text, wait_for};
+use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
+use crate::error::{Error, Result};
+use crate::system::wait_for;
 
 /// Drivers whose scaling_cur_freq is a measurement, which says little about an idle core.
 const MEASURED: &[&str] = &["intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp"];
@@ -24,7 +25,7 @@ const SETTLED_WITHIN_S: f64 = 1.0;
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     Box::new(Frequency {
-        folder: parts.world.sys.join("devices/system/cpu/cpufreq"),
+        folder: parts.system.sys.join("devices/system/cpu/cpufreq"),
         cpus: parts.settings.cpu.cpus.clone(),
     })
 }
@@ -34,9 +35,9 @@ struct Frequency {
     cpus: Vec<u32>,
 }
 
-/// What stands in one policy's files.
+/// The settings in one policy's files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Own {
+struct PolicySettings {
     governor: String,
     min_khz: u64,
     max_khz: u64,
@@ -44,37 +45,39 @@ struct Own {
     set_khz: Option<u64>,
 }
 
-fn write(path: &Path, value: &str) -> Result<(), String> {
-    files::write_kernel(path, value).map_err(|error| error.to_string())
-}
-
-type Policies = BTreeMap<String, Own>;
+type Policies = BTreeMap<String, PolicySettings>;
 
 /// One policy: cores that change their frequency together.
 struct Policy(PathBuf);
 
 impl Policy {
-    fn text(&self, name: &str) -> Result<String, String> {
-        text(&self.0.join(name))
+    fn text(&self, name: &str) -> Result<String> {
+        Ok(text(&self.0.join(name))?)
     }
 
-    fn khz(&self, name: &str) -> Result<u64, String> {
+    fn khz(&self, name: &str) -> Result<u64> {
         let text = self.text(name)?;
-        text.parse().map_err(|_| format!("{}: expected kHz, got {text:?}", self.0.join(name).display()))
+        let message = || format!("{}: expected kHz, got {text:?}", self.0.join(name).display());
+        text.parse().map_err(|_| Error::Unavailable(message()))
     }
 
     fn words(&self, name: &str) -> Vec<String> {
         self.text(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
     }
 
-    fn now(&self) -> Result<Own, String> {
+    fn now(&self) -> Result<PolicySettings> {
         let governor = self.text("scaling_governor")?;
         let set_khz = if governor == "userspace" { Some(self.khz("scaling_setspeed")?) } else { None };
-        Ok(Own { governor, min_khz: self.khz("scaling_min_freq")?, max_khz: self.khz("scaling_max_freq")?, set_khz })
+        Ok(PolicySettings {
+            governor,
+            min_khz: self.khz("scaling_min_freq")?,
+            max_khz: self.khz("scaling_max_freq")?,
+            set_khz,
+        })
     }
 
-    /// The frequency that a core really gets when it is asked for `wanted`, and why it is another.
-    fn nearest(&self, wanted: u64) -> Result<(u64, String), String> {
+    /// The frequency that a core really gets for `wanted`, and why it is another.
+    fn nearest(&self, wanted: u64) -> Result<(u64, String)> {
         let (lowest, highest) = (self.khz("cpuinfo_min_freq")?, self.khz("cpuinfo_max_freq")?);
         let firmware = self.khz("bios_limit").unwrap_or(highest);
         let most = highest.min(firmware);
@@ -94,15 +97,16 @@ impl Policy {
         }
     }
 
-    /// What asking for `wanted` comes to.
-    fn plan(&self, baseline: &Own, wanted: &Value) -> Result<(Own, Value, String), String> {
+    /// What setting `wanted` comes to.
+    fn plan(&self, baseline: &PolicySettings, wanted: &Value) -> Result<(PolicySettings, Value, String)> {
         let governors = self.words("scaling_available_governors");
         match wanted {
             Value::Integer(khz) => {
-                let wanted = u64::try_from(*khz).map_err(|_| format!("a frequency is not negative, got {khz}"))?;
+                let negative = |_| Error::InvalidValue(format!("a frequency is not negative, got {khz}"));
+                let wanted = u64::try_from(*khz).map_err(negative)?;
                 let (khz, note) = self.nearest(wanted)?;
                 let userspace = governors.iter().any(|governor| governor == "userspace");
-                let ours = Own {
+                let ours = PolicySettings {
                     governor: if userspace { "userspace".to_owned() } else { baseline.governor.clone() },
                     min_khz: if userspace { baseline.min_khz.min(khz) } else { khz },
                     max_khz: if userspace { baseline.max_khz.max(khz) } else { khz },
@@ -114,52 +118,51 @@ impl Policy {
                 let governor = show(word);
                 if !governors.contains(&governor) {
                     let driver = self.text("scaling_driver").unwrap_or_default();
-                    return Err(format!(
-                        "driver {driver} has the governors {}, not `{governor}`",
-                        governors.join(", ")
-                    ));
+                    let has = governors.join(", ");
+                    let message = format!("driver {driver} has the governors {has}, not `{governor}`");
+                    return Err(Error::InvalidValue(message));
                 }
                 let set_khz = (governor == "userspace").then(|| self.khz("scaling_cur_freq")).transpose()?;
-                let ours = Own { governor: governor.clone(), set_khz, ..baseline.clone() };
+                let ours = PolicySettings { governor: governor.clone(), set_khz, ..baseline.clone() };
                 Ok((ours, Value::Word(governor), String::new()))
             }
         }
     }
 
     /// Writes what differs. Within the limits first where they grow, so that no request is clamped and kept.
-    fn set(&self, own: &Own) -> Result<(), String> {
+    fn set(&self, own: &PolicySettings) -> Result<()> {
         let path = |name: &str| self.0.join(name);
         let now = self.now()?;
         if now.governor != own.governor {
-            write(&path("scaling_governor"), &own.governor)?;
+            write_kernel(&path("scaling_governor"), &own.governor)?;
         }
         // A minimum above the maximum is clamped in silence and comes back later: never ask for one.
         let limits = [("scaling_max_freq", own.max_khz), ("scaling_min_freq", own.min_khz)];
         let order = if own.max_khz >= now.min_khz { limits } else { [limits[1], limits[0]] };
         for (name, khz) in order {
             if self.khz(name)? != khz {
-                write(&path(name), &khz.to_string())?;
+                write_kernel(&path(name), &khz.to_string())?;
             }
         }
         if let Some(khz) = own.set_khz
             && (now.set_khz != Some(khz) || self.khz("scaling_setspeed")? != khz)
         {
-            write(&path("scaling_setspeed"), &khz.to_string())?;
+            write_kernel(&path("scaling_setspeed"), &khz.to_string())?;
         }
         Ok(())
     }
 
-    fn shows_what_was_asked(&self) -> bool {
+    fn shows_the_request(&self) -> bool {
         let driver = self.text("scaling_driver").unwrap_or_default();
         !MEASURED.contains(&driver.as_str()) && self.0.join("scaling_cur_freq").is_file()
     }
 
     /// What became of `own`; an error says what it is instead.
-    fn check(&self, own: &Own) -> Result<String, String> {
+    fn check(&self, own: &PolicySettings) -> Result<String> {
         let now = self.now()?;
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
         if now != *own {
-            return Err(format!("{name}: it became {}, not {}", words(&now), words(own)));
+            return Err(other_settings(&name, &now, own));
         }
         let expected = match own.governor.as_str() {
             "userspace" => own.set_khz,
@@ -167,28 +170,38 @@ impl Policy {
             "powersave" => Some(own.min_khz),
             _ => None,
         };
-        let Some(expected) = expected.filter(|_| self.shows_what_was_asked()) else {
-            return Ok(format!("{name}: {}", words(&now)));
+        let Some(expected) = expected.filter(|_| self.shows_the_request()) else {
+            return Ok(format!("{name}: {}", describe(&now)));
         };
         let reached = || self.khz("scaling_cur_freq").ok().filter(|khz| *khz == expected);
         match wait_for(SETTLED_WITHIN_S, reached) {
-            Some(khz) => Ok(format!("{name}: {}, running at {khz} kHz", words(&now))),
-            None => Err(format!(
-                "{name}: the kernel took {expected} kHz and runs at {} kHz all the same",
-                self.text("scaling_cur_freq").unwrap_or_default()
-            )),
+            Some(khz) => Ok(format!("{name}: {}, running at {khz} kHz", describe(&now))),
+            None => {
+                let now = self.text("scaling_cur_freq").unwrap_or_default();
+                Err(Error::NotInEffect(format!(
+                    "{name}: the kernel took {expected} kHz and runs at {now} kHz all the same"
+                )))
+            }
         }
     }
 }
 
-fn words(own: &Own) -> String {
+fn other_settings(name: &str, now: &PolicySettings, wanted: &PolicySettings) -> Error {
+    Error::NotInEffect(format!("{name}: it became {}, not {}", describe(now), describe(wanted)))
+}
+
+fn describe(own: &PolicySettings) -> String {
     let set = own.set_khz.map_or(String::new(), |khz| format!(" at {khz}"));
     format!("governor {}{set}, {} to {} kHz", own.governor, own.min_khz, own.max_khz)
 }
 
+fn no_policy() -> Error {
+    Error::Unavailable("no policy".to_owned())
+}
+
 impl Frequency {
     /// The policies of our cores.
-    fn policies(&self) -> Result<Vec<(String, Policy)>, String> {
+    fn policies(&self) -> Result<Vec<(String, Policy)>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -205,11 +218,11 @@ impl Frequency {
         }
         found.sort_by(|a, b| a.0.cmp(&b.0));
         if found.is_empty() {
-            return Err(format!(
+            return Err(Error::Unavailable(format!(
                 "{} has no policy of our cores: this kernel has no cpufreq driver for this machine, as in most VMs \
                  (`cpu.share` is what there is)",
                 self.folder.display()
-            ));
+            )));
         }
         Ok(found)
     }
@@ -220,30 +233,30 @@ impl Frequency {
 }
 
 impl Knob for Frequency {
-    fn door(&self) -> &'static str {
+    fn reload_group(&self) -> &'static str {
         "cpu.frequency"
     }
 
-    fn read(&self) -> Result<Reading, String> {
+    fn read(&self) -> Result<Reading> {
         let (mut value, mut how) = (None, Vec::new());
         for (name, policy) in self.policies()? {
             let now = policy.now()?;
-            how.push(format!("{name}: {}", words(&now)));
+            how.push(format!("{name}: {}", describe(&now)));
             value.get_or_insert(match now.set_khz {
                 Some(khz) => Value::Integer(khz.try_into().unwrap_or(i64::MAX)),
                 None => Value::Word(now.governor),
             });
         }
-        Ok(Reading { value: value.ok_or("no policy")?, how: how.join("; ") })
+        Ok(Reading { value: value.ok_or_else(no_policy)?, how: how.join("; ") })
     }
 
-    fn baseline(&self) -> Result<Json, String> {
+    fn baseline(&self) -> Result<Json> {
         let policies = self.policies()?;
         let own = policies.iter().map(|(name, policy)| Ok((name.clone(), policy.now()?)));
-        Ok(to_json(&own.collect::<Result<Policies, String>>()?))
+        Ok(to_json(&own.collect::<Result<Policies>>()?))
     }
 
-    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let baseline: Policies = from_json(baseline)?;
         let (mut ours, mut reached, mut notes) = (Policies::new(), None, Vec::new());
         for (name, theirs) in &baseline {
@@ -254,11 +267,11 @@ impl Knob for Frequency {
                 notes.push(note);
             }
         }
-        let effective = reached.ok_or("no policy")?;
-        Ok(Plan { effective, note: notes.join("; "), ours: to_json(&ours) })
+        let effective = reached.ok_or_else(no_policy)?;
+        Ok(PlannedValue { effective, note: notes.join("; "), ours: to_json(&ours) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
         let known: Vec<Policies> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
         for (name, policy) in self.policies()? {
             let now = policy.now()?;
@@ -267,18 +280,18 @@ impl Knob for Frequency {
                 && of_this().any(|own| (own.min_khz, own.max_khz) == (now.min_khz, now.max_khz))
                 && of_this().any(|own| own.set_khz == now.set_khz);
             if !fits && of_this().next().is_some() {
-                return Ok(Some(format!("somebody else set {name} to {}", words(&now))));
+                return Ok(Some(format!("somebody else set {name} to {}", describe(&now))));
             }
         }
         Ok(None)
     }
 
-    fn apply(&self, ours: &Json) -> Result<(), String> {
+    fn apply(&self, ours: &Json) -> Result<()> {
         let ours: Policies = from_json(ours)?;
         ours.iter().try_for_each(|(name, own)| self.policy(name).set(own))
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
         let baseline: Policies = from_json(baseline)?;
         let ours: Vec<Policies> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
         let mut left = Vec::new();
@@ -287,8 +300,8 @@ impl Knob for Frequency {
             let now = match policy.now() {
                 Ok(now) => now,
                 // An offline core has no policy; the kernel gives it the governor's defaults when it comes back.
-                Err(said) => {
-                    left.push(said);
+                Err(error) => {
+                    left.push(error.to_string());
                     continue;
                 }
             };
@@ -308,16 +321,15 @@ impl Knob for Frequency {
             policy.set(&back)?;
             let after = policy.now()?;
             if (&after.governor, after.min_khz, after.max_khz) != (&back.governor, back.min_khz, back.max_khz) {
-                return Err(format!("{name}: it became {}, not {}", words(&after), words(&back)));
+                return Err(other_settings(name, &after, &back));
             }
         }
         Ok(left)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+    fn verify(&self, ours: &Json) -> Result<Reading> {
         let ours: Policies = from_json(ours)?;
-        let how: Vec<String> =
-            ours.iter().map(|(name, own)| self.policy(name).check(own)).collect::<Result<_, String>>()?;
+        let how: Vec<String> = ours.iter().map(|(name, own)| self.policy(name).check(own)).collect::<Result<_>>()?;
         Ok(Reading { how: how.join("; "), ..self.read()? })
     }
 }

@@ -7,7 +7,9 @@ use serde_json::Value as Json;
 use slackwater_messages::Value;
 use slackwater_node::cgroup::{Quota, Share, ShareFiles};
 
-use super::{Knob, Parts, Plan, Reading, from_json, number, to_json};
+use super::{Knob, Parts, PlannedValue, Reading, from_json, number, to_json};
+
+use crate::error::{Error, Result};
 
 /// Kept beside what was written: the share that it is of the baseline.
 const PERCENT: &str = "percent";
@@ -15,7 +17,7 @@ const PERCENT: &str = "percent";
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     Box::new(CpuShare {
-        root: parts.world.cgroup.clone(),
+        root: parts.system.cgroup.clone(),
         name: parts.settings.cpu.cgroup.clone(),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64),
     })
@@ -29,43 +31,44 @@ struct CpuShare {
 }
 
 impl CpuShare {
-    fn files(&self) -> Result<ShareFiles, String> {
+    fn files(&self) -> Result<ShareFiles> {
         if self.name.is_empty() {
-            return Err("cpu.cgroup is empty: without the web server's cgroup it has no share".to_owned());
+            let message = "cpu.cgroup is empty: without the web server's cgroup it has no share";
+            return Err(Error::Unavailable(message.to_owned()));
         }
-        ShareFiles::find(&self.root, &self.name).map_err(|error| error.to_string())
+        Ok(ShareFiles::find(&self.root, &self.name)?)
     }
 
-    fn now(&self) -> Result<Share, String> {
-        self.files()?.read().map_err(|error| error.to_string())
+    fn now(&self) -> Result<Share> {
+        Ok(self.files()?.read()?)
     }
 }
 
-fn words(share: &Share) -> String {
+fn describe(share: &Share) -> String {
     let Quota { quota_us, period_us } = share.quota;
     let quota = quota_us.map_or("no quota".to_owned(), |us| format!("quota {us} of {period_us} us"));
     format!("weight {}, {quota}", share.weight)
 }
 
 impl Knob for CpuShare {
-    fn door(&self) -> &'static str {
+    fn reload_group(&self) -> &'static str {
         "cpu.share"
     }
 
     /// Without a baseline what stands there is 100%.
-    fn read(&self) -> Result<Reading, String> {
-        Ok(Reading { value: Value::Integer(100), how: words(&self.now()?) })
+    fn read(&self) -> Result<Reading> {
+        Ok(Reading { value: Value::Integer(100), how: describe(&self.now()?) })
     }
 
-    fn baseline(&self) -> Result<Json, String> {
+    fn baseline(&self) -> Result<Json> {
         self.now().map(|own| to_json(&own))
     }
 
-    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let baseline: Share = from_json(baseline)?;
         let percent = number(wanted)?;
         if percent < 1 {
-            return Err(format!("a share must be at least 1%, got {percent}"));
+            return Err(Error::InvalidValue(format!("a share must be at least 1%, got {percent}")));
         }
         let weights = self.files()?.weights();
         let weight = (baseline.weight.saturating_mul(percent) / 100).clamp(*weights.start(), *weights.end());
@@ -84,51 +87,51 @@ impl Knob for CpuShare {
         let effective = by_quota.unwrap_or(effective);
         let mut ours = to_json(&ours);
         ours[PERCENT] = Json::from(effective);
-        Ok(Plan { effective: Value::Integer(effective), note, ours })
+        Ok(PlannedValue { effective: Value::Integer(effective), note, ours })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
         let now = self.now()?;
         let known = [baseline].into_iter().chain(ours).filter_map(|own| from_json::<Share>(own).ok());
         let (weights, quotas): (Vec<_>, Vec<_>) = known.map(|own| (own.weight, own.quota)).unzip();
         let is_known = weights.contains(&now.weight) && quotas.contains(&now.quota);
-        Ok((!is_known).then(|| format!("somebody else set {}", words(&now))))
+        Ok((!is_known).then(|| format!("somebody else set {}", describe(&now))))
     }
 
-    fn apply(&self, ours: &Json) -> Result<(), String> {
+    fn apply(&self, ours: &Json) -> Result<()> {
         let (ours, files): (Share, _) = (from_json(ours)?, self.files()?);
-        files.write_weight(ours.weight).map_err(|error| error.to_string())?;
+        files.write_weight(ours.weight)?;
         if ours.quota.quota_us != self.now()?.quota.quota_us {
-            files.write_quota(ours.quota).map_err(|error| error.to_string())?;
+            files.write_quota(ours.quota)?;
         }
         Ok(())
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
         let (files, now) = (self.files()?, self.now()?);
         let baseline: Share = from_json(baseline)?;
         let ours: Vec<Share> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
         let mut left = Vec::new();
         if ours.iter().any(|own| own.weight == now.weight) {
-            files.write_weight(baseline.weight).map_err(|error| error.to_string())?;
+            files.write_weight(baseline.weight)?;
         } else if now.weight != baseline.weight {
             left.push(format!("weight {} is somebody else's", now.weight));
         }
         if ours.iter().any(|own| own.quota == now.quota) {
-            files.write_quota(baseline.quota).map_err(|error| error.to_string())?;
+            files.write_quota(baseline.quota)?;
         } else if now.quota != baseline.quota {
-            left.push(format!("{} is somebody else's", words(&now)));
+            left.push(format!("{} is somebody else's", describe(&now)));
         }
         Ok(left)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+    fn verify(&self, ours: &Json) -> Result<Reading> {
         let (own, now): (Share, _) = (from_json(ours)?, self.now()?);
         if now == own {
             let percent = ours[PERCENT].as_i64().unwrap_or(100);
-            Ok(Reading { value: Value::Integer(percent), how: words(&now) })
+            Ok(Reading { value: Value::Integer(percent), how: describe(&now) })
         } else {
-            Err(format!("it became {}, not {}", words(&now), words(&own)))
+            Err(Error::NotInEffect(format!("it became {}, not {}", describe(&now), describe(&own))))
         }
     }
 }
@@ -136,7 +139,7 @@ impl Knob for CpuShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn knob(fixture: &Fixture, name: &str) -> CpuShare {
         CpuShare { root: fixture.path("cgroup"), name: name.to_owned(), cores: 2 }
@@ -192,7 +195,7 @@ mod tests {
     #[test]
     fn without_a_cgroup_it_is_not_here_and_says_why() {
         let fixture = Fixture::new(&[]);
-        assert!(knob(&fixture, "").read().unwrap_err().starts_with("cpu.cgroup is empty"));
-        assert!(knob(&fixture, "w").read().unwrap_err().starts_with("cgroup w: neither cpu.weight"));
+        assert!(knob(&fixture, "").read().unwrap_err().to_string().starts_with("cpu.cgroup is empty"));
+        assert!(knob(&fixture, "w").read().unwrap_err().to_string().starts_with("cgroup w: neither cpu.weight"));
     }
 }

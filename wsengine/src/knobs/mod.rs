@@ -9,8 +9,10 @@ use slackwater_messages::Value;
 
 use crate::apache::Apache;
 use crate::config::{Allowed, Settings};
-use crate::world::World;
+use crate::error::{Error, Result};
+use crate::system::System;
 
+mod apache_directive;
 mod apache_keepalive;
 mod apache_keepalive_timeout;
 mod apache_max_request_workers;
@@ -29,9 +31,9 @@ pub struct Reading {
     pub how: String,
 }
 
-/// What an Order would come to.
+/// What setting a value would come to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct PlannedValue {
     /// The value that it would really be.
     pub effective: Value,
     /// Why that is not the one asked for; empty when it is.
@@ -40,13 +42,13 @@ pub struct Plan {
     pub ours: Json,
 }
 
-/// Something of a web server that can be turned and put back.
+/// Something of a web server that can be changed and put back.
 ///
-/// `baseline` and `ours` are the knob's own forms of what stands there, kept on disk by the engine. All errors are
-/// sentences. Nothing of an error is left half done except where it says so.
+/// `baseline` and `ours` are the knob's own forms of a setting, kept on disk by the engine. What fails changes nothing,
+/// except where it says so.
 pub trait Knob {
-    /// Knobs of one door share their `commit`, and so a reload.
-    fn door(&self) -> &'static str;
+    /// Knobs of one group share their `commit`, and so a reload.
+    fn reload_group(&self) -> &'static str;
 
     /// Shortest time between two commits that an Order causes.
     fn min_interval_s(&self) -> f64 {
@@ -57,44 +59,44 @@ pub trait Knob {
     ///
     /// # Errors
     /// Why it cannot be had here.
-    fn read(&self) -> Result<Reading, String>;
+    fn read(&self) -> Result<Reading>;
 
-    /// What stands there by others' hand.
+    /// What is set there, before anything of ours.
     ///
     /// # Errors
     /// Why it cannot be had here.
-    fn baseline(&self) -> Result<Json, String>;
+    fn baseline(&self) -> Result<Json>;
 
-    /// What asking for `wanted` would come to.
+    /// What setting `wanted` would come to.
     ///
     /// # Errors
     /// Why it cannot be done.
-    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<Plan, String>;
+    fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue>;
 
-    /// In words, what somebody else changed since: neither the baseline nor one of `ours` is what stands there.
+    /// In words, what somebody else changed since: neither the baseline nor one of `ours` is set.
     ///
     /// # Errors
-    /// Why it cannot be told.
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String>;
+    /// Why it cannot be read.
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>>;
 
     /// Sets `ours`; takes effect with `commit`.
     ///
     /// # Errors
     /// What went wrong; the engine then restores.
-    fn apply(&self, ours: &Json) -> Result<(), String>;
+    fn apply(&self, ours: &Json) -> Result<()>;
 
-    /// Puts the baseline back wherever one of `ours` stands; takes effect with `commit`. What somebody else changed is
-    /// left alone, and returned in words.
+    /// Puts the baseline back wherever one of `ours` is set; takes effect with `commit`. What somebody else changed is left
+    /// alone, and returned in words.
     ///
     /// # Errors
     /// What went wrong; it will be tried again.
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String>;
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>>;
 
-    /// Tests and reloads, where there is such a thing; once for all knobs of a door.
+    /// Tests and reloads, where there is such a thing; once for all knobs of a group.
     ///
     /// # Errors
     /// What went wrong. When `restoring` is false all is as before `apply`.
-    fn commit(&self, restoring: bool) -> Result<(), String> {
+    fn commit(&self, restoring: bool) -> Result<()> {
         let _ = restoring;
         Ok(())
     }
@@ -103,7 +105,7 @@ pub trait Knob {
     ///
     /// # Errors
     /// What it became instead.
-    fn verify(&self, ours: &Json) -> Result<Reading, String>;
+    fn verify(&self, ours: &Json) -> Result<Reading>;
 }
 
 /// What knobs are made of.
@@ -111,46 +113,50 @@ pub struct Parts<'a> {
     /// The settings.
     pub settings: &'a Settings,
     /// Roots and clocks.
-    pub world: &'a World,
-    /// The door of all knobs of Apache.
+    pub system: &'a System,
+    /// Shared by all knobs of Apache.
     pub apache: Rc<Apache>,
 }
 
 /// One kind of knob.
 #[derive(Debug)]
-pub struct Kind {
+pub struct KnobKind {
     /// Its name, which is also that of its setting.
     pub name: &'static str,
-    /// Which values Orders may ask for.
+    /// Which values Orders may set.
     pub allowed: fn(&Settings) -> &Allowed,
     /// Makes it.
     pub make: fn(&Parts<'_>) -> Box<dyn Knob>,
 }
 
 /// All kinds.
-pub const KNOBS: &[Kind] = &[
-    Kind {
+pub const KNOBS: &[KnobKind] = &[
+    KnobKind {
         name: "apache.max_request_workers",
         allowed: |s| &s.apache.max_request_workers,
         make: apache_max_request_workers::make,
     },
-    Kind {
+    KnobKind {
         name: "apache.keepalive_timeout",
         allowed: |s| &s.apache.keepalive_timeout,
         make: apache_keepalive_timeout::make,
     },
-    Kind { name: "apache.keepalive", allowed: |s| &s.apache.keepalive, make: apache_keepalive::make },
-    Kind { name: "php_fpm.max_children", allowed: |s| &s.php_fpm.max_children, make: php_fpm_max_children::make },
-    Kind { name: "cpu.frequency", allowed: |s| &s.cpu.frequency, make: cpu_frequency::make },
-    Kind { name: "cpu.cores", allowed: |s| &s.cpu.cores, make: cpu_cores::make },
-    Kind { name: "cpu.share", allowed: |s| &s.cpu.share, make: cpu_share::make },
-    Kind { name: "streaming.num_threads", allowed: |s| &s.streaming.num_threads, make: streaming_num_threads::make },
+    KnobKind { name: "apache.keepalive", allowed: |s| &s.apache.keepalive, make: apache_keepalive::make },
+    KnobKind { name: "php_fpm.max_children", allowed: |s| &s.php_fpm.max_children, make: php_fpm_max_children::make },
+    KnobKind { name: "cpu.frequency", allowed: |s| &s.cpu.frequency, make: cpu_frequency::make },
+    KnobKind { name: "cpu.cores", allowed: |s| &s.cpu.cores, make: cpu_cores::make },
+    KnobKind { name: "cpu.share", allowed: |s| &s.cpu.share, make: cpu_share::make },
+    KnobKind {
+        name: "streaming.num_threads",
+        allowed: |s| &s.streaming.num_threads,
+        make: streaming_num_threads::make,
+    },
 ];
 
 /// The knobs that the configuration lists, by name.
-pub fn make_all(settings: &Settings, world: &World) -> Vec<(&'static str, Box<dyn Knob>)> {
-    let apache = Rc::new(Apache::new(&settings.apache, world));
-    let parts = Parts { settings, world, apache };
+pub fn make_all(settings: &Settings, system: &System) -> Vec<(&'static str, Box<dyn Knob>)> {
+    let apache = Rc::new(Apache::new(&settings.apache, system));
+    let parts = Parts { settings, system, apache };
     KNOBS
         .iter()
         .filter(|kind| !(kind.allowed)(settings).is_empty())
@@ -159,8 +165,13 @@ pub fn make_all(settings: &Settings, world: &World) -> Vec<(&'static str, Box<dy
 }
 
 /// A knob's own form, from what the engine kept.
-fn from_json<T: DeserializeOwned>(kept: &Json) -> Result<T, String> {
-    serde_json::from_value(kept.clone()).map_err(|error| format!("what was kept cannot be read: {error}"))
+fn from_json<T: DeserializeOwned>(kept: &Json) -> Result<T> {
+    serde_json::from_value(kept.clone()).map_err(|error| Error::State(format!("what was kept cannot be read: {error}")))
+}
+
+/// The text that a knob keeps as its own form.
+fn text_of(kept: &Json) -> Result<&str> {
+    kept.as_str().ok_or_else(|| Error::State("what was kept is no text".to_owned()))
 }
 
 /// A knob's own form, for the engine to keep.
@@ -169,18 +180,34 @@ fn to_json(own: &impl Serialize) -> Json {
 }
 
 /// The whole number that [`Allowed::check`] made of an Order's value.
-fn number(value: &Value) -> Result<i64, String> {
+fn number(value: &Value) -> Result<i64> {
     match value {
         Value::Integer(number) => Ok(*number),
-        other => Err(format!("expected a whole number, got {}", show(other))),
+        other => Err(Error::InvalidValue(format!("expected a whole number, got {}", show(other)))),
     }
 }
 
-/// A value as it stands in sentences.
+/// A value as in sentences.
 pub fn show(value: &Value) -> String {
     match value {
         Value::Integer(number) => number.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Word(word) => word.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater_node::settings::Declared as _;
+
+    use super::*;
+
+    #[test]
+    fn each_knob_has_a_setting_of_its_name_and_by_default_none_is_ours() {
+        let settings = Settings::list();
+        for knob in KNOBS {
+            assert!(settings.iter().any(|setting| setting.name == knob.name), "{}", knob.name);
+            assert!((knob.allowed)(&Settings::default()).is_empty(), "{}", knob.name);
+        }
     }
 }

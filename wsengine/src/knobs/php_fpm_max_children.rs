@@ -3,105 +3,110 @@
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
-use super::{Knob, Parts, Plan, Reading, number};
+use super::{Knob, Parts, PlannedValue, Reading, number, text_of};
+use crate::drop_in::Server as _;
+use crate::error::{Error, Result};
 use crate::php_fpm::{PhpFpm, lines_for};
+use crate::system::wait_for;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    let door = PhpFpm::new(&parts.settings.php_fpm, &parts.settings.state_dir, parts.world);
-    Box::new(MaxChildren { door, staged: std::cell::RefCell::default() })
+    let fpm = PhpFpm::new(&parts.settings.php_fpm, &parts.settings.state_dir, parts.system);
+    Box::new(MaxChildren { fpm, staged: std::cell::RefCell::default() })
 }
 
 struct MaxChildren {
-    door: PhpFpm,
+    fpm: PhpFpm,
     staged: std::cell::RefCell<Option<String>>,
 }
 
 impl Knob for MaxChildren {
-    fn door(&self) -> &'static str {
+    fn reload_group(&self) -> &'static str {
         "php_fpm"
     }
 
     fn min_interval_s(&self) -> f64 {
-        self.door.settings().reload_min_interval_s
+        self.fpm.settings().reload_min_interval_s
     }
 
-    fn read(&self) -> Result<Reading, String> {
-        let all = self.door.all()?;
-        self.door.pid(&all)?;
-        let manager = self.door.manager(&all)?;
-        let (processes, how) = self.door.processes(&all)?;
+    fn read(&self) -> Result<Reading> {
+        let all = self.fpm.all()?;
+        self.fpm.pid(&all)?;
+        let manager = self.fpm.manager(&all)?;
+        let (processes, how) = self.fpm.processes(&all)?;
         let how = format!("pm = {}; {processes} processes now by the {how}", manager.pm);
         Ok(Reading { value: Value::Integer(manager.max_children), how })
     }
 
     /// The site's own pm.max_children.
-    fn baseline(&self) -> Result<Json, String> {
-        let sections = self.door.sites_own()?;
-        self.door.pid(&sections)?;
-        self.door.patience_s(&sections)?;
-        if self.door.ours()?.is_some() {
-            return Err(format!("{} is there already, which nothing of ours explains", self.door.settings().drop_in));
+    fn baseline(&self) -> Result<Json> {
+        let sections = self.fpm.sites_own()?;
+        self.fpm.pid(&sections)?;
+        self.fpm.patience_s(&sections)?;
+        if self.fpm.ours()?.is_some() {
+            let place = &self.fpm.settings().drop_in;
+            return Err(Error::SomeoneElse(format!("{place} is there already, which nothing of ours explains")));
         }
-        Ok(Json::from(self.door.manager(&sections)?.max_children))
+        Ok(Json::from(self.fpm.manager(&sections)?.max_children))
     }
 
-    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let wanted = number(wanted)?;
         if wanted < 1 {
-            return Err(format!("pm.max_children must be at least 1, got {wanted}"));
+            return Err(Error::InvalidValue(format!("pm.max_children must be at least 1, got {wanted}")));
         }
-        let sections = self.door.sites_own()?;
-        self.door.patience_s(&sections)?;
-        let lines = lines_for(&self.door.manager(&sections)?, wanted);
+        let sections = self.fpm.sites_own()?;
+        self.fpm.patience_s(&sections)?;
+        let lines = lines_for(&self.fpm.manager(&sections)?, wanted);
         let also: Vec<String> = lines[1..].iter().map(|(name, value)| format!("{name} = {value}")).collect();
         let note = if also.is_empty() { String::new() } else { format!("with {}", also.join(", ")) };
-        Ok(Plan { effective: Value::Integer(wanted), note, ours: Json::from(self.door.render(&lines)) })
+        Ok(PlannedValue { effective: Value::Integer(wanted), note, ours: Json::from(self.fpm.render(&lines)) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
-        match self.door.ours() {
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+        match self.fpm.ours() {
             Ok(Some(text)) if !ours.contains(&Json::from(text.as_str())) => {
-                return Ok(Some(format!("{} was changed by somebody else", self.door.settings().drop_in)));
+                return Ok(Some(format!("{} was changed by somebody else", self.fpm.settings().drop_in)));
             }
-            Err(said) => return Ok(Some(said)),
+            Err(error) => return Ok(Some(error.to_string())),
             Ok(_) => {}
         }
-        let theirs = self.door.manager(&self.door.sites_own()?)?.max_children;
+        let theirs = self.fpm.manager(&self.fpm.sites_own()?)?.max_children;
         Ok((baseline.as_i64() != Some(theirs))
             .then(|| format!("the site's own pm.max_children is {theirs} now, it was {baseline}")))
     }
 
-    fn apply(&self, ours: &Json) -> Result<(), String> {
-        *self.staged.borrow_mut() = Some(ours.as_str().ok_or("what was kept is no text")?.to_owned());
+    fn apply(&self, ours: &Json) -> Result<()> {
+        *self.staged.borrow_mut() = Some(text_of(ours)?.to_owned());
         Ok(())
     }
 
-    fn restore(&self, _baseline: &Json, _ours: &[Json]) -> Result<Vec<String>, String> {
+    fn restore(&self, _baseline: &Json, _ours: &[Json]) -> Result<Vec<String>> {
         *self.staged.borrow_mut() = None;
         Ok(Vec::new())
     }
 
-    fn commit(&self, restoring: bool) -> Result<(), String> {
+    fn commit(&self, restoring: bool) -> Result<()> {
         match self.staged.borrow_mut().take() {
-            Some(text) if !restoring => self.door.change(&text),
-            _ => self.door.put_back(),
+            Some(text) if !restoring => self.fpm.set(&text),
+            _ => self.fpm.put_back(self.fpm.ours().map(|_| None)),
         }
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+    fn verify(&self, ours: &Json) -> Result<Reading> {
         let reading = self.read()?;
-        let text = self.door.ours()?;
+        let text = self.fpm.ours()?;
         if text.as_deref() != ours.as_str() {
-            return Err(format!("{} does not say what was written", self.door.settings().drop_in));
+            let place = &self.fpm.settings().drop_in;
+            return Err(Error::NotInEffect(format!("{place} does not hold what was written")));
         }
-        let all = self.door.all()?;
-        let manager = self.door.manager(&all)?;
+        let all = self.fpm.all()?;
+        let manager = self.fpm.manager(&all)?;
         if manager.pm == "static" {
             // The master makes its children one after the other.
             let enough = |count: u64| i64::try_from(count).is_ok_and(|count| count == manager.max_children);
-            crate::world::wait_for(5.0, || self.door.processes(&all).ok().filter(|(count, _)| enough(*count)))
-                .ok_or_else(|| format!("pm = static, but there are {}", reading.how))?;
+            wait_for(5.0, || self.fpm.processes(&all).ok().filter(|(count, _)| enough(*count)))
+                .ok_or_else(|| Error::NotInEffect(format!("pm = static, but there are {}", reading.how)))?;
             return self.read();
         }
         Ok(reading)

@@ -6,8 +6,10 @@ use std::path::Path;
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
-use super::{Knob, Parts, Plan, Reading, number};
+use super::{Knob, Parts, PlannedValue, Reading, number, show, text_of};
 use crate::config::StreamingSettings;
+use crate::error::{Error, Result};
+use crate::system::wait_for;
 use crate::{command, files};
 
 const PLACE: &str = "{value}";
@@ -28,11 +30,11 @@ impl NumThreads {
         Path::new(&self.settings.file)
     }
 
-    fn text(&self) -> Result<String, String> {
+    fn text(&self) -> Result<String> {
+        let wrong = |what: &str| Error::Unavailable(format!("{} {what}", self.settings.file));
         let bytes = files::contents(self.file())?;
-        let bytes =
-            bytes.ok_or_else(|| format!("{} is not there; write it with its usual number", self.settings.file))?;
-        String::from_utf8(bytes).map_err(|_| format!("{} is no text", self.settings.file))
+        let bytes = bytes.ok_or_else(|| wrong("is not there; write it with its usual number"))?;
+        String::from_utf8(bytes).map_err(|_| wrong("is no text"))
     }
 
     /// The number in a text that follows the template.
@@ -42,25 +44,22 @@ impl NumThreads {
     }
 
     /// Replaces the file, which must pass the server's own test; else it is as it was.
-    fn write(&self, text: &str) -> Result<(), String> {
+    fn write(&self, text: &str) -> Result<()> {
         let before = self.text()?;
         files::replace(self.file(), text.as_bytes(), 0o644)?;
         let tested = command::run(&self.settings.test);
         if tested.is_ok() {
             *self.before.borrow_mut() = Some(before.clone());
         }
-        tested.map(|_| ()).map_err(|said| {
-            let said = format!("the configuration does not pass its test: {said}");
-            match files::replace(self.file(), before.as_bytes(), 0o644) {
-                Ok(()) => said,
-                Err(more) => format!("{said}; and then {more}"),
-            }
+        tested.map(|_| ()).map_err(|error| {
+            let error = Error::from(error).during("the configuration does not pass its test");
+            error.undone(files::replace(self.file(), before.as_bytes(), 0o644).map_err(Error::from))
         })
     }
 }
 
 impl Knob for NumThreads {
-    fn door(&self) -> &'static str {
+    fn reload_group(&self) -> &'static str {
         "streaming"
     }
 
@@ -68,73 +67,74 @@ impl Knob for NumThreads {
         self.settings.reload_min_interval_s
     }
 
-    fn read(&self) -> Result<Reading, String> {
+    fn read(&self) -> Result<Reading> {
         if self.settings.read.is_empty() {
             let text = self.text()?;
-            let number =
-                self.number_in(&text).ok_or_else(|| format!("{} does not follow the template", self.settings.file))?;
+            let message = || format!("{} does not follow the template", self.settings.file);
+            let number = self.number_in(&text).ok_or_else(|| Error::Unavailable(message()))?;
             return Ok(Reading { value: Value::Integer(number), how: format!("from {}", self.settings.file) });
         }
         let printed = command::run(&self.settings.read)?.stdout;
-        let number =
-            printed.trim().parse().map_err(|_| format!("streaming.read printed {:?}, no number", printed.trim()))?;
+        let message = || format!("streaming.read printed {:?}, no number", printed.trim());
+        let number = printed.trim().parse().map_err(|_| Error::Unavailable(message()))?;
         Ok(Reading { value: Value::Integer(number), how: "printed by streaming.read".to_owned() })
     }
 
     /// The whole file.
-    fn baseline(&self) -> Result<Json, String> {
+    fn baseline(&self) -> Result<Json> {
         self.text().map(Json::from)
     }
 
-    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<Plan, String> {
+    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let number = number(wanted)?;
         let text = self.settings.template.trim_end().replace(PLACE, &number.to_string()) + "\n";
-        Ok(Plan { effective: Value::Integer(number), note: String::new(), ours: Json::from(text) })
+        Ok(PlannedValue { effective: Value::Integer(number), note: String::new(), ours: Json::from(text) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
         let now = Json::from(self.text()?);
         let known = now == *baseline || ours.contains(&now);
         Ok((!known).then(|| format!("{} was changed by somebody else", self.settings.file)))
     }
 
-    fn apply(&self, ours: &Json) -> Result<(), String> {
-        self.write(ours.as_str().ok_or("what was kept is no text")?)
+    fn apply(&self, ours: &Json) -> Result<()> {
+        self.write(text_of(ours)?)
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
-        if let Some(said) = self.drift(baseline, ours)? {
-            return Ok(vec![said]);
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
+        if let Some(change) = self.drift(baseline, ours)? {
+            return Ok(vec![change]);
         }
-        let text = baseline.as_str().ok_or("what was kept is no text")?;
+        let text = text_of(baseline)?;
         // What the server read before passes its test, unless something else of it is broken by now.
         files::replace(self.file(), text.as_bytes(), 0o644)?;
         command::run(&self.settings.test)
             .map(|_| Vec::new())
-            .map_err(|said| format!("put back on disk, but the server is not reloaded: {said}"))
+            .map_err(|error| Error::from(error).during("put back on disk, but the server is not reloaded"))
     }
 
-    fn commit(&self, restoring: bool) -> Result<(), String> {
-        let reload = || command::run(&self.settings.reload).map(|_| ());
+    fn commit(&self, restoring: bool) -> Result<()> {
+        let reload = || -> Result<()> { Ok(command::run(&self.settings.reload).map(|_| ())?) };
         let before = self.before.borrow_mut().take();
-        reload().map_err(|said| {
-            let said = format!("the server does not reload: {said}");
-            let Some(before) = before.filter(|_| !restoring) else { return said };
-            match files::replace(self.file(), before.as_bytes(), 0o644).and_then(|()| reload()) {
-                Ok(()) => said,
-                Err(more) => format!("{said}; and then {more}"),
-            }
+        reload().map_err(|error| {
+            let error = error.during("the server does not reload");
+            let Some(before) = before.filter(|_| !restoring) else { return error };
+            let undone = files::replace(self.file(), before.as_bytes(), 0o644).map_err(Error::from);
+            error.undone(undone.and_then(|()| reload()))
         })
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading, String> {
+    fn verify(&self, ours: &Json) -> Result<Reading> {
         let text = self.text()?;
         let wanted = self.number_in(&text).filter(|_| ours.as_str() == Some(text.as_str()));
-        let wanted = wanted.ok_or_else(|| format!("{} does not say what was written", self.settings.file))?;
+        let wanted = wanted
+            .ok_or_else(|| Error::NotInEffect(format!("{} does not hold what was written", self.settings.file)))?;
         let as_wanted = || self.read().ok().filter(|reading| reading.value == Value::Integer(wanted));
-        crate::world::wait_for(5.0, as_wanted).ok_or_else(|| match self.read() {
-            Ok(reading) => format!("it is {} after the reload ({})", super::show(&reading.value), reading.how),
-            Err(said) => said,
+        wait_for(5.0, as_wanted).ok_or_else(|| match self.read() {
+            Ok(Reading { value, how }) => {
+                Error::NotInEffect(format!("it is {} after the reload ({how})", show(&value)))
+            }
+            Err(error) => error,
         })
     }
 }
@@ -142,7 +142,7 @@ impl Knob for NumThreads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::fixture::Fixture;
+    use crate::system::fixture::Fixture;
 
     fn knob(fixture: &Fixture, test: &str) -> NumThreads {
         NumThreads {
@@ -161,7 +161,7 @@ mod tests {
     fn the_number_is_written_read_and_put_back() {
         let fixture = Fixture::new(&[("threads.conf", "# two\nworker_processes 2;\n")]);
         let knob = knob(&fixture, "true");
-        assert!(knob.read().unwrap_err().ends_with("does not follow the template"));
+        assert!(knob.read().unwrap_err().to_string().ends_with("does not follow the template"));
         let baseline = knob.baseline().expect("there");
         let plan = knob.plan(&baseline, &Value::Integer(6)).expect("fine");
         knob.apply(&plan.ours).expect("written");
@@ -176,7 +176,7 @@ mod tests {
         let fixture = Fixture::new(&[("threads.conf", "worker_processes 2;\n")]);
         let broken = knob(&fixture, "false");
         let (baseline, ours) = (broken.baseline().expect("there"), Json::from("worker_processes 6;\n"));
-        assert!(broken.apply(&ours).unwrap_err().starts_with("the configuration does not pass its test"));
+        assert!(broken.apply(&ours).unwrap_err().to_string().starts_with("the configuration does not pass its test"));
         assert_eq!(fixture.read("threads.conf"), "worker_processes 2;");
         fixture.write("threads.conf", "worker_processes 3;\n");
         let left = knob(&fixture, "true").restore(&baseline, &[ours]).expect("nothing to do");

@@ -12,9 +12,9 @@ use slackwater_messages::{KnobCause, encode};
 
 use super::*;
 use crate::identity::fixture::Controller;
-use crate::knobs::{Plan, Reading};
+use crate::knobs::{PlannedValue, Reading};
 use crate::state::Lease;
-use crate::world::fixture::Fixture;
+use crate::system::fixture::Fixture;
 
 /// What the fake knobs turn, and how they fail.
 #[derive(Default)]
@@ -27,53 +27,53 @@ struct Machine {
 struct Fake(Rc<Machine>, f64);
 
 impl Fake {
-    fn fail(&self, at: &str) -> Result<(), String> {
-        if self.0.fails.get() == at { Err(format!("{at} fails")) } else { Ok(()) }
+    fn fail(&self, at: &str) -> Result<()> {
+        if self.0.fails.get() == at { Err(Error::NotInEffect(format!("{at} fails"))) } else { Ok(()) }
     }
 }
 
 impl Knob for Fake {
-    fn door(&self) -> &'static str {
-        if self.1 > 0.0 { "door" } else { "cpu.cores" }
+    fn reload_group(&self) -> &'static str {
+        if self.1 > 0.0 { "group" } else { "cpu.cores" }
     }
 
     fn min_interval_s(&self) -> f64 {
         self.1
     }
 
-    fn read(&self) -> Result<Reading, String> {
+    fn read(&self) -> Result<Reading> {
         Ok(Reading { value: Value::Integer(self.0.value.get()), how: "read".to_owned() })
     }
 
-    fn baseline(&self) -> Result<Json, String> {
+    fn baseline(&self) -> Result<Json> {
         Ok(Json::from(self.0.value.get()))
     }
 
-    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<Plan, String> {
-        let Value::Integer(number) = wanted else { return Err("no number".to_owned()) };
-        Ok(Plan { effective: wanted.clone(), note: String::new(), ours: Json::from(*number) })
+    fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
+        let Value::Integer(number) = wanted else { return Err(Error::InvalidValue("no number".to_owned())) };
+        Ok(PlannedValue { effective: wanted.clone(), note: String::new(), ours: Json::from(*number) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>, String> {
+    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
         let now = Json::from(self.0.value.get());
         Ok((now != *baseline && !ours.contains(&now)).then(|| format!("the operator set {now}")))
     }
 
-    fn apply(&self, ours: &Json) -> Result<(), String> {
+    fn apply(&self, ours: &Json) -> Result<()> {
         self.0.value.set(ours.as_i64().expect("a number"));
         self.fail("apply")
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>, String> {
+    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
         self.fail("restore")?;
-        if let Some(said) = self.drift(baseline, ours)? {
-            return Ok(vec![said]);
+        if let Some(change) = self.drift(baseline, ours)? {
+            return Ok(vec![change]);
         }
         self.0.value.set(baseline.as_i64().expect("a number"));
         Ok(Vec::new())
     }
 
-    fn commit(&self, restoring: bool) -> Result<(), String> {
+    fn commit(&self, restoring: bool) -> Result<()> {
         self.0.commits.set(self.0.commits.get() + 1);
         if !restoring && self.0.fails.get() == "commit" {
             self.0.value.set(2); // as before
@@ -81,7 +81,7 @@ impl Knob for Fake {
         if restoring { self.fail("restart") } else { self.fail("commit") }
     }
 
-    fn verify(&self, _ours: &Json) -> Result<Reading, String> {
+    fn verify(&self, _ours: &Json) -> Result<Reading> {
         self.fail("verify")?;
         self.read()
     }
@@ -107,7 +107,7 @@ fn engine(fixture: &Fixture, machine: &Rc<Machine>, changes: &Rc<RefCell<Vec<Cha
     let store = Store::open(&fixture.path("state")).expect("a folder");
     let changes = changes.clone();
     let publish = Box::new(move |change| changes.borrow_mut().push(change));
-    Engine::open(settings, Controller::new(1).identity(), fixture.world(), knobs, store, publish).expect("open")
+    Engine::open(settings, Controller::new(1).identity(), fixture.system(), knobs, store, publish).expect("open")
 }
 
 impl Scene {
@@ -130,7 +130,7 @@ impl Scene {
             id: format!("o{}", self.orders),
             node: "web1".to_owned(),
             pool: "web".to_owned(),
-            time_unix_s: (self.fixture.world().unix_s)(),
+            time_unix_s: (self.fixture.system().unix_s)(),
             knob: knob.to_owned(),
             value,
             lease_s,

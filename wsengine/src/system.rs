@@ -1,12 +1,18 @@
-//! The outside world: roots of the kernel's trees, and the clocks. Tests point the roots at trees of files.
+//! The system: roots of the kernel's trees, clocks and processes. Tests point the roots at trees of files.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Pid, Signal, kill_process};
+use slackwater_node::files::text;
+
+use crate::error::{Error, Result};
+
 /// Where to look, and what time it is.
 #[derive(Clone)]
-pub struct World {
+pub struct System {
     /// Usually `/proc`.
     pub proc: PathBuf,
     /// Usually `/sys`.
@@ -19,11 +25,11 @@ pub struct World {
     pub unix_s: Rc<dyn Fn() -> f64>,
 }
 
-impl World {
+impl System {
     /// This machine.
-    pub fn machine() -> World {
+    pub fn machine() -> System {
         let start = Instant::now();
-        World {
+        System {
             proc: PathBuf::from("/proc"),
             sys: PathBuf::from("/sys"),
             cgroup: PathBuf::from("/sys/fs/cgroup"),
@@ -33,15 +39,7 @@ impl World {
     }
 }
 
-/// A small file's text without the white space around it.
-///
-/// # Errors
-/// The file and what the system said.
-pub fn text(path: &Path) -> Result<String, String> {
-    slackwater_node::files::text(path).map_err(|error| error.to_string())
-}
-
-/// Asks every 20 ms until there is an answer; `None` when there was none within `seconds`.
+/// Tries every 20 ms until there is an answer; `None` when there was none within `seconds`.
 pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
     loop {
@@ -55,6 +53,36 @@ pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
+/// The process that a server's pid file names, if its command name starts with one of `names`. `server` is for messages.
+///
+/// # Errors
+/// When the server does not run.
+pub fn pid_in_file(proc: &Path, file: &Path, server: &str, names: &[&str]) -> Result<u32> {
+    let stopped = |error: &dyn Display| Error::Unavailable(format!("{server} does not run: {error}"));
+    let text = text(file).map_err(|error| stopped(&error))?;
+    let no_pid = |_| Error::Unavailable(format!("{} holds no process id", file.display()));
+    let pid: u32 = text.parse().map_err(no_pid)?;
+    let name = command_name(proc, pid);
+    if names.iter().any(|start| name.starts_with(start)) {
+        return Ok(pid);
+    }
+    Err(stopped(&format!("{} names process {pid}, which is {name:?}", file.display())))
+}
+
+/// Sends a signal to a process. `server` is for messages.
+///
+/// # Errors
+/// When there is no such process, or it is not ours to signal.
+pub fn send_signal(pid: u32, signal: Signal, server: &str) -> Result<()> {
+    let failed = |error: &dyn Display| Error::Process(format!("{server} ({pid}) cannot be signalled: {error}"));
+    let target = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(&"no process id"))?;
+    kill_process(target, signal).map_err(|error| failed(&error))
+}
+
+fn command_name(proc: &Path, pid: u32) -> String {
+    text(&proc.join(pid.to_string()).join("comm")).unwrap_or_default()
+}
+
 /// The processes whose command name is one of `names` (of 15 characters, as the kernel keeps them).
 pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
     let mut found: Vec<u32> = std::fs::read_dir(proc)
@@ -63,7 +91,7 @@ pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid: &u32| {
-            let name = text(&proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+            let name = command_name(proc, *pid);
             names.iter().any(|wanted| wanted.chars().take(15).eq(name.chars()))
         })
         .collect();
@@ -98,7 +126,7 @@ pub(crate) mod fixture {
 
     use slackwater_node::fixture;
 
-    use super::World;
+    use super::System;
 
     pub(crate) struct Fixture {
         files: fixture::Fixture,
@@ -122,9 +150,9 @@ pub(crate) mod fixture {
             self.now_s.set(self.now_s.get() + seconds);
         }
 
-        pub(crate) fn world(&self) -> World {
+        pub(crate) fn system(&self) -> System {
             let (monotonic, wall) = (self.now_s.clone(), self.now_s.clone());
-            World {
+            System {
                 proc: self.path("proc"),
                 sys: self.path("sys"),
                 cgroup: self.path("cgroup"),

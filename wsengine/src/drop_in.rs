@@ -1,0 +1,98 @@
+//! Drop-in files: configuration that only we write, for servers that reload it.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::files;
+
+/// A server with a drop-in file.
+pub trait Server {
+    /// What it reads its configuration as.
+    type Config;
+    /// Its name in messages.
+    const NAME: &'static str;
+    /// First line of the file: by it we know ours.
+    const HEAD: &'static str;
+
+    /// The file.
+    fn drop_in(&self) -> &Path;
+
+    /// Its configuration, if it accepts it.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn config(&self) -> Result<Self::Config>;
+
+    /// Whether it would accept this text, a file beside the drop-in file.
+    ///
+    /// # Errors
+    /// Why it would not.
+    fn test_next(&self, next: &Path) -> Result<()>;
+
+    /// The main process, as the configuration names it.
+    ///
+    /// # Errors
+    /// When the server does not run.
+    fn pid(&self, config: &Self::Config) -> Result<u32>;
+
+    /// Has the running server read its configuration, and waits for it.
+    ///
+    /// # Errors
+    /// When it does not within its time.
+    fn reload(&self, pid: u32) -> Result<()>;
+
+    /// What our drop-in file holds; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`Error::SomeoneElse`] for a file that somebody else wrote.
+    fn ours(&self) -> Result<Option<String>> {
+        let Some(bytes) = files::contents(self.drop_in())? else { return Ok(None) };
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if text.starts_with(Self::HEAD) {
+            return Ok(Some(text));
+        }
+        let place = self.drop_in().display();
+        Err(Error::SomeoneElse(format!("{place} was written by somebody else; it is left alone")))
+    }
+
+    /// Writes the drop-in file (`None`: removes it), tests and reloads. `counts` checks that what it sets is in force. On
+    /// failure all is as it was.
+    ///
+    /// # Errors
+    /// What failed.
+    fn change(&self, text: Option<&str>, counts: impl Fn(&Self::Config) -> Result<()>) -> Result<()> {
+        let before = files::contents(self.drop_in())?;
+        let pid = self.pid(&self.config()?)?;
+        match text {
+            Some(text) => {
+                let next = files::prepare(self.drop_in(), text.as_bytes(), 0o644)?;
+                self.test_next(&next).inspect_err(|_| files::discard(self.drop_in()))?;
+                files::accept(self.drop_in())?;
+            }
+            None => files::remove(self.drop_in())?,
+        }
+        let accepted = self.config().and_then(|config| counts(&config));
+        let was_reloaded = accepted.is_ok();
+        accepted.and_then(|()| self.reload(pid)).map_err(|error| {
+            let undone = files::put_back(self.drop_in(), before.as_deref()).map_err(Error::from);
+            error.undone(undone.and_then(|()| if was_reloaded { self.reload(pid) } else { Ok(()) }))
+        })
+    }
+
+    /// Writes the drop-in file (`None`: removes it) whether or not the site's configuration is fine, but reloads only if
+    /// it is: a server may end when it reloads a configuration that it cannot read. A file of somebody else stays.
+    ///
+    /// # Errors
+    /// What failed; on disk all is put back unless it says otherwise.
+    fn put_back(&self, text: Result<Option<String>>) -> Result<()> {
+        match text {
+            Ok(text) => files::put_back(self.drop_in(), text.as_deref().map(str::as_bytes))?,
+            Err(Error::SomeoneElse(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let context = || format!("put back on disk, but {} is not reloaded", Self::NAME);
+        let config = self.config().map_err(|error| error.during(context()))?;
+        // One that does not run reads its configuration when it starts.
+        self.pid(&config).map_or(Ok(()), |pid| self.reload(pid))
+    }
+}

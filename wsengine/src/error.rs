@@ -1,0 +1,87 @@
+//! Why something could not be done: typed for programs, in sentences for people.
+
+use slackwater_node::bus::BusError;
+use slackwater_node::cgroup::CgroupError;
+use slackwater_node::files::FileError;
+use slackwater_node::status::PageError;
+use slackwater_node::status::apache::StatusError;
+
+use crate::command::CommandError;
+
+/// Of all parts of wsengine.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A cgroup's files cannot be used.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// A status page cannot be fetched.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// The running Apache does not allow it.
+    #[error(transparent)]
+    Apache(#[from] StatusError),
+    /// A program failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The bus cannot be used.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// What is needed is missing on this machine, or in its configuration.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A value that cannot be set here.
+    #[error("{0}")]
+    InvalidValue(String),
+    /// An Order that may not be carried out now.
+    #[error("{0}")]
+    NotAdmitted(String),
+    /// Somebody else wrote what should be ours.
+    #[error("{0}")]
+    SomeoneElse(String),
+    /// It was set, but something else is in effect.
+    #[error("{0}")]
+    NotInEffect(String),
+    /// What is kept on disk cannot be used.
+    #[error("{0}")]
+    State(String),
+    /// This process cannot go on.
+    #[error("{0}")]
+    Process(String),
+    /// What was being done when it failed.
+    #[error("{context}: {source}")]
+    During {
+        /// What was being done.
+        context: String,
+        /// Why it failed.
+        source: Box<Error>,
+    },
+    /// It failed, and so did undoing it.
+    #[error("{first}; and then {second}")]
+    NotUndone {
+        /// Why it failed.
+        first: Box<Error>,
+        /// Why it could not be undone.
+        second: Box<Error>,
+    },
+}
+
+impl Error {
+    /// With what was being done in front.
+    pub fn during(self, context: impl Into<String>) -> Error {
+        Error::During { context: context.into(), source: Box::new(self) }
+    }
+
+    /// With how undoing it went.
+    pub fn undone(self, undone: Result<()>) -> Error {
+        match undone {
+            Ok(()) => self,
+            Err(second) => Error::NotUndone { first: Box::new(self), second: Box::new(second) },
+        }
+    }
+}
