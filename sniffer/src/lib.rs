@@ -6,22 +6,23 @@
 //! - `segment`: link layer, IP and TCP heads of one packet;
 //! - `tracker`: the table of connections, bounded in entries and bytes;
 //! - `stream`: order, retransmissions and holes of one connection;
-//! - `protocol`: the table of protocols, and what each gets to see;
+//! - `protocol`: the table of protocols; `piece`: what each gets to see;
 //! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
 //!   have of a connection); `unknown`: turns;
 //! - `routes`: which requests belong together;
-//! - `delay`: counts and histograms; `buckets`: the coarse ones of monitoring systems; `figures`: what comes out of them; `merge`: histograms of several places.
+//! - `ledger`: counts and histograms; `buckets`: the coarse ones of monitoring systems; `figures`: what comes out of them; `merge`: histograms of several places.
 //!
 //! Nothing here reads a clock or trusts a byte: packets bring their time, and damaged ones are counted.
 
 mod buckets;
 mod capture;
-mod delay;
 mod figures;
 mod http1;
+mod ledger;
 mod memcached;
 mod merge;
 mod method;
+mod piece;
 mod privileges;
 mod protocol;
 mod reader;
@@ -39,6 +40,6 @@ pub use merge::{MergeError, merge};
 pub use method::Method;
 pub use privileges::{PrivilegeError, drop_privileges, keep_privileges, user_exists};
 pub use protocol::{PROTOCOLS, Protocol};
-pub use routes::{MOST_ROUTES, Route};
+pub use routes::{MOST_ROUTES, Route, RouteError};
 pub use segment::Packet;
 pub use tracker::{Tracker, TrackerSettings};

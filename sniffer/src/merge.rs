@@ -3,7 +3,7 @@
 //! The text is base64 of HdrHistogram's V2 format, compressed: every HdrHistogram library reads and writes it.
 
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -26,16 +26,12 @@ const COMPRESSED: u32 = 0x1c84_9314;
 const HEAD: usize = 40;
 
 /// A text that is no histogram.
-#[derive(Debug)]
-pub struct MergeError(String);
-
-impl fmt::Display for MergeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+#[derive(Debug, thiserror::Error)]
+#[error("{start:?}...: not an HDR histogram (V2, compressed, base64): {reason}")]
+pub struct MergeError {
+    start: String,
+    reason: String,
 }
-
-impl std::error::Error for MergeError {}
 
 /// A histogram as text.
 pub(crate) fn text(histogram: &Histogram<u32>) -> String {
@@ -46,17 +42,17 @@ pub(crate) fn text(histogram: &Histogram<u32>) -> String {
 
 /// The format without its compression, once it is sure that it says the truth about its size: a reader that believed it
 /// would ask for up to 4 GiB.
-fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
+fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
     let number = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
     let (Some(COMPRESSED), Some(length)) = (number(packed, 0), number(packed, 4)) else {
-        return Err("another format".to_owned());
+        return Err(io::Error::other("another format"));
     };
     let mut bytes = Vec::new();
     let source = packed[8..].take(length.into());
-    ZlibDecoder::new(source).take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    ZlibDecoder::new(source).take(LONGEST + 1).read_to_end(&mut bytes)?;
     let payload = number(&bytes, 4).unwrap_or(u32::MAX);
     if bytes.len() as u64 > LONGEST || payload as usize > bytes.len().saturating_sub(HEAD) {
-        return Err(format!("{payload} bytes of counts are said to be in {}", bytes.len()));
+        return Err(io::Error::other(format!("{payload} bytes of counts are said to be in {}", bytes.len())));
     }
     Ok(bytes)
 }
@@ -66,9 +62,9 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
 pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<(u64, Times), MergeError> {
     let mut all = Histogram::<u64>::new(3).expect("three digits are allowed");
     for text in texts {
-        let error = |reason: &dyn fmt::Display| {
-            let start: String = text.chars().take(24).collect();
-            MergeError(format!("{start:?}...: not an HDR histogram (V2, compressed, base64): {reason}"))
+        let error = |reason: &dyn fmt::Display| MergeError {
+            start: text.chars().take(24).collect(),
+            reason: reason.to_string(),
         };
         if text.len() > LONGEST_TEXT {
             return Err(error(&"too long"));

@@ -3,23 +3,19 @@
 //! The order matters, since each step takes the right to do one of the next: bounding set, groups, user, no new
 //! privileges, capability sets. See capabilities(7).
 
-use std::fmt;
-
 use rustix::io::Errno;
 use rustix::process;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
 /// A privilege that could not be given up.
-#[derive(Debug)]
-pub struct PrivilegeError(String);
-
-impl fmt::Display for PrivilegeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
+pub enum PrivilegeError {
+    #[error("{step}: {error}")]
+    Refused { step: &'static str, error: Errno },
+    #[error("no such user: {0:?} (expected a name of /etc/passwd, or a number)")]
+    NoUser(String),
 }
-
-impl std::error::Error for PrivilegeError {}
 
 /// Drops all capabilities for good, and changes to `user` (a name of /etc/passwd, or a number) if there is one. Acts on
 /// the calling thread, as the kernel does: call it while there is no other.
@@ -31,7 +27,7 @@ pub fn drop_privileges(user: Option<&str>) -> Result<(), PrivilegeError> {
 pub fn keep_privileges(user: Option<&str>, keep: CapabilitySet) -> Result<(), PrivilegeError> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let identity = user.map(|user| identity(user, &users)).transpose()?;
-    let failed = |what: &str, error: Errno| PrivilegeError(format!("{what}: {error}"));
+    let failed = |step, error| PrivilegeError::Refused { step, error };
     empty_bounding_set().map_err(|error| failed("capability bounding set", error))?;
     if let Some((uid, gid)) = identity {
         // A change of user would take the capabilities along, and the signal that ends us with our parent.
@@ -81,10 +77,7 @@ fn identity(user: &str, users: &str) -> Result<(u32, u32), PrivilegeError> {
     };
     let named = users.lines().filter_map(of_line).find(|(name, ..)| name == user);
     let number = || user.parse::<u32>().ok().filter(|number| *number != u32::MAX).map(|number| (number, number));
-    named
-        .map(|(_, uid, gid)| (uid, gid))
-        .or_else(number)
-        .ok_or_else(|| PrivilegeError(format!("no such user: {user:?} (expected a name of /etc/passwd, or a number)")))
+    named.map(|(_, uid, gid)| (uid, gid)).or_else(number).ok_or_else(|| PrivilegeError::NoUser(user.to_owned()))
 }
 
 #[cfg(test)]

@@ -1,82 +1,10 @@
-//! The protocols that are understood, each one line in a table, and what they get to see of a connection.
+//! The protocols that are understood, each one line in a table.
 
-use crate::delay::Ledger;
 use crate::http1::Http1;
+use crate::ledger::Ledger;
 use crate::memcached::Memcached;
+use crate::piece::{Context, Piece, Side};
 use crate::unknown::Unknown;
-
-/// A direction of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// From the client to the server.
-    Client,
-    /// From the server to the client.
-    Server,
-}
-
-/// Bytes of one direction, in order; what a segment brought or what is left of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Piece<'a> {
-    /// Sequence number of the first byte.
-    pub seq: u32,
-    /// What the sender had received when it sent this.
-    pub ack: Option<u32>,
-    /// When it was captured.
-    pub time_ns: u64,
-    /// In which frame.
-    pub frame: u64,
-    /// The bytes.
-    pub bytes: &'a [u8],
-    /// Bytes behind them that were on the wire and are not here: cut by the snap length, or of no interest.
-    pub cut: u32,
-}
-
-impl Piece<'_> {
-    /// Bytes on the wire.
-    pub fn length(&self) -> u32 {
-        self.bytes.len() as u32 + self.cut
-    }
-
-    /// Sequence number behind the last byte.
-    pub fn end(&self) -> u32 {
-        self.seq.wrapping_add(self.length())
-    }
-
-    /// The piece without its first bytes.
-    pub fn from(mut self, skip: u32) -> Self {
-        let in_bytes = (skip as usize).min(self.bytes.len());
-        self.bytes = &self.bytes[in_bytes..];
-        self.cut = self.cut.saturating_sub(skip - in_bytes as u32);
-        self.seq = self.seq.wrapping_add(skip);
-        self
-    }
-}
-
-/// When and in which frame something was captured.
-#[derive(Debug, Clone, Copy)]
-pub struct Moment {
-    /// In nanoseconds since 1970.
-    pub time_ns: u64,
-    /// The frame's number.
-    pub frame: u64,
-}
-
-impl Moment {
-    /// When a piece was captured.
-    pub fn of(piece: &Piece<'_>) -> Self {
-        Self { time_ns: piece.time_ns, frame: piece.frame }
-    }
-
-    /// Pieces held back behind a hole come late: the one captured last completed the message.
-    pub fn later(self, other: Self) -> Self {
-        if other.time_ns >= self.time_ns { other } else { self }
-    }
-}
-
-/// True when `a` is behind `b` in sequence space.
-pub fn is_after(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) > 0
-}
 
 /// A protocol.
 pub struct Protocol {
@@ -121,24 +49,6 @@ pub enum Dialogue {
     Memcached(Box<Memcached>),
     /// Any protocol in which client and server take turns.
     Unknown(Unknown),
-}
-
-/// What a dialogue may know and change beyond the bytes.
-pub struct Context<'a> {
-    /// The connection's number.
-    pub stream: u64,
-    /// Name of its protocol.
-    pub protocol: &'static str,
-    /// The client's bytes are here up to this sequence number; `None` before any was seen.
-    pub client_next: Option<u32>,
-    /// The server has received bytes of the client that are not here.
-    pub client_is_behind: bool,
-    /// Measure turns after a connection went over to another protocol.
-    pub times_upgraded: bool,
-    /// False: what is still missing will not come, decide now.
-    pub patient: bool,
-    /// The books.
-    pub ledger: &'a mut Ledger,
 }
 
 /// Calls the method of the connection's protocol.

@@ -1,8 +1,8 @@
 //! What protocols read of a connection have in common: two directions, each with the start of a head whose end has not
 //! come.
 
-use crate::delay::Ledger;
-use crate::protocol::{Moment, Side};
+use crate::ledger::Ledger;
+use crate::piece::{Moment, Side};
 
 /// Where a message starts.
 #[derive(Debug, Clone, Copy)]

@@ -18,15 +18,20 @@ pub struct Route {
     pub pattern: String,
 }
 
-impl FromStr for Route {
-    type Err = String;
+/// A text that is no route class.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{0:?} is not NAME=PATTERN, as in `login=/account/*`; the name {OTHER:?} is taken")]
+pub struct RouteError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Route {
+    type Err = RouteError;
+
+    fn from_str(text: &str) -> Result<Self, RouteError> {
         match text.split_once('=') {
             Some((name, pattern)) if !name.is_empty() && !pattern.is_empty() && name != OTHER => {
                 Ok(Self { name: name.to_owned(), pattern: pattern.to_owned() })
             }
-            _ => Err(format!("{text:?} is not NAME=PATTERN, as in `login=/account/*`; the name {OTHER:?} is taken")),
+            _ => Err(RouteError(text.to_owned())),
         }
     }
 }

@@ -3,8 +3,9 @@
 //! A segment in order goes to the dialogue straight from the packet. One behind a hole is held back until the hole is
 //! filled or is sure to stay: the receiver acknowledged bytes that were not captured, or time or room ran out.
 
-use crate::delay::Ledger;
-use crate::protocol::{Context, Dialogue, Piece, Protocol, Side};
+use crate::ledger::Ledger;
+use crate::piece::{Context, Piece, Side};
+use crate::protocol::{Dialogue, Protocol};
 use crate::segment::Segment;
 
 /// How much later than what refers to it (an acknowledgement, a response) a segment may be captured: queues of a
@@ -244,7 +245,7 @@ impl Connection {
         self.dialogue.open(side);
         if let (Some(ack), None) = (segment.ack, other.next) {
             other.open(ack.wrapping_sub(1));
-            self.dialogue.open(if side == Side::Client { Side::Server } else { Side::Client });
+            self.dialogue.open(side.other());
         }
         true
     }

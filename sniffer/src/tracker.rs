@@ -7,9 +7,10 @@ use std::net::IpAddr;
 
 use hashbrown::HashMap;
 
-use crate::delay::{Budget, Ledger};
 use crate::figures::{Exchange, Period, Summary};
-use crate::protocol::{Protocol, Side};
+use crate::ledger::{Budget, Ledger};
+use crate::piece::Side;
+use crate::protocol::Protocol;
 use crate::routes::{MOST_ROUTES, Route};
 use crate::segment::{Packet, Segment, Skip};
 use crate::stream::{Connection, Verdict};
@@ -247,7 +248,7 @@ impl Tracker {
             let slot = found.unwrap_or_else(|| self.insert(key, side, segment));
             let Some(Slot { connection, listed, holds, .. }) = &mut self.slots[slot] else { return };
             let held_before = self.ledger.held_bytes();
-            let sender = if connection.swapped { other(side) } else { side };
+            let sender = if connection.swapped { side.other() } else { side };
             let before = connection.in_flight();
             let verdict = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
             self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
@@ -410,12 +411,5 @@ impl Tracker {
             self.streams += 1;
             self.others.insert(Key { server: low, client: high }, opening);
         }
-    }
-}
-
-fn other(side: Side) -> Side {
-    match side {
-        Side::Client => Side::Server,
-        Side::Server => Side::Client,
     }
 }

@@ -5,10 +5,10 @@
 //! acknowledged when it spoke, it can't have answered: then it still speaks to the turn before. What the client
 //! acknowledges of the server that was not there when its turn began tells that a turn was answered unseen.
 
-use crate::delay::Ledger;
 use crate::figures::{Exchange, StatusClass};
+use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::protocol::{Context, Moment, Piece, Side, is_after};
+use crate::piece::{Context, Moment, Piece, Side, is_after};
 
 /// What the server said in a turn.
 struct Reply {

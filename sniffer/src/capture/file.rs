@@ -15,7 +15,7 @@ use crate::segment::Packet;
 /// Hands each packet of a file to `take`, in the file's order; returns how many there were. What was read before an
 /// error was handed over.
 pub fn read_file(path: &Path, take: impl FnMut(&Packet<'_>)) -> Result<u64, CaptureError> {
-    let named = |error: &dyn std::fmt::Display| CaptureError::from(format!("{}: {error}", path.display()));
+    let named = |error: &dyn std::fmt::Display| CaptureError::File { path: path.to_owned(), reason: error.to_string() };
     let open = || File::open(path).map_err(|error| named(&error));
     let after = |(frames, error): (u64, io::Error)| named(&format!("after {frames} packets: {error}"));
     let is_compressed = start_of(open()?).starts_with(&gzip::MAGIC);
@@ -60,7 +60,9 @@ fn read(mut capture: Capture<Offline>, path: &Path, mut take: impl FnMut(&Packet
     });
     match read {
         Ok(()) => Ok(frame),
-        Err(reason) => Err(CaptureError::from(format!("{}: after {frame} packets: {reason}", path.display()))),
+        Err(reason) => {
+            Err(CaptureError::File { path: path.to_owned(), reason: format!("after {frame} packets: {reason}") })
+        }
     }
 }
 

@@ -70,7 +70,7 @@ impl Live {
         let name = settings.interface.as_str();
         let error = |error: pcap::Error| explain(name, &error.to_string());
         if settings.ports.is_empty() {
-            return Err(CaptureError::from(format!("{name}: no port to watch")));
+            return Err(CaptureError::Broken(format!("{name}: no port to watch")));
         }
         let megabytes = settings.buffer_mib.clamp(1, 1024) as i32;
         let snap_length = settings.snap_length.clamp(128, 262_144) as i32;
@@ -115,7 +115,7 @@ impl Live {
             match batch {
                 Ok(0) => break,
                 Ok(count) => taken += count,
-                Err(error) => return Err(CaptureError::from(format!("capture ended: {error}"))),
+                Err(error) => return Err(CaptureError::Broken(format!("capture ended: {error}"))),
             }
         }
         Ok(taken)
@@ -123,7 +123,7 @@ impl Live {
 
     /// Packets that the kernel dropped since the capture was opened: the ring was full.
     pub fn drops(&mut self) -> Result<u64, CaptureError> {
-        let stats = self.capture.stats().map_err(|error| CaptureError::from(format!("packet counters: {error}")))?;
+        let stats = self.capture.stats().map_err(|error| CaptureError::Broken(format!("packet counters: {error}")))?;
         Ok(self.drops.now(stats.dropped))
     }
 }
@@ -147,15 +147,14 @@ fn filter(ports: &[u16]) -> String {
 const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 
 fn explain(interface: &str, reason: &str) -> CaptureError {
-    let lacks_capability = reason.contains("ermission") || reason.contains("not permitted");
-    let text = if reason.contains("No such device") {
-        format!("no such interface: {interface:?} (`ip link` lists them)")
-    } else if lacks_capability {
-        format!("no right to capture on {interface}: needs the capability CAP_NET_RAW, or root ({reason})")
+    let (name, detail) = (interface.to_owned(), reason.to_owned());
+    if reason.contains("No such device") {
+        CaptureError::NoInterface(name)
+    } else if reason.contains("ermission") || reason.contains("not permitted") {
+        CaptureError::NotPermitted { interface: name, reason: detail }
     } else {
-        format!("capture on {interface:?}: {reason}")
-    };
-    CaptureError { text, lacks_capability }
+        CaptureError::NotOpened { interface: name, reason: detail }
+    }
 }
 
 #[cfg(test)]

@@ -5,38 +5,33 @@ mod file;
 mod gzip;
 mod live;
 
-use std::fmt;
+use std::path::PathBuf;
 
 pub use file::read_file;
 pub use live::{Live, LiveSettings};
 
-/// A capture that can't be opened or read; the text says what is missing.
-#[derive(Debug)]
-pub struct CaptureError {
-    text: String,
-    lacks_capability: bool,
+/// A capture that can't be opened or read.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
+pub enum CaptureError {
+    #[error("no such interface: {0:?} (`ip link` lists them)")]
+    NoInterface(String),
+    #[error("no right to capture on {interface}: needs the capability CAP_NET_RAW, or root ({reason})")]
+    NotPermitted { interface: String, reason: String },
+    #[error("capture on {interface:?}: {reason}")]
+    NotOpened { interface: String, reason: String },
+    #[error("{}: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
+    #[error("{0}")]
+    Broken(String),
 }
 
 impl CaptureError {
     /// True when what is missing is the right to capture: CAP_NET_RAW, or root.
     pub fn lacks_capability(&self) -> bool {
-        self.lacks_capability
+        matches!(self, CaptureError::NotPermitted { .. })
     }
 }
-
-impl From<String> for CaptureError {
-    fn from(text: String) -> CaptureError {
-        CaptureError { text, lacks_capability: false }
-    }
-}
-
-impl fmt::Display for CaptureError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for CaptureError {}
 
 /// libpcap gives seconds and, with nanosecond precision, nanoseconds in the place of microseconds.
 fn time_ns(header: &pcap::PacketHeader) -> u64 {

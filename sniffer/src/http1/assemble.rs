@@ -1,7 +1,7 @@
 //! Puts heads together, from one segment in place or from several, and begins their messages.
 
 use super::{Http1, head};
-use crate::protocol::{Context, Moment, Piece, Side};
+use crate::piece::{Context, Moment, Piece, Side};
 use crate::reader::Start;
 
 /// The longest head that is put together from several segments, in bytes.

@@ -10,8 +10,8 @@ mod pairing;
 
 use std::collections::VecDeque;
 
-use crate::delay::Ledger;
-use crate::protocol::{Context, Moment, Piece, Side};
+use crate::ledger::Ledger;
+use crate::piece::{Context, Moment, Piece, Side};
 use crate::reader::{Reader, Readers};
 use chunks::{Chunks, Progress};
 use pairing::{Answer, Gap, Request};

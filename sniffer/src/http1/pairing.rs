@@ -9,10 +9,10 @@ use super::assemble::Taken;
 use super::chunks::Chunks;
 use super::head::{Framing, RequestHead, ResponseHead};
 use super::{Http1, State};
-use crate::delay::Ledger;
 use crate::figures::{Exchange, StatusClass};
+use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::protocol::{Context, Moment, Piece, Side, is_after};
+use crate::piece::{Context, Moment, Piece, Side, is_after};
 use crate::reader::Start;
 
 /// Pipelined requests that may wait on one connection.

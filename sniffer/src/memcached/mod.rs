@@ -8,10 +8,10 @@ mod text;
 
 use std::collections::VecDeque;
 
-use crate::delay::Ledger;
 use crate::figures::StatusClass;
+use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::protocol::{Context, Moment, Piece, Side};
+use crate::piece::{Context, Moment, Piece, Side};
 use crate::reader::{Reader, Readers, Start};
 use pairing::{Answer, Request};
 

@@ -7,10 +7,10 @@
 use super::binary::is_telling;
 use super::text::is_news;
 use super::{Memcached, Reply, ReplyHead, RequestHead, State, Taken};
-use crate::delay::Ledger;
 use crate::figures::{Exchange, StatusClass};
+use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::protocol::{Context, Moment, Piece, Side, is_after};
+use crate::piece::{Context, Moment, Piece, Side, is_after};
 use crate::reader::Start;
 
 /// Pipelined requests that may wait on one connection.
