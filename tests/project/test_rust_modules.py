@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-CRATES = ("messages", "node", "monitor")
+CRATES = ("messages", "node", "monitor", "sniffer", "wsengine")
 ROOTS = {"lib", "main"}
 USE = re.compile(r"\bcrate::(\{[^;]*?\}|\w+)")
 TESTS = re.compile(r"^#\[cfg\(test\)\]\n(?:pub(?:\(crate\))? )?mod \w+ \{$.*?^\}$", re.MULTILINE | re.DOTALL)

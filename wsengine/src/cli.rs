@@ -17,9 +17,10 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::knobs::{self, show};
+use crate::processes::send_signal;
 use crate::run;
 use crate::state::{State, Store};
-use crate::system::{System, send_signal, wait_for};
+use crate::system::{System, wait_for};
 
 /// How long `restore` waits for the process that runs.
 const RESTORED_WITHIN_S: f64 = 60.0;

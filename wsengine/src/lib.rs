@@ -8,7 +8,8 @@
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
 //! - [`apache`], [`apache_config`], [`php_fpm`], [`drop_in`]: the web servers that knobs change, and their files
-//! - [`files`], [`command`], [`system`]: durable writing, programs without a shell, roots, clocks and processes
+//! - [`files`], [`command`]: durable writing, programs without a shell
+//! - [`system`], [`processes`]: roots and clocks; finding and signalling processes
 //! - [`error`]: why something could not be done
 //! - [`run`]: bus, signals and the engine together
 //! - [`cli`]: the command line
@@ -26,6 +27,7 @@ pub mod identity;
 pub mod knobs;
 pub mod order;
 pub mod php_fpm;
+pub mod processes;
 pub mod run;
 pub mod state;
 pub mod system;

@@ -12,7 +12,8 @@ use slackwater_node::status::php_fpm::Status;
 use crate::config::PhpFpmSettings;
 use crate::drop_in::Server;
 use crate::error::{Error, Result};
-use crate::system::{System, children, pid_in_file, send_signal, wait_for};
+use crate::processes::{children, pid_in_file, send_signal};
+use crate::system::{System, wait_for};
 use crate::{command, files};
 
 /// A reload is done this much after its old children must have ended, or has failed.

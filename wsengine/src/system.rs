@@ -1,14 +1,8 @@
-//! The system: roots of the kernel's trees, clocks and processes. Tests point the roots at trees of files.
+//! The system: roots of the kernel's trees, and the clocks. Tests point the roots at trees of files.
 
-use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-use rustix::process::{Pid, Signal, kill_process};
-use slackwater_node::files::text;
-
-use crate::error::{Error, Result};
 
 /// Where to look, and what time it is.
 #[derive(Clone)]
@@ -51,69 +45,6 @@ pub fn wait_for<T>(seconds: f64, mut answer: impl FnMut() -> Option<T>) -> Optio
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// The process that a server's pid file names, if its command name starts with one of `names`. `server` is for messages.
-///
-/// # Errors
-/// When the server does not run.
-pub fn pid_in_file(proc: &Path, file: &Path, server: &str, names: &[&str]) -> Result<u32> {
-    let stopped = |error: &dyn Display| Error::Unavailable(format!("{server} does not run: {error}"));
-    let text = text(file).map_err(|error| stopped(&error))?;
-    let no_pid = |_| Error::Unavailable(format!("{} holds no process id", file.display()));
-    let pid: u32 = text.parse().map_err(no_pid)?;
-    let name = command_name(proc, pid);
-    if names.iter().any(|start| name.starts_with(start)) {
-        return Ok(pid);
-    }
-    Err(stopped(&format!("{} names process {pid}, which is {name:?}", file.display())))
-}
-
-/// Sends a signal to a process. `server` is for messages.
-///
-/// # Errors
-/// When there is no such process, or it is not ours to signal.
-pub fn send_signal(pid: u32, signal: Signal, server: &str) -> Result<()> {
-    let failed = |error: &dyn Display| Error::Process(format!("{server} ({pid}) cannot be signalled: {error}"));
-    let target = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(&"no process id"))?;
-    kill_process(target, signal).map_err(|error| failed(&error))
-}
-
-fn command_name(proc: &Path, pid: u32) -> String {
-    text(&proc.join(pid.to_string()).join("comm")).unwrap_or_default()
-}
-
-/// The processes whose command name is one of `names` (of 15 characters, as the kernel keeps them).
-pub fn processes_named(proc: &Path, names: &[String]) -> Vec<u32> {
-    let mut found: Vec<u32> = std::fs::read_dir(proc)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid: &u32| {
-            let name = command_name(proc, *pid);
-            names.iter().any(|wanted| wanted.chars().take(15).eq(name.chars()))
-        })
-        .collect();
-    found.sort_unstable();
-    found
-}
-
-/// Children of a process with the time of their start, in ticks since boot.
-pub fn children(proc: &Path, parent: u32) -> Vec<(u32, u64)> {
-    let child = |pid: u32| {
-        let stat = text(&proc.join(pid.to_string()).join("stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-        let alive = *fields.first()? != "Z";
-        let is_child = alive && fields.get(1)?.parse() == Ok(parent);
-        is_child.then_some((pid, fields.get(19)?.parse().ok()?))
-    };
-    std::fs::read_dir(proc)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| child(entry.file_name().to_str()?.parse().ok()?))
-        .collect()
 }
 
 #[cfg(test)]
@@ -160,27 +91,5 @@ pub(crate) mod fixture {
                 unix_s: Rc::new(move || wall.get() + 1_795_000_000.0),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn children_are_found_with_their_start_and_zombies_are_not() {
-        let stat = |comm: &str, state: &str, ppid: u32, start: u64| {
-            let zeros = "0 ".repeat(17);
-            format!("9 ({comm}) {state} {ppid} {zeros}{start} 0 0\n")
-        };
-        let fixture = fixture::Fixture::new(&[
-            ("proc/10/stat", &stat("apache2", "S", 1, 5)),
-            ("proc/11/stat", &stat("a) (b", "S", 10, 77)),
-            ("proc/12/stat", &stat("apache2", "Z", 10, 78)),
-            ("proc/11/comm", "apache2\n"),
-            ("proc/self/comm", "apache2\n"),
-        ]);
-        assert_eq!(children(&fixture.path("proc"), 10), [(11, 77)]);
-        assert_eq!(processes_named(&fixture.path("proc"), &["apache2".to_owned()]), [11]);
     }
 }

@@ -14,7 +14,7 @@ use slackwater_node::list::parse_list;
 
 use super::{Knob, Parts, PlannedValue, Reading, from_json, number, to_json};
 use crate::error::{Error, Result};
-use crate::system::processes_named;
+use crate::processes::processes_named;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
