@@ -51,8 +51,7 @@ impl Bus {
         node: &str,
         subject: String,
     ) -> Result<Bus, Error> {
-        let client = connect(&settings.url, access, PROGRAM, node, WAITING).await;
-        let client = client.map_err(|error| Error::Bus(error.into()))?;
+        let client = connect(&settings.url, access, PROGRAM, node, WAITING).await?;
         let backlog = Backlog::new(settings.buffer_samples as usize);
         Ok(Bus { client, subject, backlog, published: 0, dropped_before: 0 })
     }

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use slackwater_node::bus::BusError;
 use slackwater_node::settings::ConfigError;
 use slackwater_sniffer::PrivilegeError;
 
@@ -40,8 +41,8 @@ pub enum Error {
         reason: io::Error,
     },
     /// The bus cannot be used.
-    #[error("{0}")]
-    Bus(Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Bus(#[from] BusError),
     /// A subject cannot be subscribed to.
     #[error("{subject}: {reason}")]
     Subscribe {

@@ -45,7 +45,7 @@ pub fn drain_every(period: Duration) -> Duration {
 pub fn run(settings: &Settings, system: &System) -> Result<(), Error> {
     // While there is no other thread: privileges are each thread's own.
     let sampler = Sampler::open(settings, system)?;
-    let access = settings.bus.access().read().map_err(|error| Error::Bus(error.into()))?;
+    let access = settings.bus.access().read()?;
     let left = sandbox::enter(settings, system)?;
     tracing::info!("goes on with {left}");
     let runtime = tokio::runtime::Builder::new_current_thread()
