@@ -18,11 +18,8 @@ from lab.cluster.noise import NOISES
 from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
 from lab.cluster.traces import down, is_up, state, traces
-from lab.compare.compare_commands import compare
-from lab.compare.grid_commands import grid
-from lab.compare.report_commands import report
+from lab.compare.commands import compare, evaluate, grid, report
 from lab.compare.simulate_commands import simulate
-from lab.compare.whole_commands import evaluate
 from lab.disturb.timetable import DISTURBANCES, timetable
 from lab.experiment.policies import POLICIES
 from lab.experiment.steady import shown
@@ -339,8 +336,5 @@ def demo(seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-lab.add_command(simulate)
-lab.add_command(compare)
-lab.add_command(report)
-lab.add_command(grid)
-lab.add_command(evaluate)
+for command in (simulate, compare, report, grid, evaluate):
+    lab.add_command(command)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.compare import comparison as comparisons
 from lab.compare.comparison import Comparison
+from lab.compare.resumable import paced
 from lab.experiment import recording
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.run import one_run
@@ -45,23 +46,12 @@ def begin(folder: Path, asked: Comparison) -> Comparison:
 def run(folder: Path, made: Comparison, say: Say, until_mono_s: float = float("inf")) -> None:
     """Runs what is not recorded yet; after `until_mono_s` no further run is begun. Raises LabError."""
     left = [one for one in made.runs if not recording.done(folder, one)]
-    if len(left) < len(made.runs):
-        say(f"going on: {len(made.runs) - len(left)} of {len(made.runs)} runs are recorded")
-    took_s: list[float] = []
-    while left:
-        app = SCENARIOS[left[0].scenario].app
+    pieces = paced(left, len(made.runs), "runs", say, until_mono_s)
+    for app, runs in itertools.groupby(pieces, lambda one: SCENARIOS[one.scenario].app):
         with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app, retunable=True), say) as lab:
             made = _measure_capacity(folder, made, lab, app, say)
-            while left and SCENARIOS[left[0].scenario].app == app:
-                expected_s = max(took_s, default=0.0)
-                if time.monotonic() + expected_s > until_mono_s:
-                    say(f"time is up: {len(left)} of {len(made.runs)} runs are left; the same command goes on")
-                    return
-                began = time.monotonic()
-                _one(lab, left.pop(0), folder, made, say)
-                took_s.append(time.monotonic() - began)
-                mean_s = sum(took_s) / len(took_s)
-                say(f"{len(made.runs) - len(left)} of {len(made.runs)}; about {mean_s * len(left) / 60:.0f} min left")
+            for one in runs:
+                _one(lab, one, folder, made, say)
 
 
 def _one(lab: Lab, one: Run, folder: Path, made: Comparison, say: Say) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from lab.compare import resumable
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError, Run
 from lab.experiment.scenarios import SCENARIOS
@@ -63,21 +64,9 @@ def planned(
 
 def save(folder: Path, made: Comparison) -> None:
     """Writes the plan, atomically. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{FILE}.new"
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
-    draft.replace(folder / FILE)
+    resumable.save(folder / FILE, made)
 
 
 def load(folder: Path) -> Comparison:
     """Reads a comparison's plan. Raises ExperimentError when there is none, or it is damaged."""
-    path = folder / FILE
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
-    except FileNotFoundError:
-        raise ExperimentError(f"{path} is missing: expected the folder of a comparison") from None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ExperimentError(f"{path}: not the plan of a comparison: {error}") from None
-    if found.v != FORMAT:
-        raise ExperimentError(f"{path}: format {found.v}; this program reads format {FORMAT}")
-    return found
+    return resumable.load(folder / FILE, Comparison, FORMAT, "a comparison")

@@ -8,7 +8,6 @@ it was.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from lab.cluster import machine
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
+from lab.compare import resumable
 from lab.experiment.measures import figures
 from lab.experiment.recording import ExperimentError
 from lab.experiment.steady import set_weights, stay, stop_programs
@@ -85,9 +85,8 @@ def question(rounds: int, seed: int, workers: Sequence[int], children: Sequence[
 
 def begin(folder: Path, asked: Question) -> Question:
     """The question to go on with. Raises ExperimentError when the folder holds another one."""
-    folder.mkdir(parents=True, exist_ok=True)
     if not (folder / QUESTION).exists():
-        _save(folder, asked)
+        resumable.save(folder / QUESTION, asked)
         return asked
     found = load(folder)
     if msgspec.structs.replace(found, machine={}) != msgspec.structs.replace(asked, machine={}):
@@ -97,14 +96,7 @@ def begin(folder: Path, asked: Question) -> Question:
 
 def load(folder: Path) -> Question:
     """Raises ExperimentError."""
-    path = folder / QUESTION
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Question)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ExperimentError(f"{path}: expected the question of a grid: {error}") from None
-    if found.v != FORMAT:
-        raise ExperimentError(f"{path}: format {found.v}; this program reads format {FORMAT}")
-    return found
+    return resumable.load(folder / QUESTION, Question, FORMAT, "a grid")
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -133,27 +125,14 @@ def run(folder: Path, asked: Question, say: Callable[[str], None], until_mono_s:
     todo = left(folder, asked)
     if not todo:
         return
-    if len(todo) < len(cells):
-        say(f"going on: {len(cells) - len(todo)} of {len(cells)} cells are measured")
     with Lab(LabSettings(hosts=2, retunable=True), say) as lab:
         if not asked.machine:
             asked = msgspec.structs.replace(asked, machine=machine.describe(lab))
-            _save(folder, asked)
+            resumable.save(folder / QUESTION, asked)
         set_weights(lab, {host.name: 0 for host in lab.hosts[1:]})
-        took_s: list[float] = []
-        while todo:
-            if time.monotonic() + max(took_s, default=0.0) > until_mono_s:
-                say(f"time is up: {len(todo)} of {len(cells)} cells are left; the same command goes on")
-                return
-            began = time.monotonic()
-            cell = todo.pop(0)
+        for cell in resumable.paced(todo, len(cells), "cells", say, until_mono_s):
+            say(f"round {cell[0]}: {cell[1]} workers, {cell[2]} children")
             _write(folder, [*rows(folder), *_measure(lab, cell, asked)])
-            took_s.append(time.monotonic() - began)
-            minutes = sum(took_s) / len(took_s) * len(todo) / 60
-            say(
-                f"round {cell[0]}: {cell[1]} workers, {cell[2]} children; "
-                f"{len(cells) - len(todo)} of {len(cells)}; about {minutes:.0f} min left"
-            )
 
 
 def _measure(lab: Lab, cell: tuple[int, int, int], asked: Question) -> list[dict[str, Any]]:
@@ -234,12 +213,6 @@ def summary(folder: Path) -> dict[str, Any]:
             for cell in sorted({key for told in by_phase.values() for key in told[phase]})
         ],
     }
-
-
-def _save(folder: Path, asked: Question) -> None:
-    draft = folder / f"{QUESTION}.new"
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(asked), indent=1) + b"\n")
-    draft.replace(folder / QUESTION)
 
 
 def _write(folder: Path, found: Sequence[dict[str, Any]]) -> None:

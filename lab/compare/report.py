@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader
 
 from detector.classify.tree import Model
 from lab.compare import estimator_fit, figures, goals, grid, results, validation
-from lab.compare.compare_commands import SHOWN, told
 from lab.compare.parts import Parts
+from lab.compare.tables import SHOWN, told
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError
 from lab.experiment.scenarios import ELSEWHERE, SCENARIOS

@@ -25,17 +25,6 @@ class Estimate:
     high: float | None
     count: int
 
-    def times(self, factor: float) -> Estimate:
-        """In another unit; the factor is positive."""
-        low, high = (None if one is None else one * factor for one in (self.low, self.high))
-        return Estimate(self.value * factor, low, high, self.count)
-
-    def words(self, form: str = ".1f") -> str:
-        """`12.3 [10.1, 14.9]`."""
-        if self.low is None or self.high is None:
-            return format(self.value, form)
-        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
-
 
 def median(values: Sequence[float], seed: int = 1) -> Estimate | None:
     """The median of independent values; None of none.

@@ -94,7 +94,7 @@ def test_a_damaged_grid_is_named(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"cells\.parquet: not the cells of a grid: it has round"):
         grid.rows(tmp_path)
     (tmp_path / grid.QUESTION).write_text("{}")
-    with pytest.raises(ExperimentError, match=r"grid\.json: expected the question of a grid"):
+    with pytest.raises(ExperimentError, match=r"grid\.json: not the plan of a grid"):
         grid.load(tmp_path)
 
 

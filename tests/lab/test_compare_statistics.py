@@ -74,9 +74,3 @@ def test_a_change_needs_pairs_and_something_to_compare_with() -> None:
 def test_the_same_seed_gives_the_same_interval() -> None:
     values = np.random.default_rng(5).normal(0, 1, 25).tolist()
     assert statistics.median(values) == statistics.median(values)
-
-
-def test_in_words() -> None:
-    assert statistics.Estimate(1.234, 1.0, 2.0, 5).words() == "1.2 [1.0, 2.0]"
-    assert statistics.Estimate(1.234, None, None, 2).words(".2f") == "1.23"
-    assert statistics.Estimate(0.5, 0.25, None, 4).times(100.0) == statistics.Estimate(50.0, 25.0, None, 4)

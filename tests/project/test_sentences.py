@@ -62,7 +62,7 @@ ALLOWED = {
     ("lab/stories/demo.py", "tell"): "`told` has the ids of Changes",
     ("lab/cluster/noise.py", "hear"): "the protocol of the noise program",
     ("lab/compare/figures.py", "_save"): "a picture's title is the beginning of what its text says",
-    ("lab/compare/report_commands.py", "show"): "a table's title is the beginning of what stands above it",
+    ("lab/compare/commands.py", "show"): "a table's title is the beginning of what stands above it",
     ("sniffer/src/capture/live.rs", "explain"): "libpcap says what is wrong in words only",
 }
 

@@ -1,0 +1,247 @@
+"""The commands `slackwater lab compare`, `grid`, `evaluate` and `report`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from lab.cluster.noise import NOISES
+from lab.cluster.stress import STRESSORS
+from lab.cluster.terminal import console
+from lab.compare.tables import SHOWN, told
+from lab.options import json_option, progress, write_json
+
+DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
+FILE = click.Path(exists=True, path_type=Path)
+
+
+def resumable_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of what is measured in pieces."""
+    folder = click.Path(file_okay=False, path_type=Path)
+    for option in (
+        json_option,
+        click.option("--replay", is_flag=True, help="Only make the tables again from what the folder holds."),
+        click.option(
+            "--minutes", type=click.FloatRange(0.1), help="Begin nothing that would end later; go on another time."
+        ),
+        click.option("--seed", type=int, default=1, show_default=True, help="Of the order."),
+        click.option("--out", "folder", type=folder, help="Its folder."),
+    ):
+        command = option(command)
+    return command
+
+
+def until(minutes: float | None) -> float:
+    """The instant after which nothing is begun (monotonic)."""
+    return time.monotonic() + 60.0 * minutes if minutes else float("inf")
+
+
+@click.command(epilog="Example: slackwater lab compare --out one --scenario one --policy static --policy slackwater")
+@click.option("--scenario", "scenarios", multiple=True, help="Again for more.  [default: one]")
+@click.option("--policy", "policies", multiple=True, help=f"Again for more.  [default: {', '.join(DEFAULT_POLICIES)}]")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
+@resumable_options
+def compare(
+    folder: Path | None,
+    scenarios: tuple[str, ...],
+    policies: tuple[str, ...],
+    rounds: int,
+    seed: int,
+    minutes: float | None,
+    replay: bool,
+    listed: bool,
+    json_file: str | None,
+) -> None:
+    """Measure policies against each other: scenarios x policies x rounds in random order, recorded in a folder.
+
+    The same command goes on where it was interrupted. Needs root, except with --replay.
+    """
+    from lab.compare import compare as comparing
+    from lab.compare import comparison, results
+
+    if listed:
+        _show_tables()
+        return
+    if folder is None:
+        raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
+    if not replay:
+        made = comparison.planned(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed)
+        made = comparing.begin(folder, made)
+        comparing.run(folder, made, progress, until(minutes))
+    found = results.summary(folder)
+    if json_file:
+        write_json(found, json_file)
+        if json_file == "-":
+            return
+    if short := results.cut_short(found):
+        click.echo(short)
+    for table in tables(found):
+        console().print(table)
+    page = shlex.join(["slackwater", "lab", "report", "--compare", str(folder), "--out", str(folder / "page")])
+    click.echo(f"figures: {page}")
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """A table a scenario: medians over the rounds, with 95% intervals."""
+    made = []
+    for scenario in dict.fromkeys(cell["scenario"] for cell in found["cells"]):
+        table = Table("policy", "rounds", *(title for _, title, _ in SHOWN), title=scenario, box=None)
+        for cell in found["cells"]:
+            if cell["scenario"] == scenario:
+                table.add_row(cell["policy"], str(cell["rounds"]), *(told(cell[key], form) for key, _, form in SHOWN))
+        made.append(table)
+    return made
+
+
+def _show_tables() -> None:
+    from lab.experiment.policies import POLICIES
+    from lab.experiment.scenarios import ELSEWHERE, SCENARIOS
+
+    table = Table("scenario", "what", box=None)
+    for name, scenario in SCENARIOS.items():
+        table.add_row(name, scenario.what)
+    for name, why in ELSEWHERE.items():
+        table.add_row(name, f"not run: {why}")
+    console().print(table)
+    table = Table("policy", "balance", "source", box=None)
+    for name, policy in POLICIES.items():
+        table.add_row(name, policy.balance, policy.source)
+    console().print(table)
+
+
+@click.command(epilog="Example: slackwater lab grid --out grid --rounds 3")
+@click.option("--workers", multiple=True, type=click.IntRange(1), help="MaxRequestWorkers; again for more.")
+@click.option("--children", multiple=True, type=click.IntRange(1), help="pm.max_children; again for more.")
+@click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
+@resumable_options
+def grid(
+    folder: Path | None,
+    workers: tuple[int, ...],
+    children: tuple[int, ...],
+    noise: str,
+    rounds: int,
+    seed: int,
+    minutes: float | None,
+    replay: bool,
+    json_file: str | None,
+) -> None:
+    """Measure MaxClients x pm.max_children, calm and beside a neighbour, on a real Apache with php-fpm.
+
+    The same command goes on where it was interrupted. Needs root, except with --replay.
+    """
+    from lab.compare import grid as grids
+
+    if folder is None:
+        raise click.UsageError("--out is missing: the folder that the grid is recorded in")
+    if not replay:
+        asked = grids.question(rounds, seed, workers or grids.WORKERS, children or grids.CHILDREN, noise)
+        asked = grids.begin(folder, asked)
+        grids.run(folder, asked, progress, until(minutes))
+    found = grids.summary(folder)
+    if json_file:
+        write_json(found, json_file)
+        if json_file == "-":
+            return
+    if not found["complete"]:
+        click.echo(f"CUT SHORT: {found['cells_done']} of {found['cells_planned']} cells; what follows is of these only")
+    told = grids.medians(grids.rows(folder), "mean_ms")
+    asked = grids.load(folder)
+    for phase in grids.PHASES:
+        title = f"{phase}: mean response time, ms (p95 in brackets)"
+        table = Table("MaxClients", *(f"{one} children" for one in asked.children), title=title, box=None)
+        p95 = grids.medians(grids.rows(folder), "p95_ms")[phase]
+        for one in asked.workers:
+            cells = [(one, other) for other in asked.children]
+            row = [f"{told[phase][cell]:.1f} ({p95[cell]:.0f})" if cell in told[phase] else "-" for cell in cells]
+            table.add_row(str(one), *row)
+        console().print(table)
+
+
+@click.command(epilog="Example: slackwater lab evaluate --out evaluation-run --minutes 40")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="Its folder.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="Begin no run that would end later; go on another time.")
+@click.option("--plan", "shown", is_flag=True, help="Only say what it would do and about how long it takes.")
+@click.option("--simulated", multiple=True, type=click.Path(exists=True, path_type=Path), help="For the page; again.")
+def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[Path, ...]) -> None:
+    """Measure the whole evaluation, the most telling runs first, and write its page of what there is.
+
+    The same command goes on where it was. Needs root and a quiet machine. `slackwater lab report --evaluation FOLDER`
+    writes the page again.
+    """
+    from detector.service import choose_model
+    from lab.compare import report, whole
+    from slackwater.config import DetectorSettings
+
+    if shown:
+        for name, about in whole.minutes().items():
+            part = whole.PARTS.get(name)
+            what = f"{len(part.plan().runs)} runs: {', '.join(part.scenarios)}" if part else "MaxClients x children"
+            click.echo(f"{name}: {about:.0f} min, {what}")
+        click.echo(f"together about {sum(whole.minutes().values()) / 60:.1f} hours")
+        return
+    whole.run(folder, progress, until(minutes))
+    parts = whole.parts(folder, simulated)
+    show(report.write(parts, folder / "page", choose_model(DetectorSettings()), progress))
+    click.echo(f"{folder / 'page' / report.PAGE}")
+    if any(one.left for one in parts.planned):
+        click.echo("the same command goes on")
+
+
+@click.command(epilog="Example: slackwater lab report --compare compared --simulated simulated.json --out report")
+@click.option("--evaluation", type=FILE, help="Folder of `slackwater lab evaluate`: all its parts.")
+@click.option("--compare", "comparisons", multiple=True, type=FILE, help="Folder of `slackwater lab compare`; again.")
+@click.option(
+    "--simulated", multiple=True, type=FILE, help="Again for more: what `slackwater lab simulate --json` wrote."
+)
+@click.option("--grid", type=FILE, help="Folder of `slackwater lab grid`.")
+@click.option("--streaming", type=FILE, help="What tests/lab/test_compare_streaming.py wrote to $STREAMING_JSON.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report's data as JSON.")
+def report(
+    evaluation: Path | None,
+    comparisons: tuple[Path, ...],
+    simulated: tuple[Path, ...],
+    grid: Path | None,
+    streaming: Path | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Write the evaluation's page and figures, and print its goals: reached or not, in one table."""
+    from detector.service import choose_model
+    from lab.compare import report as reports
+    from lab.compare import whole
+    from lab.compare.parts import Parts
+    from slackwater.config import DetectorSettings
+
+    if evaluation is not None and (comparisons or grid or streaming):
+        raise click.UsageError("--evaluation has comparisons, grid and streaming service of its own")
+    if evaluation is not None:
+        parts = whole.parts(evaluation, simulated)
+    elif comparisons or simulated or grid or streaming:
+        parts = Parts(comparisons, simulated, grid, streaming)
+    else:
+        raise click.UsageError("nothing to report on: give --evaluation, --compare, --grid, --streaming or --simulated")
+    found = reports.write(parts, out, choose_model(DetectorSettings()), progress)
+    if as_json:
+        click.echo((out / reports.DATA).read_text(), nl=False)
+        return
+    show(found)
+    click.echo(f"{out / reports.PAGE}")
+
+
+def show(found: dict[str, Any]) -> None:
+    """The goals on the terminal, and first of all what is missing."""
+    if found["cut_short"]:
+        click.echo(found["cut_short"])
+    table = Table("what", "goal", "found", "", "the oracle", box=None, title=found["cut_short"].split(";")[0] or None)
+    for goal in found["goals"]:
+        table.add_row(*(goal[key] for key in ("what", "goal", "found", "state", "oracle")))
+    console().print(table)

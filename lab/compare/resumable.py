@@ -1,0 +1,62 @@
+"""What a comparison and a grid share: a plan on disk, and going on where it was interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from lab.experiment.recording import ExperimentError
+
+
+class Planned(Protocol):
+    """A plan as it is on disk; `v` is its format."""
+
+    @property
+    def v(self) -> int: ...
+
+
+P = TypeVar("P", bound=Planned)
+T = TypeVar("T")
+
+
+def save(path: Path, plan: object) -> None:
+    """Writes a plan, atomically. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.new")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+    draft.replace(path)
+
+
+def load(path: Path, kind: type[P], form: int, what: str) -> P:
+    """Reads the plan of `what`. Raises ExperimentError when there is none, or it is damaged."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise ExperimentError(f"{path} is missing: expected the folder of {what}") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ExperimentError(f"{path}: not the plan of {what}: {error}") from None
+    if found.v != form:
+        raise ExperimentError(f"{path}: format {found.v}; this program reads format {form}")
+    return found
+
+
+def paced(
+    left: Sequence[T], total: int, unit: str, say: Callable[[str], None], until_mono_s: float = float("inf")
+) -> Iterator[T]:
+    """What is left to measure, one after the other; none that would end after `until_mono_s`. `say` gets progress."""
+    if left and len(left) < total:
+        say(f"going on: {total - len(left)} of {total} {unit} are recorded")
+    took_s: list[float] = []
+    for done, one in enumerate(left, start=1):
+        began = time.monotonic()
+        if began + max(took_s, default=0.0) > until_mono_s:
+            say(f"time is up: {len(left) - done + 1} of {total} {unit} are left; the same command goes on")
+            return
+        yield one
+        took_s.append(time.monotonic() - began)
+        left_s = sum(took_s) / done * (len(left) - done)
+        say(f"{total - len(left) + done} of {total}; about {left_s / 60:.0f} min left")
