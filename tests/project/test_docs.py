@@ -95,3 +95,10 @@ def test_each_term_of_the_glossary_is_explained_once() -> None:
     rows = re.findall(r"^\| (?!term \||---|use \|)([^|]+?) \|", prose(Path("docs/glossary.md")), re.MULTILINE)
     assert len(rows) > 60
     assert not [term for term, count in Counter(rows).items() if count > 1]
+
+
+def test_classes_that_the_glossary_names_exist() -> None:
+    named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", prose(Path("docs/glossary.md"))))
+    code = "\n".join((ROOT / path).read_text(encoding="utf-8") for path in tracked() if path.suffix in (".py", ".rs"))
+    assert named
+    assert named <= set(re.findall(r"^(?:class|pub struct|pub enum) (\w+)", code, re.MULTILINE))
