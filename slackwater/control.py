@@ -35,7 +35,7 @@ NEEDS: dict[Action, tuple[str, ...]] = {
     "end_episode": ("target",),
     "acknowledge": ("target",),
 }
-"""The fields that must be there besides `action` and `by`."""
+"""Required fields besides `action` and `by`."""
 
 
 class Refused(Exception):

@@ -1,4 +1,4 @@
-"""Who sends a request, and may they: sessions, the proxy's header, tokens, roles, and the forms' protection.
+"""Authentication and roles: sessions, the proxy's header, tokens, and the forms' protection.
 
 A request comes from a person (session cookie, or the header of a trusted proxy), from a program (token), or is
 anonymous. Sessions are signed cookies (https://flask.palletsprojects.com/en/stable/quickstart/#sessions); forms carry a

@@ -1,4 +1,4 @@
-"""`slackwater web`: who may log in to the dashboard, and the tokens of programs."""
+"""`slackwater web`: logins to the dashboard, and programs' tokens."""
 
 from __future__ import annotations
 

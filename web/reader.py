@@ -129,7 +129,7 @@ class Reader:
         return Plots(history=history, spans=spans, marks=marks)
 
     def event(self, pool: str | None = None) -> Event:
-        """The present second's event, of all pools in short or of one whole: made anew when it is older than 0.9 s."""
+        """The present second's event, of all pools in short or of one whole: renewed when older than 0.9 s."""
         with self._lock:
             return self._fresh(pool).event
 

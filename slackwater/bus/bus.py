@@ -275,7 +275,7 @@ class Bus:
             reply = await self._client.request(subject, json.dumps(question).encode(), timeout=timeout_s)
             answer = json.loads(reply.data)
         except nats.errors.NoRespondersError:
-            raise BusError(f"nobody answers on {subject} at {self.url}; is `slackwater serve` running?") from None
+            raise BusError(f"no answer on {subject} at {self.url}; is `slackwater serve` running?") from None
         except (nats.errors.Error, TimeoutError) as error:
             raise BusError(f"no answer on {subject} at {self.url} within {timeout_s:g} s ({_text(error)})") from None
         except ValueError:
@@ -321,7 +321,7 @@ class Bus:
             ) from None
 
     async def flush(self, timeout_s: float = 2.0) -> None:
-        """Waits until what was published is at the server; raises nothing (the journal also has the Changes)."""
+        """Waits until published messages are at the server; raises nothing (the journal also has the Changes)."""
         try:
             async with asyncio.timeout(timeout_s):
                 # nats-py 2.16 sends flush's PING ahead of the commands in its buffer: its PONG proves nothing

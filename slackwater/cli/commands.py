@@ -29,7 +29,7 @@ SERVICES = {
 
 
 class RestoreError(Exception):
-    """Pools could not be put back; the text says which and why."""
+    """Pools could not be restored; the text has their names and the reasons."""
 
 
 # --- the controller
@@ -111,7 +111,7 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-# --- putting back
+# --- restoring
 
 
 @click.command(epilog='Example: slackwater restore --all --why "the controller is gone"')

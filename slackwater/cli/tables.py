@@ -18,7 +18,7 @@ from slackwater.views.pool import SYMBOLS, WORDS, PoolView, Row, describe_change
 __all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "show", "watch"]
 
 PIPE_COLUMNS = 240
-"""Width when nobody looks: nothing is folded for a file or grep."""
+"""Width without a terminal: lines are not wrapped for a file or grep."""
 STYLES: dict[State, str] = {
     "calm": "green",
     "interference": "bold red",
@@ -51,7 +51,7 @@ def as_json(views: list[PoolView], now_unix_s: float) -> str:
 
 
 def change_as_json(change: Change) -> str:
-    """One line, as `schema/change.json` says."""
+    """One line of JSON, by `schema/change.json`."""
     return messages.encode(change).decode()
 
 
@@ -129,8 +129,8 @@ def _weight(row: Row) -> str:
     """Now/baseline, and what lbengine wants where that differs (observe mode, a ramp)."""
     if row.weight is None:
         return "-"
-    wish = f" (wants {row.wanted})" if row.wanted not in (None, row.weight) else ""
-    return f"{row.weight}/{row.baseline}{wish}"
+    wanted = f" (wants {row.wanted})" if row.wanted not in (None, row.weight) else ""
+    return f"{row.weight}/{row.baseline}{wanted}"
 
 
 def _number(value: float | None, form: str) -> str:

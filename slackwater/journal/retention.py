@@ -1,4 +1,4 @@
-"""What the journal keeps and for how long: rolls Samples up to minutes and hours, deletes what is old, bounds the size.
+"""Retention: rolls Samples up to minutes and hours, deletes old rows, limits the size of the journal.
 
 In short transactions, a few nodes each, so that lbengine's Changes never wait for long.
 """
@@ -56,7 +56,7 @@ def keep(
     now_unix_s: float,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> int:
-    """Rolls up, deletes what is too old, and deletes on while the journal is too large; returns the rows deleted.
+    """Rolls up, deletes rows that are too old, and more while the journal is too large; returns the rows deleted.
 
     Too large is above `max_mb`, or so large that less than `min_free_mb` of its disk are free.
 

@@ -1,4 +1,4 @@
-"""How the journal's file is opened, and what is written to its tables and read from them.
+"""Opens the journal's file; the statements that write and read its tables.
 
 The tables are made by the steps in `slackwater.journal.steps`; a file of a newer version than ours is refused in words.
 """
@@ -35,7 +35,7 @@ SAMPLE_COLUMNS: dict[str, tuple[str, str]] = {
     "wall_cpu_ratio": ("counters", "wall_cpu_ratio"),
 }
 """Column of `samples` -> section and field of a Sample, in the order of the table. `rolled` has the same columns. A new
-one goes to the end, with a step of its own that adds it to both tables."""
+one goes to the end, with a new step that adds it to both tables."""
 
 SCALE = 10_000
 """Rolled-up values are kept as whole numbers of 1/SCALE: SQLite keeps those in 1 to 4 bytes instead of 8."""
@@ -76,7 +76,7 @@ SIGNALS = (
 _WHOLE = ", ".join(f"CAST(round({_mean(name, '1')} * {SCALE}) AS INTEGER)" for name in SAMPLE_COLUMNS)
 _WHOLE_AGAIN = ", ".join(f"CAST(round({_mean(name, 'n')}) AS INTEGER)" for name in SAMPLE_COLUMNS)
 
-# The newest step that is there is made anew each time: it was not over when it was made.
+# The newest step is computed again each time: it was not complete before.
 _NEWEST = "(SELECT max(time_unix_s) FROM {table} WHERE step_s = {step} AND {of})"
 ROLL_MINUTES = (
     f"INSERT OR REPLACE INTO rolled SELECT {MINUTE_S}, node_id,"
@@ -235,7 +235,7 @@ def _numbers(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 
 def _update(connection: sqlite3.Connection) -> None:
-    """Runs the steps that are missing; a file that is not ours or newer is left as it is (`_check` refuses it)."""
+    """Runs the missing steps; a foreign or newer file is left unchanged (`_check` refuses it)."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         application, version, tables = _numbers(connection)

@@ -1,4 +1,4 @@
-"""The words that programs decide by, beside the sentences that people read."""
+"""Enums for programs; the sentences that go with them are for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DecisionCause = Literal[
 """What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
 enough_reduced: interference, but enough of the pool is reduced. panic: no Verdict is believed. no_verdict: there is no
 fresh one. waiting: for the first one. measured: it keeps its baseline weight while its values are searched. limited,
-drained, not_drained: the second stage asked for it. pinned: by a person. bounded: the guard's last word."""
+drained, not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited it."""
 ChangeCause = Literal[
     DecisionCause,
     "not_set",

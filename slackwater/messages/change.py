@@ -30,6 +30,6 @@ class Change(msgspec.Struct, omit_defaults=True):
     rt_p95_predicted_ms: NonNegative | None = None
     """What it was predicted to become by this change."""
     follows: str = ""
-    """Id of the Change whose outcome this tells; of a wsengine's Change the Order's, whose Change has the same id."""
+    """An outcome: id of the Change it belongs to. A wsengine's Change: id of the Order, and of that Order's Change."""
     cause: ChangeCause | None = None
-    """`why` for programs; absent where `what` says it, and in Changes of before."""
+    """`why` for programs; absent where `what` is enough, and in Changes of older versions."""

@@ -28,7 +28,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     """An Order that is not renewed within this time undoes itself."""
     reason: str
     by: str
-    """Who gave it."""
+    """Its sender."""
 
 
 class KnobState(msgspec.Struct, omit_defaults=True):
@@ -40,22 +40,22 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     baseline: int | float | str | None = None
     """What it is put back to; the value where nothing is turned."""
     lowest: int | None = None
-    """The lowest whole number that Orders may ask for."""
+    """The lowest whole number that Orders may set."""
     highest: int | None = None
     words: list[str] = []
-    """The words that Orders may ask for."""
+    """The words that Orders may set."""
     reloads: bool = False
     """Turning it makes the web server reload."""
     order: str = ""
     """The Order in force; empty: none."""
     by: str = ""
-    """Who gave it."""
+    """Its sender."""
     left_s: float | None = None
     """What is left of its lease."""
     why: str = ""
     """Why it cannot be turned here; empty: it can."""
     cause: KnobCause | None = None
-    """The same for programs; absent: it can be turned, or a wsengine of before says why not."""
+    """The same for programs; absent: it can be turned, or an older wsengine sends no cause."""
 
 
 class Knobs(msgspec.Struct, omit_defaults=True):
@@ -66,6 +66,6 @@ class Knobs(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: NonNegative
     kind: str
-    """Nodes of one kind are alike: what was good for one is good for the other."""
+    """Nodes of one kind are alike: values found on one suit the others."""
     knobs: list[KnobState]
     """One for each knob that the node's configuration lists."""

@@ -150,7 +150,7 @@ class ScopeCounters(msgspec.Struct, omit_defaults=True):
 
 
 class Canary(msgspec.Struct, omit_defaults=True):
-    """What the bounded probe of known code felt. Cycles are those of the time stamp counter."""
+    """Measurements of the bounded probe of known code. Cycles are those of the time stamp counter."""
 
     l2_cycles_per_load: NonNegative | None = None
     """Pointer chase through a set that fits the L2 cache, per load, CPU time only."""
@@ -161,7 +161,7 @@ class Canary(msgspec.Struct, omit_defaults=True):
     slow_share: Share | None = None
     """Share of the last-level chase's loads slower than a cache hit: the probe's miss rate."""
     wall_cpu_ratio: NonNegative | None = None
-    """Wall time over CPU time of all that the monitor did in this period; 1.0 means that nobody took its core away."""
+    """Wall time over CPU time of all that the monitor did in this period; 1.0 means that it always had its core."""
     cpu_share: NonNegative | None = None
     """Share of one core that the probe itself took in this period."""
     late_ms: NonNegative | None = None
@@ -182,7 +182,7 @@ class RouteTraffic(msgspec.Struct, omit_defaults=True):
 
 
 class WebServer(msgspec.Struct, omit_defaults=True):
-    """What the web server's status pages say."""
+    """Figures of the web server's status pages."""
 
     apache_busy_workers: Count | None = None
     apache_idle_workers: Count | None = None

@@ -36,7 +36,7 @@ def stop_signals() -> frozenset[signal.Signals]:
 
 
 class Outage:
-    """Decides when lbengine has been failing for so long that its weights must not stay: pure, fed with deaths."""
+    """Decides when lbengine has failed for too long to leave its weights in place. Pure: it is given the deaths."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s

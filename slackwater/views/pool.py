@@ -49,7 +49,7 @@ _HEADLINES: tuple[tuple[State, str], ...] = (("interference", "beside a noisy ne
 
 
 class Row(msgspec.Struct):
-    """One server of a pool; what is not known is None."""
+    """One server of a pool; unknown values are None."""
 
     node: str
     server: str
@@ -95,7 +95,7 @@ class PoolView(msgspec.Struct, kw_only=True):
     age_s: float | None = None
     """Since the last Cycle; None: there was none."""
     stale: bool = True
-    """True: the controller is silent, the rows say what was last known."""
+    """True: the controller is silent, the rows show the last known values."""
     state: State = "unknown"
     """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
     headline: str
@@ -168,7 +168,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
                 rows[-1].why = "no server of the backend has this name (see `servers` in the pool's settings)"
     state, headline = _headline(rows, silence)
     fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
-    felt = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
+    measured_now = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
     return PoolView(
         pool=pool,
         mode=cycle.mode if cycle else None,
@@ -180,8 +180,8 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         stale=stale,
         state=state,
         headline=headline,
-        rt_p95_ms=pooled_ms(felt, 0.95),
-        rt_p99_ms=pooled_ms(felt, 0.99),
+        rt_p95_ms=pooled_ms(measured_now, 0.95),
+        rt_p99_ms=pooled_ms(measured_now, 0.99),
         rows=rows,
     )
 

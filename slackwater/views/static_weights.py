@@ -55,7 +55,7 @@ def estimate(
     baselines: Mapping[str, float],
     calm: PoolSeries,
 ) -> tuple[float | None, str]:
-    """The p95 in ms over all requests, and what it rests on or why there is none. `calm` is of before the episode."""
+    """The p95 in ms over all requests, and its basis, or the reason why there is none. `calm`: before the episode."""
     sample = journal.latest_samples(pool.name).get(node)
     if sample is None:
         return None, "no estimate: this server sends no Samples"

@@ -298,7 +298,7 @@ staged("stale", "a silent controller looks dead, not calm", async (fresh) => {
     await page.goto(path);
     await page.locator(".alarm", { hasText: "the controller is silent" }).waitFor();
     await page.waitForSelector('#link[data-link="idle"]');
-    assert.match(await page.locator(".headline .verdict").textContent(), /Nobody is steering/);
+    assert.match(await page.locator(".headline .verdict").textContent(), /The controller is silent/);
     assert.equal(await page.locator('.servers [data-state="calm"]').count(), 0);
     assert.deepEqual(await serious(page), [], path);
   }

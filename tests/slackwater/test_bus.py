@@ -164,9 +164,7 @@ def test_question_and_answer(server: Server) -> None:
 
 def test_asking_where_nobody_answers_is_a_clear_error(server: Server) -> None:
     async def body(asker: Bus, silent: Bus) -> None:
-        with pytest.raises(
-            BusError, match=r"nobody answers on slackwater\.control\.web .*is `slackwater serve` running"
-        ):
+        with pytest.raises(BusError, match=r"no answer on slackwater\.control\.web .*is `slackwater serve` running"):
             await asked(asker, {})
 
         async def say_nothing(_: object) -> None:

@@ -43,7 +43,7 @@ class ModelPage(msgspec.Struct):
     thresholds_only: bool = False
     root: Leaf | None = None
     scores: list[list[str]] = []
-    """Judge, state, precision, recall, ticks."""
+    """Classifier, state, precision, recall, ticks."""
     delays: list[str] = []
     data: list[str] = []
 

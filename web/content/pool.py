@@ -42,7 +42,7 @@ class ShownRow(msgspec.Struct):
 
 
 class ShownEpisode(msgspec.Struct):
-    """One episode that goes on."""
+    """One ongoing episode."""
 
     id: str
     node: str
