@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
+
+from detector.classify.judge import Judge
+from detector.features.baseline import LAST_HEARD, StoredBaselines
 
 VERSION = 3
 """Of the file. In 1 the probe's cycles stood under the name of hardware's; in 2 nodes had no age of their own."""
@@ -15,26 +17,12 @@ MAX_AGE_S = 7 * 86400.0
 """A node's baseline that was last heard of longer ago is not believed any more."""
 EVERY_S = 30.0
 NODES_A_STEP = 16
-LAST_HEARD = "last_heard_unix_s"
-"""Name, among a node's cells, of the wall time at which it was last heard of."""
-Nodes = dict[str, dict[str, Any]]
-"""Node -> its calm baseline as JSON."""
-
-
-class BaselineSource(Protocol):
-    """What a checkpoint needs of a judge."""
-
-    def baseline_nodes(self) -> list[str]:
-        """All nodes that have a baseline, or may have one."""
-
-    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
-        """The baselines of these nodes, or of all."""
 
 
 class BaselineCheckpoint:
     """Encodes the pools' baselines step by step; `step` gives the whole file's content now and then."""
 
-    def __init__(self, judges: Mapping[str, BaselineSource], now_s: float) -> None:
+    def __init__(self, judges: Mapping[str, Judge], now_s: float) -> None:
         self._judges = judges
         self._left: list[tuple[str, list[str]]] = []
         self._encoded: dict[str, dict[str, msgspec.Raw]] = {}
@@ -73,7 +61,7 @@ def save(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def load(path: Path, now_unix_s: float) -> dict[str, Nodes]:
+def load(path: Path, now_unix_s: float) -> dict[str, StoredBaselines]:
     """Reads what `save` wrote, less what is too old: pool -> nodes; empty when there is no file.
 
     Raises ValueError for a file that is no such thing.
@@ -82,7 +70,7 @@ def load(path: Path, now_unix_s: float) -> dict[str, Nodes]:
         content = msgspec.json.decode(path.read_bytes())
         if content["v"] != VERSION:
             raise ValueError(f"version {content['v']}, expected {VERSION}")
-        pools = msgspec.convert(content["pools"], dict[str, Nodes])
+        pools = msgspec.convert(content["pools"], dict[str, StoredBaselines])
         return {
             pool: {
                 node: cells for node, cells in nodes.items() if 0 <= now_unix_s - float(cells[LAST_HEARD]) <= MAX_AGE_S

@@ -133,12 +133,12 @@ class PoolSearch:
 
     def _known(self, node: Node, ranges: Mapping[str, Range], now_s: float) -> dict[str, int]:
         """What the knowledge base says."""
-        usable, found = node.usable(now_s), {}
-        for name in ranges.keys() & usable.keys():
-            value = value_for(self._knowledge[name], usable[name], node.searched_at)
-            if isinstance(value, int):
-                found[name] = value
-        return found
+        usable = node.usable(now_s)
+        known = {
+            name: value_for(self._knowledge[name], usable[name], node.searched_at)
+            for name in ranges.keys() & usable.keys()
+        }
+        return {name: value for name, value in known.items() if isinstance(value, int)}
 
 
 def _kind(node: Node) -> str:

@@ -49,7 +49,7 @@ async def run(settings: ControllerSettings) -> None:
             for pool in settings.pool:
                 access = BusAccess(pool, settings.retune.lease_s, bus, journal, signer)
                 pools.append(Pool(pool, settings.retune, rules, best_values, access, time.monotonic))
-                access.listen_for(pools[-1])
+                access.pool = pools[-1]
                 for kind in KINDS:
                     await bus.subscribe(kind, access.take, pool=pool.name)
             log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
@@ -83,13 +83,11 @@ class BusAccess:
         self._bus = bus
         self._journal = journal
         self._signer = signer
-        self._listener: Pool | None = None
+        self.pool: Pool | None = None
+        """Gets the messages that come in."""
         self._news = asyncio.Event()
         self._cycles = 0
         self._answers: OrderedDict[str, Change] = OrderedDict()
-
-    def listen_for(self, pool: Pool) -> None:
-        self._listener = pool
 
     def take(self, message: Any) -> None:
         """A message of the pool."""
@@ -97,8 +95,8 @@ class BusAccess:
             self._answers[message.follows] = message
             while len(self._answers) > ANSWERS_KEPT:
                 self._answers.popitem(last=False)
-        if self._listener is not None:
-            self._listener.see(message)
+        if self.pool is not None:
+            self.pool.see(message)
         if isinstance(message, Cycle):
             self._cycles += 1
         self._news.set()
@@ -137,7 +135,7 @@ class BusAccess:
         await self._bus.publish(change)
 
     def server(self, node: str) -> ServerState | None:
-        cycle = self._listener.cycle if self._listener is not None else None
+        cycle = self.pool.cycle if self.pool is not None else None
         servers = cycle.servers if cycle is not None else []
         return next((one for one in servers if self._pool.servers.get(one.server, one.server) == node), None)
 

@@ -13,7 +13,6 @@ from itertools import repeat
 
 import numpy as np
 
-from detector.baseline_checkpoint import LAST_HEARD, Nodes
 from detector.classify import thresholds
 from detector.classify.episodes import CALM, CODES, ENOUGH, INTERFERENCE, STATES, STRONG, WEAK, StateMachines, Steps
 from detector.classify.persistence import NEEDED, OF, Persistence
@@ -22,14 +21,14 @@ from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.tree import Model
 from detector.estimator import START, Estimates, Estimator
 from detector.features.balancer_latency import COLUMN, BalancerLatency
-from detector.features.baseline import learnable
+from detector.features.baseline import LAST_HEARD, StoredBaselines
 from detector.features.columns import Bools, Floats, Ints, Row, Table, reasons, row_of, table_of
 from detector.features.features import Features, Frame
 from detector.features.history import SampleWindows
 from detector.features.signals import leave_out_idle
 from detector.sample_sorter import SampleSorter, Stale
 from detector.slot_arrays import SlotArrays
-from slackwater.messages import VERSION, Resource, Sample, State, Verdict
+from slackwater.messages import VERSION, Resource, Sample, Verdict
 
 log = logging.getLogger("detector.judge")
 
@@ -44,11 +43,11 @@ ROUTES = "routes"
 
 @dataclass(frozen=True)
 class Tick:
-    """What one Sample's tick looked like, for training: features and the state before the state machine."""
+    """What one Sample's tick looked like, for training."""
 
     sample: Sample
     features: Floats
-    classification: State
+    """(len(FEATURES),)."""
     has_requests: bool
 
 
@@ -89,7 +88,7 @@ class Judge(SlotArrays):
         self._persistence = Persistence()
         self._last_shown: dict[int, list[str]] = {}
         """Slot of a node in an episode -> the reasons of the last tick that showed it."""
-        self._restored: Nodes = {}
+        self._restored: StoredBaselines = {}
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
             *(self._correlator, self._machines, self._persistence),
@@ -138,7 +137,7 @@ class Judge(SlotArrays):
         """All nodes that `export_baselines` knows, those not heard of since the start too."""
         return [*self._restored, *self.sorter.nodes]
 
-    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> Nodes:
+    def export_baselines(self, now_unix_s: float, nodes: list[str] | None = None) -> StoredBaselines:
         """Node -> its calm baseline as JSON, with when it was last heard of; of all nodes, or of these.
 
         One heard of in the last hour counts as heard of now.
@@ -147,7 +146,7 @@ class Judge(SlotArrays):
         slot_of = self.sorter.nodes
         heard = [node for node in wanted if node in slot_of]
         slots: Ints = np.array([slot_of[node] for node in heard], dtype=np.int64)
-        found: Nodes = {node: self._restored[node] for node in wanted if node in self._restored}
+        found: StoredBaselines = {node: self._restored[node] for node in wanted if node in self._restored}
         for node, slot, cells in zip(heard, slots.tolist(), self.features.baselines.export(slots), strict=True):
             if routes := self.windows.routes.export(slot):
                 cells[ROUTES] = routes
@@ -155,7 +154,7 @@ class Judge(SlotArrays):
                 found[node] = {LAST_HEARD: round(now_unix_s, 1), **cells}
         return found
 
-    def restore_baselines(self, nodes: Nodes) -> None:
+    def restore_baselines(self, nodes: StoredBaselines) -> None:
         """Takes what `export_baselines` gave; each node gets its own when it is first heard of."""
         self._restored = dict(nodes)
 
@@ -214,8 +213,7 @@ class Judge(SlotArrays):
         if self.ticks is not None:
             matrix = frame.matrix()
             for row, sample in enumerate(table.samples):
-                state = STATES[classification[row]]
-                self.ticks.append(Tick(sample, matrix[row], state, bool(correlation.has_requests[row])))
+                self.ticks.append(Tick(sample, matrix[row], bool(correlation.has_requests[row])))
         paths = self._paths(frame, deviations, correlation, steps, suspects.describe, shown)
         return self._verdicts(table, frame.slots, steps, estimates, paths)
 
@@ -232,7 +230,7 @@ class Judge(SlotArrays):
                 deviations.interfering,
                 deviations.strong,
                 weak_signal,
-                lambda rows: thresholds.explain_all(frame, deviations, rows),
+                lambda rows: [thresholds.explain(frame, deviations, row) for row in rows.tolist()],
             )
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
@@ -270,7 +268,7 @@ class Judge(SlotArrays):
             calm = np.where(shared, long, (classification == CALM) & (steps.state == CALM))
             # The first baseline decides what is normal: nothing that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & deviations.votes.any(axis=1))
-        fit = learnable(calm, frame.values)
+        fit = calm & ~np.isnan(frame.values).all(axis=1)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
         if frame.rt_by_route_ms is not None:
             self.windows.routes.learn(frame.slots, frame.rt_by_route_ms, calm)

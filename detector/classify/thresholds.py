@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.features.columns import Bools, Floats, Ints
+from detector.features.columns import Bools, Floats
 from detector.features.features import Frame, describe, times
 from detector.features.signals import INDEX, QUEUES, SIGNALS
 
@@ -88,8 +88,6 @@ _WEAK_USERS = [INDEX["rt_routes"], INDEX["rt_mean"], INDEX["rt_balancer"]]
 _WEAK_OWN: Floats = np.array([WEAK_LIMITS[s.key].own if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
 _WEAK_PEERS: Floats = np.array([WEAK_LIMITS[s.key].peers if s.key in WEAK_LIMITS else np.inf for s in SIGNALS])
 _RESIDUAL = np.array([INDEX[key] for key in RESIDUAL])
-_RESIDUAL_OWN: Floats = np.array([LIMITS[key].own for key in RESIDUAL])
-_RESIDUAL_PEERS: Floats = np.array([LIMITS[key].peers for key in RESIDUAL])
 _GROUPS = {
     group: np.array([signal.group == group for signal in SIGNALS]) & _LIMITED
     for group in ("run queue", "core", "cost", "disk", "network", "memory", "users")
@@ -165,9 +163,9 @@ def find_deviations(frame: Frame, suspected_before: Bools | None = None) -> Devi
         # As above: response times by route replace those over all requests.
         weak_votes[:, INDEX["rt_mean"]] &= np.isnan(frame.values[:, INDEX["rt_routes"]])
         residual = (
-            (frame.own[:, _RESIDUAL] >= _RESIDUAL_OWN)
+            (frame.own[:, _RESIDUAL] >= _OWN[_RESIDUAL])
             & far[:, _RESIDUAL]
-            & ((frame.peers[:, _RESIDUAL] >= _RESIDUAL_PEERS) | no_peers[:, _RESIDUAL])
+            & ((frame.peers[:, _RESIDUAL] >= _PEERS[_RESIDUAL]) | no_peers[:, _RESIDUAL])
         )
     latency_unknown: Bools = np.asarray(np.isnan(frame.values[:, [INDEX["rt_mean"], INDEX["rt_p95"]]]).all(axis=1))
     groups = _groups(votes)
@@ -252,13 +250,6 @@ def explain(frame: Frame, deviations: Deviations, row: int) -> list[str]:
             line += f" and {times(frame.peers[row, column])} its peers' (>= {_PEERS[column]:g}x)"
         lines.append(line)
     return lines or [NOTHING]
-
-
-def explain_all(frame: Frame, deviations: Deviations, rows: Ints) -> list[list[str]]:
-    """`explain` of many rows: (K,)."""
-    any_vote = np.asarray(deviations.votes.any(axis=1))[rows].tolist()
-    pairs = zip(rows.tolist(), any_vote, strict=True)
-    return [explain(frame, deviations, row) if some else [NOTHING] for row, some in pairs]
 
 
 def explain_slow(frame: Frame, row: int) -> list[str]:

@@ -34,6 +34,10 @@ MAX_STRETCH = 6.0
 QUANTILES = 9
 """A cell is kept on disk as this many evenly spaced quantiles."""
 USUAL = 0.95
+LAST_HEARD = "last_heard_unix_s"
+"""Name, among a node's stored cells, of the wall time at which it was last heard of."""
+StoredBaselines = dict[str, dict[str, Any]]
+"""Node -> its calm baseline as JSON."""
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 _AWAY = np.arange(BINS)[None, :] - np.arange(BINS)[:, None]
@@ -260,8 +264,3 @@ def _four_digits(values: Floats) -> Floats:
         digits = np.nan_to_num(3.0 - np.floor(np.log10(np.abs(values))), nan=0.0, posinf=0.0, neginf=0.0)
     up, down = 10.0 ** np.maximum(digits, 0.0), 10.0 ** np.maximum(-digits, 0.0)
     return np.asarray(np.rint(values * up / down) / up * down)
-
-
-def learnable(calm: Bools, values: Floats) -> Bools:
-    """Ticks that may be learnt: calm ones that carry at least one value."""
-    return calm & ~np.isnan(values).all(axis=1)

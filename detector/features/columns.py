@@ -71,6 +71,13 @@ Row = tuple[tuple[Any, ...], bytes]
 """A Sample as `Table` takes it: its words and its numbers, packed as doubles."""
 
 
+def section_type(info: msgspec.structs.FieldInfo) -> type[msgspec.Struct] | None:
+    """The struct of a section, which is what this field of a Sample holds; None for another field."""
+    inspected = msgspec.inspect.type_info(info.type)
+    kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
+    return next((kind.cls for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
+
+
 def fields_read() -> dict[str, set[str]]:
     """Section of a Sample -> its fields that the detector reads."""
     found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}
@@ -114,22 +121,16 @@ class Table:
 
     def only(self, rows: Ints) -> Table:
         """Some of its rows."""
-        numbers = rows.tolist()
+        return Table(**{name: _some(values, rows) for name, values in vars(self).items()})
 
-        def some(values: Sequence[Any]) -> list[Any]:
-            return [values[number] for number in numbers] if values else []
 
-        return Table(
-            nodes=some(self.nodes),
-            boot_ids=some(self.boot_ids),
-            seq=self.seq[rows],
-            samples_dropped=self.samples_dropped[rows],
-            time_unix_s=self.time_unix_s[rows],
-            columns={name: values[rows] for name, values in self.columns.items()},
-            routes=some(self.routes),
-            absent=some(self.absent),
-            samples=some(self.samples),
-        )
+def _some(values: Any, rows: Ints) -> Any:
+    """These rows of one of a table's fields; none of a field that was not kept."""
+    if isinstance(values, dict):
+        return {name: _some(column, rows) for name, column in values.items()}
+    if isinstance(values, np.ndarray):
+        return values[rows]
+    return [values[row] for row in rows.tolist()] if values else []
 
 
 def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:

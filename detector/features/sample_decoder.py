@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from detector.features.columns import SECTIONS, fields_read
+from detector.features.columns import SECTIONS, fields_read, section_type
 from slackwater.messages import MAX_NAME, NAME_PATTERN, MessageError, RouteTraffic, Sample
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
@@ -51,9 +51,7 @@ def _reading() -> type[msgspec.Struct]:
     sections = fields_read()
     fields: list[Any] = []
     for info in msgspec.structs.fields(Sample):
-        inspected = msgspec.inspect.type_info(info.type)
-        kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
-        inner = next((kind.cls for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
+        inner = section_type(info)
         if inner is not None and info.name in sections:
             part = _part(inner, sections[info.name])
             stand_in = msgspec.convert(msgspec.to_builtins(SECTIONS[info.name][0]), part)

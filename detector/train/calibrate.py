@@ -29,7 +29,6 @@ QUIET_S = 3.0
 HEAR_S = 10.0
 STOP_S = 5.0
 LOOK_EVERY_S = 0.05
-FIELDS = {"node", "intensity", "percent", "seconds"}
 
 
 class CalibrationError(Exception):
@@ -47,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NoiseSchedule:
     """What is to be done. A round is every intensity once on every node, and gives one recording."""
 
     nodes: Sequence[str]
@@ -79,7 +78,7 @@ def argv_of(template: str, node: str, intensity: float, seconds: float) -> list[
     try:
         found = [word.format(**values) for word in shlex.split(template)]
     except (KeyError, IndexError, ValueError) as error:
-        known = ", ".join(sorted(f"{{{name}}}" for name in FIELDS))
+        known = ", ".join(sorted(f"{{{name}}}" for name in values))
         raise CalibrationError(f"command `{template}`: {error!r}; what can be filled in: {known}") from None
     if not found:
         raise CalibrationError("the command is empty")
@@ -99,8 +98,8 @@ def beyond(sample: Sample, limits: Limits) -> str:
 
 
 @dataclass
-class Watch:
-    """What the pool's nodes said last, and whether that is too bad to go on."""
+class CalibrationMonitor:
+    """The last Samples of the pool's nodes, and whether they are too bad to go on."""
 
     limits: Limits
     clock: Callable[[], float] = time.monotonic
@@ -121,7 +120,7 @@ class Watch:
             self.trouble = f"{sample.node}: {what}"
 
     def cycle(self, cycle: Cycle) -> None:
-        """The pool's engine said what it does."""
+        """Takes in whether the pool's engine acts."""
         self.acting = cycle.mode == "act" and not cycle.paused
 
     def check(self, nodes: Sequence[str]) -> None:
@@ -161,12 +160,14 @@ async def stopped(process: asyncio.subprocess.Process) -> None:
                 continue
 
 
-async def make_noise(plan: Plan, node: str, intensity: float, watch: Watch, labels: list[Label]) -> None:
+async def make_noise(
+    schedule: NoiseSchedule, node: str, intensity: float, monitor: CalibrationMonitor, labels: list[Label]
+) -> None:
     """One noise, for its time; its label is added whatever ends it, and the command is always stopped.
 
     Raises CalibrationError when it must end earlier.
     """
-    argv = argv_of(plan.noise_command, node, intensity, plan.noise_s)
+    argv = argv_of(schedule.noise_command, node, intensity, schedule.noise_s)
     begin_unix_s = time.time()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -175,76 +176,76 @@ async def make_noise(plan: Plan, node: str, intensity: float, watch: Watch, labe
     except OSError as error:
         raise CalibrationError(f"{shlex.join(argv)}: cannot be started: {error.strerror or error}") from None
     try:
-        end_s = time.monotonic() + plan.noise_s
+        end_s = time.monotonic() + schedule.noise_s
         while time.monotonic() < end_s and process.returncode is None:
-            watch.check([node])
+            monitor.check([node])
             await asyncio.sleep(LOOK_EVERY_S)
         if process.returncode not in (None, 0):
             raise CalibrationError(f"{shlex.join(argv)}: ended with status {process.returncode}")
     finally:
         await stopped(process)
-        if plan.stop_command:
+        if schedule.stop_command:
             stop = await asyncio.create_subprocess_exec(
-                *argv_of(plan.stop_command, node, intensity, plan.noise_s), start_new_session=True
+                *argv_of(schedule.stop_command, node, intensity, schedule.noise_s), start_new_session=True
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), STOP_S)
             await stopped(stop)
-        labels.append(Label(node, plan.kind, intensity, begin_unix_s, time.time()))
+        labels.append(Label(node, schedule.kind, intensity, begin_unix_s, time.time()))
 
 
-async def calm(plan: Plan, watch: Watch) -> None:
-    """The calm between noises, watched too."""
-    end_s = time.monotonic() + plan.calm_s
+async def calm(schedule: NoiseSchedule, monitor: CalibrationMonitor) -> None:
+    """The calm between noises, monitored too."""
+    end_s = time.monotonic() + schedule.calm_s
     while time.monotonic() < end_s:
-        watch.check(plan.nodes)
+        monitor.check(schedule.nodes)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def calibrate(
-    where: BusSettings, pool: str, plan: Plan, limits: Limits, folder: Path, say: Callable[[str], None]
+    where: BusSettings, pool: str, schedule: NoiseSchedule, limits: Limits, folder: Path, show: Callable[[str], None]
 ) -> list[Path]:
-    """Makes the recordings of a plan, one a round, in a folder. Raises CalibrationError, BusError, RecordingError.
+    """Makes the recordings of a schedule, one a round, in a folder. Raises CalibrationError, BusError, RecordingError.
 
     When it must stop, what was recorded so far is written before the error is raised.
     """
-    for command in (plan.noise_command, *([plan.stop_command] if plan.stop_command else [])):
-        argv_of(command, "node", 1.0, plan.noise_s)
-    watch = Watch(limits)
+    for command in (schedule.noise_command, *([schedule.stop_command] if schedule.stop_command else [])):
+        argv_of(command, "node", 1.0, schedule.noise_s)
+    monitor = CalibrationMonitor(limits)
     bus = await Bus.connect(where, "slackwater-calibrate")
     made: list[Path] = []
     labels: list[Label] = []
     try:
-        await bus.subscribe("sample", watch.take, pool=pool)
-        await bus.subscribe("cycle", watch.cycle, pool=pool)
-        await _ready(plan, pool, watch)
-        for number in range(1, plan.rounds + 1):
-            watch.heard.clear()
+        await bus.subscribe("sample", monitor.take, pool=pool)
+        await bus.subscribe("cycle", monitor.cycle, pool=pool)
+        await _ready(schedule, pool, monitor)
+        for number in range(1, schedule.rounds + 1):
+            monitor.heard.clear()
             labels = []
             try:
-                await calm(plan, watch)
-                for node in plan.nodes:
-                    for intensity in sorted(plan.intensities):
-                        say(f"round {number} of {plan.rounds}: {plan.kind} {intensity:g} on {node}")
-                        await make_noise(plan, node, intensity, watch, labels)
-                        await calm(plan, watch)
+                await calm(schedule, monitor)
+                for node in schedule.nodes:
+                    for intensity in sorted(schedule.intensities):
+                        show(f"round {number} of {schedule.rounds}: {schedule.kind} {intensity:g} on {node}")
+                        await make_noise(schedule, node, intensity, monitor, labels)
+                        await calm(schedule, monitor)
             finally:
-                if watch.heard:
+                if monitor.heard:
                     out = folder / f"round{number}.parquet"
-                    write(out, watch.heard, labels, f"calibration of pool {pool}: {plan.kind}, round {number}")
+                    write(out, monitor.heard, labels, f"calibration of pool {pool}: {schedule.kind}, round {number}")
                     made.append(out)
     finally:
         await bus.close()
     return made
 
 
-async def _ready(plan: Plan, pool: str, watch: Watch) -> None:
+async def _ready(schedule: NoiseSchedule, pool: str, monitor: CalibrationMonitor) -> None:
     """Waits until the nodes were heard; raises CalibrationError when one is not fit, or the engine would act."""
     end_s = time.monotonic() + HEAR_S
-    while time.monotonic() < end_s and not watch.has_heard(plan.nodes):
+    while time.monotonic() < end_s and not monitor.has_heard(schedule.nodes):
         await asyncio.sleep(LOOK_EVERY_S)
-    for node in plan.nodes:
-        if why := watch.fit(node):
+    for node in schedule.nodes:
+        if why := monitor.fit(node):
             raise CalibrationError(why)
-    if watch.acting:
+    if monitor.acting:
         raise CalibrationError(f"pool {pool} moves weights: run `slackwater pause` first, and `resume` afterwards")

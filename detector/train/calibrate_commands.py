@@ -12,7 +12,7 @@ import click
 
 from detector.recordings.recording import read
 from detector.train import calibrate as calibrating
-from detector.train.calibrate import CalibrationError, Limits, Plan
+from detector.train.calibrate import CalibrationError, Limits, NoiseSchedule
 from detector.train.commands import describe, progress, write_report
 from detector.train.training import train_model
 from slackwater.config import ControllerSettings, load
@@ -72,16 +72,18 @@ def calibrate(
     """
     settings = load(config_path)
     pool = settings.the_pool(pool_name).name
-    plan = Plan(nodes, kind, intensities, rounds, noise_s, calm_s, noise_command, stop_command)
+    schedule = NoiseSchedule(nodes, kind, intensities, rounds, noise_s, calm_s, noise_command, stop_command)
     limits = Limits(max_rt_p95_ms, max_errors_per_s, max_load)
     if any(out.glob("*.parquet")):
         raise click.UsageError(f"{out}: holds recordings already; name another folder")
     first = " ".join(calibrating.argv_of(noise_command, nodes[0], min(intensities), noise_s))
-    click.echo(f"{plan.seconds / 60:.1f} minutes of noise and calm on {', '.join(nodes)}; the first: {first}", err=True)
+    click.echo(
+        f"{schedule.seconds / 60:.1f} minutes of noise and calm on {', '.join(nodes)}; the first: {first}", err=True
+    )
     if not yes:
         click.confirm("Begin?", abort=True, err=True)
     try:
-        files = asyncio.run(_interruptible(settings, pool, plan, limits, out))
+        files = asyncio.run(_interruptible(settings, pool, schedule, limits, out))
     except CalibrationError as error:
         kept = ", ".join(str(file) for file in sorted(out.glob("*.parquet")))
         raise CalibrationError(f"{error}{f'; recorded so far: {kept}' if kept else ''}") from None
@@ -106,10 +108,12 @@ def calibrate(
         click.echo(f'set `model = "{target}"` under [detector], and start `slackwater serve` again to use it')
 
 
-async def _interruptible(settings: ControllerSettings, pool: str, plan: Plan, limits: Limits, out: Path) -> list[Path]:
+async def _interruptible(
+    settings: ControllerSettings, pool: str, schedule: NoiseSchedule, limits: Limits, out: Path
+) -> list[Path]:
     """The calibration; SIGINT and SIGTERM end it as a limit does."""
     work = asyncio.ensure_future(
-        calibrating.calibrate(settings.bus, pool, plan, limits, out, lambda text: click.echo(text, err=True))
+        calibrating.calibrate(settings.bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True))
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):

@@ -27,9 +27,11 @@ def evaluate(recordings: Sequence[Recording], model: Model | None, progress: Pro
         for number, part in enumerate(parts)
         if len(parts) > 1
     ]
+    trained_on = model.metadata.get("data", []) if model else []
+    kinds = {str(kind) for part in trained_on for kind in part["kinds"]}
     return {
         "model": model.name if model else "thresholds",
-        "trained_on": trained_on(model) if model else [],
+        "trained_on": sorted(kinds - STATES_OF_KINDS.keys()),
         "recordings": [
             {"file": Path(one.path).name, "description": one.description, "seconds": round(one.seconds, 1)}
             for one in recordings
@@ -38,9 +40,3 @@ def evaluate(recordings: Sequence[Recording], model: Model | None, progress: Pro
         **scores.as_dict(),
         "law": mean_laws(laws),
     }
-
-
-def trained_on(model: Model) -> list[str]:
-    """The kinds of noise that a model's recordings had, by its metadata."""
-    kinds = {str(kind) for part in model.metadata.get("data", []) for kind in part["kinds"]}
-    return sorted(kinds - STATES_OF_KINDS.keys())

@@ -10,8 +10,8 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from detector.classify.tree import CLASSES, SURE, Model
-from detector.features.features import FEATURES, words
+from detector.classify.tree import Model
+from detector.features.features import words
 from detector.train.scores import FOUND, STATES
 
 WIDTH_IN, HEIGHT_IN = 6.0, 3.6
@@ -51,12 +51,11 @@ def page(model: Model, text: str) -> str:
     if weights := about.get("importances"):
         shown = _draw(_importances, weights, WIDTH_IN + 2, 1.0 + 0.3 * len(weights))
         parts.append(f"<h2>Weight of the features in the tree</h2><figure>{shown}</figure>")
-    parts.append(f"<h2>The decision tree</h2><figure>{_tree(model)}</figure>")
     parts += ["<h2>Estimators of p95</h2>", _estimators(scores.get("tail") or {})]
     parts += ["<h2>Estimators of the CPU</h2>", _laws(scores.get("law"))]
     parts += ["<h2>By kind and intensity</h2>", _by_noise(tree.get("by_noise") or {})]
     parts += ["<h2>Kinds that the tree was not trained on</h2>", _left_out(scores.get("kinds_left_out") or {})]
-    parts += ["<h2>In words</h2>", f"<pre>{html.escape(text)}</pre></body></html>\n"]
+    parts += ["<h2>The model in words, with its decision tree</h2>", f"<pre>{html.escape(text)}</pre></body></html>\n"]
     return "\n".join(parts)
 
 
@@ -174,44 +173,3 @@ def _importances(axes: Any, weights: Mapping[str, float]) -> None:
     ordered = sorted(weights.items(), key=lambda pair: pair[1])
     axes.barh([words(feature) for feature, _ in ordered], [weight for _, weight in ordered])
     axes.set(xlabel="share")
-
-
-def _tree(model: Model) -> str:
-    """The tree from the root at the top, leaves side by side."""
-    tree = model.tree
-    places: dict[int, tuple[float, int]] = {}
-    leaves = 0
-
-    def place(node: int, depth: int) -> float:
-        nonlocal leaves
-        if tree.left[node] < 0:
-            x = float(leaves)
-            leaves += 1
-        else:
-            x = (place(int(tree.left[node]), depth + 1) + place(int(tree.right[node]), depth + 1)) / 2
-        places[node] = (x, depth)
-        return x
-
-    place(0, 0)
-
-    def paint(axes: Any, _: object) -> None:
-        axes.axis("off")
-        axes.margins(0.25)
-        for node, (x, depth) in places.items():
-            share = tree.interference[node]
-            if tree.left[node] < 0:
-                said, color = f"{CLASSES[int(share >= SURE)]}\n{share:.0%}", "#fdd" if share >= SURE else "#dfd"
-            else:
-                said = f"{words(FEATURES[tree.feature[node]])}\n<= {tree.threshold[node]:.3g} ?".replace(
-                    " over ", "\nover "
-                )
-                color = "white"
-                for child, answer in ((int(tree.left[node]), "yes"), (int(tree.right[node]), "no")):
-                    far_x, far_depth = places[child]
-                    axes.plot([x, far_x], [-depth, -far_depth], color="gray", zorder=1)
-                    axes.text((x + far_x) / 2, -(depth + far_depth) / 2, answer, fontsize=8, ha="center")
-            box = {"boxstyle": "round", "facecolor": color, "edgecolor": "gray"}
-            axes.text(x, -depth, said, ha="center", va="center", fontsize=7, bbox=box, zorder=2)
-        axes.scatter(*zip(*((x, -depth) for x, depth in places.values()), strict=True), s=1)
-
-    return _draw(paint, None, max(WIDTH_IN, 1.6 * leaves), 1.5 + 1.3 * max(depth for _, depth in places.values()))

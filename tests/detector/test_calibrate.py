@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from detector.classify import tree
 from detector.recordings.recording import read
 from detector.train import calibrate
-from detector.train.calibrate import CalibrationError, Limits, Plan, Watch, argv_of, beyond
+from detector.train.calibrate import CalibrationError, CalibrationMonitor, Limits, NoiseSchedule, argv_of, beyond
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
 from slackwater.cli.main import cli
@@ -230,14 +230,14 @@ def test_limits_are_for_two_samples_in_a_row_and_a_quiet_node_ends_it() -> None:
     assert beyond(sample(None, 2.0), limits) == "2.0 errors/s > 1"
     assert beyond(Sample(1, "n", "web", 1.0, "b", 0, 0.2), limits) == ""
     now = [0.0]
-    watch = Watch(limits, clock=lambda: now[0])
+    watch = CalibrationMonitor(limits, clock=lambda: now[0])
     for p95 in (500.0, 50.0, 500.0):
         watch.take(sample(p95))
         watch.check(["n"])
     watch.take(sample(500.0))
     with pytest.raises(CalibrationError, match="n: p95 response time 500 ms > 100 ms"):
         watch.check(["n"])
-    quiet = Watch(limits, clock=lambda: now[0])
+    quiet = CalibrationMonitor(limits, clock=lambda: now[0])
     quiet.take(sample(5.0))
     now[0] = 10.0
     with pytest.raises(CalibrationError, match="n: no Sample for 3 s"):
@@ -245,11 +245,11 @@ def test_limits_are_for_two_samples_in_a_row_and_a_quiet_node_ends_it() -> None:
 
 
 def test_an_engine_that_moves_weights_is_noticed() -> None:
-    watch = Watch(Limits(100.0, 1.0, 0.5))
+    watch = CalibrationMonitor(Limits(100.0, 1.0, 0.5))
     for mode, paused, acting in (("act", False, True), ("act", True, False), ("observe", False, False)):
         watch.cycle(Cycle(1, "web", 1.0, mode, paused, "roundrobin", "optimal", "", []))  # type: ignore[arg-type]
         assert watch.acting is acting
 
 
 def test_a_plan_says_how_long_it_takes() -> None:
-    assert Plan(["a", "b"], "k", [0.5, 1.0], 3, 20.0, 10.0, "x").seconds == 3 * (4 * 30 + 10)
+    assert NoiseSchedule(["a", "b"], "k", [0.5, 1.0], 3, 20.0, 10.0, "x").seconds == 3 * (4 * 30 + 10)

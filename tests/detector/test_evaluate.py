@@ -179,7 +179,7 @@ def learn_of(law: Floats) -> Learned:
 def test_the_report_is_one_file_with_all_figures(trained: tuple[Path, Path, str]) -> None:
     text = trained[1].read_text()
     assert text.startswith("<!doctype html>")
-    assert text.count("<svg") == 7
+    assert text.count("<svg") == 6
     assert not re.search(r"(src|href)=\"(?!#|data:)", text), "nothing outside the file is needed"
     for words in (
         "Confusion of states",

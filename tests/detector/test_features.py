@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.baseline_checkpoint import LAST_HEARD, load, save
+from detector.baseline_checkpoint import load, save
 from detector.classify.thresholds import find_deviations
-from detector.features.baseline import AT_ONCE, KEEP, MIN_SAMPLES, QUANTILES, Baselines, bins_of
+from detector.features.baseline import AT_ONCE, KEEP, LAST_HEARD, MIN_SAMPLES, QUANTILES, Baselines, bins_of
 from detector.features.columns import Table, row_of, table_of
 from detector.features.features import (
     DEMAND,

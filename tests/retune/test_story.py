@@ -176,7 +176,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     bus = await Bus.connect(f"nats://{BUS_LISTEN}", "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:
         site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE))
-        site.listen_for(story.listener)  # type: ignore[arg-type]
+        site.pool = story.listener  # type: ignore[assignment]
         for kind in ("cycle", "change"):
             await bus.subscribe(kind, site.take, pool=POOL)
         counted = sent_again(lab)
