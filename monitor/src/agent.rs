@@ -1,5 +1,5 @@
 //! Answers HAProxy's agent-check: the weight that lbengine wants for this node, in percent of the configured one, and
-//! 100% when it has said nothing for its lease.
+//! 100% when no weight came within the lease.
 //!
 //! Only ever a percentage: the protocol's other words (`ready`, `up`, `drain`, ...) would overrule what an operator has
 //! set. HAProxy Configuration Manual, section 5.2, `agent-check`.
@@ -17,44 +17,44 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::listener;
 
-/// What a node gets of its server's weight when nobody says otherwise.
+/// What a node gets of its server's weight when no other weight is wanted.
 const WHOLE: u64 = 100;
-/// The longest lease that is believed: a wrong word may not stay for hours.
+/// The longest lease that is believed: a wrong weight may not stay for hours.
 const LONGEST_LEASE_S: f64 = 60.0;
 /// Connections at a time; more wait in the kernel.
 const MOST_CONNECTIONS: usize = 16;
 /// How long a connection may take.
 const CONNECTION_ENDS_AFTER: Duration = Duration::from_secs(1);
 
-/// The last word of lbengine.
+/// The last weight that lbengine sent.
 #[derive(Debug, Clone, Copy)]
-struct Word {
+struct LastWeight {
     percent: u64,
     ends: Instant,
 }
 
-/// What to answer, shared by who hears and who answers.
+/// What to answer, shared by who receives and who answers.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted(Arc<Mutex<Option<Word>>>);
+pub struct Wanted(Arc<Mutex<Option<LastWeight>>>);
 
 impl Wanted {
-    /// Takes in a word, for as long as it says. One without a lease says nothing.
-    pub fn hear(&self, weight: &Weight, now: Instant) {
+    /// Keeps a weight for as long as its lease. One without a lease is ignored.
+    pub fn keep(&self, weight: &Weight, now: Instant) {
         let lease_s = weight.lease_s.min(LONGEST_LEASE_S);
         if lease_s > 0.0 {
-            let word = Word { percent: weight.percent, ends: now + Duration::from_secs_f64(lease_s) };
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(word);
+            let last = LastWeight { percent: weight.percent, ends: now + Duration::from_secs_f64(lease_s) };
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
         }
     }
 
     /// The answer at this instant.
     pub fn percent(&self, now: Instant) -> u64 {
-        let word = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        word.filter(|word| now < word.ends).map_or(WHOLE, |word| word.percent)
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.filter(|last| now < last.ends).map_or(WHOLE, |last| last.percent)
     }
 }
 
-/// Begins to listen to lbengine and to answer HAProxy, where the settings say so.
+/// Begins to listen to lbengine and to answer HAProxy, if the settings name an address.
 ///
 /// # Errors
 /// Why it cannot.
@@ -65,17 +65,17 @@ pub async fn open(settings: &Settings, client: Client) -> Result<(), Error> {
     }
     let listener = listener::listen("agent.listen", listen).await?;
     let subject = format!("slackwater.weight.{}.{}", settings.pool, settings.node);
-    let words = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
+    let weights = client.subscribe(subject.clone()).await.map_err(|reason| Error::Subscribe { subject, reason })?;
     let wanted = Wanted::default();
-    tokio::spawn(listen_to(words, settings.pool.clone(), settings.node.clone(), wanted.clone()));
+    tokio::spawn(listen_to(weights, settings.pool.clone(), settings.node.clone(), wanted.clone()));
     tokio::spawn(serve(listener, wanted));
     Ok(())
 }
 
-async fn listen_to(mut words: Subscriber, pool: String, node: String, wanted: Wanted) {
-    while let Some(message) = words.next().await {
+async fn listen_to(mut weights: Subscriber, pool: String, node: String, wanted: Wanted) {
+    while let Some(message) = weights.next().await {
         match decode::<Weight>(&message.payload) {
-            Ok(weight) if weight.pool == pool && weight.node == node => wanted.hear(&weight, Instant::now()),
+            Ok(weight) if weight.pool == pool && weight.node == node => wanted.keep(&weight, Instant::now()),
             Ok(weight) => tracing::warn!("a weight for {} of {} is ignored", weight.node, weight.pool),
             Err(error) => tracing::warn!("a weight is ignored: {error}"),
         }
@@ -88,7 +88,7 @@ pub async fn serve(listener: TcpListener, wanted: Wanted) {
     listener::serve(listener, MOST_CONNECTIONS, CONNECTION_ENDS_AFTER, answer).await;
 }
 
-/// One line; then what HAProxy was told to send (`agent-send`) is read to its end, since what is left unread would turn
+/// One line; then what HAProxy sends (`agent-send`) is read to its end, since what is left unread would turn
 /// the close into a reset that may overtake the answer. What goes wrong with a connection is its peer's business.
 async fn answer(mut stream: TcpStream, percent: u64) {
     let line = format!("{percent}%\n");
@@ -108,25 +108,25 @@ mod tests {
     }
 
     #[test]
-    fn a_word_holds_for_its_lease_and_then_the_node_gets_all_of_its_weight() {
+    fn a_weight_holds_for_its_lease_and_then_the_node_gets_all_of_its_weight() {
         let (wanted, start) = (Wanted::default(), Instant::now());
         let at = |s: f64| wanted.percent(start + Duration::from_secs_f64(s));
-        assert_eq!(at(0.0), 100, "nobody has said anything");
-        wanted.hear(&weight(30, 3.0), start);
+        assert_eq!(at(0.0), 100, "no weight came yet");
+        wanted.keep(&weight(30, 3.0), start);
         assert_eq!((at(0.0), at(2.9), at(3.0)), (30, 30, 100));
-        wanted.hear(&weight(0, 3.0), start + Duration::from_secs(2));
-        assert_eq!((at(4.9), at(5.1)), (0, 100), "each word renews the lease");
+        wanted.keep(&weight(0, 3.0), start + Duration::from_secs(2));
+        assert_eq!((at(4.9), at(5.1)), (0, 100), "each weight renews the lease");
     }
 
     #[test]
     fn a_lease_that_is_none_or_has_no_end_is_not_believed() {
         let (wanted, start) = (Wanted::default(), Instant::now());
         for lease_s in [0.0, -1.0, f64::NEG_INFINITY] {
-            wanted.hear(&weight(0, lease_s), start);
+            wanted.keep(&weight(0, lease_s), start);
             assert_eq!(wanted.percent(start), 100, "{lease_s}");
         }
         for lease_s in [1e12, f64::INFINITY, f64::NAN] {
-            wanted.hear(&weight(0, lease_s), start);
+            wanted.keep(&weight(0, lease_s), start);
             assert_eq!(wanted.percent(start + Duration::from_secs(61)), 100, "{lease_s}");
         }
     }
@@ -138,21 +138,21 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("an address");
             let wanted = Wanted::default();
-            wanted.hear(&weight(42, 30.0), Instant::now());
+            wanted.keep(&weight(42, 30.0), Instant::now());
             let client = tokio::task::spawn_blocking(move || {
                 let connect = || std::net::TcpStream::connect(address).expect("a connection");
                 let silent: Vec<_> = (0..2 * MOST_CONNECTIONS).map(|_| connect()).collect();
                 let mut stream = connect();
                 stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a deadline");
                 stream.write_all(&[b'x'; 2000]).expect("sent");
-                let mut said = String::new();
-                stream.read_to_string(&mut said).expect("an answer");
+                let mut line = String::new();
+                stream.read_to_string(&mut line).expect("an answer");
                 drop(silent);
-                said
+                line
             });
             tokio::select! {
                 () = serve(listener, wanted) => {}
-                said = client => assert_eq!(said.expect("the client's part"), "42%\n"),
+                line = client => assert_eq!(line.expect("the client's part"), "42%\n"),
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Samples that wait for the bus: few, the oldest are dropped, and the one behind a gap says how many are missing.
+//! Samples that wait for the bus: few, the oldest are dropped, and the one behind a gap counts the missing ones.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ impl Backlog {
         Backlog { waiting: VecDeque::new(), most: most.max(1), dropped: 0 }
     }
 
-    /// Takes one more. When there are too many the oldest is dropped and its successor says so, also for those that it
-    /// spoke for.
+    /// Takes one more. When there are too many, the oldest is dropped and its successor counts it, with those that it
+    /// counted itself.
     pub fn push(&mut self, sample: Sample) {
         self.waiting.push_back(sample);
         while self.waiting.len() > self.most
@@ -36,7 +36,7 @@ impl Backlog {
         self.waiting.front()
     }
 
-    /// The oldest one is on its way.
+    /// The oldest one was sent.
     pub fn sent(&mut self) {
         self.waiting.pop_front();
     }

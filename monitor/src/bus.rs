@@ -31,7 +31,7 @@ pub struct Sent {
     pub dropped: u64,
 }
 
-/// The door to NATS.
+/// The connection to NATS, with the Samples that wait for it.
 pub struct Bus {
     client: Client,
     subject: String,

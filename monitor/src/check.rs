@@ -49,7 +49,7 @@ fn is_needed(section: &str, settings: &Settings) -> bool {
     }
 }
 
-/// What to do about it; nothing where the reason says it, or nothing can be done.
+/// What to do about it; nothing where the reason has it, or nothing can be done.
 fn remedy(cause: AbsenceCause) -> Option<String> {
     let text = match cause {
         AbsenceCause::LacksCapability => "start it as root, or once: setcap cap_perfmon,cap_net_raw+ep PROGRAM",
@@ -60,7 +60,7 @@ fn remedy(cause: AbsenceCause) -> Option<String> {
         }
         AbsenceCause::NoLibpfm => "apt-get install libpfm4, then start the monitor again",
         AbsenceCause::NoHardwareCounters => {
-            "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary tells"
+            "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary measures"
         }
         AbsenceCause::NoPerfEvent => "a kernel with CONFIG_PERF_EVENTS",
         AbsenceCause::NoProcess => "start the web server, or name its processes: processes.names, or processes.cgroup",
@@ -137,8 +137,8 @@ fn reasons_below(sample: &Sample, section: &str) -> String {
             fields_of.entry(reason).or_default().push(field);
         }
     }
-    let told = fields_of.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
-    told.collect::<Vec<_>>().join(", ")
+    let parts = fields_of.iter().map(|(reason, fields)| format!("{} ({reason})", fields.join(", ")));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// The first cause of what is absent below a section.
@@ -165,7 +165,7 @@ fn bus(url: &str) -> Result<String, Reason> {
     Err(fault(last))
 }
 
-/// True when the server says hello as NATS does.
+/// True when the server greets as NATS does.
 fn greeting(stream: TcpStream) -> std::io::Result<bool> {
     stream.set_read_timeout(Some(BUS_TIMEOUT))?;
     let mut line = Vec::new();

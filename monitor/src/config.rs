@@ -12,11 +12,11 @@ use slackwater_sniffer::MOST_ROUTES;
 
 use crate::watched::{Port, RouteClass};
 
-/// The program's name in what it says.
+/// The program's name in logs and error messages.
 pub const PROGRAM: &str = "slackwater-monitor";
 
 slackwater_node::settings! {
-    /// Everything that a node's monitor is told.
+    /// All settings of a node's monitor.
     struct Settings {
         /// The node's name, as the controller knows it; empty: the host name.
         node: String = String::new();
@@ -379,8 +379,8 @@ mod tests {
             ("[server]\nphp_status = \"/run/php.sock\"", "server.php_status"),
             ("[sniffer]\nbuffer_mib = 0", "sniffer.buffer_mib"),
         ] {
-            let said = fault(text);
-            assert!(said.contains(&format!("`{name}` must be ")), "{text}: {said}");
+            let fault = fault(text);
+            assert!(fault.contains(&format!("`{name}` must be ")), "{text}: {fault}");
         }
     }
 }

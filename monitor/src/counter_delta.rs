@@ -52,7 +52,7 @@ impl<const N: usize> CounterDelta<N> {
             if now_ns <= last_ns {
                 return Err(NO_TIME);
             }
-            // Short periods may end a little later than their clock says.
+            // Short periods may end a little later than their clock shows.
             if delta as f64 > MOST_PER_S * elapsed_s.max(1.0) { Err(LEAPT) } else { Ok(delta) }
         };
         Delta { elapsed_s, by: std::array::from_fn(|place| delta(last[place], now[place])) }

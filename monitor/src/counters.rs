@@ -47,7 +47,7 @@ pub struct Row {
 /// Why there are no scopes.
 pub fn list(settings: &Settings, system: &System) -> Result<Vec<Row>, Reason> {
     let mut scopes = pmu::scopes(settings, system)?;
-    // The first call opens, and says that there is nothing yet.
+    // The first call opens, and has no counts yet.
     for scope in &mut scopes {
         let _ = scope.advance();
     }

@@ -21,7 +21,7 @@ pub async fn listen(setting: &'static str, address: &str) -> Result<TcpListener,
     TcpListener::bind(parsed).await.map_err(cannot)
 }
 
-/// Has `talk` speak with whoever connects, until it is dropped: at most `most` connections at a time (more wait in the
+/// Calls `talk` for each connection, until it is dropped: at most `most` connections at a time (more wait in the
 /// kernel), each for at most `ends_after` from its first byte to our last.
 pub async fn serve<F>(listener: TcpListener, most: usize, ends_after: Duration, mut talk: impl FnMut(TcpStream) -> F)
 where
@@ -37,7 +37,7 @@ where
                 while connections.try_join_next().is_some() {}
                 connections.spawn(timeout(ends_after, talk(stream)));
             }
-            // No descriptors left, or the like: not to be asked for at once again.
+            // No descriptors left, or the like: not to be tried at once again.
             Err(_) => sleep(Duration::from_secs(1)).await,
         }
     }

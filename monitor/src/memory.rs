@@ -28,7 +28,7 @@ fn give_back_code() {
         // What is advised differently is another mapping.
         for piece in part.clone().step_by(2 * PIECE) {
             let length = PIECE.min(part.end - piece);
-            // SAFETY: it says how the file is read ahead, and changes nothing that a program can see.
+            // SAFETY: it sets how the file is read ahead, and changes nothing that a program can see.
             let _ = unsafe { madvise(start(piece), length, Advice::Random) };
         }
     }

@@ -1,4 +1,4 @@
-//! Whether there may be other processes or threads than before: /proc/stat says how many the kernel has made since boot.
+//! Whether there may be other processes or threads than before: /proc/stat has the number that the kernel has made since boot.
 //!
 //! While none was made and none of the known ones ended, looking through /proc again would find the same.
 

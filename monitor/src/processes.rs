@@ -1,6 +1,6 @@
 //! Which processes are the web server's: those with one of the names, or those of a cgroup and the ones below it.
 //!
-//! Looking through /proc is the dearest part of the monitor on a machine with many processes. So the name of a process
+//! Looking through /proc is the most expensive part of the monitor on a machine with many processes. So the name of a process
 //! is read when it is new (and again soon, since a fork is named after its parent until it calls exec), of the others
 //! only now and then.
 

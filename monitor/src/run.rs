@@ -29,7 +29,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// By then everything was done once: connected, captured, measured.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
-/// What is said then; the benchmark waits for it.
+/// The log line of that moment; the benchmark waits for it.
 const STARTED: &str = "has started; memory that only the start needed is given back";
 
 /// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however

@@ -30,7 +30,7 @@ impl Sampler {
     /// Opens all collectors, which take their first readings now.
     ///
     /// # Errors
-    /// When the kernel does not say which boot this is.
+    /// When the kernel has no id of this boot.
     pub fn open(settings: &Settings, system: &System) -> Result<Sampler, Reason> {
         let boot_id = system.line(&system.proc.join("sys/kernel/random/boot_id"))?;
         let (on, off): (Vec<_>, Vec<_>) = COLLECTORS.iter().partition(|kind| settings.is_on(kind.name));

@@ -71,7 +71,7 @@ impl Split {
     /// Of `turns` turns, the voluntary ends and the others; begins anew.
     ///
     /// # Errors
-    /// Why that cannot be said.
+    /// Why that is not known.
     pub fn take(&mut self, turns: u64) -> Result<(f64, f64), &'static str> {
         let (voluntary, involuntary) =
             (std::mem::take(&mut self.voluntary) as f64, std::mem::take(&mut self.involuntary) as f64);

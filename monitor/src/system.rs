@@ -24,7 +24,7 @@ pub struct System {
     pub monotonic_ns: Rc<dyn Fn() -> u64>,
     /// Nanoseconds since 1970: a label, never used for durations.
     pub wall_ns: Rc<dyn Fn() -> u64>,
-    /// CPU time in nanoseconds of all threads of a process, also of those that ended; `None` where it cannot be told.
+    /// CPU time in nanoseconds of all threads of a process, also of those that ended; `None` where it is not known.
     pub cpu_ns_of: Rc<dyn Fn(u32) -> Option<u64>>,
 }
 

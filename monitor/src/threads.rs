@@ -3,10 +3,10 @@
 //!
 //! Form: the kernel's Documentation/scheduler/sched-stats.rst: CPU time and run delay in nanoseconds, number of turns.
 //!
-//! Reading a hundred files is dear, and most threads sleep. A process's CPU time, which one system call tells, does not
+//! Reading a hundred files is expensive, and most threads sleep. A process's CPU time, which one system call reads, does not
 //! move while all its threads sleep, and then none of their files changes either: so they are read only when it moved.
 //! The kernel counts a turn when it begins and its CPU time from the next clock tick on, or the turn's end: a turn that
-//! began within a tick before the reading may be told a period later, never lost.
+//! began within a tick before the reading may be counted a period later, never lost.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -48,9 +48,9 @@ pub type Id = (u32, u32);
 /// What all threads had together since the last reading.
 #[derive(Debug, Default, PartialEq)]
 pub struct Had {
-    /// The sum of those of which it can be said.
+    /// The sum of those of which it is known.
     pub sum: Times,
-    /// Of how many threads it can be said.
+    /// Of how many threads it is known.
     pub measured: usize,
     /// The kernel keeps these numbers.
     pub is_kept: bool,
@@ -113,7 +113,7 @@ struct Thread {
 
 impl Thread {
     /// What it had since the last call; at first, and when its numbers went back (another thread has its number now),
-    /// that cannot be said. An error: it is gone.
+    /// that is not known. An error: it is gone.
     fn advance(
         &mut self,
         reader: &mut Reader,
@@ -206,7 +206,7 @@ impl Threads {
     }
 
     /// What they had since the last call. A thread whose CPU time grew by more than `longest_ns` is another one now. While
-    /// it `is_quiet`, what a process that stood still for a second has had is told up to a second late.
+    /// it `is_quiet`, what a process that stood still for a second has had is counted up to a second late.
     pub fn read(&mut self, now_ns: u64, longest_ns: u64, is_quiet: bool) -> &Had {
         let (reader, proc) = (&mut self.reader, &self.proc);
         let Had { mut turns, mut turns_new, .. } = std::mem::take(&mut self.had);
@@ -336,7 +336,7 @@ mod tests {
         let system = System::machine();
         let pid = std::process::id();
         let (wake, woken) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel::<(u32, u64)>();
+        let (sender, receiver) = std::sync::mpsc::channel::<(u32, u64)>();
         let worker = std::thread::spawn(move || {
             while woken.recv().is_ok() {
                 let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
@@ -346,12 +346,12 @@ mod tests {
                 }
                 let time = rustix::time::clock_gettime(rustix::thread::ClockId::ThreadCPUTime);
                 let cpu_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
-                tell.send((tid, cpu_ns)).expect("heard");
+                sender.send((tid, cpu_ns)).expect("heard");
             }
         });
         let turn = || {
             wake.send(()).expect("heard");
-            told.recv().expect("told")
+            receiver.recv().expect("sent")
         };
         let (tid, first_ns) = turn();
         let mut threads = Threads::new(&system);

@@ -49,7 +49,7 @@ pub fn parse_stat(text: &str) -> Option<Ticks> {
 /// The shares of the ticks between two readings.
 ///
 /// # Errors
-/// Why they cannot be said.
+/// Why they are not known.
 pub fn kinds(last: &Ticks, now: &Ticks) -> Result<Kinds, &'static str> {
     let mut grown = [0_u64; KINDS];
     for (kind, grown) in grown.iter_mut().enumerate() {

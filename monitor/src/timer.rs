@@ -1,7 +1,7 @@
 //! When what is due, and how the monitor is woken for it.
 //!
 //! The kernel's timers wake it once for each moment, within microseconds; the event loop's own ones wake it again and
-//! again on the way, and are a millisecond late.
+//! again meanwhile, and are a millisecond late.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ impl Alarm {
         self.at = Some(at);
     }
 
-    /// Waits until it rings and says for when it was set; for ever while it is not set.
+    /// Waits until it rings and returns the time that it was set to; waits for ever while it is not set.
     pub async fn rings(&mut self) -> Instant {
         loop {
             let Ok(mut ready) = self.timer.readable().await else { return std::future::pending().await };

@@ -1,4 +1,4 @@
-//! What the sniffer is to watch, as it stands in the configuration: ports with what they speak, and route classes.
+//! What the sniffer is to watch, as it stands in the configuration: ports with their protocols, and route classes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use slackwater_sniffer::{PROTOCOLS, Protocol, Route, TrackerSettings};
 
-/// A TCP port of the web server: `80`, or `"8443:unknown"` with what it speaks.
+/// A TCP port of the web server: `80`, or `"8443:unknown"` with its protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
     /// From 1.
     pub number: u16,
-    /// A name of the sniffer's table; `None`: what this port usually speaks.
+    /// A name of the sniffer's table; `None`: this port's usual one.
     pub protocol: Option<&'static str>,
 }
 
@@ -90,7 +90,7 @@ impl Serialize for RouteClass {
     }
 }
 
-/// What the tracker is told.
+/// The tracker's settings.
 pub fn tracker_settings(ports: &[Port], routes: &[RouteClass]) -> TrackerSettings {
     TrackerSettings {
         ports: ports.iter().map(|port| port.number).collect(),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_no_port_is_refused_in_words() {
-        for (text, said) in [
+        for (text, expected) in [
             ("0", "\"0\" is no port: 1 to 65535"),
             ("-1", "\"-1\" is no port"),
             ("65536", "\"65536\" is no port"),
@@ -126,7 +126,7 @@ mod tests {
             ("true", "expected a port, as in 80"),
         ] {
             let error = serde_json::from_str::<Port>(text).expect_err("refused").to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

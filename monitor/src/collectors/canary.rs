@@ -1,4 +1,4 @@
-//! The canary: what a probe of our own feels of the neighbours, where no hardware counter tells.
+//! The canary: what a probe of our own feels of the neighbours, also where there are no hardware counters.
 //!
 //! It runs at a random moment of each period, so that neither the monitors of a fleet beat in step nor one of them
 //! always meets a quota's period at the same place; `collect` reports that run. A thread that just woke up is seldom
@@ -25,7 +25,7 @@ const CHOSEN_KIB: std::ops::RangeInclusive<u32> = 1024..=4096;
 const BUSY: f64 = 0.9;
 /// From this ratio of wall to CPU time on the probe counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
-/// When nobody has asked the web server anything for so long, the probe runs each `SELDOM_S`. Long enough that a server
+/// When the web server had no request for so long, the probe runs each `SELDOM_S`. Long enough that a server
 /// that was drained because of a neighbour, and waits for its end, is looked at in every period.
 const SELDOM_AFTER_S: f64 = 60.0;
 const SELDOM_S: f64 = 1.0;
@@ -80,7 +80,7 @@ fn l2_kib(sys: &Path) -> Option<u32> {
 }
 
 /// How much the next run does. A machine that is full, or that takes the core away from us, needs its caches itself: the
-/// chases become short. The runs themselves stay, since their ratio of wall to CPU time is told each period.
+/// chases become short. The runs themselves stay, since each period needs their ratio of wall to CPU time.
 fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
     let is_busy = utilisation.is_some_and(|share| share >= BUSY) || wall_cpu_ratio >= INTERRUPTED;
     if is_busy { Length::Short } else { Length::Whole }
@@ -112,7 +112,7 @@ impl Collector for Canary {
         let utilisation = sample.cpu.as_ref().and_then(|cpu| cpu.utilisation);
         self.quiet_s = if is_quiet(sample) { self.quiet_s + sample.period_s } else { 0.0 };
         let left_out = if self.quiet_s >= SELDOM_AFTER_S { self.between } else { 0 };
-        // Of this period: a run of the one before has said its part.
+        // Of this period: a run of the one before was counted there.
         let spent_by = |run: &Run, when| if when == When::Before { Spent::default() } else { run.spent };
         let (run, when) = self.moments.take(|run, when| NextRun {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
@@ -150,7 +150,7 @@ impl Collector for Canary {
     }
 }
 
-/// Where no hardware counter tells, the probe's figures stand in its place.
+/// Where there are no hardware counters, the probe's figures stand in their place.
 fn stand_in(sample: &mut Sample, run: &Run, wall_cpu_ratio: f64) {
     sample.absent.remove("counters");
     sample.absence_causes.remove("counters");

@@ -58,7 +58,7 @@ struct Use {
     group: Option<Group>,
 }
 
-/// What /proc/stat says: the shares of this period, and the cores that are online.
+/// From /proc/stat: the shares of this period, and the cores that are online.
 struct Vm {
     kinds: Result<Kinds, &'static str>,
     cores: f64,
@@ -236,7 +236,7 @@ impl Limit {
     }
 }
 
-/// The kinds of CPU time are shares of the whole VM: seconds can be told of them where its cores are known.
+/// The kinds of CPU time are shares of the whole VM: they become seconds where its cores are known.
 fn vm_cpu(sample: &Sample, share: fn(&Cpu) -> Option<f64>) -> Option<f64> {
     let cpu = sample.cpu.as_ref().filter(|cpu| cpu.scope == "system")?;
     Some(share(cpu)? * cpu.cores?)

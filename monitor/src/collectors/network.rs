@@ -2,7 +2,7 @@
 //! a second.
 //!
 //! Forms: the kernel's Documentation/networking/snmp_counter.rst and statistics.rst; softnet_stat counts in hexadecimal, one
-//! line a CPU, drops in the second field. The link's speed in Mbit/s is /sys/class/net/NAME/speed, where a driver says it.
+//! line a CPU, drops in the second field. The link's speed in Mbit/s is /sys/class/net/NAME/speed, where a driver knows it.
 
 use slackwater_messages::{Network, Sample};
 

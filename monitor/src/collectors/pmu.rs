@@ -13,7 +13,7 @@ use crate::pmu::{self, events::Event};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
 
-/// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is told in clock ticks.
+/// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is counted in clock ticks.
 const LEAST_BUSY_S: f64 = 0.5;
 /// Without a newer one it is forgotten after this time.
 const FREQUENCY_FRESH_NS: u64 = 30_000_000_000;
@@ -175,14 +175,14 @@ mod tests {
     #[test]
     fn counters_without_a_scope_say_so() {
         let mut settings = Settings::default();
-        let said = |settings: &Settings| {
+        let reason = |settings: &Settings| {
             let mut sample = Sample::default();
             COLLECTOR.open(settings, &System::machine()).collect(&mut sample);
             assert!(sample.pmu.is_empty() && sample.counters.is_none());
             sample.absent["pmu"].clone()
         };
         settings.pmu.scopes = vec!["cgroup".to_owned()];
-        let reason = said(&settings);
+        let reason = reason(&settings);
         assert!(reason.starts_with("no scope is configured") || reason.starts_with("libpfm4"), "{reason}");
     }
 

@@ -2,7 +2,7 @@
 //! waited for CPU, memory or disk; of the VM (/proc/pressure), and of a cgroup where version 2 keeps it.
 //!
 //! Form: the kernel's Documentation/accounting/psi.rst; `total` is in microseconds. `full` of the CPU is there since 5.13, and
-//! says nothing of a whole VM.
+//! means nothing for a whole VM.
 
 use slackwater_messages::{AbsenceCause, Pressure, Sample};
 

@@ -1,5 +1,5 @@
 //! Run delay: how long the web server's threads were ready to run and did not, and how often they gave up their core or
-//! lost it, summed over `threads`. Each turn on a core ends with a switch; which kind it was is told by `switches`.
+//! lost it, summed over `threads`. Each turn on a core ends with a switch; `switches` finds out of which kind.
 
 use slackwater_messages::{Sample, Sched};
 

@@ -1,6 +1,6 @@
 //! How many workers of Apache and php-fpm are busy, from their own status pages.
 //!
-//! The pages are asked for once a second by a thread of its own: one that hangs is given up after a second, and never
+//! The pages are fetched once a second by a thread of its own: one that hangs is given up after a second, and never
 //! holds up the other collectors. A Sample carries the last answers.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -16,12 +16,12 @@ use crate::config::Settings;
 use crate::reason::Reason;
 use crate::system::System;
 
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// A page that takes longer has all its workers busy, or hangs.
 const PAGE_WITHIN: Duration = Duration::from_secs(1);
 /// Both pages may take a second, then comes a pause of up to a second.
 const FRESH_NS: u64 = 4_000_000_000;
-/// Asking goes a few calls deep.
+/// Fetching goes a few calls deep.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The collector and its metrics.
@@ -48,12 +48,12 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         apache: page("server.apache_status_url", &settings.server.apache_status_url),
         php: page("server.php_status", &settings.server.php_status),
     };
-    let asker = if pages.apache.is_err() && pages.php.is_err() {
-        Asker::Failed("no status page is configured".into())
+    let poller = if pages.apache.is_err() && pages.php.is_err() {
+        Poller::Failed("no status page is configured".into())
     } else {
-        Asker::Ready(pages)
+        Poller::Ready(pages)
     };
-    Box::new(Status { system: system.clone(), asker, last: None })
+    Box::new(Status { system: system.clone(), poller, last: None })
 }
 
 struct Pages {
@@ -67,7 +67,7 @@ struct Answer {
     php: Result<php_fpm::Status, Reason>,
 }
 
-enum Asker {
+enum Poller {
     Ready(Pages),
     Running(Receiver<Answer>),
     Failed(Reason),
@@ -75,29 +75,29 @@ enum Asker {
 
 struct Status {
     system: System,
-    asker: Asker,
+    poller: Poller,
     last: Option<(u64, Answer)>,
 }
 
 impl Status {
     fn start(&mut self) {
-        if !matches!(self.asker, Asker::Ready(_)) {
+        if !matches!(self.poller, Poller::Ready(_)) {
             return;
         }
-        let ended = Asker::Failed("the thread that asks for the pages ended".into());
-        if let Asker::Ready(pages) = std::mem::replace(&mut self.asker, ended) {
+        let ended = Poller::Failed("the thread that fetches the pages ended".into());
+        if let Poller::Ready(pages) = std::mem::replace(&mut self.poller, ended) {
             let (sender, receiver) = sync_channel(1);
             let thread = thread::Builder::new().name("status".to_owned()).stack_size(STACK_BYTES);
-            self.asker = match thread.spawn(move || ask(&pages, &sender)) {
-                Ok(_) => Asker::Running(receiver),
-                Err(error) => Asker::Failed(format!("no thread to ask for the pages: {error}").into()),
+            self.poller = match thread.spawn(move || poll(&pages, &sender)) {
+                Ok(_) => Poller::Running(receiver),
+                Err(error) => Poller::Failed(format!("no thread to fetch the pages: {error}").into()),
             };
         }
     }
 }
 
-/// Asks until nobody listens.
-fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
+/// Fetches until nobody listens.
+fn poll(pages: &Pages, answers: &SyncSender<Answer>) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let fetch = |page: &Result<Page, Reason>| {
         page.as_ref()
@@ -119,7 +119,7 @@ fn ask(pages: &Pages, answers: &SyncSender<Answer>) {
         if let Err(TrySendError::Disconnected(_)) = answers.try_send(answer) {
             return;
         }
-        thread::sleep(ASK_EVERY.saturating_sub(start.elapsed()));
+        thread::sleep(POLL_EVERY.saturating_sub(start.elapsed()));
     }
 }
 
@@ -127,16 +127,16 @@ impl Collector for Status {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
         let now_ns = (self.system.monotonic_ns)();
-        let receiver = match &self.asker {
-            Asker::Running(receiver) => receiver,
-            Asker::Failed(reason) => return Err(reason.clone()),
-            Asker::Ready(_) => return Ok(()),
+        let receiver = match &self.poller {
+            Poller::Running(receiver) => receiver,
+            Poller::Failed(reason) => return Err(reason.clone()),
+            Poller::Ready(_) => return Ok(()),
         };
         if let Some(answer) = receiver.try_iter().last() {
             self.last = Some((now_ns, answer));
         }
-        let (asked_ns, answer) = self.last.as_ref().ok_or("the status pages have not answered yet")?;
-        if now_ns.saturating_sub(*asked_ns) > FRESH_NS {
+        let (fetched_ns, answer) = self.last.as_ref().ok_or("the status pages have not answered yet")?;
+        if now_ns.saturating_sub(*fetched_ns) > FRESH_NS {
             return Err("the last answer is more than 4 s old".into());
         }
         sample.server = Some(section(sample, answer)?);

@@ -1,4 +1,4 @@
-//! A section that is read once a second, because its files are dear: its rates are of that time, and stay in the Samples
+//! A section that is read once a second, because its files are expensive to read: its rates are of that time, and stay in the Samples
 //! until the next reading.
 
 use std::rc::Rc;
@@ -24,7 +24,7 @@ pub enum Reading {
 /// Puts the section of the first Sample into the second.
 pub type Copy = fn(&Sample, &mut Sample, Reading);
 
-/// A collector that is asked once a second.
+/// A collector that is read once a second.
 pub struct Slow<C> {
     inner: C,
     monotonic_ns: Rc<dyn Fn() -> u64>,

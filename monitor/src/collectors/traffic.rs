@@ -50,7 +50,7 @@ struct Capture {
     live: Live,
     tracker: Tracker,
     drops: u64,
-    /// Packets came since the drops were asked for: a ring that stays empty drops none.
+    /// Packets came since the drops were read: a ring that stays empty drops none.
     is_used: bool,
     /// Readable when packets wait. A descriptor of its own, since who waits for it may look later than the capture ends.
     readable: Rc<OwnedFd>,
@@ -161,7 +161,7 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, Reason>, ela
     let counts = &period.counts;
     let mut traffic = Traffic {
         in_flight: Some(period.in_flight),
-        // Requests that ask for no answer are not missing one.
+        // Requests that need no answer are not missing one.
         unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
         holes: Some(counts.holes),
         routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
@@ -270,7 +270,7 @@ mod tests {
         let mut settings = Settings::default();
         for (interface, reason, causes) in [
             ("", "no capture: no interface is configured", &[AbsenceCause::NoInterface][..]),
-            // Without the right to capture nobody is told whether the interface is there.
+            // Without the right to capture nobody learns whether the interface is there.
             ("no-such-if0", "no capture: ", &[AbsenceCause::NoCapture, AbsenceCause::LacksCapability]),
         ] {
             settings.sniffer.interface = interface.to_owned();

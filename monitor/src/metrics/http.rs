@@ -102,10 +102,10 @@ mod tests {
         let mut stream = std::net::TcpStream::connect(address).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a deadline");
         stream.write_all(request.as_bytes()).expect("sent");
-        let mut said = String::new();
-        // A connection that was reset has said all it had to say.
-        let _ = stream.read_to_string(&mut said);
-        said
+        let mut answer = String::new();
+        // A reset ends the answer too.
+        let _ = stream.read_to_string(&mut answer);
+        answer
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             let long = format!("GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(2 * MOST_HEAD_BYTES));
             assert!(!ask(address, &long).starts_with("HTTP/1.1 200"));
             let start = Instant::now();
-            // As many as may be there at a time, and they say nothing.
+            // As many as may be there at a time, and they send nothing.
             let silent: Vec<_> =
                 (0..MOST_CONNECTIONS).map(|_| std::net::TcpStream::connect(address).expect("a connection")).collect();
             assert!(ask(address, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").starts_with("HTTP/1.1 200 OK"));

@@ -1,4 +1,4 @@
-//! The page for Prometheus: what the Samples say, as gauges, and summed up since the start, as counters.
+//! The page for Prometheus: what the Samples show, as gauges, and summed up since the start, as counters.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -129,7 +129,7 @@ impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let figures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = [("node", figures.node.as_str()), ("pool", &figures.pool), ("version", env!("CARGO_PKG_VERSION"))];
-        let mut info = encoder.encode_descriptor("monitor", "Who says this.", None, MetricType::Info)?;
+        let mut info = encoder.encode_descriptor("monitor", "The monitor and its version.", None, MetricType::Info)?;
         info.encode_info(&labels)?;
         let values: Vec<(&Metric, f64)> =
             all_metrics().zip(&figures.values).filter_map(|(metric, value)| Some((metric, (*value)?))).collect();

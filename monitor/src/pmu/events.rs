@@ -43,7 +43,7 @@ impl Event {
     }
 }
 
-/// Names that say on a CPU model what its kernel's generic event does not: (libpfm4's name of the model, event, name).
+/// Names of what a CPU model can count and its kernel's generic event does not: (libpfm4's name of the model, event, name).
 ///
 /// AMD's kernels have no generic last-level event: demand fills from memory are what missed it. Intel's have no generic
 /// stall event since Skylake. Sources: the events tables of libpfm4 4.13; arch/x86/events/{amd,intel}/core.c.
@@ -70,7 +70,7 @@ pub struct Wanted {
     pub event: Event,
     /// libpfm4's name.
     pub name: String,
-    /// How to ask for it, or why that cannot be said.
+    /// How the kernel is asked for it, or why it cannot be.
     pub encoding: Result<Encoding, Reason>,
 }
 

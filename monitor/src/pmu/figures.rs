@@ -6,7 +6,7 @@ use super::events::{COUNT, Event};
 use super::group::Change;
 use crate::reason::Reason;
 
-/// Ratios of fewer instructions than this say nothing.
+/// Ratios of fewer instructions than this mean nothing.
 const LEAST_INSTRUCTIONS: f64 = 10_000.0;
 
 const NOT_EVERYWHERE: &str = "the counters were not on the hardware everywhere in this period";
@@ -68,7 +68,7 @@ impl Tally {
 pub struct Context<'a> {
     /// Length of the period.
     pub elapsed_s: f64,
-    /// Why an event has nothing to say, by event: not encodable, refused, or open and never counting.
+    /// Why an event has no count, by event: not encodable, refused, or open and never counting.
     pub mute: &'a [Option<Reason>; COUNT],
     /// Why counts are those of a part of the scope only.
     pub partial: Option<&'a str>,

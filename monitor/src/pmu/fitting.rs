@@ -5,7 +5,7 @@ use super::group::Target;
 use super::libpfm::Encoding;
 use crate::reason::Reason;
 
-/// Cycles and instructions: with less there is nothing to say.
+/// Cycles and instructions: with less there are no figures.
 const LEAST_EVENTS: usize = 2;
 
 /// Events, those that are left out, and targets.

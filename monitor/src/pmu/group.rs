@@ -66,7 +66,7 @@ fn parse(words: &[u64]) -> Option<Reading> {
     Some(Reading { enabled_ns, running_ns, counts })
 }
 
-/// What changed; `None` when a number went back, so that nothing can be said of the time between.
+/// What changed; `None` when a number went back, so that nothing is known of the time between.
 fn between(last: &Reading, now: &Reading) -> Option<(u64, u64, Vec<u64>)> {
     // A counter that reached its end goes on from zero: a small step forward. A large one is a step back.
     let step = |from: u64, to: u64| Some(to.wrapping_sub(from)).filter(|step| *step < u64::MAX / 2);

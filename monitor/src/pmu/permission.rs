@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn the_kernels_answers_are_told_apart() {
-        let said = |code| why_refused(&io::Error::from_raw_os_error(code));
-        assert_eq!(said(libc::ENOENT), "this machine's hardware or hypervisor does not offer it");
-        assert!(said(libc::EMFILE).contains("pmu.max_files") && said(libc::EACCES) == "permission denied");
-        assert!(said(libc::EIO).contains("error"));
+        let reason = |code| why_refused(&io::Error::from_raw_os_error(code));
+        assert_eq!(reason(libc::ENOENT), "this machine's hardware or hypervisor does not offer it");
+        assert!(reason(libc::EMFILE).contains("pmu.max_files") && reason(libc::EACCES) == "permission denied");
+        assert!(reason(libc::EIO).contains("error"));
     }
 }

@@ -79,7 +79,7 @@ impl Scope {
         &self.seen[event as usize]
     }
 
-    /// The events that it was told to count.
+    /// The events that it counts.
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
@@ -220,7 +220,7 @@ impl Scope {
         }
     }
 
-    /// Why an event has nothing to say: it can't be encoded or opened, or it never counts.
+    /// Why an event has no count: it can't be encoded or opened, or it never counts.
     pub fn mute(&self) -> [Option<Reason>; COUNT] {
         let mut mute = [const { None }; COUNT];
         for (event, _) in &super::events::EVENTS {

@@ -1,4 +1,4 @@
-//! Whether an event counts, or why it has nothing to say.
+//! Whether an event counts, or why it has no count.
 
 use crate::reason::Reason;
 
@@ -18,7 +18,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Why an event that can be encoded says nothing, of so many targets; `None`: it counts, or had no chance yet.
+    /// Why an event that can be encoded has no count, of so many targets; `None`: it counts, or had no chance yet.
     pub fn why_mute(&self, key: &str, targets: usize) -> Option<Reason> {
         match &self.refused {
             Some(reason) => Some(format!("{key}: {reason}").into()),

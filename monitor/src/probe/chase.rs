@@ -19,7 +19,7 @@ const L2_PAGES: u32 = 64;
 pub(super) const CHUNK: u32 = 32;
 /// The fastest of this many turns counts as a hit, so that a neighbour who is already there spoils few.
 const CALIBRATION_TURNS: usize = 16;
-/// Below this ratio of a miss to a hit the two cannot be told apart.
+/// Below this ratio of a miss to a hit the two cannot be distinguished.
 const LEAST_CONTRAST: f64 = 1.3;
 
 #[repr(align(64))]
@@ -63,7 +63,7 @@ impl Chase {
         chase
     }
 
-    /// Why slow loads cannot be told from fast ones here.
+    /// Why slow and fast loads cannot be distinguished here.
     pub(super) fn why_no_slow_share(&self) -> Option<&Reason> {
         self.slow_cycles.as_ref().err()
     }

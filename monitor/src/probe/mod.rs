@@ -1,7 +1,7 @@
 //! The canary's probe: known code in three parts, each of which feels something else of the neighbours.
 //!
 //! [`arithmetic`] moves with the clock and a sibling thread, the L2 chase with who shares the core's own caches, the
-//! last-level chase with who shares the socket's. The ratio of wall to CPU time says whether the core was taken away
+//! last-level chase with who shares the socket's. The ratio of wall to CPU time shows whether the core was taken away
 //! meanwhile.
 
 use rustix::thread::ClockId;
@@ -83,7 +83,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// From now on. To ask for CPU time is a system call, and the way back from it is where a kernel takes the core from a
+    /// From now on. Reading CPU time is a system call, and on the return from it a kernel takes the core from a
     /// cgroup that has used up its quota: so the wall clock is read before, and at the end after it.
     pub fn start() -> Stopwatch {
         let wall_ns = clock_ns(ClockId::Monotonic);
@@ -110,7 +110,7 @@ impl Probe {
         Probe { chase: Chase::new(working_set_kib), rate }
     }
 
-    /// Why slow loads cannot be told from fast ones here.
+    /// Why slow and fast loads cannot be distinguished here.
     pub fn why_no_slow_share(&self) -> Option<&Reason> {
         self.chase.why_no_slow_share()
     }

@@ -1,6 +1,6 @@
 //! The probe at moments of its own: a thread that sleeps until a random moment of each period, runs it and sleeps again.
 //!
-//! A thread, because that is the cheapest way to be woken: the event loop takes several times as long for a moment of its
+//! A thread, because that is the cheapest to wake: the event loop takes several times as long for a moment of its
 //! own, also with caches that went cold.
 
 use std::io;
@@ -24,7 +24,7 @@ struct Shared {
     next: NextRun,
     /// This period's run, and how late it was.
     last: Option<(Run, u64)>,
-    /// So many periods the thread leaves out after this run, as it was wished.
+    /// So many periods the thread leaves out after this run, as it was set.
     left_out: u32,
     /// What the Samples of the periods that are left out get, and how many such periods are still to come.
     repeated: Option<(Run, u32)>,
@@ -71,7 +71,7 @@ impl Moments {
     }
 
     /// The run of this period; where it was left out, the last one; without such a run one is made now. `next` is what is
-    /// wished for the next ones.
+    /// set for the next ones.
     pub fn take(&self, next: impl FnOnce(&Run, When) -> NextRun) -> (Run, When) {
         let mut shared = lock(&self.0);
         let repeated = shared.repeated.take();
@@ -91,7 +91,7 @@ impl Moments {
         lock(&self.0).run_at(moment)
     }
 
-    /// Why slow loads cannot be told from fast ones here.
+    /// Why slow and fast loads cannot be distinguished here.
     pub fn why_no_slow_share(&self) -> Option<Reason> {
         lock(&self.0).probe.why_no_slow_share().cloned()
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn where_runs_are_wished_seldom_each_is_told_again_and_the_wish_holds_from_the_next_run_on() {
+    fn where_runs_are_rare_each_is_repeated_and_a_change_holds_from_the_next_run_on() {
         let moments = moments();
         let seldom = |_: &Run, _: When| NextRun { length: Length::Whole, left_out: 2 };
         assert_eq!(moments.take(seldom).1, When::Now);

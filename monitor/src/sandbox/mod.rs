@@ -67,8 +67,8 @@ fn hides_processes(mounts: &str, proc: &Path) -> bool {
     })
 }
 
-/// Gives up everything but what is needed; says in a line what is left. Acts on the calling thread: call it while there
-/// is no other.
+/// Gives up everything but what is needed; returns a line with what is left. It changes the calling thread only: call it
+/// before there are others.
 ///
 /// # Errors
 /// The user is not there, or the kernel refuses. A kernel without seccomp filters is only mentioned.

@@ -1,5 +1,5 @@
 //! The system calls that are left once everything is open. All others fail with "operation not permitted", so that a
-//! part that misses one says so and the rest goes on.
+//! part that misses one reports it and the rest goes on.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ pub fn is_available() -> bool {
 /// Filters the calls of this thread and of those that it starts, for good.
 ///
 /// # Errors
-/// What the kernel or the compiler of filters said.
+/// When the filter cannot be compiled or the kernel refuses it.
 pub fn apply(mode: &str) -> Result<(), seccompiler::Error> {
     let denied = match mode {
         "off" => return Ok(()),
