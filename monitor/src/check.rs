@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use slackwater_messages::{AbsenceCause, Sample};
@@ -16,7 +16,6 @@ use crate::config::Settings;
 use crate::pmu::libpfm::Libpfm;
 use crate::pmu::permission::{Permission, program};
 use crate::reason::Reason;
-use crate::run::drain_every;
 use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::sandbox::seccomp;
@@ -97,12 +96,8 @@ pub fn check(settings: &Settings, system: &System) -> Vec<Item> {
     ];
     match Sampler::open(settings, system) {
         Ok(mut sampler) => {
-            let end = Instant::now() + Duration::from_secs_f64(settings.period_s);
-            while Instant::now() < end {
-                std::thread::sleep(drain_every(Duration::from_secs_f64(settings.period_s)));
-                sampler.drain();
-            }
-            items.extend(sections(&sampler.take(), settings));
+            let sample = sampler.take_after(Duration::from_secs_f64(settings.period_s));
+            items.extend(sections(&sample, settings));
         }
         Err(reason) => items.push(item("sample", true, Err(reason))),
     }

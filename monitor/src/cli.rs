@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use slackwater_node::log;
@@ -181,14 +181,7 @@ fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCod
     let settings = settings_without(off, &system, config)?;
     let mut sampler = Sampler::open(&settings, &system)?;
     sandbox::enter(&settings, &system)?;
-    let period = Duration::from_secs_f64(settings.period_s);
-    let end = Instant::now() + period;
-    while Instant::now() < end {
-        let left = end.saturating_duration_since(Instant::now());
-        std::thread::sleep(run::drain_every(period).min(left));
-        sampler.drain();
-    }
-    let sample = sampler.take();
+    let sample = sampler.take_after(Duration::from_secs_f64(settings.period_s));
     if json {
         print(&(String::from_utf8_lossy(&slackwater_messages::encode(&sample)) + "\n"))
     } else {

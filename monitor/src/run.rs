@@ -32,12 +32,6 @@ const STARTED_AFTER: Duration = Duration::from_secs(3);
 /// The log line of that moment; the benchmark waits for it.
 const STARTED: &str = "has started; memory that only the start needed is given back";
 
-/// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
-/// long the period is.
-pub fn drain_every(period: Duration) -> Duration {
-    (period / 4).min(Duration::from_millis(100))
-}
-
 /// Publishes Samples until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -183,12 +177,6 @@ impl Overruns {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_cannot_wait_for_the_ring_drains_it_as_often_as_it_needs() {
-        let every_ms = |period_s| drain_every(Duration::from_secs_f64(period_s)).as_millis();
-        assert_eq!([0.2, 1.0, 60.0].map(every_ms), [50, 100, 100]);
-    }
 
     #[test]
     fn overruns_are_reported_once_in_a_while() {

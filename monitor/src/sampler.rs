@@ -13,6 +13,12 @@ use crate::counter_delta::seconds_between;
 use crate::reason::Reason;
 use crate::system::System;
 
+/// The time between two drains for who cannot wait for the ring: several a period, and often enough for the ring however
+/// long the period is.
+fn drain_every(period: Duration) -> Duration {
+    (period / 4).min(Duration::from_millis(100))
+}
+
 /// Takes one Sample after the other.
 pub struct Sampler {
     system: System,
@@ -79,6 +85,17 @@ impl Sampler {
     /// The collectors that are switched on, with how the last run of each went.
     pub fn collectors(&self) -> &[Active] {
         &self.collectors
+    }
+
+    /// Waits for a period, drains meanwhile, and takes its Sample.
+    pub fn take_after(&mut self, period: Duration) -> Sample {
+        let end = Instant::now() + period;
+        while Instant::now() < end {
+            let left = end.saturating_duration_since(Instant::now());
+            std::thread::sleep(drain_every(period).min(left));
+            self.drain();
+        }
+        self.take()
     }
 
     /// When this is readable `drain` must be called before the period ends.
@@ -163,6 +180,12 @@ mod tests {
         let ran: Vec<_> = sampler.collectors().iter().map(|active| (active.name, active.last.success)).collect();
         assert!(ran.contains(&("memory", true)) && ran.contains(&("network", false)), "{ran:?}");
         assert!(ran.iter().all(|(name, _)| !["canary", "disk", "pmu"].contains(name)), "{ran:?}");
+    }
+
+    #[test]
+    fn who_cannot_wait_for_the_ring_drains_it_as_often_as_it_needs() {
+        let every_ms = |period_s| drain_every(Duration::from_secs_f64(period_s)).as_millis();
+        assert_eq!([0.2, 1.0, 60.0].map(every_ms), [50, 100, 100]);
     }
 
     #[test]

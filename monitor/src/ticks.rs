@@ -16,6 +16,14 @@ pub struct Ticks {
     pub cores: u32,
 }
 
+impl Ticks {
+    /// In user and kernel mode and in interrupts.
+    pub fn running(&self) -> u64 {
+        let [user, nice, system, _idle, _iowait, irq, softirq, _steal] = self.by_kind;
+        user + nice + system + irq + softirq
+    }
+}
+
 /// Shares of a period's ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Kinds {

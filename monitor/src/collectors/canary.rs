@@ -132,7 +132,7 @@ impl Collector for Canary {
         if cpu_share.is_none() {
             absent(sample, "canary.cpu_share", NO_TIME);
         }
-        let mut section = Section {
+        let mut canary = Section {
             l2_cycles_per_load: Some(run.l2_cycles_per_load),
             llc_cycles_per_load: Some(run.llc_cycles_per_load),
             alu_cycles_per_op: Some(run.alu_cycles_per_op),
@@ -141,8 +141,8 @@ impl Collector for Canary {
             cpu_share,
             late_ms: None,
         };
-        put(sample, "canary.late_ms", &mut section.late_ms, late_ms);
-        sample.canary = Some(section);
+        put!(sample, canary.late_ms, late_ms);
+        sample.canary = Some(canary);
         if sample.counters.is_none() {
             stand_in(sample, &run, wall_cpu_ratio);
         }

@@ -88,10 +88,10 @@ impl Collector for Use {
         };
         let kinds = vm.and_then(|vm| vm.kinds.map_err(Reason::from));
         let share = |of: fn(&Kinds) -> f64| kinds.as_ref().map(of).map_err(Reason::clone);
-        put(sample, "cpu.user", &mut cpu.user, share(|kinds| kinds.user));
-        put(sample, "cpu.system", &mut cpu.system, share(|kinds| kinds.system));
-        put(sample, "cpu.irq", &mut cpu.irq, share(|kinds| kinds.irq));
-        put(sample, "cpu.iowait", &mut cpu.iowait, share(|kinds| kinds.iowait));
+        put!(sample, cpu.user, share(|kinds| kinds.user));
+        put!(sample, cpu.system, share(|kinds| kinds.system));
+        put!(sample, cpu.irq, share(|kinds| kinds.irq));
+        put!(sample, cpu.iowait, share(|kinds| kinds.iowait));
         sample.cpu = Some(cpu);
         Ok(())
     }
@@ -100,8 +100,8 @@ impl Collector for Use {
 /// The section of the whole VM, but for the kinds.
 fn whole(sample: &mut Sample, vm: &Vm) -> Cpu {
     let mut cpu = Cpu { scope: "system".to_owned(), cores: Some(vm.cores), ..Cpu::default() };
-    put(sample, "cpu.utilisation", &mut cpu.utilisation, vm.kinds.map(|kinds| kinds.used));
-    put(sample, "cpu.steal", &mut cpu.steal, vm.kinds.map(|kinds| kinds.steal));
+    put!(sample, cpu.utilisation, vm.kinds.map(|kinds| kinds.used));
+    put!(sample, cpu.steal, vm.kinds.map(|kinds| kinds.steal));
     for name in ["cpu.throttled", "cpu.throttled_s_per_s"] {
         absent(sample, name, "`cpu.cgroup` names no cgroup");
     }
@@ -159,7 +159,7 @@ impl Group {
         match self.limit(now_ns, vm) {
             Ok(limit) => {
                 cpu.cores = Some(limit.cores);
-                put(sample, "cpu.utilisation", &mut cpu.utilisation, used.map(|used| used / limit.cores));
+                put!(sample, cpu.utilisation, used.map(|used| used / limit.cores));
                 limit.throttling(sample, &mut cpu, reader, now_ns);
             }
             Err(reason) => {
@@ -231,8 +231,8 @@ impl Limit {
             }
             Err(reason) => (Err(reason.clone()), Err(reason)),
         };
-        put(sample, "cpu.throttled", &mut cpu.throttled, share);
-        put(sample, "cpu.throttled_s_per_s", &mut cpu.throttled_s_per_s, s_per_s);
+        put!(sample, cpu.throttled, share);
+        put!(sample, cpu.throttled_s_per_s, s_per_s);
     }
 }
 

@@ -124,16 +124,16 @@ impl Collector for Disks {
         let (device, delta) = self.busiest().inspect_err(|_| self.known.clear())?;
         let mut disk = Disk { device, ..Disk::default() };
         // The kernel's clock and ours are read a moment apart: a full period can seem longer than itself.
-        put(sample, "disk.busy", &mut disk.busy, delta.ms_share(4).map(|share| share.min(1.0)));
-        put(sample, "disk.queue", &mut disk.queue, delta.ms_share(5));
-        put(sample, "disk.read_bytes_per_s", &mut disk.read_bytes_per_s, delta.per_s(2));
-        put(sample, "disk.written_bytes_per_s", &mut disk.written_bytes_per_s, delta.per_s(3));
+        put!(sample, disk.busy, delta.ms_share(4).map(|share| share.min(1.0)));
+        put!(sample, disk.queue, delta.ms_share(5));
+        put!(sample, disk.read_bytes_per_s, delta.per_s(2));
+        put!(sample, disk.written_bytes_per_s, delta.per_s(3));
         let wait_ms = match (delta.by[0], delta.by[1]) {
             (Ok(0), _) => Err("no request ended in this period"),
             (Ok(requests), Ok(ms)) => Ok(ms as f64 / requests as f64),
             (Err(reason), _) | (_, Err(reason)) => Err(reason),
         };
-        put(sample, "disk.wait_ms", &mut disk.wait_ms, wait_ms);
+        put!(sample, disk.wait_ms, wait_ms);
         sample.disk = Some(disk);
         Ok(())
     }

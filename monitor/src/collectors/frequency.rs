@@ -128,7 +128,7 @@ impl Collector for Clock {
         }
         let now_ns = (self.system.monotonic_ns)();
         let per_s = throttles.and_then(|sum| Ok(self.deltas.advance(now_ns, [sum]).per_s(0)?));
-        put(sample, "frequency.throttles_per_s", &mut frequency.throttles_per_s, per_s);
+        put!(sample, frequency.throttles_per_s, per_s);
         sample.frequency = Some(frequency);
         Ok(())
     }

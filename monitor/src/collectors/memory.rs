@@ -94,28 +94,21 @@ impl Collector for Pages {
             return Err(reason.clone());
         }
         let mut memory = Memory::default();
-        put(sample, "memory.available", &mut memory.available, available);
-        let rates = [
-            ("memory.minor_faults_per_s", &mut memory.minor_faults_per_s),
-            ("memory.major_faults_per_s", &mut memory.major_faults_per_s),
-            ("memory.swapped_pages_per_s", &mut memory.swapped_pages_per_s),
-            ("memory.direct_reclaims_per_s", &mut memory.direct_reclaims_per_s),
-        ];
-        match counters {
-            Ok(counters) => {
-                let delta = self.deltas.advance((self.system.monotonic_ns)(), counters);
-                for (place, (name, value)) in rates.into_iter().enumerate() {
-                    put(sample, name, value, delta.per_s(place));
-                }
-                put(sample, "memory.oom_kills", &mut memory.oom_kills, delta.by[4]);
-            }
+        put!(sample, memory.available, available);
+        let delta = match counters {
+            Ok(counters) => Ok(self.deltas.advance((self.system.monotonic_ns)(), counters)),
             Err(reason) => {
                 self.deltas.forget();
-                for name in rates.map(|(name, _)| name).into_iter().chain(["memory.oom_kills"]) {
-                    absent(sample, name, reason.clone());
-                }
+                Err(reason)
             }
-        }
+        };
+        let delta = delta.as_ref().map_err(Reason::clone);
+        let per_s = |place| delta.clone()?.per_s(place).map_err(Reason::from);
+        put!(sample, memory.minor_faults_per_s, per_s(0));
+        put!(sample, memory.major_faults_per_s, per_s(1));
+        put!(sample, memory.swapped_pages_per_s, per_s(2));
+        put!(sample, memory.direct_reclaims_per_s, per_s(3));
+        put!(sample, memory.oom_kills, delta.and_then(|delta| delta.by[4].map_err(Reason::from)));
         sample.memory = Some(memory);
         Ok(())
     }

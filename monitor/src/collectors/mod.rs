@@ -144,13 +144,18 @@ pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<Reason>)
     };
 }
 
-/// Puts a value into its place, or notes why it is not there.
-pub(crate) fn put<T>(sample: &mut Sample, name: &str, place: &mut Option<T>, value: Result<T, impl Into<Reason>>) {
-    match value {
-        Ok(value) => *place = Some(value),
-        Err(reason) => absent(sample, name, reason),
-    }
+/// `put!(sample, SECTION.FIELD, VALUE)` puts a value into a variable of the section's name, or notes why it is not there.
+macro_rules! put {
+    ($sample:expr, $section:ident.$field:ident, $value:expr $(,)?) => {
+        match $value {
+            Ok(value) => $section.$field = Some(value),
+            Err(reason) => {
+                $crate::collectors::absent($sample, concat!(stringify!($section), ".", stringify!($field)), reason)
+            }
+        }
+    };
 }
+pub(crate) use put;
 
 /// Nobody sent the web server a request in this period, as far as the sniffer sees.
 pub(crate) fn is_quiet(sample: &Sample) -> bool {

@@ -137,18 +137,14 @@ impl Collector for Link {
             Ok(speed) => busier.map(|bytes_per_s| bytes_per_s / speed).map_err(Reason::from),
             Err(reason) => Err(reason),
         };
-        put(sample, "network.saturation", &mut network.saturation, saturation);
+        put!(sample, network.saturation, saturation);
         let drops = delta.per_s(3).and_then(|link| Ok(link + delta.per_s(4)?));
-        put(sample, "network.drops_per_s", &mut network.drops_per_s, drops);
-        for (place, name, value) in [
-            (0, "network.received_bytes_per_s", &mut network.received_bytes_per_s),
-            (1, "network.sent_bytes_per_s", &mut network.sent_bytes_per_s),
-            (2, "network.packets_per_s", &mut network.packets_per_s),
-            (5, "network.retransmits_per_s", &mut network.retransmits_per_s),
-            (6, "network.listen_overflows_per_s", &mut network.listen_overflows_per_s),
-        ] {
-            put(sample, name, value, delta.per_s(place));
-        }
+        put!(sample, network.drops_per_s, drops);
+        put!(sample, network.received_bytes_per_s, delta.per_s(0));
+        put!(sample, network.sent_bytes_per_s, delta.per_s(1));
+        put!(sample, network.packets_per_s, delta.per_s(2));
+        put!(sample, network.retransmits_per_s, delta.per_s(5));
+        put!(sample, network.listen_overflows_per_s, delta.per_s(6));
         sample.network = Some(network);
         Ok(())
     }

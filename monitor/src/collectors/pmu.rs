@@ -12,6 +12,7 @@ use crate::pmu::scope::Scope;
 use crate::pmu::{self, events::Event};
 use crate::reason::Reason;
 use crate::system::{KeptFile, Reader, System};
+use crate::ticks;
 
 /// The frequency of the whole VM is taken over this much CPU time at least, since CPU time is counted in clock ticks.
 const LEAST_BUSY_S: f64 = 0.5;
@@ -133,7 +134,8 @@ impl Clock {
     }
 
     fn frequency_mhz(&mut self, tally: &Tally, now_ns: u64) -> Result<f64, &'static str> {
-        let ticks = self.stat.parse(&mut self.reader, busy_ticks).map_err(|_| "/proc/stat cannot be read")?;
+        let ticks = self.stat.parse(&mut self.reader, ticks::parse_stat).map_err(|_| "/proc/stat cannot be read")?;
+        let ticks = ticks.running();
         if let Some(last) = self.last_ticks.replace(ticks) {
             self.busy_s += ticks.saturating_sub(last) as f64 / rustix::param::clock_ticks_per_second() as f64;
             self.cycles += tally.sums[Event::Cycles as usize].count;
@@ -150,15 +152,6 @@ impl Clock {
             _ => Err("too little ran to tell"),
         }
     }
-}
-
-/// Clock ticks of all CPUs in user and kernel mode and in interrupts, from the first line of /proc/stat (proc(5)).
-fn busy_ticks(text: &str) -> Option<u64> {
-    let mut fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map(str::parse::<u64>);
-    let mut next = || fields.next()?.ok();
-    let (user, nice, system, _idle, _iowait, irq, softirq) =
-        (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
-    Some(user + nice + system + irq + softirq)
 }
 
 /// Cycles per instruction are of two kinds, which have nothing to do with each other.

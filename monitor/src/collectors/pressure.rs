@@ -124,19 +124,19 @@ impl Collector for Stalls {
         }
         let mut pressure = Pressure::default();
         let [[cpu_some, _], [memory_some, memory_full], [io_some, io_full]] = vm;
-        put(sample, "pressure.cpu_some", &mut pressure.cpu_some, cpu_some);
-        put(sample, "pressure.memory_some", &mut pressure.memory_some, memory_some);
-        put(sample, "pressure.memory_full", &mut pressure.memory_full, memory_full);
-        put(sample, "pressure.io_some", &mut pressure.io_some, io_some);
-        put(sample, "pressure.io_full", &mut pressure.io_full, io_full);
+        put!(sample, pressure.cpu_some, cpu_some);
+        put!(sample, pressure.memory_some, memory_some);
+        put!(sample, pressure.memory_full, memory_full);
+        put!(sample, pressure.io_some, io_some);
+        put!(sample, pressure.io_full, io_full);
         let [cpu_some, cpu_full, memory_some, io_some] = match group {
             Ok([[cpu_some, cpu_full], [memory_some, _], [io_some, _]]) => [cpu_some, cpu_full, memory_some, io_some],
             Err(reason) => [(); 4].map(|()| Err(reason.clone())),
         };
-        put(sample, "pressure.cgroup_cpu_some", &mut pressure.cgroup_cpu_some, cpu_some);
-        put(sample, "pressure.cgroup_cpu_full", &mut pressure.cgroup_cpu_full, cpu_full);
-        put(sample, "pressure.cgroup_memory_some", &mut pressure.cgroup_memory_some, memory_some);
-        put(sample, "pressure.cgroup_io_some", &mut pressure.cgroup_io_some, io_some);
+        put!(sample, pressure.cgroup_cpu_some, cpu_some);
+        put!(sample, pressure.cgroup_cpu_full, cpu_full);
+        put!(sample, pressure.cgroup_memory_some, memory_some);
+        put!(sample, pressure.cgroup_io_some, io_some);
         sample.pressure = Some(pressure);
         Ok(())
     }

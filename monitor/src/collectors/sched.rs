@@ -132,8 +132,8 @@ impl Collector for RunDelay {
             let switches = self.split.take(sum.turns);
             let switches = switches.map(|(voluntary, lost)| (voluntary / elapsed_s, lost / elapsed_s));
             let (voluntary, lost) = (switches.map(|(voluntary, _)| voluntary), switches.map(|(_, lost)| lost));
-            put(sample, "sched.voluntary_switches_per_s", &mut sched.voluntary_switches_per_s, voluntary);
-            put(sample, "sched.involuntary_switches_per_s", &mut sched.involuntary_switches_per_s, lost);
+            put!(sample, sched.voluntary_switches_per_s, voluntary);
+            put!(sample, sched.involuntary_switches_per_s, lost);
             let cpu_s_per_s = sum.cpu_ns as f64 / 1e9 / elapsed_s;
             sched.cpu_s_per_s = Some(cpu_s_per_s);
             sched.run_delay_s_per_s = Some(sum.run_delay_ns as f64 / 1e9 / elapsed_s);

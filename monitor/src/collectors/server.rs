@@ -156,16 +156,16 @@ fn section(sample: &mut Sample, answer: &Answer) -> Result<WebServer, Reason> {
     }
     let mut server = WebServer::default();
     let workers = |of: fn(&apache::Status) -> u64| apache.as_ref().map(of).map_err(Reason::clone);
-    put(sample, "server.apache_busy_workers", &mut server.apache_busy_workers, workers(|status| status.busy_workers));
-    put(sample, "server.apache_idle_workers", &mut server.apache_idle_workers, workers(|status| status.idle_workers));
+    put!(sample, server.apache_busy_workers, workers(|status| status.busy_workers));
+    put!(sample, server.apache_idle_workers, workers(|status| status.idle_workers));
     let fpm = |of: fn(&php_fpm::Status) -> u64| php.as_ref().map(of).map_err(Reason::clone);
-    put(sample, "server.php_active_processes", &mut server.php_active_processes, fpm(|fpm| fpm.active));
-    put(sample, "server.php_idle_processes", &mut server.php_idle_processes, fpm(|fpm| fpm.idle));
+    put!(sample, server.php_active_processes, fpm(|fpm| fpm.active));
+    put!(sample, server.php_idle_processes, fpm(|fpm| fpm.idle));
     let queue =
         php.as_ref().map_err(Reason::clone).and_then(|fpm| fpm.queue().map_err(|error| error.to_string().into()));
-    put(sample, "server.php_listen_queue", &mut server.php_listen_queue, queue);
+    put!(sample, server.php_listen_queue, queue);
     let reached = fpm(|fpm| fpm.max_children_reached);
-    put(sample, "server.php_max_children_reached", &mut server.php_max_children_reached, reached);
+    put!(sample, server.php_max_children_reached, reached);
     Ok(server)
 }
 
