@@ -3,6 +3,7 @@
 //! `slackwater-monitor config --list` prints the declarations; the documentation is made from them.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use slackwater_node::bus::Access;
@@ -130,7 +131,7 @@ pub const PMU_EVENTS: [&str; 6] =
 /// The values of `privileges.seccomp`.
 pub const SECCOMP_MODES: [&str; 3] = ["deny", "log", "off"];
 /// Memory that the canary may walk over, in KiB.
-const WORKING_SET_KIB: std::ops::RangeInclusive<u32> = 256..=65_536;
+const WORKING_SET_KIB: RangeInclusive<u32> = 256..=65_536;
 
 /// Reads and checks a configuration file; an empty `node` is filled in with `hostname`.
 ///
@@ -197,11 +198,15 @@ fn check(settings: &Settings, faults: &mut Faults) {
     settings.bus.access().check(faults);
     faults.expect_cgroup("cpu.cgroup", &settings.cpu.cgroup);
     faults.expect_cgroup("processes.cgroup", &settings.processes.cgroup);
+    let mut within = |name: &str, value: f64, range: RangeInclusive<f64>| {
+        let fault = || format!("must be {} to {}, got {value}", range.start(), range.end());
+        faults.expect(name, range.contains(&value), fault);
+    };
+    within("period_s", settings.period_s, 0.05..=60.0);
+    within("bus.buffer_samples", settings.bus.buffer_samples.into(), 1.0..=3000.0);
+    within("pmu.max_files", settings.pmu.max_files.into(), 2.0..=65_536.0);
+    within("sniffer.buffer_mib", settings.sniffer.buffer_mib.into(), 1.0..=256.0);
     let mut expect = |name: &str, holds: bool, fault: String| faults.expect(name, holds, || fault);
-    let period_s = settings.period_s;
-    expect("period_s", (0.05..=60.0).contains(&period_s), format!("must be 0.05 to 60 seconds, got {period_s}"));
-    let buffer = settings.bus.buffer_samples;
-    expect("bus.buffer_samples", (1..=3000).contains(&buffer), format!("must be 1 to 3000, got {buffer}"));
     for (name, listen) in [("metrics.listen", &settings.metrics.listen), ("agent.listen", &settings.agent.listen)] {
         let is_address = listen.is_empty() || listen.parse::<std::net::SocketAddr>().is_ok();
         expect(name, is_address, format!("must be ADDRESS:PORT in digits, or empty, got {listen:?}"));
@@ -234,8 +239,6 @@ fn check(settings: &Settings, faults: &mut Faults) {
             strange.cloned().unwrap_or_default()
         ),
     );
-    let files = pmu.max_files;
-    expect("pmu.max_files", (2..=65_536).contains(&files), format!("must be 2 to 65536, got {files}"));
     expect(
         "privileges.seccomp",
         SECCOMP_MODES.contains(&settings.privileges.seccomp.as_str()),
@@ -258,8 +261,6 @@ fn check(settings: &Settings, faults: &mut Faults) {
         };
         expect(name, fault.is_none(), fault.unwrap_or_default());
     }
-    let mib = settings.sniffer.buffer_mib;
-    expect("sniffer.buffer_mib", (1..=256).contains(&mib), format!("must be 1 to 256, got {mib}"));
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::path::Path;
 use slackwater_messages::{Frequency, Sample};
 
 use super::metric::metrics;
-use super::{Collector, Kind, absent, first_read, put};
+use super::{Collector, Kind, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
 use crate::reason::Reason;
@@ -116,16 +116,8 @@ impl Collector for Clock {
             return Err(reason.clone());
         }
         let mut frequency = Frequency::default();
-        match mhz {
-            Ok((mean, lowest)) => {
-                frequency.mean_mhz = Some(mean);
-                frequency.lowest_mhz = Some(lowest);
-            }
-            Err(reason) => {
-                absent(sample, "frequency.mean_mhz", reason.clone());
-                absent(sample, "frequency.lowest_mhz", reason);
-            }
-        }
+        put!(sample, frequency.mean_mhz, mhz.as_ref().map(|(mean, _)| *mean));
+        put!(sample, frequency.lowest_mhz, mhz.as_ref().map(|(_, lowest)| *lowest));
         let now_ns = (self.system.monotonic_ns)();
         let per_s = throttles.and_then(|sum| Ok(self.deltas.advance(now_ns, [sum]).per_s(0)?));
         put!(sample, frequency.throttles_per_s, per_s);

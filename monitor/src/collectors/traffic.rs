@@ -8,7 +8,7 @@ use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
 use super::metric::{count, metrics};
-use super::{Collector, Kind, absent};
+use super::{Collector, Kind, put};
 use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::reason::Reason;
@@ -167,29 +167,15 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, Reason>, ela
         routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
         ..Traffic::default()
     };
-    match drops {
-        Ok(drops) => traffic.drops = Some(drops),
-        Err(reason) => absent(sample, "traffic.drops", reason),
-    }
-    if elapsed_s > 0.0 {
-        traffic.rps = Some(period.exchanges as f64 / elapsed_s);
-        traffic.errors_per_s = Some(period.errors as f64 / elapsed_s);
-    } else {
-        absent(sample, "traffic.rps", NO_TIME);
-        absent(sample, "traffic.errors_per_s", NO_TIME);
-    }
-    let times = [
-        ("rt_mean_ms", &mut traffic.rt_mean_ms, period.rt_mean_ms),
-        ("rt_p50_ms", &mut traffic.rt_p50_ms, period.rt_p50_ms),
-        ("rt_p95_ms", &mut traffic.rt_p95_ms, period.rt_p95_ms),
-        ("rt_p99_ms", &mut traffic.rt_p99_ms, period.rt_p99_ms),
-    ];
-    for (name, place, value) in times {
-        *place = value;
-        if value.is_none() {
-            absent(sample, &format!("traffic.{name}"), "no exchange ended in this period");
-        }
-    }
+    let per_s = |count: u64| if elapsed_s > 0.0 { Ok(count as f64 / elapsed_s) } else { Err(NO_TIME) };
+    put!(sample, traffic.drops, drops);
+    put!(sample, traffic.rps, per_s(period.exchanges));
+    put!(sample, traffic.errors_per_s, per_s(period.errors));
+    let reason = "no exchange ended in this period";
+    put!(sample, traffic.rt_mean_ms, period.rt_mean_ms.ok_or(reason));
+    put!(sample, traffic.rt_p50_ms, period.rt_p50_ms.ok_or(reason));
+    put!(sample, traffic.rt_p95_ms, period.rt_p95_ms.ok_or(reason));
+    put!(sample, traffic.rt_p99_ms, period.rt_p99_ms.ok_or(reason));
     traffic
 }
 
