@@ -69,6 +69,19 @@ def test_paths_of_the_repository_exist(page: Path) -> None:
     assert not sorted(name for name in named if not any(ROOT.glob(name.rstrip("/"))))
 
 
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_commands_exist(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    tests = re.findall(r"\b(tests/[\w/]+\.py)", text)
+    modules = [f"{name.replace('.', '/')}.py" for name in re.findall(r"`python -m ((?:lab|tools|tests)[\w.]+)", text)]
+    missing = [name for name in tests + modules if not (ROOT / name).exists()]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    asked = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
+    if page.name != "CHANGELOG.md":
+        assert not missing
+    assert not asked - targets
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached: set[Path] = set()
     waiting = [ROOT / "README.md"]
