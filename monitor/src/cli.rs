@@ -1,13 +1,13 @@
 //! The command line of `slackwater-monitor`.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use slackwater_node::cli::{ConfigCommand, pretty_json, print};
 use slackwater_node::log;
-use slackwater_node::settings::{Declared, nearest};
+use slackwater_node::settings::nearest;
 
 use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
@@ -78,17 +78,7 @@ enum Command {
     #[command(
         after_help = "Examples:\n  slackwater-monitor config /etc/slackwater/node.toml\n  slackwater-monitor config --list"
     )]
-    Config {
-        /// The configuration to check
-        #[arg(value_name = "FILE", required_unless_present = "list")]
-        file: Option<PathBuf>,
-        /// Print each setting with its default and what it does
-        #[arg(long, conflicts_with = "file")]
-        list: bool,
-        /// Print as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Config(ConfigCommand),
 }
 
 /// Names of collectors that the command line switches off: a flag `--no-collector.NAME` for each collector.
@@ -131,8 +121,10 @@ pub fn main() -> ExitCode {
         Command::Once { config, off, json } => once(config, off, json),
         Command::Counters { config, json } => counters(config, json),
         Command::Check { config, off, json } => check_machine(config, off, json),
-        Command::Config { list: true, json, .. } => print(&list(json)),
-        Command::Config { file, json, .. } => check(&file.unwrap_or_default(), json),
+        Command::Config(config) => {
+            let load = |file: &Path| settings(&System::machine(), Some(file.to_owned()));
+            config.run(load, |settings| format!("node {}, pool {}", settings.node, settings.pool))
+        }
     };
     match done {
         Ok(code) => code,
@@ -169,7 +161,7 @@ fn settings_without(off: SwitchedOff, system: &System, file: Option<PathBuf>) ->
     Ok(settings)
 }
 
-fn run(config: &std::path::Path, off: SwitchedOff) -> Result<ExitCode, Error> {
+fn run(config: &Path, off: SwitchedOff) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings_without(off, &system, Some(config.to_owned()))?;
     run::run(&settings, &system)?;
@@ -183,9 +175,9 @@ fn once(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCod
     sandbox::enter(&settings, &system)?;
     let sample = sampler.take_after(Duration::from_secs_f64(settings.period_s));
     if json {
-        print(&(String::from_utf8_lossy(&slackwater_messages::encode(&sample)) + "\n"))
+        Ok(print(&(String::from_utf8_lossy(&slackwater_messages::encode(&sample)) + "\n"))?)
     } else {
-        print(&table::table(&sample))
+        Ok(print(&table::table(&sample))?)
     }
 }
 
@@ -193,45 +185,13 @@ fn counters(config: Option<PathBuf>, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings(&system, config)?;
     let rows = counters::list(&settings, &system)?;
-    print(&if json { json_text(&rows) } else { counters::table(&rows) })
+    Ok(print(&if json { pretty_json(&rows) } else { counters::table(&rows) })?)
 }
 
 fn check_machine(config: Option<PathBuf>, off: SwitchedOff, json: bool) -> Result<ExitCode, Error> {
     let system = System::machine();
     let settings = settings_without(off, &system, config)?;
     let items = check::check(&settings, &system);
-    print(&if json { json_text(&items) } else { check::table(&items) })?;
+    print(&if json { pretty_json(&items) } else { check::table(&items) })?;
     Ok(if check::is_enough(&items) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn json_text(rows: &impl serde::Serialize) -> String {
-    serde_json::to_string_pretty(rows).unwrap_or_default() + "\n"
-}
-
-fn check(file: &std::path::Path, json: bool) -> Result<ExitCode, Error> {
-    let checked = settings(&System::machine(), Some(file.to_owned()));
-    if json {
-        let faults = checked.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let faults: Vec<&str> = faults.lines().collect();
-        print(&format!("{}\n", serde_json::json!({"valid": checked.is_ok(), "faults": faults})))?;
-        return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-    }
-    let settings = checked?;
-    print(&format!("{}: fine (node {}, pool {})\n", file.display(), settings.node, settings.pool))
-}
-
-fn list(json: bool) -> String {
-    let settings = Settings::list();
-    if json {
-        return json_text(&settings);
-    }
-    settings.iter().map(|setting| format!("{} = {}\n    {}\n", setting.name, setting.default, setting.help)).collect()
-}
-
-/// Prints; a reader that went away (`| head`) is no failure.
-fn print(text: &str) -> Result<ExitCode, Error> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Print(error)),
-        _ => Ok(ExitCode::SUCCESS),
-    }
 }

@@ -4,6 +4,7 @@
 use std::io;
 
 use slackwater_node::bus::BusError;
+use slackwater_node::cli::PrintError;
 use slackwater_node::settings::ConfigError;
 use slackwater_sniffer::PrivilegeError;
 
@@ -62,6 +63,6 @@ pub enum Error {
         reason: io::Error,
     },
     /// The answer cannot be printed.
-    #[error("cannot print: {0}")]
-    Print(io::Error),
+    #[error(transparent)]
+    Print(#[from] PrintError),
 }

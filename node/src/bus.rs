@@ -23,21 +23,12 @@ const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
 /// Why the bus cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum BusError {
-    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] SecretError),
-    /// A file does not hold what its setting needs.
     #[error("{setting}: {path}: {reason}")]
-    Malformed {
-        /// The setting.
-        setting: &'static str,
-        /// The file.
-        path: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// An address that is none.
+    Malformed { setting: &'static str, path: String, reason: String },
     #[error("bus.url: {0}")]
     Address(String),
 }

@@ -27,29 +27,14 @@ pub enum Version {
 
 /// Why a cgroup's files cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum CgroupError {
-    /// The cgroup, or the controller that is needed of it, is not there.
     #[error("cgroup {name}: {missing} below {}", root.display())]
-    NotFound {
-        /// The cgroup.
-        name: String,
-        /// Which files were searched for.
-        missing: &'static str,
-        /// Where.
-        root: PathBuf,
-    },
-    /// The quota's files are not in the kernel's form.
+    NotFound { name: String, missing: &'static str, root: PathBuf },
     #[error("{}: the CPU quota is not in the expected form", .0.display())]
     Quota(PathBuf),
-    /// A file does not hold a number.
     #[error("{}: expected a number, got {text:?}", path.display())]
-    Number {
-        /// The file.
-        path: PathBuf,
-        /// What it holds.
-        text: String,
-    },
-    /// A file cannot be read or written.
+    Number { path: PathBuf, text: String },
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -4,10 +4,11 @@
 //! - [`bus`]: a connection to NATS that comes back by itself for ever; [`secrets`]: files with passwords
 //! - [`files`]: small files, and why one cannot be used; [`list`]: lists of numbers as the kernel writes them
 //! - [`cgroup`]: the files of a cgroup; [`status`]: the status pages of Apache and php-fpm, over HTTP and FastCGI
-//! - [`log`]: log lines on standard error; [`notify`]: messages to systemd
+//! - [`cli`]: printing, and the command `config`; [`log`]: log lines on standard error; [`notify`]: messages to systemd
 
 pub mod bus;
 pub mod cgroup;
+pub mod cli;
 pub mod files;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;

@@ -9,30 +9,15 @@ use crate::files::reason;
 
 /// A file that a setting names and that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum SecretError {
-    /// It cannot be read.
     #[error("{setting}: {}: {reason}", path.display())]
-    Unreadable {
-        /// The setting.
-        setting: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system answered, in words.
-        reason: String,
-    },
-    /// Others than its owner and its group can read it.
+    Unreadable { setting: &'static str, path: PathBuf, reason: String },
     #[error(
         "{setting}: {} can be used by everybody on this machine (mode {mode:04o}); \
          give it to the program's user alone: chmod 0600, or 0640 with its group", path.display()
     )]
-    Exposed {
-        /// The setting.
-        setting: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    Exposed { setting: &'static str, path: PathBuf, mode: u32 },
 }
 
 fn unreadable(setting: &'static str, path: &Path, error: &io::Error) -> SecretError {

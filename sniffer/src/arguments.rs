@@ -28,7 +28,7 @@ pub enum Action {
         /// The file.
         file: PathBuf,
         #[command(flatten)]
-        what: What,
+        what: TrafficOptions,
     },
     /// Capture from an interface until interrupted; needs the capability CAP_NET_RAW, and drops it at once.
     #[command(after_help = "Example: slackwater-sniffer live -i eth0 --port 80 --every 1")]
@@ -37,7 +37,7 @@ pub enum Action {
         #[arg(short, long)]
         interface: String,
         #[command(flatten)]
-        what: What,
+        what: TrafficOptions,
         /// Stop after so many seconds.
         #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         seconds: Option<Duration>,
@@ -65,7 +65,7 @@ pub enum Action {
 }
 
 #[derive(Args)]
-pub struct What {
+pub struct TrafficOptions {
     /// TCP port of the servers, and what it speaks: http1, memcached or unknown (turns are timed, not read, as for TLS).
     /// Without that: memcached on 11211, unknown on 443, else http1. May be given several times.
     #[arg(short, long = "port", value_name = "PORT[:PROTOCOL]", default_value = "80", value_parser = port)]
@@ -91,7 +91,7 @@ pub struct What {
     pub upgraded: bool,
 }
 
-impl What {
+impl TrafficOptions {
     /// What the tracker is to do.
     pub fn settings(&self, number_all: bool) -> Result<TrackerSettings, String> {
         if self.routes.len() > MOST_ROUTES {

@@ -6,7 +6,7 @@
 use crate::buckets::Buckets;
 use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, StatusClasses, Summary, Times};
 use crate::merge;
-use crate::recorder::{Recorder, Sizer};
+use crate::recorder::{Recorder, SizeRecorder};
 use crate::routes::{self, Route};
 
 /// Memory for bytes and requests that wait, shared by all connections.
@@ -23,24 +23,24 @@ const RESERVE_BYTES: usize = 128 * 1024;
 
 const CLASSES: usize = StatusClass::NAMES.len();
 
-/// What is measured of a route class.
-struct Shelf {
+/// Records what is measured of a route class.
+struct RouteRecorder {
     status: StatusClasses,
     first_byte: Recorder,
     /// By status class, once one occurred.
     last_byte: [Option<Box<Recorder>>; CLASSES],
-    request_bytes: Sizer,
-    response_bytes: Sizer,
+    request_bytes: SizeRecorder,
+    response_bytes: SizeRecorder,
 }
 
-impl Shelf {
+impl RouteRecorder {
     fn new() -> Self {
         Self {
             status: StatusClasses::default(),
             first_byte: Recorder::new(),
             last_byte: Default::default(),
-            request_bytes: Sizer::default(),
-            response_bytes: Sizer::default(),
+            request_bytes: SizeRecorder::default(),
+            response_bytes: SizeRecorder::default(),
         }
     }
 
@@ -72,8 +72,8 @@ impl Shelf {
         self.status = StatusClasses::default();
         self.first_byte.clear();
         self.last_byte.iter_mut().flatten().for_each(|recorder| recorder.clear());
-        self.request_bytes = Sizer::default();
-        self.response_bytes = Sizer::default();
+        self.request_bytes = SizeRecorder::default();
+        self.response_bytes = SizeRecorder::default();
     }
 
     fn last_byte(&self) -> Recorder {
@@ -83,7 +83,7 @@ impl Shelf {
     }
 }
 
-/// The books: counts, times, and what memory the connections use.
+/// Counts, times, and the memory that the connections use.
 pub struct Ledger {
     /// Of the running period.
     pub counts: Counts,
@@ -99,15 +99,16 @@ pub struct Ledger {
     buckets: Buckets,
     routes: Vec<Route>,
     with_histograms: bool,
-    period_shelves: Vec<Option<Box<Shelf>>>,
-    total_shelves: Vec<Option<Box<Shelf>>>,
+    period_routes: Vec<Option<Box<RouteRecorder>>>,
+    total_routes: Vec<Option<Box<RouteRecorder>>>,
     exchanges: Option<Vec<Exchange>>,
 }
 
 impl Ledger {
-    /// Empty books; `keep_exchanges`: each exchange is kept until it is taken; `with_histograms`: the figures have them.
+    /// Nothing recorded yet. `keep_exchanges`: each exchange is kept until it is taken. `with_histograms`: the figures have
+    /// them.
     pub fn new(budget: Budget, keep_exchanges: bool, routes: Vec<Route>, with_histograms: bool) -> Self {
-        let shelves = || (0..=routes.len()).map(|_| None).collect();
+        let recorders = || (0..=routes.len()).map(|_| None).collect();
         Self {
             counts: Counts::default(),
             connections: 0,
@@ -117,8 +118,8 @@ impl Ledger {
             budget,
             total: Counts::default(),
             buckets: Buckets::default(),
-            period_shelves: shelves(),
-            total_shelves: shelves(),
+            period_routes: recorders(),
+            total_routes: recorders(),
             routes,
             with_histograms,
             exchanges: keep_exchanges.then(Vec::new),
@@ -143,8 +144,8 @@ impl Ledger {
         if let Some(ns) = exchange.last_byte_ns {
             self.buckets.record(ns);
         }
-        let shelf = &mut self.period_shelves[usize::from(exchange.route).min(self.routes.len())];
-        shelf.get_or_insert_with(|| Box::new(Shelf::new())).record(&exchange);
+        let recorder = &mut self.period_routes[usize::from(exchange.route).min(self.routes.len())];
+        recorder.get_or_insert_with(|| Box::new(RouteRecorder::new())).record(&exchange);
         if let Some(exchanges) = &mut self.exchanges {
             exchanges.push(exchange);
         }
@@ -164,7 +165,7 @@ impl Ledger {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
     }
 
-    /// True when little memory is left: whoever holds most must give it back, so that all others can go on.
+    /// True when little memory is left: the connection that holds most must free it, so that all others can go on.
     pub fn is_pressed(&self) -> bool {
         let reserve = (self.budget.most_bytes / 4).min(RESERVE_BYTES);
         self.held_bytes > self.budget.most_bytes - reserve
@@ -188,7 +189,7 @@ impl Ledger {
     /// Closes the period and starts the next.
     pub fn take_period(&mut self) -> Period {
         let (times, details) =
-            if self.counts.exchanges > 0 { self.total_of(&self.period_shelves) } else { self.nothing() };
+            if self.counts.exchanges > 0 { self.total_of(&self.period_routes) } else { self.nothing() };
         let period = Period {
             exchanges: self.counts.exchanges,
             errors: self.counts.errors,
@@ -208,9 +209,9 @@ impl Ledger {
 
     fn close_period(&mut self) {
         if self.counts.exchanges > 0 {
-            for (period, total) in self.period_shelves.iter_mut().zip(&mut self.total_shelves) {
+            for (period, total) in self.period_routes.iter_mut().zip(&mut self.total_routes) {
                 if let Some(period) = period {
-                    total.get_or_insert_with(|| Box::new(Shelf::new())).add(period);
+                    total.get_or_insert_with(|| Box::new(RouteRecorder::new())).add(period);
                     period.clear();
                 }
             }
@@ -222,7 +223,7 @@ impl Ledger {
     /// Everything since the start; closes the period.
     pub fn summary(&mut self) -> Summary {
         self.close_period();
-        let (last_byte_ms, details) = self.total_of(&self.total_shelves);
+        let (last_byte_ms, details) = self.total_of(&self.total_routes);
         Summary { counts: self.total, connections: self.connections, in_flight: self.in_flight, last_byte_ms, details }
     }
 
@@ -238,9 +239,9 @@ impl Ledger {
     }
 
     /// What a set of shelves, one for each route class, comes to: last-byte times, and all else.
-    fn total_of(&self, shelves: &[Option<Box<Shelf>>]) -> (Times, Details) {
-        let mut all = Shelf::new();
-        shelves.iter().flatten().for_each(|shelf| all.add(shelf));
+    fn total_of(&self, recorders: &[Option<Box<RouteRecorder>>]) -> (Times, Details) {
+        let mut all = RouteRecorder::new();
+        recorders.iter().flatten().for_each(|recorder| all.add(recorder));
         let by_class = StatusClass::NAMES.iter().zip(&all.last_byte);
         let status_ms = by_class.filter_map(|(name, recorder)| {
             let times = recorder.as_ref()?.times();
@@ -252,22 +253,26 @@ impl Ledger {
             status_ms: status_ms.collect(),
             request_bytes: all.request_bytes.sizes(),
             response_bytes: all.response_bytes.sizes(),
-            routes: self.names().zip(shelves).map(|(name, shelf)| self.route_figures(name, shelf.as_deref())).collect(),
+            routes: self
+                .names()
+                .zip(recorders)
+                .map(|(name, recorder)| self.route_figures(name, recorder.as_deref()))
+                .collect(),
             histogram: self.with_histograms.then(|| merge::text(&last_byte.histogram)),
         };
         (last_byte.times(), details)
     }
 
-    fn route_figures(&self, name: &str, shelf: Option<&Shelf>) -> RouteFigures {
+    fn route_figures(&self, name: &str, recorder: Option<&RouteRecorder>) -> RouteFigures {
         let mut figures = RouteFigures { name: name.to_owned(), ..RouteFigures::default() };
-        if let Some(shelf) = shelf {
-            let last_byte = shelf.last_byte();
-            figures.exchanges = shelf.request_bytes.count();
-            figures.status = shelf.status;
-            figures.first_byte_ms = shelf.first_byte.times();
+        if let Some(recorder) = recorder {
+            let last_byte = recorder.last_byte();
+            figures.exchanges = recorder.request_bytes.count();
+            figures.status = recorder.status;
+            figures.first_byte_ms = recorder.first_byte.times();
             figures.last_byte_ms = last_byte.times();
-            figures.request_bytes = shelf.request_bytes.sizes();
-            figures.response_bytes = shelf.response_bytes.sizes();
+            figures.request_bytes = recorder.request_bytes.sizes();
+            figures.response_bytes = recorder.response_bytes.sizes();
             figures.histogram = self.with_histograms.then(|| merge::text(&last_byte.histogram));
         }
         figures
@@ -353,8 +358,8 @@ mod tests {
             if number % 3 == 0 { one.exchange(time) } else { two.exchange(time) }
         }
         let texts = [
-            one.summary().details.histogram.expect("asked for"),
-            two.take_period().details.histogram.expect("asked for"),
+            one.summary().details.histogram.expect("request_end for"),
+            two.take_period().details.histogram.expect("request_end for"),
         ];
         let (count, merged) = merge(texts.iter().map(String::as_str)).expect("histograms");
         let expected = both.summary().last_byte_ms;

@@ -1,11 +1,11 @@
 //! `slackwater-sniffer`: response times from an interface or a capture file.
 
 mod arguments;
-mod merging;
+mod merge_command;
 mod output;
+mod run;
 mod screen;
 mod table;
-mod work;
 
 use std::io;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ type AnyError = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let command = Command::parse();
     let result = match &command.action {
-        Action::Read { file, what } => work::read(file, what),
+        Action::Read { file, what } => run::read(file, what),
         Action::Live { interface, what, seconds, snap_length, buffer_mib, user } => {
             let settings = LiveSettings {
                 interface: interface.clone(),
@@ -28,9 +28,9 @@ fn main() -> ExitCode {
                 snap_length: *snap_length,
                 buffer_mib: *buffer_mib,
             };
-            work::live(&settings, what, *seconds, user.as_deref())
+            run::live(&settings, what, *seconds, user.as_deref())
         }
-        Action::Merge { files, json } => merging::merge_files(files, *json),
+        Action::Merge { files, json } => merge_command::merge_files(files, *json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use slackwater_sniffer::{Exchange, Period, Summary, Tracker};
 
-use crate::arguments::What;
+use crate::arguments::TrafficOptions;
 use crate::screen::Screen;
 use crate::table::{self, Subject};
 
@@ -56,7 +56,7 @@ fn seconds(ns: Option<u64>) -> Option<f64> {
     ns.map(|ns| ns as f64 / 1e9)
 }
 
-/// Prints in the way that the arguments ask for.
+/// Prints as the arguments demand.
 pub struct Printer<W: Write> {
     out: W,
     as_json: bool,
@@ -73,7 +73,7 @@ pub struct Printer<W: Write> {
 
 impl<W: Write> Printer<W> {
     /// `refreshes`: on a terminal, each period takes the place of the one before.
-    pub fn new(out: W, what: &What, source: &str, refreshes: bool) -> Self {
+    pub fn new(out: W, what: &TrafficOptions, source: &str, refreshes: bool) -> Self {
         let routes = what.routes.iter().map(|route| route.name.clone()).chain(["other".to_owned()]);
         let refreshes = refreshes && what.every.is_some() && !what.json && !what.exchanges;
         let ports: Vec<String> = what.ports.iter().map(|port| port.number.to_string()).collect();
@@ -97,7 +97,7 @@ impl<W: Write> Printer<W> {
     pub fn begin(&mut self) -> io::Result<()> {
         let Some(screen) = &mut self.screen else { return Ok(()) };
         let size = Screen::size();
-        screen.draw(&mut self.out, &table::beginning(&self.source, size), size)
+        screen.draw(&mut self.out, &table::placeholder(&self.source, size), size)
     }
 
     /// A line of JSON for each exchange since the last call.
@@ -123,7 +123,7 @@ impl<W: Write> Printer<W> {
                 let size = Screen::size();
                 screen.draw(&mut self.out, &table::period(&subject, period, size), size)
             }
-            None => self.people(&table::plain(&subject, period)),
+            None => self.write_text(&table::plain(&subject, period)),
         }
     }
 
@@ -133,12 +133,12 @@ impl<W: Write> Printer<W> {
             json(&mut self.out, &SummaryLine { summary, drops })?;
         } else {
             self.leave()?;
-            self.people(&table::summary(summary, drops, columns()))?;
+            self.write_text(&table::summary(summary, drops, columns()))?;
         }
         self.out.flush()
     }
 
-    fn people(&mut self, text: &str) -> io::Result<()> {
+    fn write_text(&mut self, text: &str) -> io::Result<()> {
         if self.with_exchanges { io::stderr().write_all(text.as_bytes()) } else { self.out.write_all(text.as_bytes()) }
     }
 

@@ -85,7 +85,7 @@ pub fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-/// What a dialogue may know and change beyond the bytes.
+/// What a parser may know and change beyond the bytes.
 pub struct Context<'a> {
     /// The connection's number.
     pub stream: u64,

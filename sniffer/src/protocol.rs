@@ -41,7 +41,7 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol { name: "unknown", ports: &[443], start: || Dialogue::Unknown(Unknown::new()) },
 ];
 
-/// What is said on one connection. An enum, not a trait object: connections lie in one block of memory.
+/// The parser of one connection. An enum, not a trait object: connections lie in one block of memory.
 pub enum Dialogue {
     /// HTTP/1.0 and 1.1.
     Http1(Http1),
@@ -111,9 +111,9 @@ impl Dialogue {
     }
 
     /// Nothing was captured for a while.
-    pub fn rest(&mut self, context: &mut Context<'_>) {
+    pub fn on_idle(&mut self, context: &mut Context<'_>) {
         if let Dialogue::Unknown(unknown) = self {
-            unknown.rest(context);
+            unknown.on_idle(context);
         }
     }
 

@@ -61,13 +61,13 @@ impl Recorder {
 
 /// Sizes of messages as they come in.
 #[derive(Default)]
-pub struct Sizer {
+pub struct SizeRecorder {
     count: u64,
     sum: u64,
     max: u32,
 }
 
-impl Sizer {
+impl SizeRecorder {
     pub fn record(&mut self, bytes: u32) {
         self.count += 1;
         self.sum += u64::from(bytes);

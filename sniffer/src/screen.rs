@@ -21,7 +21,7 @@ pub struct Size {
     pub rows: usize,
 }
 
-/// What a terminal has that doesn't say.
+/// The size of a terminal that does not report it.
 const USUAL: Size = Size { columns: 80, rows: 24 };
 
 /// The terminal's second screen, once something was drawn.

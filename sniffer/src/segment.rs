@@ -30,11 +30,11 @@ pub struct Segment<'a> {
     pub destination: (IpAddr, u16),
     /// Sequence number of the first byte (or of SYN).
     pub seq: u32,
-    /// What the sender has received so far, if the segment says it.
+    /// What the sender has received so far, if the segment has it.
     pub ack: Option<u32>,
     /// Opens the connection.
     pub syn: bool,
-    /// The sender has no more to say.
+    /// The sender has no more bytes.
     pub fin: bool,
     /// The connection is broken off.
     pub rst: bool,

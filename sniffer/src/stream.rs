@@ -135,10 +135,10 @@ pub struct Connection {
     pub stream: u64,
     /// When its last packet was captured.
     pub last_ns: u64,
-    /// The table's idea of who the server is was wrong.
+    /// Client and server are the other way round than in the table's key.
     pub swapped: bool,
     /// A packet with payload was seen.
-    pub spoken: bool,
+    pub has_payload: bool,
     reset: bool,
     client: Half,
     server: Half,
@@ -153,7 +153,7 @@ impl Connection {
             stream,
             last_ns: 0,
             swapped,
-            spoken: false,
+            has_payload: false,
             reset: false,
             client: Half::default(),
             server: Half::default(),
@@ -214,7 +214,7 @@ impl Connection {
                 half.fin.get_or_insert(seq.wrapping_add(length));
             }
             if length > 0 {
-                self.spoken = true;
+                self.has_payload = true;
                 let bytes = segment.payload;
                 self.arrive(side, Piece { seq, ack: segment.ack, time_ns, frame, bytes, cut: segment.cut }, ledger);
             }
@@ -369,9 +369,9 @@ impl Connection {
     }
 
     /// Nothing was captured for a while.
-    pub fn rest(&mut self, ledger: &mut Ledger) {
+    pub fn on_idle(&mut self, ledger: &mut Ledger) {
         let mut context = context!(self, true, ledger);
-        self.dialogue.rest(&mut context);
+        self.dialogue.on_idle(&mut context);
     }
 
     fn drop_held(&mut self, side: Side, ledger: &mut Ledger) {

@@ -120,7 +120,7 @@ pub fn period(subject: &Subject, period: &Period, size: Size) -> Vec<String> {
 }
 
 /// What stands there until the first period is over.
-pub fn beginning(source: &str, size: Size) -> Vec<String> {
+pub fn placeholder(source: &str, size: Size) -> Vec<String> {
     vec![shortened(&format!("{source}: listening"), size.columns)]
 }
 

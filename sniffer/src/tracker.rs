@@ -66,7 +66,7 @@ impl Default for TrackerSettings {
 const LINGER_NS: u64 = 1_000_000_000;
 
 /// After so long without a packet a turn of an unknown protocol is over.
-const REST_NS: u64 = 1_000_000_000;
+const IDLE_NS: u64 = 1_000_000_000;
 
 /// Between two looks at all connections.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -128,7 +128,7 @@ pub struct Tracker {
     cursor: usize,
     swept_ns: u64,
     /// Where the search for one that makes room goes on.
-    hand: usize,
+    next_candidate: usize,
     streams: u64,
     others: HashMap<Key, Option<u32>>,
     ledger: Ledger,
@@ -156,7 +156,7 @@ impl Tracker {
             holders: VecDeque::new(),
             cursor: 0,
             swept_ns: 0,
-            hand: 0,
+            next_candidate: 0,
             streams: 0,
             others: HashMap::new(),
             ledger,
@@ -261,7 +261,7 @@ impl Tracker {
                 self.holders.push_back((slot as u32, connection.stream));
             }
             if verdict == Verdict::Taken {
-                self.relieve();
+                self.free_memory();
                 return;
             }
             self.remove(slot, false);
@@ -308,21 +308,21 @@ impl Tracker {
         self.free.push(slot as u32);
     }
 
-    /// Gives up the connection that is missed least of some: closed before silent before open, then the idlest.
+    /// Gives up the least useful of some connections: closed before silent before open, then the idlest.
     fn make_room(&mut self) {
-        let occupied = (0..self.slots.len()).map(|step| (self.hand + step) % self.slots.len());
+        let occupied = (0..self.slots.len()).map(|step| (self.next_candidate + step) % self.slots.len());
         let candidates = occupied.filter_map(|slot| Some((slot, &self.slots[slot].as_ref()?.connection)));
-        let rank = |connection: &Connection| (!connection.is_closed(), connection.spoken, connection.last_ns);
+        let rank = |connection: &Connection| (!connection.is_closed(), connection.has_payload, connection.last_ns);
         let chosen = candidates.take(CANDIDATES).min_by_key(|(_, connection)| rank(connection));
         let Some((slot, connection)) = chosen else { return };
         let evicted = !connection.is_closed();
-        self.hand = (self.hand + CANDIDATES) % self.slots.len();
+        self.next_candidate = (self.next_candidate + CANDIDATES) % self.slots.len();
         self.remove(slot, evicted);
     }
 
-    /// While memory is short, gives up the connection that holds most among those that have held longest: so who fills
-    /// the memory with what never ends loses it again, and does not cost others the heads of theirs.
-    fn relieve(&mut self) {
+    /// While memory is short, gives up the connection that holds most among those that have held longest: so a sender
+    /// that fills the memory with what never ends loses it again, at no cost to the others.
+    fn free_memory(&mut self) {
         if self.holders.len() > 2 * self.slots.len() {
             let slots = &mut self.slots;
             self.holders.retain(|(slot, stream)| {
@@ -368,9 +368,9 @@ impl Tracker {
         for slot in self.cursor..end {
             let Some(Slot { connection, .. }) = &mut self.slots[slot] else { continue };
             let idle = now.saturating_sub(connection.last_ns);
-            if idle >= REST_NS {
+            if idle >= IDLE_NS {
                 let before = connection.in_flight();
-                connection.rest(&mut self.ledger);
+                connection.on_idle(&mut self.ledger);
                 self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
             }
             if connection.is_closed() && idle >= LINGER_NS {

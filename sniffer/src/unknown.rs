@@ -10,7 +10,7 @@ use crate::ledger::Ledger;
 use crate::method::Method;
 use crate::piece::{Context, Moment, Piece, Side, is_after};
 
-/// What the server said in a turn.
+/// The bytes of the server in a turn.
 struct Reply {
     start: u32,
     end: u32,
@@ -23,9 +23,9 @@ struct Reply {
 struct Turn {
     start: u32,
     end: u32,
-    asked: Moment,
+    request_end: Moment,
     /// The last bytes of the request were not captured.
-    asked_lost: bool,
+    request_end_lost: bool,
     /// What had been seen of the server, or the client had acknowledged, when the turn began.
     acked: Option<u32>,
     reply: Option<Reply>,
@@ -33,7 +33,7 @@ struct Turn {
 
 /// The dialogue of one connection.
 pub struct Unknown {
-    /// The turn before, for what the server still has to say to it.
+    /// The turn before, for the rest of its response.
     before: Option<Turn>,
     turn: Option<Turn>,
     server_end: Option<u32>,
@@ -53,7 +53,7 @@ impl Unknown {
     /// Takes the next bytes of a direction; returns how many.
     pub fn read(&mut self, side: Side, piece: &Piece<'_>, context: &mut Context<'_>) -> u32 {
         match side {
-            Side::Client => self.ask(piece, context),
+            Side::Client => self.read_client(piece, context),
             Side::Server if Self::must_wait(piece, context) => return 0,
             Side::Server => self.answer(piece, context),
         }
@@ -65,7 +65,7 @@ impl Unknown {
         context.patient && context.client_next.zip(piece.ack).is_some_and(|(next, ack)| is_after(ack, next))
     }
 
-    fn ask(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
+    fn read_client(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
         let goes_on = self.turn.as_ref().is_some_and(|turn| {
             let unseen = |seen| piece.ack.is_some_and(|ack| is_after(ack, seen));
             turn.reply.is_none() && !turn.acked.is_some_and(unseen)
@@ -74,13 +74,13 @@ impl Unknown {
             self.begin(piece.seq, piece.ack, Moment::of(piece), context);
         }
         if let Some(turn) = &mut self.turn {
-            turn.asked = turn.asked.later(Moment::of(piece));
-            turn.asked_lost = false;
+            turn.request_end = turn.request_end.later(Moment::of(piece));
+            turn.request_end_lost = false;
             turn.end = piece.end();
         }
     }
 
-    fn begin(&mut self, start: u32, ack: Option<u32>, asked: Moment, context: &mut Context<'_>) {
+    fn begin(&mut self, start: u32, ack: Option<u32>, request_end: Moment, context: &mut Context<'_>) {
         self.book_before(context);
         self.before = self.turn.take();
         context.ledger.waiting += 1;
@@ -88,7 +88,7 @@ impl Unknown {
             (Some(end), Some(ack)) if !is_after(ack, end) => Some(end),
             (end, ack) => ack.or(end),
         };
-        self.turn = Some(Turn { start, end: start, asked, asked_lost: false, acked, reply: None });
+        self.turn = Some(Turn { start, end: start, request_end, request_end_lost: false, acked, reply: None });
     }
 
     fn answer(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
@@ -99,7 +99,7 @@ impl Unknown {
         if is_current {
             self.book_before(context);
         }
-        // Without a turn the server speaks first, as many do: that answers nothing.
+        // Without a turn the server sends first, as in many protocols: that answers nothing.
         let Some(turn) = (if is_current { &mut self.turn } else { &mut self.before }) else { return };
         let now = Moment::of(piece);
         match &mut turn.reply {
@@ -131,7 +131,7 @@ impl Unknown {
             self.begin(end.wrapping_sub(length), None, Moment { time_ns: 0, frame: 0 }, context);
         }
         if let Some(turn) = &mut self.turn {
-            turn.asked_lost = true;
+            turn.request_end_lost = true;
         }
     }
 
@@ -151,12 +151,12 @@ impl Unknown {
     /// A direction ended.
     pub fn end(&mut self, side: Side, _seq: u32, context: &mut Context<'_>) {
         if side == Side::Server {
-            self.rest(context);
+            self.on_idle(context);
         }
     }
 
     /// Nothing was captured for a while: turns with an answer are over.
-    pub fn rest(&mut self, context: &mut Context<'_>) {
+    pub fn on_idle(&mut self, context: &mut Context<'_>) {
         if self.before.as_ref().is_some_and(|turn| turn.reply.is_some()) {
             self.book_before(context);
         }
@@ -174,14 +174,14 @@ impl Unknown {
             context.ledger.counts.unmatched_requests += 1;
             return;
         };
-        if turn.asked_lost {
+        if turn.request_end_lost {
             context.ledger.counts.orphan_responses += 1;
             return;
         }
-        let since = |moment: Moment| moment.time_ns.saturating_sub(turn.asked.time_ns);
+        let since = |moment: Moment| moment.time_ns.saturating_sub(turn.request_end.time_ns);
         let route = context.ledger.other_route();
         context.ledger.exchange(Exchange {
-            request_frame: turn.asked.frame,
+            request_frame: turn.request_end.frame,
             response_frame: reply.last.frame,
             stream: context.stream,
             last_byte_ns: (!reply.end_lost).then(|| since(reply.last)),
@@ -199,7 +199,7 @@ impl Unknown {
 
     /// The connection is no longer followed.
     pub fn close(&mut self, context: &mut Context<'_>) {
-        self.rest(context);
+        self.on_idle(context);
         self.book_before(context);
         self.before = self.turn.take();
         self.book_before(context);

@@ -1,6 +1,5 @@
 //! The command line of `slackwater-wsengine`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,9 +7,9 @@ use clap::{Parser, Subcommand};
 use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use slackwater_messages::{Change, ChangeCause, Value, encode};
+use slackwater_node::cli::{ConfigCommand, print};
 use slackwater_node::files::text;
 use slackwater_node::log;
-use slackwater_node::settings::Declared;
 
 use crate::config::{self, PROGRAM, Settings};
 use crate::engine::Engine;
@@ -83,17 +82,7 @@ enum Command {
     #[command(
         after_help = "Examples:\n  slackwater-wsengine config /etc/slackwater/wsengine.toml\n  slackwater-wsengine config --list"
     )]
-    Config {
-        /// The configuration to check
-        #[arg(value_name = "FILE", required_unless_present = "list")]
-        file: Option<PathBuf>,
-        /// Print each setting with its default and what it does
-        #[arg(long, conflicts_with = "file")]
-        list: bool,
-        /// Print as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Config(ConfigCommand),
 }
 
 /// Does what the command line asks for.
@@ -108,8 +97,7 @@ pub fn main() -> ExitCode {
         Command::Restore(common) => restore(&common),
         Command::Check(common) => check(&common),
         Command::Try { common, knob, value, seconds } => try_by_hand(&common, &knob, &value, seconds),
-        Command::Config { list: true, json, .. } => print(&list(json)),
-        Command::Config { file, json, .. } => config_check(&file.unwrap_or_default(), json),
+        Command::Config(config) => config.run(settings, describe),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -122,6 +110,13 @@ fn settings(file: &Path) -> Result<Settings> {
     config::load(file, &hostname).map_err(|error| Error::Unavailable(error.to_string()))
 }
 
+fn describe(settings: &Settings) -> String {
+    let knobs: Vec<&str> =
+        knobs::KNOBS.iter().filter(|kind| !(kind.allowed)(settings).is_empty()).map(|kind| kind.name).collect();
+    let knobs = if knobs.is_empty() { "no knob".to_owned() } else { knobs.join(", ") };
+    format!("node {}, pool {}; {knobs}", settings.node, settings.pool)
+}
+
 fn status(common: &Common) -> Result<ExitCode> {
     let settings = settings(&common.config)?;
     let store = Store::open(Path::new(&settings.state_dir))?;
@@ -131,7 +126,7 @@ fn status(common: &Common) -> Result<ExitCode> {
             "node": settings.node, "pool": settings.pool, "running": running,
             "leases": state.leases, "changes_waiting": waiting,
         });
-        return print(&format!("{status}\n"));
+        return Ok(print(&format!("{status}\n"))?);
     }
     let mut lines = vec![match running {
         Some(pid) => format!("{} in pool {}: running as process {pid}", settings.node, settings.pool),
@@ -155,7 +150,7 @@ fn status(common: &Common) -> Result<ExitCode> {
     if waiting > 0 {
         lines.push(format!("  {waiting} Changes wait for the bus"));
     }
-    print(&(lines.join("\n") + "\n"))
+    Ok(print(&(lines.join("\n") + "\n"))?)
 }
 
 /// Signals the process that runs to do it, or does it itself.
@@ -174,14 +169,11 @@ fn restore(common: &Common) -> Result<ExitCode> {
     }
     let knobs: Vec<&String> = before.leases.keys().collect();
     if common.json {
-        return print(&format!("{}\n", json!({ "restored": knobs })));
+        return Ok(print(&format!("{}\n", json!({ "restored": knobs })))?);
     }
     let names: Vec<&str> = knobs.iter().map(|name| name.as_str()).collect();
-    print(&if names.is_empty() {
-        "nothing was turned\n".to_owned()
-    } else {
-        format!("put back: {}\n", names.join(", "))
-    })
+    let nothing = || "nothing was turned\n".to_owned();
+    Ok(print(&if names.is_empty() { nothing() } else { format!("put back: {}\n", names.join(", ")) })?)
 }
 
 fn restore_here(settings: &Settings) -> Result<()> {
@@ -262,37 +254,4 @@ fn try_by_hand(common: &Common, knob: &str, value: &str, seconds: f64) -> Result
     };
     let done = run::try_by_hand(&settings, knob, value, seconds, show).map_err(|error| error.during(PROGRAM))?;
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn config_check(file: &Path, json: bool) -> Result<ExitCode> {
-    let checked = settings(file);
-    if json {
-        let faults = checked.as_ref().err().map_or(String::new(), ToString::to_string);
-        let faults: Vec<&str> = faults.lines().collect();
-        print(&format!("{}\n", json!({"valid": checked.is_ok(), "faults": faults})))?;
-        return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-    }
-    let settings = checked?;
-    let listed: Vec<&str> =
-        knobs::KNOBS.iter().filter(|kind| !(kind.allowed)(&settings).is_empty()).map(|kind| kind.name).collect();
-    let listed = if listed.is_empty() { "no knob".to_owned() } else { listed.join(", ") };
-    print(&format!("{}: fine (node {}, pool {}; {listed})\n", file.display(), settings.node, settings.pool))
-}
-
-fn list(json: bool) -> String {
-    let settings = Settings::list();
-    if json {
-        return serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n";
-    }
-    settings.iter().map(|setting| format!("{} = {}\n    {}\n", setting.name, setting.default, setting.help)).collect()
-}
-
-/// Prints; a reader that went away (`| head`) is no failure.
-fn print(text: &str) -> Result<ExitCode> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::Process(format!("cannot print: {error}")))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
 }

@@ -12,34 +12,16 @@ const LONGEST: u64 = 4 << 20;
 
 /// A program that failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum CommandError {
-    /// An empty list of arguments.
     #[error("no command is configured")]
     NotConfigured,
-    /// It could not be started.
     #[error("{program}: cannot be run: {reason}")]
-    NotRun {
-        /// Its name.
-        program: String,
-        /// What the system answered.
-        reason: String,
-    },
-    /// It was ended.
+    NotRun { program: String, reason: String },
     #[error("{program}: ended, since it took longer than {WITHIN_S} s")]
-    TooSlow {
-        /// Its name.
-        program: String,
-    },
-    /// It ended with another status than 0.
+    TooSlow { program: String },
     #[error("{program}: {status}: {output}")]
-    Failed {
-        /// Its name.
-        program: String,
-        /// How it ended.
-        status: ExitStatus,
-        /// What it wrote last.
-        output: String,
-    },
+    Failed { program: String, status: ExitStatus, output: String },
 }
 
 /// What a program that ended with status 0 wrote.

@@ -26,21 +26,14 @@ enum Item {
 
 /// Why an Order may not set a value.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum ValueError {
-    /// Characters that could mean something to a shell or a configuration file.
     #[error("{0:?} has characters that no value has (letters, digits, `_`, `-`, `.` are fine)")]
     Characters(String),
-    /// A fraction.
     #[error("{0} is no whole number")]
     Fraction(f64),
-    /// Not in the list.
     #[error("{value} is not allowed here; allowed is {allowed}")]
-    NotAllowed {
-        /// The value.
-        value: String,
-        /// The list.
-        allowed: String,
-    },
+    NotAllowed { value: String, allowed: String },
 }
 
 impl TryFrom<Vec<Item>> for Allowed {

@@ -2,6 +2,7 @@
 
 use slackwater_node::bus::BusError;
 use slackwater_node::cgroup::CgroupError;
+use slackwater_node::cli::PrintError;
 use slackwater_node::files::FileError;
 use slackwater_node::status::PageError;
 use slackwater_node::status::apache::StatusError;
@@ -32,6 +33,9 @@ pub enum Error {
     /// The bus cannot be used.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// Nothing can be printed.
+    #[error(transparent)]
+    Print(#[from] PrintError),
     /// What is needed is missing on this machine, or in its configuration.
     #[error("{0}")]
     Unavailable(String),

@@ -19,14 +19,12 @@ const PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 
 
 /// Why a signature does not count.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum SignatureError {
-    /// There is none.
     #[error("it is not signed")]
     Missing,
-    /// It cannot be read.
     #[error("its signature is no base64")]
     Encoding,
-    /// It is of another key, or of other bytes.
     #[error("it is not signed by the controller")]
     NotControllers,
 }

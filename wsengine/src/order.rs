@@ -42,64 +42,32 @@ pub struct Refused {
 
 /// Why an Order is not carried out.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum Refusal {
-    /// More bytes than an Order has.
     #[error("it is longer than {LONGEST} bytes")]
     TooLong,
-    /// Nobody whose Orders count has signed it.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// It cannot be decoded.
     #[error("it is no Order: {0}")]
     Malformed(String),
-    /// Its id is not safe to keep.
     #[error("its id {0:?} is no name")]
     Id(String),
-    /// Another version of the message.
     #[error("its version is {0}, this program reads version {VERSION}")]
     Version(i64),
-    /// It is for another node or pool.
     #[error("it is for {theirs}, this is {ours}")]
-    OtherNode {
-        /// Its node and pool.
-        theirs: String,
-        /// Ours.
-        ours: String,
-    },
-    /// An Order of this id came before.
+    OtherNode { theirs: String, ours: String },
     #[error("Order {0} was here before")]
     Repeated(String),
-    /// A lease that is not allowed.
     #[error("its lease of {lease_s} s is not within 0 and {longest_s} s")]
-    Lease {
-        /// The lease.
-        lease_s: f64,
-        /// The longest.
-        longest_s: f64,
-    },
-    /// It comes from the future.
+    Lease { lease_s: f64, longest_s: f64 },
     #[error("it was given {0:.1} s from now: is a clock wrong?")]
     Clock(f64),
-    /// Its lease is over.
     #[error("it had expired when it came: a lease of {lease_s} s, given {age_s:.1} s ago")]
-    Expired {
-        /// The lease.
-        lease_s: f64,
-        /// Time since it was given.
-        age_s: f64,
-    },
-    /// No such knob.
+    Expired { lease_s: f64, age_s: f64 },
     #[error("there is no knob {name:?}{hint}")]
-    UnknownKnob {
-        /// What it names.
-        name: String,
-        /// What it may have meant.
-        hint: String,
-    },
-    /// The configuration allows no value of the knob.
+    UnknownKnob { name: String, hint: String },
     #[error("`{0}` is not configured on this node: Orders may not turn it")]
     NotConfigured(&'static str),
-    /// A value that is not allowed.
     #[error(transparent)]
     Value(#[from] ValueError),
 }

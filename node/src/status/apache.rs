@@ -27,26 +27,15 @@ struct Board {
 
 /// What speaks against a change of the running Apache.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum StatusError {
-    /// No room for another graceful restart.
     #[error("{stopping} of Apache's {processes} processes still finish requests from before the last restart")]
-    Restarting {
-        /// Processes that end once their requests are answered.
-        stopping: u64,
-        /// All of them.
-        processes: u64,
-    },
-    /// The configuration on disk is not what runs.
+    Restarting { stopping: u64, processes: u64 },
     #[error(
         "the running Apache has {places} places for requests (server-status), its configuration comes to {workers}: \
         it was changed without a reload, or ServerLimit or ThreadLimit without a full restart"
     )]
-    OtherWorkers {
-        /// Places in the scoreboard.
-        places: i64,
-        /// MaxRequestWorkers by the configuration.
-        workers: i64,
-    },
+    OtherWorkers { places: i64, workers: i64 },
 }
 
 impl Status {

@@ -32,11 +32,10 @@ pub enum Page {
 
 /// An address that is none of a status page's.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum AddressError {
-    /// A page elsewhere would be fetched through the interface whose traffic is measured.
     #[error("must be on 127.0.0.1, [::1] or localhost, got {0:?}")]
     NotLocal(String),
-    /// Neither of the two forms.
     #[error("must be http://127.0.0.1/PATH or unix:/SOCKET, got {0:?}")]
     Form(String),
 }
@@ -53,34 +52,25 @@ pub struct PageError {
 
 /// Why a page could not be fetched.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages are the documentation.
 pub enum PageErrorCause {
-    /// All workers are busy, or the server hangs.
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// Another status than 200.
     #[error("answered {0}")]
     Status(String),
-    /// php-fpm has no page at this path.
     #[error("answered {status} for {path}: set `pm.status_path = {path}` in the pool")]
-    NoStatusPath {
-        /// The status.
-        status: String,
-        /// The page's path.
-        path: String,
-    },
-    /// More than a status page has.
+    NoStatusPath { status: String, path: String },
     #[error("the page is too long")]
     TooLong,
-    /// A FastCGI answer without headers.
     #[error("no headers in the answer")]
     NoHeaders,
-    /// The connection failed.
     #[error("{0}")]
     Connection(String),
 }
 
 impl Page {
-    /// Reads `http://127.0.0.1:PORT/PATH` or `unix:/SOCKET[:/PATH]`: a page of this machine.
+    /// Reads `http://127.0.0.1:PORT/PATH` or `unix:/SOCKET[:/PATH]`: a page of this machine. One elsewhere would be fetched
+    /// through the interface whose traffic is measured.
     ///
     /// # Errors
     /// What was expected.

@@ -42,7 +42,7 @@ pub fn unpack(path: &Path) -> io::Result<(OwnedFd, Unpacking)> {
 impl Unpacking {
     /// Nothing more is read: ends the thread, and says what went wrong in it.
     pub fn end(self) -> io::Result<()> {
-        // It fails where nobody is left to be told, which is as well.
+        // It fails where the other end is gone already, which is fine.
         let _ = self.reading_end.shutdown(Shutdown::Both);
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that unpacks died")))
     }

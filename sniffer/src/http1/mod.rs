@@ -149,7 +149,7 @@ impl Http1 {
             (Some(answer), State::Search) => {
                 // Had there been other requests, what came last might belong to their responses.
                 let alone = self.requests.len() == 1 && self.gap != Gap::Loss && !context.client_is_behind;
-                let known = answer.end == seq && !answer.blurred && alone;
+                let known = answer.end == seq && !answer.end_uncertain && alone;
                 self.finish(side, known, context);
             }
             (Some(_), _) => self.break_off(context.ledger),
@@ -237,10 +237,10 @@ impl Http1 {
         if let Some(answered) = others.find(|request| request.ack == Some(piece.seq)) {
             // Had there been requests between, what came last might belong to their responses.
             let is_next = next.is_some_and(|next| next.start == answered.start) && answered.after_gap != Gap::Loss;
-            let known = answer.end == piece.seq && !answer.blurred && is_next;
+            let known = answer.end == piece.seq && !answer.end_uncertain && is_next;
             self.finish(Side::Server, known, context);
         } else if searching {
-            answer.blurred = true;
+            answer.end_uncertain = true;
         }
     }
 

@@ -58,15 +58,15 @@ pub(super) struct Answer {
     /// Sequence number behind the last byte seen.
     pub(super) end: u32,
     /// The last byte of the request that was seen before the answer began.
-    pub(super) asked: Moment,
+    pub(super) request_end: Moment,
     /// Bytes of other messages may have been taken for its own: its last byte is not known.
-    pub(super) blurred: bool,
+    pub(super) end_uncertain: bool,
 }
 
-/// Who is answered.
-enum Whom {
+/// Which request a response answers.
+enum Pairing {
     First,
-    Nobody,
+    Orphan,
     Wait,
 }
 
@@ -112,7 +112,7 @@ impl Http1 {
         }
     }
 
-    /// A request that acknowledges just the bytes seen of a response whose end was lost says that it ended there.
+    /// A request that acknowledges just the bytes seen of a response whose end was lost shows that it ended there.
     fn settle(&mut self, ack: Option<u32>, context: &mut Context<'_>) {
         if self.readers.server.state != State::Search || self.requests.len() != 1 {
             return;
@@ -121,7 +121,7 @@ impl Http1 {
             && answer.paired
             && ack == Some(answer.end)
         {
-            let known = !answer.blurred && self.gap != Gap::Loss;
+            let known = !answer.end_uncertain && self.gap != Gap::Loss;
             self.finish(Side::Server, known, context);
         }
     }
@@ -137,17 +137,17 @@ impl Http1 {
     ) -> Taken {
         let status = head.status;
         if (100..200).contains(&status) && status != 101 {
-            // It says whose turn it is as the final response would.
-            self.whom(start, context);
+            // It shows which request is answered, as the final response would.
+            self.find_request(start, context);
             if head.framing == Framing::Unknown {
                 self.lose_framing(Side::Server);
             }
             return Taken::Bytes(length);
         }
-        let paired = match self.whom(start, context) {
-            Whom::First => true,
-            Whom::Nobody => false,
-            Whom::Wait => return Taken::Wait,
+        let paired = match self.find_request(start, context) {
+            Pairing::First => true,
+            Pairing::Orphan => false,
+            Pairing::Wait => return Taken::Wait,
         };
         context.ledger.counts.orphan_responses += u64::from(!paired);
         let request = self.requests.front().filter(|_| paired);
@@ -165,8 +165,8 @@ impl Http1 {
             last: start.at.later(Moment::of(piece)),
             start: start.seq,
             end: start.seq.wrapping_add(length as u32),
-            asked: request.map_or(start.at, |request| request.last),
-            blurred: false,
+            request_end: request.map_or(start.at, |request| request.last),
+            end_uncertain: false,
         });
         match framing {
             Framing::None => self.finish(Side::Server, true, context),
@@ -181,30 +181,30 @@ impl Http1 {
         Taken::Bytes(length)
     }
 
-    fn whom(&mut self, start: Start, context: &mut Context<'_>) -> Whom {
+    fn find_request(&mut self, start: Start, context: &mut Context<'_>) -> Pairing {
         let first = self.requests.front();
         let found = if self.resync || first.is_some_and(|request| request.after_gap != Gap::None) {
             self.requests.iter().position(|request| request.ack == Some(start.seq))
         } else {
             first.map(|_| 0)
         };
-        // What the server had not received when it said this, it can't have answered.
+        // What the server had not received when it sent this, it can't have answered.
         let received = |request: &Request| start.ack.is_none_or(|ack| is_after(ack, request.start));
         match found {
             Some(position) if received(&self.requests[position]) => {
                 self.give_up(position, context.ledger);
                 self.requests[0].after_gap = Gap::None;
                 self.resync = false;
-                Whom::First
+                Pairing::First
             }
-            Some(_) => Whom::Nobody,
+            Some(_) => Pairing::Orphan,
             // The request may come yet: captures of several queues are not in order.
             None if context.patient
                 && context.client_next.zip(start.ack).is_some_and(|(next, ack)| is_after(ack, next)) =>
             {
-                Whom::Wait
+                Pairing::Wait
             }
-            None => Whom::Nobody,
+            None => Pairing::Orphan,
         }
     }
 
@@ -227,18 +227,18 @@ impl Http1 {
         }
         let Some(request) = self.pop(context.ledger) else { return };
         // A response may come before its request ended: then what was sent before it counts.
-        let asked_before = |moment: Moment| {
+        let request_end_before = |moment: Moment| {
             let in_time = request.whole && request.last.time_ns <= moment.time_ns;
-            if in_time { request.last } else { answer.asked }
+            if in_time { request.last } else { answer.request_end }
         };
-        let asked = asked_before(answer.last);
-        let since = |asked: Moment, moment: Moment| moment.time_ns.saturating_sub(asked.time_ns);
+        let request_end = request_end_before(answer.last);
+        let since = |request_end: Moment, moment: Moment| moment.time_ns.saturating_sub(request_end.time_ns);
         context.ledger.exchange(Exchange {
-            request_frame: asked.frame,
+            request_frame: request_end.frame,
             response_frame: answer.last.frame,
             stream: context.stream,
-            last_byte_ns: (known && !request.end_lost).then(|| since(asked, answer.last)),
-            first_byte_ns: (!request.end_lost).then(|| since(asked_before(answer.first), answer.first)),
+            last_byte_ns: (known && !request.end_lost).then(|| since(request_end, answer.last)),
+            first_byte_ns: (!request.end_lost).then(|| since(request_end_before(answer.first), answer.first)),
             method: request.method,
             status: answer.status,
             word: "",

@@ -89,7 +89,7 @@ fn token(head: &Head) -> Option<u64> {
 }
 
 /// True for a token that tells requests apart: most clients that don't use the value leave it zero.
-pub fn is_telling(token: u64) -> bool {
+pub fn identifies_request(token: u64) -> bool {
     token >> 8 != 0
 }
 
@@ -103,7 +103,7 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
     let name = COMMANDS.get(usize::from(head.opcode)).copied().unwrap_or("other");
     let reply = match head.opcode {
         QUITQ => Reply::Never,
-        _ if name.ends_with('q') => Reply::OnNews,
+        _ if name.ends_with('q') => Reply::Quiet,
         _ => Reply::Always,
     };
     let key_at = HEAD + head.extras;
@@ -156,7 +156,7 @@ mod tests {
         let bytes = message(REQUEST, 0x0d, b"key");
         let Parsed::Head(request) = request(&bytes) else { panic!("no request") };
         assert_eq!((request.method.as_str(), request.body, request.key), ("getkq", 3, &b"key"[..]));
-        assert_eq!(request.reply, Reply::OnNews);
+        assert_eq!(request.reply, Reply::Quiet);
         let Parsed::Head(answer) = reply(&message(RESPONSE, 0x0d, b"key")) else { panic!("no reply") };
         assert_eq!((answer.token, answer.is_last), (request.token, true));
         let Parsed::Head(stat) = reply(&message(RESPONSE, STAT, b"pid")) else { panic!("no reply") };

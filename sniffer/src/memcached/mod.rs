@@ -32,7 +32,7 @@ enum Parsed<T> {
 enum Reply {
     Always,
     /// A quiet command: only if it is not as usual.
-    OnNews,
+    Quiet,
     Never,
 }
 

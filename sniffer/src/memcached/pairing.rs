@@ -1,11 +1,11 @@
 //! Which response answers which request of memcached.
 //!
 //! A response that repeats a token (command and opaque value in binary, the `O` flag of meta commands) answers the first
-//! request with it; else responses come in the order of requests. Quiet requests before the answered one had nothing to
-//! say. Where messages may have been missed, sequence numbers decide as for HTTP: no pair is guessed.
+//! request with it; else responses come in the order of requests. Quiet requests before the answered one have no
+//! response. Where messages may have been missed, sequence numbers decide as for HTTP: no pair is guessed.
 
-use super::binary::is_telling;
-use super::text::is_news;
+use super::binary::identifies_request;
+use super::text::may_answer;
 use super::{Memcached, Reply, ReplyHead, RequestHead, State, Taken};
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
@@ -50,12 +50,12 @@ pub(super) struct Answer {
     is_last: bool,
 }
 
-/// Who is answered.
-enum Whom {
+/// Which request a response answers.
+enum Pairing {
     At(usize),
-    Nobody,
-    /// It is one of several, and it can't be told which.
-    Several,
+    Orphan,
+    /// It is one of several, and it is not known which.
+    Ambiguous,
     Wait,
 }
 
@@ -79,7 +79,7 @@ impl Memcached {
                 ack: start.ack,
                 method: head.method,
                 route: ledger.route(head.key),
-                quiet: head.reply == Reply::OnNews,
+                quiet: head.reply == Reply::Quiet,
                 token: head.token,
                 last: start.at.later(Moment::of(piece)),
                 end_lost: false,
@@ -115,16 +115,16 @@ impl Memcached {
                 answer.word = head.word;
             }
             None => {
-                let request = match self.whom(head, start, context) {
-                    Whom::Wait => return Taken::Wait,
-                    Whom::At(position) => {
+                let request = match self.find_request(head, start, context) {
+                    Pairing::Wait => return Taken::Wait,
+                    Pairing::At(position) => {
                         self.give_up(position, context.ledger);
                         self.resync = false;
                         self.open &= self.requests.len() > 1;
                         self.requests.pop_front()
                     }
-                    Whom::Nobody => None,
-                    Whom::Several => {
+                    Pairing::Orphan => None,
+                    Pairing::Ambiguous => {
                         self.give_up(self.requests.len(), context.ledger);
                         self.resync = true;
                         None
@@ -151,45 +151,45 @@ impl Memcached {
         Taken::Bytes(head.length)
     }
 
-    fn whom(&self, head: &ReplyHead, start: Start, context: &Context<'_>) -> Whom {
-        // What the server had not received when it said this, it can't have answered.
+    fn find_request(&self, head: &ReplyHead, start: Start, context: &Context<'_>) -> Pairing {
+        // What the server had not received when it sent this, it can't have answered.
         let received = |request: &Request| start.ack.is_none_or(|ack| is_after(ack, request.start));
         let lossy = self.resync || self.requests.front().is_some_and(|request| request.after_gap);
         let found = match head.token {
-            Some(token) if !lossy || is_telling(token) => {
+            Some(token) if !lossy || identifies_request(token) => {
                 self.requests.iter().position(|request| request.token == Some(token))
             }
             _ if lossy => self.requests.iter().position(|request| request.ack == Some(start.seq)),
             _ => match self.in_order(head.word) {
                 Ok(position) => position,
-                Err(()) => return Whom::Several,
+                Err(()) => return Pairing::Ambiguous,
             },
         };
         let is_behind = || context.client_next.zip(start.ack).is_some_and(|(next, ack)| is_after(ack, next));
         match found {
-            Some(position) if received(&self.requests[position]) => Whom::At(position),
-            Some(_) => Whom::Nobody,
-            None if context.patient && is_behind() => Whom::Wait,
-            None => Whom::Nobody,
+            Some(position) if received(&self.requests[position]) => Pairing::At(position),
+            Some(_) => Pairing::Orphan,
+            None if context.patient && is_behind() => Pairing::Wait,
+            None => Pairing::Orphan,
         }
     }
 
-    /// The first request that must be answered, unless quiet ones before it may have said this.
+    /// The first request that must be answered, unless this may be the response of a quiet one before it.
     fn in_order(&self, word: &str) -> Result<Option<usize>, ()> {
         if word == "MN" {
             return Ok(self.requests.iter().position(|request| request.method.as_str() == "mn"));
         }
         let loud = self.requests.iter().position(|request| !request.quiet);
         let before = self.requests.iter().take(loud.unwrap_or(usize::MAX)).enumerate();
-        let mut talkative = before.filter(|(_, request)| is_news(request.method.as_str(), word));
-        match (talkative.next(), talkative.next(), loud) {
+        let mut may_have_answered = before.filter(|(_, request)| may_answer(request.method.as_str(), word));
+        match (may_have_answered.next(), may_have_answered.next(), loud) {
             (None, _, loud) => Ok(loud),
             (Some((position, _)), None, None) => Ok(Some(position)),
             _ => Err(()),
         }
     }
 
-    /// What a head said to follow came to its end; `known`: its last byte was seen.
+    /// What a head announced came to its end; `known`: its last byte was seen.
     pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
         self.reader(side).state = State::Head;
         match side {

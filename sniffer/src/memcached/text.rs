@@ -82,7 +82,7 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
         let flags = words(line).skip(2);
         for flag in flags {
             match flag {
-                b"q" => head.reply = Reply::OnNews,
+                b"q" => head.reply = Reply::Quiet,
                 [b'O', opaque @ ..] => head.token = Some(token(opaque)),
                 _ => {}
             }
@@ -173,7 +173,7 @@ pub fn reply(bytes: &[u8]) -> Parsed<ReplyHead> {
 }
 
 /// True if a quiet meta command may give this answer: it keeps silent about what is as usual.
-pub fn is_news(method: &str, word: &str) -> bool {
+pub fn may_answer(method: &str, word: &str) -> bool {
     match word {
         "VA" | "HD" => method == "mg",
         "NS" | "EX" | "NF" => method != "mg",
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!((head(b"get a b\r\n").body, head(b"get a b\n").reply), (0, Reply::Always));
         assert_eq!((head(b"cas k 0 0 1 99\r\n").body, head(b"quit\r\n").reply), (3, Reply::Never));
         let meta = head(b"ms k 2 q O12 T0\r\nhi\r\n");
-        assert_eq!((meta.body, meta.reply, meta.token), (4, Reply::OnNews, Some(token(b"12"))));
+        assert_eq!((meta.body, meta.reply, meta.token), (4, Reply::Quiet, Some(token(b"12"))));
     }
 
     #[test]

@@ -335,5 +335,5 @@ impl Knob for Frequency {
 }
 
 #[cfg(test)]
-#[path = "cpu_frequency_tests.rs"]
+#[path = "tests/cpu_frequency.rs"]
 mod tests;

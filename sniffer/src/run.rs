@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use slackwater_sniffer::{Live, LiveSettings, Tracker, drop_privileges, read_file};
 
 use crate::AnyError;
-use crate::arguments::What;
+use crate::arguments::TrafficOptions;
 use crate::output::Printer;
 
 /// Reads a file. Periods are of the packets' own time.
-pub fn read(file: &Path, what: &What) -> Result<(), AnyError> {
+pub fn read(file: &Path, what: &TrafficOptions) -> Result<(), AnyError> {
     let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &file.display().to_string(), false);
     let mut tracker = Tracker::new(what.settings(true)?);
     let every_ns = what.every.map(|every| every.as_nanos() as u64);
@@ -51,7 +51,7 @@ pub fn read(file: &Path, what: &What) -> Result<(), AnyError> {
 /// Captures until a signal or the end of the time that was given.
 pub fn live(
     settings: &LiveSettings,
-    what: &What,
+    what: &TrafficOptions,
     seconds: Option<Duration>,
     user: Option<&str>,
 ) -> Result<(), AnyError> {
