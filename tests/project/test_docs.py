@@ -76,10 +76,10 @@ def test_commands_exist(page: Path) -> None:
     modules = [f"{name.replace('.', '/')}.py" for name in re.findall(r"`python -m ((?:lab|tools|tests)[\w.]+)", text)]
     missing = [name for name in tests + modules if not (ROOT / name).exists()]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    asked = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
     if page.name != "CHANGELOG.md":
         assert not missing
-    assert not asked - targets
+    assert not named - targets
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
