@@ -215,7 +215,7 @@ def record(
     overload: bool,
     disturbances: tuple[str, ...],
 ) -> None:
-    """Record what the monitors say while neighbours come and go, with labels, for `slackwater train`."""
+    """Record the monitors' Samples while neighbours come and go, with labels, for `slackwater train`."""
     from lab.stories import record as recording
 
     kinds = () if calm else kinds or tuple(NOISES)

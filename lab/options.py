@@ -30,7 +30,7 @@ def write_json(result: dict[str, Any], place: str) -> None:
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what the lab is made of."""
+    """The options that choose what the lab is made of."""
     for option in (
         click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
         click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),

@@ -77,7 +77,7 @@ def _moved(value: Any, random: np.random.Generator) -> Any:
 
 
 @dataclass
-class Load:
+class SampleLoad:
     """Encoded Samples of a pool of nodes in order of time: (seconds, message)."""
 
     nodes: int
@@ -134,7 +134,7 @@ class Result:
 
 
 def run(
-    load: Load, warm_s: float, seconds: float, rounds: int, tick_s: float, model: tree.Model | None, clock: Clock
+    load: SampleLoad, warm_s: float, seconds: float, rounds: int, tick_s: float, model: tree.Model | None, clock: Clock
 ) -> Iterator[Result]:
     """Feeds a Judge `warm_s` of Samples, then for `rounds` times `seconds` that count. `clock` times what is done.
 
@@ -197,7 +197,7 @@ def stopped() -> float:
 
 def measured(nodes: int, options: argparse.Namespace, model: tree.Model | None, clock: Clock) -> list[Result]:
     """The rounds with so many nodes."""
-    load = Load(nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
+    load = SampleLoad(nodes, options.period, options.warm + (options.rounds - 0.5) * options.seconds)
     return list(run(load, options.warm, options.seconds, options.rounds, options.tick, model, clock))
 
 
@@ -205,7 +205,7 @@ def tables(
     report: Report, by_nodes: dict[int, list[Result]], options: argparse.Namespace, model: tree.Model | None
 ) -> None:
     """What was measured: medians by nodes, and each round."""
-    report.say(
+    report.add(
         f"{1 / options.period:g} Samples/s of each node ({TEMPLATE.name} with moving numbers, "
         f"{len(bodies(1, False)[0])} bytes), judged every {options.tick * 1e3:g} ms by "
         f"{model.name if model else 'the thresholds'}; {options.warm:g} s of Samples before, not timed, then "
@@ -221,7 +221,7 @@ def tables(
         ]
         rows.append((nodes, *cells, f"{results[-1].loud_found} of {loud_nodes(nodes)}"))
     report.table(("nodes", "core busy, %", "p50 ms", "p99 ms", "a Sample us", "neighbours found"), rows)
-    report.say()
+    report.add()
     heads = ("nodes", "round", "Samples", "p50 ms", "p99 ms", "longest ms", "core busy", "decoding", "behind s")
     rounds = [
         (
@@ -236,11 +236,11 @@ def tables(
 
 def hour(report: Report, options: argparse.Namespace, model: tree.Model | None) -> None:
     """Memory over an hour's Samples (or less), fed as quickly as they are judged."""
-    load = Load(options.hour, options.period, float("inf"), LEVELS)
+    load = SampleLoad(options.hour, options.period, float("inf"), LEVELS)
     found = []
     for number, one in enumerate(run(load, 1.0, options.minutes * 10, 6, options.period, model, stopped), 1):
         found.append(f"{one.memory_mib:.0f} after {number * options.minutes / 6:g} min")
-    report.say(
+    report.add(
         f"\nMemory (MiB resident) of {options.hour} nodes over {options.minutes:g} minutes' "
         f"{options.hour * round(60 * options.minutes / options.period)} "
         f"Samples, as quickly as they are judged, while the load climbs through all its ranges every "
@@ -270,9 +270,9 @@ def bench(report: Report, options: argparse.Namespace) -> None:
     tables(report, {nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
     if options.hour:
         hour(report, options, model)
-    report.say(
+    report.add(
         f"\nFrom the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk."
-        f" A core busy 100% falls behind without end: the times then say how long it ran. Timed by "
+        f" A core busy 100% falls behind without end: the times then show how long it ran. Timed by "
         f"{'the wall' if options.wall else 'the time on the core'}. The bus and its client are not in it. numpy "
         f"{np.__version__}, msgspec {msgspec.__version__}."
     )

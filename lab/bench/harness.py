@@ -38,14 +38,14 @@ class Report:
 
     lines: list[str] = field(default_factory=list)
 
-    def say(self, text: str = "") -> None:
+    def add(self, text: str = "") -> None:
         print(text, flush=True)
         self.lines.append(text)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A Markdown table; a title without text is allowed."""
         for line in table(heads, rows):
-            self.say(line)
+            self.add(line)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -99,9 +99,9 @@ def run(
     asked = options(doc, {**table, **write}).parse_args()
     report = Report()
     command = shlex.join(["python", "-m", f"lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
-    report.say(f"# {title}\n")
-    report.say(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; commit {commit() or 'unknown'}; `{command}`.\n")
-    report.say(f"Machine: {machine()}.\n")
+    report.add(f"# {title}\n")
+    report.add(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; commit {commit() or 'unknown'}; `{command}`.\n")
+    report.add(f"Machine: {machine()}.\n")
     try:
         body(report, asked)
     except BenchError as error:

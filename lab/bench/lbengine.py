@@ -127,18 +127,18 @@ class Shown:
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.settimeout(HEARD_WITHIN_S)
         self._connection.connect(path)
-        self._say("prompt")
+        self._ask("prompt")
 
     def lowered(self, server: str, initial: int = 100) -> float:
         """Waits until HAProxy shows less than the initial weight; when that was, by `time.perf_counter`."""
         until_s = time.perf_counter() + HEARD_WITHIN_S
-        while int(self._say(f"get weight web/{server}").split()[0]) >= initial:
+        while int(self._ask(f"get weight web/{server}").split()[0]) >= initial:
             if time.perf_counter() > until_s:
                 raise BenchError(f"HAProxy shows no lower weight for {server} within {HEARD_WITHIN_S:g} s")
             time.sleep(POLL_S)
         return time.perf_counter()
 
-    def _say(self, line: str) -> str:
+    def _ask(self, line: str) -> str:
         self._connection.sendall(line.encode() + b"\n")
         answer = b""
         while not answer.endswith(b"\n> "):
@@ -150,7 +150,7 @@ class Shown:
 
 
 class Nodes:
-    """A controller's processes, and what 100 nodes say; measures from outside, on the bus and in HAProxy."""
+    """A controller's processes, and what 100 nodes send; measures from outside, on the bus and in HAProxy."""
 
     def __init__(self, bus: Bus, servers: int, shown: Shown) -> None:
         self.bus = bus
@@ -185,7 +185,7 @@ class Nodes:
             await asyncio.sleep(max(0.0, began_s + PERIOD_S - time.perf_counter()))
 
     async def change(self, node: str, state: State, expected: Callable[[Change], bool]) -> float:
-        """Says that a node's state is another; seconds until the Change that is waited for is told."""
+        """Publishes another state of a node; gives the seconds until the expected Change is heard."""
         while not self._heard.empty():
             self._heard.get_nowait()
         self.states[node] = state
@@ -290,7 +290,7 @@ def bench(report: Report, options: argparse.Namespace) -> None:
     with scratch() as folder:
         taken = batches(folder, options.changes, rounds)
     rows.append(row(f"{options.changes} weights in one batch, set and read back", taken))
-    report.say(f"{measure([program('haproxy'), '-v']).output.splitlines()[0]}\n")
+    report.add(f"{measure([program('haproxy'), '-v']).output.splitlines()[0]}\n")
     report.table(("what", "median ms", "p99 ms", "worst ms", "rounds"), rows)
 
 

@@ -34,7 +34,7 @@ WARM_UP_S = 3.0
 AT_REST_S = 62.0
 """After a minute without requests the monitor's canary runs once a second."""
 STARTED = "has started"
-"""The monitor says so when it has given back what only its start needed."""
+"""The monitor logs this when it has given back what only its start needed."""
 START_WITHIN_S = 30.0
 CONNECTIONS = 32
 CONFIDENCE = 0.95
@@ -162,19 +162,21 @@ PROGRAMS: dict[str, Start] = {
 }
 
 
-def times_said(made: Stage) -> int:
+def times_started(made: Stage) -> int:
     return made.errors.read_text().count(STARTED) if made.errors.exists() else 0
 
 
 @contextmanager
 def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator[int]:
     """The program's process id, while it runs; it has settled."""
-    said_before = times_said(made)
+    started_before = times_started(made)
     process, name = start(made)
     try:
         pid = real_pid(process, name)
         if start is monitor:
-            wait_for(lambda: times_said(made) > said_before, f"the monitor says that it {STARTED}", START_WITHIN_S)
+            wait_for(
+                lambda: times_started(made) > started_before, f"the monitor logs that it {STARTED}", START_WITHIN_S
+            )
         time.sleep(warm_up_s)
         yield pid
     finally:
@@ -235,7 +237,7 @@ def requests_seen(made: Stage) -> float:
     done = subprocess.run(made.inside(made.server, sys.executable, "-c", code), capture_output=True, text=True)
     found = re.search(r"^slackwater_requests_total (\S+)", done.stdout, re.MULTILINE)
     if found is None:
-        raise BenchError(f"the monitor's page does not tell requests: {done.stderr.strip()}")
+        raise BenchError(f"the monitor's page does not have the requests: {done.stderr.strip()}")
     return float(found[1])
 
 
@@ -245,11 +247,11 @@ def requests_seen(made: Stage) -> float:
 def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
     """Each program alone, one after the other in each round."""
     title = f"{rate:,} requests/s" if rate else "Without traffic"
-    report.say(f"\n## {title}\n")
+    report.add(f"\n## {title}\n")
     if rate:
-        report.say(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
+        report.add(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
     else:
-        report.say("The monitor after a minute of that: its canary then runs once a second.\n")
+        report.add("The monitor after a minute of that: its canary then runs once a second.\n")
     costs: dict[str, list[Cost]] = {name: [] for name in PROGRAMS}
     rates: list[float] = []
     for _ in range(rounds):
@@ -279,7 +281,7 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
     ]
     heads = ("", "CPU, % of one core", "resident, MiB", "proportional, MiB", "wake-ups/s", "CPU to node_exporter's")
     report.table(heads, rows)
-    report.say(f"\nThe monitor saw {spread(rates, ',.0f')} requests/s.")
+    report.add(f"\nThe monitor saw {spread(rates, ',.0f')} requests/s.")
 
 
 def bytes_per_sample(report: Report, made: Stage) -> None:
@@ -297,7 +299,7 @@ def bytes_per_sample(report: Report, made: Stage) -> None:
     ):
         wait_for(lambda: any(sizes), "node_exporter answers", START_WITHIN_S)
     page = max(sizes, default=0)
-    report.say(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
+    report.add(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
 
 
 def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) -> None:
@@ -321,14 +323,14 @@ def effect(report: Report, made: Stage, rounds: int, seconds: float, rate: int) 
     change = statistics.median(pairs)
     noise = statistics.median(abs(one - other) for one, other in itertools.pairwise(p99[False]))
     low, high, confidence = median_between(pairs)
-    report.say(
+    report.add(
         f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
         f" (open loop), {rounds} rounds with the monitor and without, in random order.\n"
     )
     heads = ("p99 without, ms", "with, ms", "difference of each round, ms")
     report.table(heads, [(spread(p99[False]), spread(p99[True]), spread(pairs, "+.3f"))])
     verdict = "within" if abs(change) <= noise else "beyond"
-    report.say(
+    report.add(
         f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {confidence:.1%}"
         f" confidence (sign test). It is {verdict} the noise: a run without the monitor differs from the next one by"
         f" {noise:.3f} ms (median)."
@@ -379,7 +381,7 @@ def bench(report: Report, options: argparse.Namespace) -> None:
     with scratch() as folder, stage(folder) as made:
         start_server(made)
         start_bus(made)
-        report.say(
+        report.add(
             f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` with its defaults (canary,"
             f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
             f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."

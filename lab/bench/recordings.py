@@ -2,7 +2,7 @@
 """Makes fresh recordings in the lab, trains a model on one set and scores it on the other (`make recordings`; root).
 
 The second set has other seeds, another application, other loads and another balance than the first, and two kinds of
-noise that the first lacks, so that its scores say what to expect elsewhere. For a quiet machine: other programs are
+noise that the first lacks, so that its scores show what to expect elsewhere. For a quiet machine: other programs are
 noisy neighbours too. A recording that is there already is kept, so that a broken-off run goes on where it was, and
 `--next` makes one only (less than five minutes) for whoever has the machine for a while.
 """

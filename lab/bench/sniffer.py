@@ -33,7 +33,7 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
     """Reads both captures with everything, on one core."""
     core = str(max(os.sched_getaffinity(0)))
     pinned = ["taskset", "-c", core]
-    report.say(f"\n## Files\n\nOne pinned core (`taskset -c {core}`), warm cache, medians of {rounds} (range).\n")
+    report.add(f"\n## Files\n\nOne pinned core (`taskset -c {core}`), warm cache, medians of {rounds} (range).\n")
     kept: CaptureFile | None = None
     exchanges, rows = [], []
     for name, options in (("keep-alive", ("-c", "32")), ("short-connection", ("-c", "32", "--disable-keepalive"))):
@@ -62,7 +62,7 @@ def offline(report: Report, made: Stage, packets: int, rounds: int) -> CaptureFi
         )
     heads = ("tcpdump, s", "sniffer, s", "times tcpdump", "million packets/s", "tshark, packets/s", "times tshark")
     report.table(("file", "packets", "MiB", *heads, "sniffer's peak, MiB", "doubled, MiB"), rows)
-    report.say(
+    report.add(
         "\nCommands: `tcpdump -r FILE -w /dev/null`, `slackwater-sniffer read FILE --port 80 --json`, "
         f"`tshark -n -r PART -Y http.time -T fields -e http.time` (the first {TSHARK_PACKETS:,} packets, median "
         f"of 3). {'; '.join(exchanges)}."
@@ -115,7 +115,7 @@ def replay(report: Report, made: Stage, file: CaptureFile, rounds: int, seconds:
         drops.append(number(summary, "drops"))
         seen.append(float(count))
         costs.append(usage.cpu_s / count * 1e6)
-    report.say(
+    report.add(
         f"\n## Live: replay on a veth pair\n\n`lab/bench/packet_sender.py wire0 FILE --packets {packets} --pps "
         f"{REPLAY_PPS}` with the keep-alive capture on one core, `slackwater-sniffer live --buffer-mib 64` on another; "
         f"{rounds} rounds. The kernel copies packets into the sniffer's ring in the sender's time.\n"
@@ -138,7 +138,7 @@ def real(report: Report, made: Stage, rounds: int, seconds: int) -> None:
         exchanges.append(number(summary, "exchanges"))
         costs.append(usage.cpu_s / number(summary, "packets") * 1e6)
     losses = [100 * (1 - w / o) for o, w in zip(without, with_sniffer, strict=True)]
-    report.say(
+    report.add(
         f"\n## Live: real requests\n\nApache serves a static page to `oha -z {seconds}s -c 32` (closed loop, as many"
         f" as it can: both and the sniffer share all cores); {rounds} rounds, without and with the sniffer.\n"
     )
@@ -153,7 +153,7 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
     pin(made, cores[-1])
     load = ("-z", f"{seconds}s", "-q", str(rate), "-c", "32", "--wait-ongoing-requests-after-deadline")
     starts = {"sent": (), "due": ("--latency-correction",)}
-    report.say(
+    report.add(
         f"\n## Accuracy\n\n`oha -z {seconds}s -q {rate} -c 32` on a PHP page that computes 1 to 3 ms and waits 10 to "
         f"90 ms, as one that asks a database: some {rate * 0.052:.0f} of 32 connections are busy, so no request waits "
         f"for one (open loop, unsaturated). oha has core {cores[0]} for itself, the server and the sniffer core "
@@ -179,7 +179,7 @@ def accuracy(report: Report, made: Stage, rounds: int, seconds: int, rate: int) 
     percentiles = [head for name in ("p95", "p99") for head in (f"oha {name}, ms", f"sniffer {name}", "off by")]
     report.table(("round", "oha counts from", *percentiles), rows)
     medians = {key: f"{statistics.median(values):+.2f}%" for key, values in off.items()}
-    report.say(
+    report.add(
         f"\nMedians: from when it was sent p95 {medians['sent', 'p95']}, p99 {medians['sent', 'p99']}; from when it "
         f"was due p95 {medians['due', 'p95']}, p99 {medians['due', 'p99']}. The sniffer's times are those of the wire "
         "at the server. What oha has more is its own: from the call that sends to the wire, and from the wire until it "

@@ -67,7 +67,7 @@ class Stage:
 
     @property
     def errors(self) -> Path:
-        """What the programs said."""
+        """What the programs logged."""
         return self.folder / "errors.log"
 
     def inside(self, namespace: str, *command: str) -> list[str]:
@@ -210,7 +210,7 @@ def pin(made: Stage, core: int) -> None:
 
 
 def oha(made: Stage, page: str, *options: str, core: int | None = None) -> dict[str, Any]:
-    """Runs the load generator to its end, on one core if that is said, and returns its own figures."""
+    """Runs the load generator to its end, on one core if one is given, and returns its own figures."""
     url = f"http://{SERVER_ADDRESS}/{page}"
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     command = [*pinned, program("oha"), "--no-tui", "--output-format", "json", *options, url]

@@ -55,8 +55,8 @@ def names(count: int) -> list[str]:
 
 
 def tick(nodes: list[str], now: float, number: int) -> list[Message]:
-    """What all nodes say at one moment, and lbengine's cycle."""
-    told: list[Message] = []
+    """What all nodes send at one moment, and lbengine's cycle."""
+    messages: list[Message] = []
     for place, node in enumerate(nodes):
         slow = place < SLOW
         rps, p95 = 80.0 + (number * 7 + place) % 9, 90.0 if slow else 8.0 + (number + place) % 5 / 2
@@ -64,14 +64,14 @@ def tick(nodes: list[str], now: float, number: int) -> list[Message]:
         cpu, sched = Cpu("cgroup", 0.4, cores=2.0), Sched(9, 80, 0.4, 0.02, 5.0 if slow else 0.05)
         counters = Counters("pmu", cpi=1.2, cache_miss_rate=0.15)
         absent = {"frequency": "no cpufreq in this VM", "cpu.throttled": "no quota"}
-        told.append(
+        messages.append(
             Sample(
                 1, node, "web", now, "b", number, PERIOD_S, cpu, sched, Pressure(0.1), counters, traffic, absent=absent
             )
         )
         state = "interference" if slow else "calm"
         path = ["run delay per CPU second 5 is 14x its peers' (> 2.8)", "2 of the last 3 ticks"] if slow else []
-        told.append(
+        messages.append(
             Verdict(1, node, "web", now, state, now // 600 * 600, 0.8 if slow else 0.0, path, "start", rps=rps)  # type: ignore[arg-type]
         )
     servers = [
@@ -79,8 +79,8 @@ def tick(nodes: list[str], now: float, number: int) -> list[Message]:
         for p, node in enumerate(nodes)
     ]
     sentence = f"web: {SLOW} stay at 20 of 100 (interference); {len(nodes) - SLOW} others unchanged"
-    told.append(Cycle(1, "web", now, "act", False, "roundrobin", "optimal", sentence, servers, "share"))
-    return told
+    messages.append(Cycle(1, "web", now, "act", False, "roundrobin", "optimal", sentence, servers, "share"))
+    return messages
 
 
 def make(folder: Path, servers: int, days: float) -> float:
@@ -123,7 +123,7 @@ def make(folder: Path, servers: int, days: float) -> float:
 
 @contextmanager
 def writing(folder: Path, servers: int) -> Iterator[None]:
-    """Records what the nodes say, as the journal's process does: five times a second, written twice a second."""
+    """Records what the nodes send, as the journal's process does: five times a second, written twice a second."""
     done = threading.Event()
     nodes = names(servers)
 
@@ -285,7 +285,7 @@ OPTIONS = {
 
 
 def bench(report: Report, options: argparse.Namespace) -> None:
-    report.say(
+    report.add(
         "A made-up journal: every server sends Samples five times a second while it is measured, and the journal is"
         " written twice a second. The writer's CPU does not count; the web server's is its process's, from /proc.\n"
     )

@@ -167,10 +167,10 @@ class Balancer:
     def info(self) -> str:
         """What it answers to `show info`; empty while nobody answers."""
         try:
-            said = self.ask("show info")
+            answer = self.ask("show info")
         except LabError:
             return ""
-        return said if "Pid:" in said else ""
+        return answer if "Pid:" in answer else ""
 
     def answers(self) -> bool:
         return bool(self.info())
@@ -189,7 +189,7 @@ class Balancer:
             raise LabError("HAProxy is not running")
         master = self.program.process.pid
         wait_until(
-            lambda: bool(said := self.info()) and master_hears(master, said),
+            lambda: bool(answer := self.info()) and master_hears(master, answer),
             "HAProxy's master to be ready",
             RELOAD_WAIT_S,
             watch=[self.program],
@@ -216,6 +216,6 @@ class Balancer:
 
     def set_weight(self, server: str, weight: int) -> None:
         """For the oracle: the policy that knows when the noise begins."""
-        said = self.ask(f"set server {BACKEND}/{server} weight {weight}").strip()
-        if said:
-            raise LabError(f"HAProxy refused weight {weight} for {server}: {said}")
+        answer = self.ask(f"set server {BACKEND}/{server} weight {weight}").strip()
+        if answer:
+            raise LabError(f"HAProxy refused weight {weight} for {server}: {answer}")

@@ -1,4 +1,4 @@
-"""Collects what is said on the lab's bus."""
+"""Collects messages from the lab's bus."""
 
 from __future__ import annotations
 

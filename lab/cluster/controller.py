@@ -53,7 +53,7 @@ listen = "{web_listen}"
 
 
 def node_toml(host: Host) -> str:
-    """A node's file: what a monitor in a VM would say, with the guest's cgroup in the place of the VM."""
+    """A node's file: as for a monitor in a VM, with the guest's cgroup in the place of the VM."""
     return f"""\
 node = "{host.name}"
 pool = "{POOL}"

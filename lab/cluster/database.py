@@ -1,4 +1,4 @@
-"""A shared service that each request asks before it is answered: quick, or slow for all when told so.
+"""A shared service that each request asks before it is answered: quick, or slow for all, as it is set.
 
     python -m lab.cluster.database ADDRESS PORT
 
@@ -41,7 +41,7 @@ async def main(address: str, port: int) -> None:
 
 
 def set_delay(address: str, port: int, delay_s: float) -> None:
-    """Tells a running service how long to think. Raises OSError."""
+    """Sets how long a running service thinks. Raises OSError."""
     with socket.create_connection((address, port), timeout=5.0) as client:
         client.sendall(f"delay {delay_s:g}\n".encode())
         client.recv(16)

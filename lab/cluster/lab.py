@@ -49,9 +49,9 @@ class LabSettings:
 
 
 class Lab:
-    """Hosts with web servers, and HAProxy in front of them. `say` gets progress in words."""
+    """Hosts with web servers, and HAProxy in front of them. `progress` gets lines for people."""
 
-    def __init__(self, settings: LabSettings, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, settings: LabSettings, progress: Callable[[str], None] = lambda _: None) -> None:
         if settings.app not in APPLICATIONS:
             raise LabError(f"no application `{settings.app}`; there are: {', '.join(APPLICATIONS)}")
         if settings.mpm not in MPMS:
@@ -59,7 +59,7 @@ class Lab:
         if not 2 <= settings.hosts <= 50:
             raise LabError(f"{settings.hosts} hosts: expected 2 to 50")
         self.settings = settings
-        self.say = say
+        self.progress = progress
         self.app = APPLICATIONS[settings.app]
         self.hosts = hosts(settings.hosts)
         self.noisy = self.hosts[0]
@@ -92,7 +92,7 @@ class Lab:
         self.cgroups = Cgroups.of_this_machine()
         LAB_DIR.mkdir(mode=0o755)
         LAB_DIR.chmod(0o755)
-        self.say(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
+        self.progress(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
         self._maker = noises.build(LAB_DIR)
         make_cgroups(self.hosts, self.cgroups, self.settings.quota_cores)
         make_network(self.hosts)
@@ -110,7 +110,7 @@ class Lab:
         for host in self.hosts:
             self.wait_for_page(f"http://{host.address}{self.app.paths[0]}")
         self.wait_for_page(self.balancer.url + self.app.paths[0])
-        self.say(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
+        self.progress(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
 
     def start_web_server(self, host: Host) -> None:
         for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):

@@ -117,11 +117,11 @@ class Filled:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(self.process.stdout, selectors.EVENT_READ)
-            said = self.process.stdout.readline().strip() if ready.select(READY_S) else ""
-        if said != expected:
+            answer = self.process.stdout.readline().strip() if ready.select(READY_S) else ""
+        if answer != expected:
             self.give_up()
-            told = said or f"it was not ready after {READY_S:g} s"
-            raise LabError(f"the noise {self.kind} did not begin in {self.host}: {told}")
+            problem = answer or f"it was not ready after {READY_S:g} s"
+            raise LabError(f"the noise {self.kind} did not begin in {self.host}: {problem}")
 
 
 def prepare(
@@ -164,7 +164,7 @@ def begin(waiting: Sequence[Filled]) -> list[Noise]:
     """Has them all begin at the same moment; they are on when this returns."""
     for filled in waiting:
         assert filled.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `hear` tells why
+        with contextlib.suppress(BrokenPipeError):  # `hear` gives the reason
             filled.process.stdin.write("\n")
             filled.process.stdin.close()
     begun: list[Noise] = []

@@ -23,11 +23,11 @@ def placed(argv: Sequence[str], procs_files: Sequence[str], netns: str | None = 
 
 
 def call(argv: Sequence[str]) -> str:
-    """Runs a short command and gives its output; raises LabError with what it said."""
+    """Runs a short command and gives its output; raises LabError with its message."""
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise LabError(f"`{' '.join(argv)}` failed with status {done.returncode}: {said}")
+        message = (done.stderr or done.stdout).strip()
+        raise LabError(f"`{' '.join(argv)}` failed with status {done.returncode}: {message}")
     return done.stdout
 
 
@@ -53,7 +53,7 @@ class Program:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def said(self, lines: int = 12) -> str:
+    def log_end(self, lines: int = 12) -> str:
         """The end of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n  ".join(text.splitlines()[-lines:])
@@ -61,7 +61,7 @@ class Program:
     def check(self) -> None:
         """Raises LabError when it has ended."""
         if not self.running:
-            raise LabError(f"{self.name} ended with status {self.process.returncode}:\n  {self.said()}")
+            raise LabError(f"{self.name} ended with status {self.process.returncode}:\n  {self.log_end()}")
 
     def stop(self, wait_s: float = 5.0, how: signal.Signals = signal.SIGTERM) -> int:
         """Ends it, by SIGKILL when it has not gone after `wait_s`; gives its status."""
@@ -83,7 +83,7 @@ def wait_until(
         for one in watch:
             one.check()
         if time.monotonic() - begin > wait_s:
-            logs = "".join(f"\n{one.name} says:\n  {one.said()}" for one in watch)
+            logs = "".join(f"\n{one.name} logged:\n  {one.log_end()}" for one in watch)
             raise LabError(f"waited {wait_s:g} s in vain for: {what}{logs}")
         time.sleep(poll_s)
     return time.monotonic() - begin

@@ -82,8 +82,8 @@ def _wait(noise: Noise, workers: int) -> None:
     while at_work(noise.process.pid) < workers:
         status = noise.process.poll()
         if status is not None or time.monotonic() > end_s:
-            said = noise.process.stdout.read().strip() if status is not None and noise.process.stdout else ""
-            raise LabError(f"stress-ng's {noise.kind} did not begin in {noise.host}: {said or f'status {status}'}")
+            output = noise.process.stdout.read().strip() if status is not None and noise.process.stdout else ""
+            raise LabError(f"stress-ng's {noise.kind} did not begin in {noise.host}: {output or f'status {status}'}")
         time.sleep(0.005)
 
 
@@ -101,7 +101,7 @@ def members(group: int) -> list[int]:
 
 
 def at_work(group: int) -> int:
-    """How many workers are in their loop: stress-ng says so in their names."""
+    """How many workers are in their loop: stress-ng writes it into their names."""
     count = 0
     for pid in members(group):
         try:

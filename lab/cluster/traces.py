@@ -78,7 +78,7 @@ def start_ticks(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def locked(wait_s: float = 0.0) -> Iterator[bool]:
-    """Tries to be the only lab on the machine; says whether it is."""
+    """Tries to be the only lab on the machine; gives whether it is."""
     with LOCK_FILE.open("a") as file:
         end = time.monotonic() + wait_s
         while True:
@@ -141,7 +141,7 @@ def down(wait_s: float = 60.0) -> list[str]:
             return there
     pid = int(owner.get("pid", 0))
     if not pid or start_ticks(pid) != owner.get("start_ticks"):
-        raise LabError(f"another process holds {LOCK_FILE} and has not said who it is; is a lab just starting?")
+        raise LabError(f"another process holds {LOCK_FILE} and did not write who it is; is a lab just starting?")
     os.kill(pid, signal.SIGTERM)
     with locked(wait_s) as mine:
         if mine:

@@ -14,7 +14,7 @@ from rich.table import Table
 from lab.cluster.noise import NOISES
 from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
-from lab.compare.tables import SHOWN, told
+from lab.compare.tables import SHOWN, with_interval
 from lab.options import json_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
@@ -95,7 +95,9 @@ def tables(found: dict[str, Any]) -> list[Table]:
         table = Table("policy", "rounds", *(title for _, title, _ in SHOWN), title=scenario, box=None)
         for cell in found["cells"]:
             if cell["scenario"] == scenario:
-                table.add_row(cell["policy"], str(cell["rounds"]), *(told(cell[key], form) for key, _, form in SHOWN))
+                table.add_row(
+                    cell["policy"], str(cell["rounds"]), *(with_interval(cell[key], form) for key, _, form in SHOWN)
+                )
         made.append(table)
     return made
 
@@ -152,7 +154,7 @@ def grid(
             return
     if not found["complete"]:
         click.echo(f"CUT SHORT: {found['cells_done']} of {found['cells_planned']} cells; what follows is of these only")
-    told = grids.medians(grids.rows(folder), "mean_ms")
+    means = grids.medians(grids.rows(folder), "mean_ms")
     asked = grids.load(folder)
     for phase in grids.PHASES:
         title = f"{phase}: mean response time, ms (p95 in brackets)"
@@ -160,7 +162,7 @@ def grid(
         p95 = grids.medians(grids.rows(folder), "p95_ms")[phase]
         for one in asked.workers:
             cells = [(one, other) for other in asked.children]
-            row = [f"{told[phase][cell]:.1f} ({p95[cell]:.0f})" if cell in told[phase] else "-" for cell in cells]
+            row = [f"{means[phase][cell]:.1f} ({p95[cell]:.0f})" if cell in means[phase] else "-" for cell in cells]
             table.add_row(str(one), *row)
         console().print(table)
 
@@ -168,10 +170,10 @@ def grid(
 @click.command(epilog="Example: slackwater lab evaluate --out evaluation-run --minutes 40")
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="Its folder.")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Begin no run that would end later; go on another time.")
-@click.option("--plan", "shown", is_flag=True, help="Only say what it would do and about how long it takes.")
+@click.option("--plan", "shown", is_flag=True, help="Only print what it would do and about how long it takes.")
 @click.option("--simulated", multiple=True, type=click.Path(exists=True, path_type=Path), help="For the page; again.")
 def evaluate(folder: Path, minutes: float | None, shown: bool, simulated: tuple[Path, ...]) -> None:
-    """Measure the whole evaluation, the most telling runs first, and write its page of what there is.
+    """Measure the whole evaluation, the most informative runs first, and write its page of what there is.
 
     The same command goes on where it was. Needs root and a quiet machine. `slackwater lab report --evaluation FOLDER`
     writes the page again.

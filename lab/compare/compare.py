@@ -21,7 +21,7 @@ from lab.experiment.run import one_run
 from lab.experiment.scenarios import SCENARIOS
 from lab.experiment.steady import capacity_rps
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 CAPACITIES = 3
 """The capacity is the median of so many measurements."""
 
@@ -43,19 +43,19 @@ def begin(folder: Path, asked: Comparison) -> Comparison:
     return found
 
 
-def run(folder: Path, made: Comparison, say: Say, until_mono_s: float = float("inf")) -> None:
+def run(folder: Path, made: Comparison, progress: Progress, until_mono_s: float = float("inf")) -> None:
     """Runs what is not recorded yet; after `until_mono_s` no further run is begun. Raises LabError."""
     left = [one for one in made.runs if not recording.done(folder, one)]
-    pieces = paced(left, len(made.runs), "runs", say, until_mono_s)
+    pieces = paced(left, len(made.runs), "runs", progress, until_mono_s)
     for app, runs in itertools.groupby(pieces, lambda one: SCENARIOS[one.scenario].app):
-        with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app, retunable=True), say) as lab:
-            made = _measure_capacity(folder, made, lab, app, say)
+        with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app, retunable=True), progress) as lab:
+            made = _measure_capacity(folder, made, lab, app, progress)
             for one in runs:
-                _one(lab, one, folder, made, say)
+                _one(lab, one, folder, made, progress)
 
 
-def _one(lab: Lab, one: Run, folder: Path, made: Comparison, say: Say) -> None:
-    say(f"round {one.round}: {one.scenario}, {one.policy}")
+def _one(lab: Lab, one: Run, folder: Path, made: Comparison, progress: Progress) -> None:
+    progress(f"round {one.round}: {one.scenario}, {one.policy}")
     scenario = SCENARIOS[one.scenario]
     assert scenario.load is not None
     capacity = made.capacity_rps[scenario.app]
@@ -63,12 +63,12 @@ def _one(lab: Lab, one: Run, folder: Path, made: Comparison, say: Say) -> None:
     one_run(lab, one, scenario, demand, capacity).save(folder)
 
 
-def _measure_capacity(folder: Path, made: Comparison, lab: Lab, app: str, say: Say) -> Comparison:
+def _measure_capacity(folder: Path, made: Comparison, lab: Lab, app: str, progress: Progress) -> Comparison:
     """The plan with the application's capacity: all runs ask for shares of one and the same number."""
     if app in made.capacity_rps:
         return made
     found = round(statistics.median(capacity_rps(lab) for _ in range(CAPACITIES)), 1)
-    say(f"{app}: capacity {found:g} requests/s in calm")
+    progress(f"{app}: capacity {found:g} requests/s in calm")
     made = msgspec.structs.replace(
         made, capacity_rps={**made.capacity_rps, app: found}, machine=made.machine or machine.describe(lab)
     )

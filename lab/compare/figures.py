@@ -170,8 +170,8 @@ def detections(summary: dict[str, Any], path: Path, short: str = "") -> Path | N
 
 def _spread(by_policy: dict[str, list[float]], what: str, share: str, path: Path, short: str) -> Path | None:
     figure, axes = plt.subplots(figsize=(8, 3.5))
-    told = [(policy, sorted(times)) for policy, times in by_policy.items() if "oracle" not in policy]
-    for number, (policy, found) in enumerate(told):
+    times_by_policy = [(policy, sorted(times)) for policy, times in by_policy.items() if "oracle" not in policy]
+    for number, (policy, found) in enumerate(times_by_policy):
         label = f"{policy} ({len(found)})"
         _lines(axes, number, found, [(n + 1) / len(found) for n in range(len(found))], label)
     if not axes.lines:
@@ -219,7 +219,7 @@ def severity(summary: dict[str, Any], policies: Sequence[str], path: Path, short
 def workers_by_children(found: dict[str, Any], path: Path, short: str = "") -> Path | None:
     """MaxClients x pm.max_children: mean response time in each cell, calm and noisy; the best is framed.
 
-    Cells that fail requests say so.
+    Cells that fail requests show the share.
     """
     phases = [phase for phase in ("calm", "noisy") if phase in found["best"]]
     if not phases:
@@ -227,18 +227,18 @@ def workers_by_children(found: dict[str, Any], path: Path, short: str = "") -> P
     rows, columns = found["question"]["workers"], found["question"]["children"]
     figure, all_axes = plt.subplots(1, len(phases), figsize=(4.8 * len(phases), 4.2), squeeze=False)
     for axes, phase in zip(all_axes[0], phases, strict=True):
-        told = np.full((len(rows), len(columns)), np.nan)
-        failed = np.zeros_like(told)
+        means_ms = np.full((len(rows), len(columns)), np.nan)
+        failed = np.zeros_like(means_ms)
         for cell in found["cells"]:
             if cell["phase"] == phase and cell["mean_ms"] is not None:
                 place = rows.index(cell["workers"]), columns.index(cell["children"])
-                told[place], failed[place] = cell["mean_ms"], cell["errors"] / max(1.0, cell["requests"])
-        shades = np.log(told)
+                means_ms[place], failed[place] = cell["mean_ms"], cell["errors"] / max(1.0, cell["requests"])
+        shades = np.log(means_ms)
         low, high = float(np.nanmin(shades)), float(np.nanmax(shades))
         axes.imshow(
             shades, cmap="Greys", vmin=low, vmax=high + 0.6 * (high - low) + 1e-9, origin="lower", aspect="auto"
         )
-        for (row, column), value in np.ndenumerate(told):
+        for (row, column), value in np.ndenumerate(means_ms):
             if np.isfinite(value):
                 dark = np.log(value) > low + 0.9 * (high - low)
                 words = f"{value:.3g}" + (f"\n{failed[row, column]:.0%} fail" if failed[row, column] > FAILED else "")

@@ -10,7 +10,7 @@ from lab.compare.validation import SIMULATED
 from lab.experiment.scenarios import SCENARIOS
 
 ROUNDS = 5
-"""The goals are of so many rounds; what fewer say decides nothing."""
+"""The goals are of so many rounds; fewer decide nothing."""
 ROUNDS_EACH = 3
 """The same for what concerns all scenarios."""
 OURS = ("slackwater", "slackwater-lc")
@@ -58,8 +58,8 @@ def of_comparison(summary: dict[str, Any] | None) -> list[Goal]:
             estimate = change(scenario, name, other, measure)
             reached = None if not _enough(estimate) else estimate["value"] <= goal
             best = change(scenario, "oracle", other, measure)
-            told = percent(estimate), reached, percent(best) if best else ""
-            found.append(Goal(f"{what}: `{name}`", f"{goal:.0%} or better", *told))
+            outcome = percent(estimate), reached, percent(best) if best else ""
+            found.append(Goal(f"{what}: `{name}`", f"{goal:.0%} or better", *outcome))
     for other, name in (*(("oracle", name) for name in OURS), ("oracle-lc", "slackwater-lc")):
         estimate = change("one", name, other, "p99_ms")
         reached = None if not _enough(estimate) else estimate["value"] <= ORACLE - 1.0
@@ -69,21 +69,21 @@ def of_comparison(summary: dict[str, Any] | None) -> list[Goal]:
 
 
 def _never_worse(cells: dict[tuple[str, str], dict[str, Any]], name: str, measure: str, title: str) -> Goal:
-    told: list[str] = []
+    parts: list[str] = []
     worst, left = -1.0, set(SCENARIOS)
     for (scenario, policy), cell in cells.items():
         estimate = cell["change"].get("leastconn", {}).get(measure)
         if policy == name and estimate is not None:
-            told.append(f"{scenario} {estimate['value']:+.0%} of {estimate['count']}")
+            parts.append(f"{scenario} {estimate['value']:+.0%} of {estimate['count']}")
             if _enough(estimate, ROUNDS_EACH):
                 worst = max(worst, estimate["value"])
                 left.discard(scenario)
     # One scenario in which it is worse is enough; that it is never worse takes all of them.
     reached = False if worst > NEVER_WORSE else None if left else True
-    if told and left:
-        told.append(f"in fewer than {ROUNDS_EACH} rounds: {', '.join(one for one in SCENARIOS if one in left)}")
+    if parts and left:
+        parts.append(f"in fewer than {ROUNDS_EACH} rounds: {', '.join(one for one in SCENARIOS if one in left)}")
     what = f"against `leastconn` in each scenario, {title}: `{name}`"
-    return Goal(what, f"never worse by more than {NEVER_WORSE:.0%}", "; ".join(told) or "-", reached)
+    return Goal(what, f"never worse by more than {NEVER_WORSE:.0%}", "; ".join(parts) or "-", reached)
 
 
 def of_simulator(runs: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]) -> list[Goal]:
@@ -103,33 +103,33 @@ def _real_time(runs: Sequence[dict[str, Any]]) -> Goal:
     if not large:
         return Goal(goal, asked, "-", None)
     run = large[0]
-    told = f"{run['core_share']:.0%} of the core, model and learning included"
+    parts = f"{run['core_share']:.0%} of the core, model and learning included"
     pace = run.get("pace")
     if pace is None:
-        return Goal(goal, asked, f"{told}; the file does not tell how many cycles were late", None)
-    told += (
+        return Goal(goal, asked, f"{parts}; the file does not have how many cycles were late", None)
+    parts += (
         f"; after learning {pace['late']} of {pace['cycles']} cycles took longer than {run['setup']['period_s']:g} s"
         f" (slowest {pace['slowest_s']:.2f} s), at most {pace['behind_max_s']:.2f} s behind, at the end"
         f" {pace['behind_end_s']:.2f} s"
     )
-    return Goal(goal, asked, told, run["core_share"] < 1.0 and (not pace["late"] or not pace["behind_end_s"]))
+    return Goal(goal, asked, parts, run["core_share"] < 1.0 and (not pace["late"] or not pace["behind_end_s"]))
 
 
 def _validated(validation: Sequence[dict[str, Any]]) -> Goal:
     goal, asked = "simulated p95 against the lab's, one of three noisy", f"within {VALIDATED:.0%} for every policy"
     if not validation:
         return Goal(goal, asked, "-", None)
-    told = [
+    parts = [
         f"{one['comparison']}: {one['policy']} {one['error']:+.0%} of {one['rounds']}{' (fitted)' * one['fitted']}"
         for one in validation
     ]
     enough = [one for one in validation if one["rounds"] >= ROUNDS]
     left = [name for name in SIMULATED if name not in {one["policy"] for one in enough}]
     if left:
-        told.append(f"in fewer than {ROUNDS} rounds: {', '.join(left)}")
+        parts.append(f"in fewer than {ROUNDS} rounds: {', '.join(left)}")
     # One policy that is off is enough; that all are near takes all of them.
     off = any(abs(one["error"]) > VALIDATED for one in enough)
-    return Goal(goal, asked, "; ".join(told), False if off else None if left else True)
+    return Goal(goal, asked, "; ".join(parts), False if off else None if left else True)
 
 
 def _enough(estimate: dict[str, Any] | None, rounds: int = ROUNDS) -> TypeGuard[dict[str, Any]]:
@@ -140,7 +140,7 @@ def percent(estimate: dict[str, Any] | None) -> str:
     """`-83% [-90%, -71%] of 5`."""
     if estimate is None:
         return "-"
-    told = f"{estimate['value']:+.0%}"
+    parts = f"{estimate['value']:+.0%}"
     if estimate["low"] is not None:
-        told += f" [{estimate['low']:+.0%}, {estimate['high']:+.0%}]"
-    return f"{told} of {estimate['count']} rounds"
+        parts += f" [{estimate['low']:+.0%}, {estimate['high']:+.0%}]"
+    return f"{parts} of {estimate['count']} rounds"

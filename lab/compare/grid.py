@@ -119,19 +119,19 @@ def left(folder: Path, asked: Question) -> list[tuple[int, int, int]]:
     return [cell for cell in asked.cells() if cell not in done]
 
 
-def run(folder: Path, asked: Question, say: Callable[[str], None], until_mono_s: float = float("inf")) -> None:
+def run(folder: Path, asked: Question, progress: Callable[[str], None], until_mono_s: float = float("inf")) -> None:
     """Measures what is left; begins no cell after `until_mono_s`. Raises LabError."""
     cells = asked.cells()
     todo = left(folder, asked)
     if not todo:
         return
-    with Lab(LabSettings(hosts=2, retunable=True), say) as lab:
+    with Lab(LabSettings(hosts=2, retunable=True), progress) as lab:
         if not asked.machine:
             asked = msgspec.structs.replace(asked, machine=machine.describe(lab))
             resumable.save(folder / QUESTION, asked)
         set_weights(lab, {host.name: 0 for host in lab.hosts[1:]})
-        for cell in resumable.paced(todo, len(cells), "cells", say, until_mono_s):
-            say(f"round {cell[0]}: {cell[1]} workers, {cell[2]} children")
+        for cell in resumable.paced(todo, len(cells), "cells", progress, until_mono_s):
+            progress(f"round {cell[0]}: {cell[1]} workers, {cell[2]} children")
             _write(folder, [*rows(folder), *_measure(lab, cell, asked)])
 
 
@@ -154,9 +154,9 @@ def _measure(lab: Lab, cell: tuple[int, int, int], asked: Question) -> list[dict
     for phase in PHASES:
         # The generator gives no time for requests without a response: they count where most went wrong.
         lost = requests.lost_count if phase == "noisy" else 0
-        told: dict[str, Any] = dict(figures(requests, requests.due_mono_s, *marks[phase], lost))
+        measured: dict[str, Any] = dict(figures(requests, requests.due_mono_s, *marks[phase], lost))
         cell_row = {"round": number, "workers": workers, "children": children, "phase": phase}
-        found.append(cell_row | {name: told[name] for name in MEASURES})
+        found.append(cell_row | {name: measured[name] for name in MEASURES})
     return found
 
 
@@ -176,7 +176,7 @@ def set_up(lab: Lab, host: Host, workers: int, children: int) -> None:
 
 def medians(found: Sequence[dict[str, Any]], measure: str) -> dict[str, dict[tuple[int, int], float]]:
     """Phase -> (workers, children) -> median over the rounds; cells without an answer are left out."""
-    told: dict[str, dict[tuple[int, int], float]] = {phase: {} for phase in PHASES}
+    middle: dict[str, dict[tuple[int, int], float]] = {phase: {} for phase in PHASES}
     for phase in PHASES:
         for cell in dict.fromkeys((row["workers"], row["children"]) for row in found):
             values = [
@@ -185,8 +185,8 @@ def medians(found: Sequence[dict[str, Any]], measure: str) -> dict[str, dict[tup
                 if (row["workers"], row["children"]) == cell and row["phase"] == phase and row[measure] is not None
             ]
             if values:
-                told[phase][cell] = float(np.median(values))
-    return told
+                middle[phase][cell] = float(np.median(values))
+    return middle
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def summary(folder: Path) -> dict[str, Any]:
             {"phase": phase, "workers": cell[0], "children": cell[1]}
             | {measure: by_phase[measure][phase].get(cell) for measure in MEASURES}
             for phase in PHASES
-            for cell in sorted({key for told in by_phase.values() for key in told[phase]})
+            for cell in sorted({key for values in by_phase.values() for key in values[phase]})
         ],
     }
 

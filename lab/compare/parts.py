@@ -25,7 +25,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Parts:
-    """Each may be missing, and is then said to be."""
+    """Each may be missing, and the report then names it as missing."""
 
     comparisons: Sequence[Path] = ()
     simulated: Sequence[Path] = ()

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader
 from detector.classify.tree import Model
 from lab.compare import estimator_fit, figures, goals, grid, results, validation
 from lab.compare.parts import Parts
-from lab.compare.tables import SHOWN, told
+from lab.compare.tables import SHOWN, with_interval
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError
 from lab.experiment.scenarios import ELSEWHERE, SCENARIOS
@@ -29,7 +29,7 @@ CHANGES = (("second_means_median_ms", "means/s"), ("p50_ms", "p50"), ("p95_ms", 
 FRAMES = ("frames", "noisy_share", "late_share", "p50_ms", "p95_ms", "p99_ms")
 
 
-def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], None]) -> dict[str, Any]:
+def write(parts: Parts, out: Path, model: Model | None, progress: Callable[[str], None]) -> dict[str, Any]:
     """Writes page, figures and `report.json` into a folder; gives the data. Raises ExperimentError, OSError."""
     folders = [folder.resolve() for folder in parts.comparisons]
     if twice := [folder for folder in folders if folders.count(folder) > 1]:
@@ -47,9 +47,9 @@ def write(parts: Parts, out: Path, model: Model | None, say: Callable[[str], Non
     fit = None
     if there := where.get(validation.SCENARIO):
         try:
-            checked = validation.validate(there, model, say)
+            checked = validation.validate(there, model, progress)
         except ExperimentError as error:
-            say(f"not validated: {error}")
+            progress(f"not validated: {error}")
             checked["why"] = str(error)
         fit = estimator_fit.fit(there)
     gridded = grid.summary(parts.grid) if parts.grid else None
@@ -108,7 +108,7 @@ def _grid_short(found: dict[str, Any]) -> str:
 
 
 def read_simulated(path: Path) -> dict[str, Any]:
-    """What `slackwater lab simulate --json` wrote: `runs`, and the `command`, which earlier versions did not tell.
+    """What `slackwater lab simulate --json` wrote: `runs`, and the `command`, which earlier versions did not write.
 
     Raises ExperimentError.
     """
@@ -199,7 +199,7 @@ def machine_in_words(summary: dict[str, Any]) -> str:
 TEMPLATES = Environment(loader=PackageLoader("lab.compare"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 TEMPLATES.filters |= {
     "number": number,
-    "estimate": told,
+    "estimate": with_interval,
     "percent": goals.percent,
     "machine": machine_in_words,
 }

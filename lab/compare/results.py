@@ -145,13 +145,13 @@ def _cells(scenarios: Sequence[str], policies: Sequence[str], found: Sequence[di
         cell: dict[str, Any] = {"scenario": scenario, "policy": policy, "rounds": len(mine)}
         for name in MEASURES:
             values = [run["loud"][name] for run in mine.values() if run["loud"][name] is not None]
-            cell[name] = _told(median(values))
+            cell[name] = _as_json(median(values))
         cell["answered"] = sum(run["loud"]["answers_s"] is not None for run in mine.values())
         cell["detections"] = detections(mine.values())
         calm = [run["calm"]["p95_ms"] for run in mine.values() if run["calm"]["p95_ms"] is not None]
-        cell["calm_p95_ms"] = _told(median(calm))
+        cell["calm_p95_ms"] = _as_json(median(calm))
         cell["change"] = {
-            other: {name: _told(versus(found, scenario, policy, other, name)) for name in TIMES}
+            other: {name: _as_json(versus(found, scenario, policy, other, name)) for name in TIMES}
             for other in policies
             if other != policy and mine.keys() & of(found, scenario, other).keys()
         }
@@ -162,10 +162,10 @@ def _cells(scenarios: Sequence[str], policies: Sequence[str], found: Sequence[di
 def detections(runs: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """Of all neighbours of these runs: how many there were, how many were found, and seconds to the first Verdict;
     None: no Verdicts are recorded."""
-    told = [run["loud"]["detections_s"] for run in runs if run["loud"]["detections_s"] is not None]
-    if not told:
+    recorded = [run["loud"]["detections_s"] for run in runs if run["loud"]["detections_s"] is not None]
+    if not recorded:
         return None
-    delays = [delay for one in told for delay in one]
+    delays = [delay for one in recorded for delay in one]
     seen = [delay for delay in delays if delay is not None]
     p50, p95 = np.percentile(seen, [50, 95]).tolist() if seen else (None, None)
     most = max(seen, default=None)
@@ -198,5 +198,5 @@ def versus(found: Sequence[dict[str, Any]], scenario: str, policy: str, other: s
     return change(mine, others)
 
 
-def _told(estimate: Estimate | None) -> dict[str, Any] | None:
+def _as_json(estimate: Estimate | None) -> dict[str, Any] | None:
     return None if estimate is None else asdict(estimate)

@@ -45,18 +45,18 @@ def load(path: Path, kind: type[P], form: int, what: str) -> P:
 
 
 def paced(
-    left: Sequence[T], total: int, unit: str, say: Callable[[str], None], until_mono_s: float = float("inf")
+    left: Sequence[T], total: int, unit: str, progress: Callable[[str], None], until_mono_s: float = float("inf")
 ) -> Iterator[T]:
-    """What is left to measure, one after the other; none that would end after `until_mono_s`. `say` gets progress."""
+    """What is left to measure, one after the other; none that would end after `until_mono_s`."""
     if left and len(left) < total:
-        say(f"going on: {total - len(left)} of {total} {unit} are recorded")
+        progress(f"going on: {total - len(left)} of {total} {unit} are recorded")
     took_s: list[float] = []
     for done, one in enumerate(left, start=1):
         began = time.monotonic()
         if began + max(took_s, default=0.0) > until_mono_s:
-            say(f"time is up: {len(left) - done + 1} of {total} {unit} are left; the same command goes on")
+            progress(f"time is up: {len(left) - done + 1} of {total} {unit} are left; the same command goes on")
             return
         yield one
         took_s.append(time.monotonic() - began)
         left_s = sum(took_s) / done * (len(left) - done)
-        say(f"{total - len(left) + done} of {total}; about {left_s / 60:.0f} min left")
+        progress(f"{total - len(left) + done} of {total}; about {left_s / 60:.0f} min left")

@@ -25,7 +25,7 @@ GIVEN = "slackwater.simulate.given"
 
 
 class Remembering(click.Command):
-    """Keeps the words that it was called with, for what it writes to say how it was made."""
+    """Keeps the words that it was called with, so that its output names the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[GIVEN] = list(args)

@@ -15,7 +15,7 @@ SHOWN = (
 )
 
 
-def told(estimate: dict[str, Any] | None, form: str) -> str:
+def with_interval(estimate: dict[str, Any] | None, form: str) -> str:
     """`12.3 [10.1, 14.9]`; `-` where there is none."""
     if estimate is None:
         return "-"

@@ -57,7 +57,7 @@ that are retuned (of `ice` only the first stage is simulated)."""
 
 
 def validate(
-    folders: Sequence[Path], model: Model | None, say: Callable[[str], None] = lambda _: None
+    folders: Sequence[Path], model: Model | None, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """`calibrations` and `compared`: for each comparison, and each policy that is simulated and was measured in it,
     the lab's and the simulator's p95, the relative error, and of how many rounds the lab's is.
@@ -71,19 +71,19 @@ def validate(
         runs = [run for run in made.runs if run.scenario == SCENARIO and recording.done(folder, run)]
         by_policy = {name: [recording.read(folder, run) for run in runs if run.policy == name] for name in SIMULATED}
         if by_policy["static"] and SCENARIOS[SCENARIO].app in made.capacity_rps:
-            setup, told = _calibrated(made, by_policy["static"], say)
-            calibrations.append({"comparison": folder.name} | told)
+            setup, calibration = _calibrated(made, by_policy["static"], progress)
+            calibrations.append({"comparison": folder.name} | calibration)
             for name, measured in by_policy.items():
                 if measured:
-                    compared.append({"comparison": folder.name} | _predicted(setup, name, measured, model, say))
+                    compared.append({"comparison": folder.name} | _predicted(setup, name, measured, model, progress))
     if not calibrations:
-        told_folders = ", ".join(map(str, folders))
-        raise ExperimentError(f"{told_folders}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
+        names = ", ".join(map(str, folders))
+        raise ExperimentError(f"{names}: expected runs of scenario `{SCENARIO}` under `static` to calibrate on")
     return {"calibrations": calibrations, "compared": compared}
 
 
 def _calibrated(
-    made: Comparison, still: Sequence[Recorded], say: Callable[[str], None]
+    made: Comparison, still: Sequence[Recorded], progress: Callable[[str], None]
 ) -> tuple[Setup, dict[str, Any]]:
     """The setup that is nearest to these runs under static weights, and what was found."""
 
@@ -111,7 +111,7 @@ def _calibrated(
     wanted = [typical("loud", at) for at in FITTED_AT]
     noisy = replace(setup, noisy=1.0 / made.hosts, taken=1.0 - 1e-9, seconds=SCENARIOS[SCENARIO].seconds)
     noisy, found = calibrate_noise(noisy, wanted)
-    say(
+    progress(
         f"calibrated on calm: {noisy.overhead_ms:.2f} ms besides CPU, cost's squared variation {noisy.cost_cv2:g}; on"
         f" noise: a neighbour on {noisy.neighbour_cores:g} cores, {noisy.behind_share:.0%} of who comes"
         " to one wait"
@@ -132,14 +132,14 @@ def _calibrated(
 
 
 def _predicted(
-    setup: Setup, name: str, measured: Sequence[Recorded], model: Model | None, say: Callable[[str], None]
+    setup: Setup, name: str, measured: Sequence[Recorded], model: Model | None, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     policy, balance = SIMULATED[name]
     lab = float(np.median([times_at(one, "loud", 95) for one in measured]))
     own = float(np.median([own_cores(one) for one in measured]))
     ours = p95_ms(replace(setup, balance=balance, busy_share=own / setup.machine_cores), policy, model)
     error = ours / lab - 1.0
-    say(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({error:+.0%})")
+    progress(f"{name}: p95 {lab:.1f} ms in the lab, {ours:.1f} ms simulated ({error:+.0%})")
     return {
         "policy": name,
         "own_cores": own,

@@ -89,7 +89,7 @@ def minutes() -> dict[str, float]:
     return {name: (grid_s if name == GRID else PARTS[name].seconds()) / 60 for name in order()}
 
 
-def run(folder: Path, say: Callable[[str], None], until_mono_s: float = float("inf")) -> bool:
+def run(folder: Path, progress: Callable[[str], None], until_mono_s: float = float("inf")) -> bool:
     """Goes on where it was; begins nothing that would end after `until_mono_s`. Whether all is measured.
 
     Raises ExperimentError, LabError.
@@ -98,22 +98,22 @@ def run(folder: Path, say: Callable[[str], None], until_mono_s: float = float("i
         if time.monotonic() >= until_mono_s:
             return False
         measure = _run_grid if name == GRID else _run_part
-        if not measure(folder / name, say, until_mono_s):
+        if not measure(folder / name, progress, until_mono_s):
             return False
     return True
 
 
-def _run_part(folder: Path, say: Callable[[str], None], until_mono_s: float) -> bool:
+def _run_part(folder: Path, progress: Callable[[str], None], until_mono_s: float) -> bool:
     part = PARTS[folder.name]
     made = compare.begin(folder, part.plan())
-    say(f"{folder.name}: {', '.join(part.scenarios)}; {part.rounds} rounds")
-    compare.run(folder, made, say, until_mono_s)
+    progress(f"{folder.name}: {', '.join(part.scenarios)}; {part.rounds} rounds")
+    compare.run(folder, made, progress, until_mono_s)
     return all(recording.done(folder, one) for one in made.runs)
 
 
-def _run_grid(folder: Path, say: Callable[[str], None], until_mono_s: float) -> bool:
+def _run_grid(folder: Path, progress: Callable[[str], None], until_mono_s: float) -> bool:
     asked = grid.begin(folder, _grid())
-    grid.run(folder, asked, say, until_mono_s)
+    grid.run(folder, asked, progress, until_mono_s)
     return not grid.left(folder, asked)
 
 

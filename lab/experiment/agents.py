@@ -15,13 +15,13 @@ WAIT_S = 5.0
 
 
 class Agents:
-    """One agent for each server, from `with` on; all of them answer `100%` until they are told otherwise."""
+    """One agent for each server, from `with` on; all of them answer `100%` until `answer` changes that."""
 
     def __init__(self, servers: Sequence[str], inter_ms: int) -> None:
         self.asked = dict.fromkeys(servers, 0)
         """How often HAProxy has asked, by server."""
         self._inter_ms = inter_ms
-        self._said = dict.fromkeys(servers, 100)
+        self._answers = dict.fromkeys(servers, 100)
         self._listeners = {server: socket.create_server((ADDRESS, 0)) for server in servers}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="agents", daemon=True)
@@ -35,9 +35,9 @@ class Agents:
             for server, listener in self._listeners.items()
         }
 
-    def say(self, percents: Mapping[str, int]) -> None:
+    def answer(self, percents: Mapping[str, int]) -> None:
         """What they answer from now on, in percent of each server's configured weight."""
-        self._said.update(percents)
+        self._answers.update(percents)
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as ready:
@@ -48,7 +48,7 @@ class Agents:
                     with contextlib.suppress(OSError):  # who asked has hung up
                         connection, _ = self._listeners[key.data].accept()
                         with connection:
-                            connection.sendall(f"{self._said[key.data]}%\n".encode())
+                            connection.sendall(f"{self._answers[key.data]}%\n".encode())
                         self.asked[key.data] += 1
 
     def __enter__(self) -> Agents:

@@ -48,7 +48,7 @@ class PolicyRunner(Protocol):
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """What the monitors said, if there were any."""
+        """The Samples of the monitors, if there were any."""
 
     @property
     def verdicts(self) -> Sequence[Verdict] | None:
@@ -142,7 +142,7 @@ class SlackwaterRunner(BalancerOnly):
 
 
 class SampleRunner(BalancerOnly):
-    """A peer that decides once a second on what the monitors say; weights are set on HAProxy's admin socket."""
+    """A peer that decides once a second on the monitors' Samples; weights are set on HAProxy's admin socket."""
 
     def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
         super().__init__(lab, scenario)
@@ -196,11 +196,11 @@ class AgentRunner(SampleRunner):
         self.lines = self._agents.lines
 
     def _put(self, weights: dict[str, int]) -> None:
-        self._agents.say({server: round(100 * weight / BASE_WEIGHT) for server, weight in weights.items()})
+        self._agents.answer({server: round(100 * weight / BASE_WEIGHT) for server, weight in weights.items()})
 
 
 def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:
-    """What one interval's Samples say of each server; `weights` are those of now."""
+    """What one interval's Samples show of each server; `weights` are those of now."""
     seen = []
     for server, weight in weights.items():
         mine = [one for one in samples if one.node == server]

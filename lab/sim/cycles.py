@@ -33,7 +33,7 @@ TIMEOUT_S = 30.0
 TOGETHER = 0.62
 """Rank correlation of the requests that come in a cycle and the queue's mean in it: 0.65, 0.62 and 0.58 at 30%, 50% and
 70% load, found by 4,000 s of an M/M/1 queue with 250 requests/s in cycles of 0.2 s."""
-SAY_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 
 
 @dataclass
@@ -183,16 +183,18 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None] = lambda _: None) -> Outcome:
+def simulate(
+    setup: Setup, policy: str, model: Model | None, progress: Callable[[str], None] = lambda _: None
+) -> Outcome:
     """Runs the cycle-level model; a decision is made `delay_s` after the end of each period.
 
     Raises SimulationError for several balancers that do not go by weights alone.
     """
     with _uncollected():
-        return _simulate(setup, policy, model, say)
+        return _simulate(setup, policy, model, progress)
 
 
-def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None]) -> Outcome:
+def _simulate(setup: Setup, policy: str, model: Model | None, progress: Callable[[str], None]) -> Outcome:
     plan = setup.episodes()
     servers, monitors, timeline = Servers(setup), Monitors(setup), Timeline(setup.servers, plan)
     score, mixture = Score(setup, plan), Mixture()
@@ -202,7 +204,7 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
     model_ms: list[float] = []
     cycle_s: list[float] = []
     began_s = time.thread_time()
-    said = time.monotonic()
+    reported_s = time.monotonic()
     for number in range(cycles):
         began = time.thread_time()
         now_s, end_s = number * setup.period_s, (number + 1) * setup.period_s
@@ -223,9 +225,9 @@ def _simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str
         model_ms.append(1e3 * (took_s - deciding_s))
         if now_s >= setup.warm_up_s:
             cycle_s.append(took_s)
-        if time.monotonic() - said >= SAY_EVERY_S:
-            said = time.monotonic()
-            say(f"{policy}, {setup.servers} servers: {end_s:.0f} of {setup.end_s:.0f} s")
+        if time.monotonic() - reported_s >= REPORT_EVERY_S:
+            reported_s = time.monotonic()
+            progress(f"{policy}, {setup.servers} servers: {end_s:.0f} of {setup.end_s:.0f} s")
     costs = {
         "model": model_ms,
         "detector": [1e3 * one for one in driver.costs.detector_s],

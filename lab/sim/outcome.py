@@ -84,7 +84,7 @@ def pace(cycle_s: Sequence[float], period_s: float) -> dict[str, float | int] | 
 
 
 class Score:
-    """Watches the weights of all balancers and notes what they say of the episodes."""
+    """Watches the weights of all balancers and notes how they answer the episodes."""
 
     def __init__(self, setup: Setup, episodes: Sequence[Episode]) -> None:
         self._weights = np.full((setup.balancers, setup.servers), BASE_WEIGHT)

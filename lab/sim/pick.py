@@ -3,7 +3,7 @@ say of `roundrobin`, `leastconn` and `random(2)`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
 
 import numpy as np
 
@@ -66,15 +66,4 @@ class Picker:
         return one if ahead <= 0 else other
 
     def _drawn(self, value: float) -> int:
-        return _first_above(self._ends, value * self._total)
-
-
-def _first_above(ends: Sequence[float], value: float) -> int:
-    low, high = 0, len(ends) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if ends[middle] > value:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+        return bisect.bisect_right(self._ends, value * self._total)

@@ -25,7 +25,7 @@ from slackwater.messages import Sample
 
 DECIDE_S = 0.1
 """The detector looks for Samples, and lbengine decides, every so often."""
-SAY_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 CHUNK = 4096
 ARRIVAL, SERVER, LOOK, DECIDE, BEGIN = range(5)
 
@@ -91,7 +91,7 @@ class Simulation:
         """When each was last looked at, and its CPU time, runnable time and Samples then."""
         self._under_way: list[tuple[float, int, Sample]] = []
 
-    def run(self, say: Callable[[str], None] = lambda _: None) -> Outcome:
+    def run(self, progress: Callable[[str], None] = lambda _: None) -> Outcome:
         """From the start to the end of the measured time."""
         setup, events = self.setup, self._events
         for number in range(setup.servers):
@@ -100,7 +100,7 @@ class Simulation:
         heapq.heappush(events, (DECIDE_S, DECIDE, 0, 0))
         for _ in range(setup.clients or 1):
             heapq.heappush(events, (self._gap(), ARRIVAL, 0, 0))
-        said = time.monotonic()
+        reported_s = time.monotonic()
         began = time.thread_time()
         while events and events[0][0] < setup.end_s:
             now_s, kind, number, stamp = heapq.heappop(events)
@@ -122,9 +122,9 @@ class Simulation:
             else:
                 self._decide(now_s)
                 heapq.heappush(events, (now_s + DECIDE_S, DECIDE, 0, 0))
-                if time.monotonic() - said >= SAY_EVERY_S:
-                    said = time.monotonic()
-                    say(f"{self.policy}, {setup.servers} servers: {now_s:.0f} of {setup.end_s:.0f} s")
+                if time.monotonic() - reported_s >= REPORT_EVERY_S:
+                    reported_s = time.monotonic()
+                    progress(f"{self.policy}, {setup.servers} servers: {now_s:.0f} of {setup.end_s:.0f} s")
         costs = self.driver.costs
         cpu_s = time.thread_time() - began
         deciding_s = sum(costs.detector_s) + sum(costs.lbengine_s)
@@ -255,6 +255,8 @@ class Simulation:
         return self.score.outcome(self.setup, self.policy, "requests", felt_of(*self.answered()), costs, cpu_s)
 
 
-def simulate(setup: Setup, policy: str, model: Model | None, say: Callable[[str], None] = lambda _: None) -> Outcome:
+def simulate(
+    setup: Setup, policy: str, model: Model | None, progress: Callable[[str], None] = lambda _: None
+) -> Outcome:
     """Runs the request-level model."""
-    return Simulation(setup, policy, model).run(say)
+    return Simulation(setup, policy, model).run(progress)

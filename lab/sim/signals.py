@@ -1,4 +1,4 @@
-"""What a monitor would say of a simulated server: a real `Sample`, with the fields that a virtual machine without
+"""The `Sample` that a monitor would send of a simulated server, with the fields that a virtual machine without
 hardware counters has.
 
 A server wants to run while it has requests. Of that time it gets the CPU for what its requests cost, so the run delay

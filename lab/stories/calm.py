@@ -18,11 +18,11 @@ from slackwater.messages import Change
 MANY = 1_000_000
 
 
-def run(lab: Lab, minutes: float, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(lab: Lab, minutes: float, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Runs for some minutes after a warm-up; gives episodes, weight changes, requests and errors as for JSON."""
     capacity = capacity_rps(lab)
     facts = machine.describe(lab)
-    say(f"capacity {capacity:.0f} requests/s in calm; warming up")
+    progress(f"capacity {capacity:.0f} requests/s in calm; warming up")
     middle = (swing.LOW + swing.HIGH) / 2
     swing.run(lab, capacity, [swing.Level(middle, SETTLE_S)], lambda _: None)
     controller = Controller(lab, "act")
@@ -35,7 +35,7 @@ def run(lab: Lab, minutes: float, seed: int, say: Callable[[str], None]) -> dict
         nonlocal shown
         if (done := int(time.monotonic() - begin_s) // 30) > shown:
             shown = done
-            say(
+            progress(
                 f"{done * 30} s: load {now.share:.0%}, {len(found(controller, begin_unix_s))} episodes, "
                 f"{len(changes(controller, begin_unix_s))} weight changes"
             )

@@ -1,4 +1,4 @@
-"""The demo: calm, a noisy neighbour with static weights, the same neighbour with Slackwater; told as it happens."""
+"""The demo: calm, a noisy neighbour with static weights, the same neighbour with Slackwater, shown as it happens."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Act:
     restored_s: float | None = None
 
 
-def worth_telling(change: Change, last: dict[str, int]) -> bool:
-    """A ramp is many Changes: its first and its last are told. `last` keeps each target's direction between calls."""
+def worth_showing(change: Change, last: dict[str, int]) -> bool:
+    """Of a ramp only the first and the last Change are shown. `last` keeps each target's direction between calls."""
     if not isinstance(change.before, (int, float)) or not isinstance(change.after, (int, float)):
         return True
     direction = 1 if change.after > change.before else -1
@@ -54,30 +54,30 @@ def worth_telling(change: Change, last: dict[str, int]) -> bool:
 
 @dataclass
 class Story:
-    """Tells what the controller found and did, from its journal, in the order in which it happened."""
+    """Shows what the controller found and did, from its journal, in the order in which it happened."""
 
     controller: Controller
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
     begin_unix_s: float = field(default_factory=time.time)
     states: dict[str, str] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    shown_ids: set[str] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
     pending: list[tuple[float, str]] = field(default_factory=list)
 
-    def tell(self) -> None:
-        """Looks once. What happened is told a little later, since the journal's writers are not in step."""
+    def look(self) -> None:
+        """Looks once. What happened is shown a little later, since the journal's writers are not in step."""
         for node, verdict in sorted(self.controller.verdicts().items()):
             before = self.states.get(node, "calm")
             if verdict.state != before:
                 self.add(verdict.since_unix_s, f"{node}: {before} -> {verdict.state}: {'; '.join(verdict.path)}")
             self.states[node] = verdict.state
         for change in reversed(self._changes()):
-            if change.id not in self.told and worth_telling(change, self.last):
+            if change.id not in self.shown_ids and worth_showing(change, self.last):
                 verb = change.what if change.applied else f"would set {change.what}"
                 self.add(
                     change.time_unix_s, f"{change.target}: {verb} {change.before} -> {change.after} ({change.why})"
                 )
-            self.told.add(change.id)
+            self.shown_ids.add(change.id)
         self.flush(time.time() - LAG_S)
 
     def _changes(self) -> list[Change]:
@@ -94,14 +94,14 @@ class Story:
         self.pending.sort()
         while self.pending and self.pending[0][0] <= until_unix_s:
             at, text = self.pending.pop(0)
-            self.say(f"  {at - self.begin_unix_s:6.1f} s  {text}")
+            self.progress(f"  {at - self.begin_unix_s:6.1f} s  {text}")
 
 
 def keep(lab: Lab, until_mono_s: float, story: Story, load: Load, noise: Noise | None = None) -> None:
-    """Waits for an instant and tells the story meanwhile."""
+    """Waits for an instant and shows the story meanwhile."""
     while (left := until_mono_s - time.monotonic()) > 0:
         stay(lab, time.monotonic() + min(left, 0.1), load, [noise] if noise else [])
-        story.tell()
+        story.look()
 
 
 def quiet_act(lab: Lab, title: str, seconds: float, demand: Demand, story: Story) -> Act:
@@ -179,33 +179,37 @@ def judge(static: Act, acting: Act) -> str | None:
     return None
 
 
-def run(lab: Lab, seconds: float, linger: bool, say: Callable[[str], None]) -> str | None:
+def run(lab: Lab, seconds: float, linger: bool, progress: Callable[[str], None]) -> str | None:
     """Plays the demo on a fresh lab; gives what is wrong with the outcome, if anything."""
     demand = Demand(rate_rps=lab.app.rate_rps)
     controller = Controller(lab, "observe")
     warm = lab.load(demand, WARM_UP_S)
     controller.start()
-    say(f"dashboard: {controller.dashboard}   pages: {lab.balancer.url}{lab.app.paths[0]}")
+    progress(f"dashboard: {controller.dashboard}   pages: {lab.balancer.url}{lab.app.paths[0]}")
     warm.finish()
-    story = Story(controller, say)
-    say(f"\nAct 1: {seconds:g} s of calm, {demand.rate_rps:g} requests/s over {len(lab.hosts)} hosts")
+    story = Story(controller, progress)
+    progress(f"\nAct 1: {seconds:g} s of calm, {demand.rate_rps:g} requests/s over {len(lab.hosts)} hosts")
     acts = [quiet_act(lab, "calm", seconds, demand, story)]
-    say(f"\nAct 2: {seconds:g} s of a neighbour ({KIND}) in {lab.noisy.name}, static weights; Slackwater only observes")
+    progress(
+        f"\nAct 2: {seconds:g} s of a neighbour ({KIND}) in {lab.noisy.name}, static weights; Slackwater only observes"
+    )
     acts.append(loud_act(lab, "neighbour, static weights", seconds, demand, story))
-    say("\nBetween the acts: Slackwater is started again, now in mode `act`")
+    progress("\nBetween the acts: Slackwater is started again, now in mode `act`")
     between(lab, controller, demand, story)
-    say(f"\nAct 3: {seconds:g} s of the same neighbour; Slackwater acts")
+    progress(f"\nAct 3: {seconds:g} s of the same neighbour; Slackwater acts")
     acts.append(loud_act(lab, "neighbour, Slackwater", seconds, demand, story))
     console().print(table(acts))
     wrong = judge(acts[1], acts[2])
-    say(f"not as it should be: {wrong}" if wrong else "p95 beside the neighbour was brought down to less than half")
+    progress(
+        f"not as it should be: {wrong}" if wrong else "p95 beside the neighbour was brought down to less than half"
+    )
     if linger:
-        say(f"it stays up with load and dashboard ({controller.dashboard}) until Ctrl-C")
+        progress(f"it stays up with load and dashboard ({controller.dashboard}) until Ctrl-C")
         try:
             while True:
                 load = lab.load(demand, 60.0)
                 keep(lab, load.begin_mono_s + 59.8, story, load)
                 load.finish()
         except KeyboardInterrupt:
-            say("going down")
+            progress("going down")
     return wrong

@@ -92,21 +92,21 @@ def as_round(outcome: Outcome, noisy: str) -> dict[str, Any]:
     }
 
 
-def run(lab: Lab, test: PolicyTest, say: Callable[[str], None]) -> dict[str, Any]:
-    """All rounds; gives the JSON of the run. Progress goes to `say`."""
+def run(lab: Lab, test: PolicyTest, progress: Callable[[str], None]) -> dict[str, Any]:
+    """All rounds; gives the JSON of the run. Progress goes to `progress`."""
     scenario = test.described(len(lab.hosts))
     demand = test.demand
     if demand is None:
         capacity = left_rps(lab, scenario) if test.of_what_is_left else capacity_rps(lab)
         when = "beside the neighbours" if test.of_what_is_left else "in calm"
         demand = Demand(rate_rps=round((test.load or 0.3) * capacity, 1))
-        say(f"capacity {capacity:.0f} requests/s {when}; the load is {demand.rate_rps:g} requests/s")
+        progress(f"capacity {capacity:.0f} requests/s {when}; the load is {demand.rate_rps:g} requests/s")
     facts = machine.describe(lab)
     rounds = []
     for number in range(1, test.rounds + 1):
         outcome = one_run(lab, Run(number, number, test.scenario, test.policy), scenario, demand)
         rounds.append(as_round(outcome, lab.noisy.name))
-        say(f"round {number} of {test.rounds}: {sentence(rounds[-1])}")
+        progress(f"round {number} of {test.rounds}: {sentence(rounds[-1])}")
     settings = {
         "scenario": test.scenario,
         "policy": test.policy,

@@ -1,4 +1,4 @@
-"""Labelled recordings for the detector: what the monitors say while the lab makes noise by a seeded plan.
+"""Labelled recordings for the detector: the monitors' Samples while the lab makes noise by a seeded timetable.
 
 The weights stay (or move by the plan), no controller is in the way: only monitors, a bus, and this.
 """
@@ -65,11 +65,11 @@ class _Disturbances:
         self.labels.append(Label(node, one.kind, one.size, on_unix_s, time.time() + after_s))
 
 
-def record(lab: Lab, script: Timetable, out: Path, note: str, say: Callable[[str], None]) -> None:
+def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable[[str], None]) -> None:
     """Plays a plan and writes the recording. Raises LabError when a monitor says nothing."""
     site = DisturbableCluster(lab) if any(one.kind in DISTURBERS for one in script.disturbances) else None
     capacity = capacity_rps(lab)
-    say(f"capacity {capacity:.0f} requests/s in calm")
+    progress(f"capacity {capacity:.0f} requests/s in calm")
     bus = start_bus(lab)
     with BusListener(f"nats://{BUS_LISTEN}") as listener:
         monitors = start_monitors(lab) if site is None else site.start_monitors()
@@ -90,7 +90,9 @@ def record(lab: Lab, script: Timetable, out: Path, note: str, say: Callable[[str
             listener.check()
             if (done := int(time.monotonic() - begin_s) // 10) > shown:
                 shown = done
-                say(f"{done * 10} of {total_s:.0f} s: load {now.share:.0%} of capacity, {len(listener.heard)} Samples")
+                progress(
+                    f"{done * 10} of {total_s:.0f} s: load {now.share:.0%} of capacity, {len(listener.heard)} Samples"
+                )
 
         requests, errors = swing.run(lab, capacity, script.levels, each)
         neighbours.stop()
@@ -107,4 +109,4 @@ def record(lab: Lab, script: Timetable, out: Path, note: str, say: Callable[[str
     samples, received_unix_s = [one for one, _ in taken], [at for _, at in taken]
     labels = [*neighbours.labels, *disturbances.labels]
     write(out, samples, labels, about, received_unix_s)
-    say(f"{out}: {len(samples)} Samples, {len(labels)} labels; {requests} requests, {errors} errors")
+    progress(f"{out}: {len(samples)} Samples, {len(labels)} labels; {requests} requests, {errors} errors")

@@ -140,7 +140,7 @@ def ratio(phases: Mapping[str, Figures]) -> float | None:
     return None if with_ms is None or not without_ms else with_ms / without_ms
 
 
-def run(lab: Lab, test: SecondStageTest, say: Callable[[str], None]) -> dict[str, Any]:
+def run(lab: Lab, test: SecondStageTest, progress: Callable[[str], None]) -> dict[str, Any]:
     """All rounds; gives the JSON of the run."""
     searching = test.scenario == "search"
     more: dict[str, Any] = SEARCH if searching else {}
@@ -154,7 +154,7 @@ def run(lab: Lab, test: SecondStageTest, say: Callable[[str], None]) -> dict[str
     rounds = []
     for number in range(1, test.rounds + 1):
         rounds.append(Round(lab, controller, test).run())
-        say(f"round {number} of {test.rounds}: {sentence(rounds[-1])}")
+        progress(f"round {number} of {test.rounds}: {sentence(rounds[-1])}")
     settings = {**asdict(test), "php_children": lab.settings.php_children}
     found = {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
     if searching:

@@ -104,8 +104,8 @@ def episode(spans: Sequence[StateSpan], node: str, on_unix_s: float, off_unix_s:
 class Rounds:
     """The lab with Slackwater acting, and what the rounds share."""
 
-    def __init__(self, lab: Lab, test: TimeBackTest, demand: Demand, say: Callable[[str], None]) -> None:
-        self.lab, self.test, self.demand, self.say = lab, test, demand, say
+    def __init__(self, lab: Lab, test: TimeBackTest, demand: Demand, progress: Callable[[str], None]) -> None:
+        self.lab, self.test, self.demand, self.progress = lab, test, demand, progress
         self.controller = Controller(lab, "act")
         warm = lab.load(demand, WARM_UP_S)
         self.controller.start()
@@ -125,7 +125,7 @@ class Rounds:
         loud = lab.hosts[: test.neighbours]
         stay(lab, time.monotonic() + SETTLE_S, load)
         if not wait_for(lab, self.calm, CALM_WAIT_S, load):
-            self.say(f"not calm within {CALM_WAIT_S:g} s: Slackwater is started anew")
+            self.progress(f"not calm within {CALM_WAIT_S:g} s: Slackwater is started anew")
             self.controller.restart("act")
             if not wait_for(lab, self.calm, CALM_WAIT_S, load):
                 raise LabError(f"not calm within {CALM_WAIT_S:g} s after Slackwater was started anew")
@@ -166,14 +166,14 @@ class Rounds:
 
 
 def run(
-    lab: Lab, test: TimeBackTest, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None]
+    lab: Lab, test: TimeBackTest, progress: Callable[[str], None], keep: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """All rounds; gives the JSON, and hands it to `keep` after each round. Progress goes to `say`."""
+    """All rounds; gives the JSON, and hands it to `keep` after each round. Progress goes to `progress`."""
     demand = test.demand
     if demand is None:
         capacity = capacity_rps(lab)
         demand = Demand(rate_rps=round((test.load or 0.3) * capacity, 1))
-        say(f"capacity {capacity:.0f} requests/s in calm; the load is {demand.rate_rps:g} requests/s")
+        progress(f"capacity {capacity:.0f} requests/s in calm; the load is {demand.rate_rps:g} requests/s")
     result: dict[str, Any] = {
         "machine": machine.describe(lab),
         "commit": commit(),
@@ -187,8 +187,8 @@ def run(
         },
         "rounds": [],
     }
-    say(f"warming up for {WARM_UP_S:g} s")
-    measured = Rounds(lab, test, demand, say)
+    progress(f"warming up for {WARM_UP_S:g} s")
+    measured = Rounds(lab, test, demand, progress)
     total = test.rounds * len(test.kinds)
     for _ in range(test.rounds):
         for kind in test.kinds:
@@ -196,7 +196,7 @@ def run(
             result["rounds"].append(found)
             result["summary"] = summary(result["rounds"])
             keep(result)
-            say(f"round {len(result['rounds'])} of {total}: {sentence(found)}")
+            progress(f"round {len(result['rounds'])} of {total}: {sentence(found)}")
     return result
 
 
@@ -255,14 +255,14 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
     made = []
     for kind in result["settings"]["kinds"]:
         own = [one for one in result["rounds"] if one["kind"] == kind]
-        told = summary(own)
+        found = summary(own)
         requests, errors = (sum(part[key] for one in own for part in one["phases"].values()) for key in COUNTS)
         made.append(
             [
                 *(kind, middle([slowest(one, "detection_s") for one in own], ".2f")),
                 *(f"{sum(map(drained, own))} of {sum(len(one['noisy']) for one in own)}",),
                 *(middle([slowest(one, key) for one in own]) for key in ("trial_s", "episode_over_s")),
-                *(shown(told["median_s"]), f"{told['back']} of {told['of']}", str(told["cut_after"])),
+                *(shown(found["median_s"]), f"{found['back']} of {found['of']}", str(found["cut_after"])),
                 f"{errors}/{requests}",
                 *(middle([one["phases"][name]["p95_ms"] for one in own]) for name in ("noise", "after")),
             ]

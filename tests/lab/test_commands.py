@@ -14,7 +14,7 @@ from lab.cluster.machine import cpu_model
 from lab.cluster.paths import LabError, missing_privileges
 from lab.commands import lab as group
 from lab.experiment.measures import Figures
-from lab.stories.demo import Act, judge, worth_telling
+from lab.stories.demo import Act, judge, worth_showing
 from lab.stories.one_policy import SCENARIOS, PolicyTest, medians, sentence
 from slackwater.messages import Change
 
@@ -101,7 +101,7 @@ def change(before: int, after: int) -> Change:
 def test_of_a_ramp_the_first_step_and_the_last_are_told() -> None:
     last: dict[str, int] = {}
     steps = [change(100, 40), change(40, 0), change(0, 5), change(5, 10), change(95, 100), change(100, 0)]
-    assert [worth_telling(step, last) for step in steps] == [True, False, True, False, True, True]
+    assert [worth_showing(step, last) for step in steps] == [True, False, True, False, True, True]
 
 
 def test_the_table_shows_medians_of_the_rounds_and_the_sum_of_errors() -> None:

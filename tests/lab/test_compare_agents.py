@@ -48,7 +48,7 @@ def test_an_agent_answers_whoever_asks_with_what_it_was_told() -> None:
                 return asking.makefile("rb").read()
 
         assert ask() == b"100%\n"
-        agents.say({"host2": 7})
+        agents.answer({"host2": 7})
         assert ask() == b"7%\n"
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5.0)
@@ -63,7 +63,7 @@ def test_weights_by_agent_check_are_those_that_the_admin_socket_would_set(tmp_pa
     with Agents(NAMES, 50) as agents, lab_balancer(tmp_path / "asks", agents) as asks:
         with lab_balancer(tmp_path / "told", None) as told:
             for weights in some:
-                agents.say(weights)
+                agents.answer(weights)
                 set_weights(SimpleNamespace(balancer=told), weights)  # type: ignore[arg-type]
                 until(lambda w=weights: asks.snapshot().weight == w, f"weights {weights}")  # type: ignore[misc]
                 assert told.snapshot().weight == weights
@@ -73,7 +73,7 @@ def test_weights_by_agent_check_are_those_that_the_admin_socket_would_set(tmp_pa
 @needs_haproxy
 def test_the_next_policy_has_no_agents(tmp_path: Path) -> None:
     with Agents(NAMES, 50) as agents, lab_balancer(tmp_path / "lab", agents) as balancer:
-        agents.say({"host1": 10})
+        agents.answer({"host1": 10})
         until(lambda: balancer.snapshot().weight["host1"] == 10, "weight 10")
         balancer.set_balance("roundrobin")
         balancer.reload()
