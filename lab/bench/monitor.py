@@ -18,7 +18,6 @@ import re
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +36,8 @@ STARTED = "has started"
 """The monitor logs this when it has given back what only its start needed."""
 START_WITHIN_S = 30.0
 CONNECTIONS = 32
+PAGE = f"http://{SERVER_ADDRESS}/page.html"
+METRICS = f"http://{SERVER_ADDRESS}:9100/metrics"
 CONFIDENCE = 0.95
 
 NODE = """\
@@ -184,46 +185,13 @@ def running(made: Stage, start: Start, warm_up_s: float = WARM_UP_S) -> Iterator
 
 
 @contextmanager
-def scraped(made: Stage, url: str) -> Iterator[list[int]]:
-    """Fetches a page once a period from the client's namespace, as Prometheus would; the sizes of the pages."""
-    sizes: list[int] = []
-    code = (
-        "import sys, time, urllib.request\n"
-        "due = time.monotonic()\n"
-        "while True:\n"
-        "    due += float(sys.argv[2])\n"
-        "    time.sleep(max(0.0, due - time.monotonic()))\n"
-        "    try:\n"
-        "        print(len(urllib.request.urlopen(sys.argv[1], timeout=5).read()), flush=True)\n"
-        "    except OSError:\n"
-        "        print(0, flush=True)\n"
-    )
-    command = made.inside(made.client, sys.executable, "-c", code, url, str(PERIOD_S))
-    scraper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-
-    def keep() -> None:
-        for line in scraper.stdout or ():
-            sizes.append(int(line))
-
-    keeper = threading.Thread(target=keep)
-    keeper.start()
-    try:
-        yield sizes
-    finally:
-        scraper.terminate()
-        scraper.wait()
-        keeper.join()
-
-
-@contextmanager
-def load(made: Stage, rate: int, seconds: float) -> Iterator[None]:
-    """`rate` requests a second for at least so long; none at a rate of zero."""
+def load(made: Stage, rate: float, seconds: float, url: str = PAGE, connections: int = CONNECTIONS) -> Iterator[None]:
+    """`rate` requests a second from the client's namespace for at least so long; none at a rate of zero."""
     if rate == 0:
         yield
         return
-    options = ("-z", f"{seconds:.0f}s", "-q", str(rate), "-c", str(CONNECTIONS))
-    command = (program("oha"), "--no-tui", *options, f"http://{SERVER_ADDRESS}/page.html")
-    generator = made.start(made.client, *command)
+    options = ("-z", f"{seconds:.0f}s", "-q", f"{rate:g}", "-c", str(connections))
+    generator = made.start(made.client, program("oha"), "--no-tui", *options, url)
     try:
         yield
     finally:
@@ -231,13 +199,21 @@ def load(made: Stage, rate: int, seconds: float) -> Iterator[None]:
         generator.wait()
 
 
+def fetch(made: Stage, namespace: str, url: str) -> str:
+    """A page, from inside a namespace. Raises BenchError."""
+    code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
+    done = subprocess.run(made.inside(namespace, sys.executable, "-c", code, url), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BenchError(f"{url} does not answer: {done.stderr.strip()}")
+    return done.stdout.removesuffix("\n")
+
+
 def requests_seen(made: Stage) -> float:
     """What the monitor's page counted; it is on loopback of the server's namespace."""
-    code = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9465/metrics').read().decode())"
-    done = subprocess.run(made.inside(made.server, sys.executable, "-c", code), capture_output=True, text=True)
-    found = re.search(r"^slackwater_requests_total (\S+)", done.stdout, re.MULTILINE)
+    page = fetch(made, made.server, "http://127.0.0.1:9465/metrics")
+    found = re.search(r"^slackwater_requests_total (\S+)", page, re.MULTILINE)
     if found is None:
-        raise BenchError(f"the monitor's page does not have the requests: {done.stderr.strip()}")
+        raise BenchError("the monitor's page does not have the requests")
     return float(found[1])
 
 
@@ -259,10 +235,9 @@ def side_by_side(report: Report, made: Stage, rounds: int, seconds: float, rate:
             warm_up_s = AT_REST_S if start is monitor and not rate else WARM_UP_S
             with load(made, rate, WARM_UP_S + seconds + 30), running(made, start, warm_up_s) as pid:
                 if name == "node_exporter":
-                    with scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes:
+                    fetch(made, made.client, METRICS)
+                    with load(made, 1 / PERIOD_S, seconds + 30, METRICS, 1):
                         costs[name].append(cost(pid, seconds))
-                    if not any(sizes):
-                        raise BenchError("node_exporter did not answer")
                 elif name == "slackwater-monitor":
                     before, start_s = requests_seen(made), time.monotonic()
                     costs[name].append(cost(pid, seconds))
@@ -293,12 +268,8 @@ def bytes_per_sample(report: Report, made: Stage) -> None:
     if done.returncode != 0:
         raise BenchError(f"`slackwater-monitor once` failed: {done.stderr.decode().strip()}")
     sample = len(done.stdout.strip())
-    with (
-        running(made, node_exporter),
-        scraped(made, f"http://{SERVER_ADDRESS}:9100/metrics") as sizes,
-    ):
-        wait_for(lambda: any(sizes), "node_exporter answers", START_WITHIN_S)
-    page = max(sizes, default=0)
+    with running(made, node_exporter):
+        page = len(fetch(made, made.client, METRICS))
     report.add(f"\nBytes a period: a Sample {sample:,} (JSON), a page of node_exporter {page:,}.")
 
 

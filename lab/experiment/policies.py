@@ -8,7 +8,7 @@ from functools import partial
 
 from lab.cluster.lab import Lab
 from lab.experiment.decisions import AgentCheck, Outlier
-from lab.experiment.policy_runners import AgentRunner, BalancerOnly, OracleRunner, PolicyRunner, SampleRunner
+from lab.experiment.policy_runners import AgentRunner, OracleRunner, PolicyRunner, SampleRunner
 from lab.experiment.policy_runners import SlackwaterRunner as Slackwater
 from lab.experiment.retuning import TwoStageRunner, WebServerRunner
 from lab.experiment.scenarios import Scenario
@@ -32,9 +32,9 @@ def _outlier(lab: Lab, scenario: Scenario) -> PolicyRunner:
 
 
 POLICIES: dict[str, Policy] = {
-    "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", BalancerOnly),
-    "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", BalancerOnly),
-    "random2": Policy("random(2)", "HAProxy's `random(2)`: the less loaded of two that are drawn", BalancerOnly),
+    "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", PolicyRunner),
+    "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", PolicyRunner),
+    "random2": Policy("random(2)", "HAProxy's `random(2)`: the less loaded of two that are drawn", PolicyRunner),
     "agent-check": Policy("roundrobin", "HAProxy's `agent-check`, loadbalancer.org's feedback agent", _agents),
     "outlier": Policy("roundrobin", "Envoy's outlier detection, on response times", _outlier),
     "wsengine-only": Policy("roundrobin", "IC², Middleware 2014, with our detector", WebServerRunner),

@@ -8,7 +8,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.bus_listener import BusListener
@@ -28,59 +27,35 @@ BUS = f"nats://{BUS_LISTEN}"
 MONITOR = "slackwater-monitor of "
 
 
-class PolicyRunner(Protocol):
-    """One run's policy. `begin` and `end` bracket the run, warm-up included; `end` also after a `begin` that failed."""
+class PolicyRunner:
+    """One run's policy. `begin` and `end` bracket the run, warm-up included; `end` also after a `begin` that failed.
 
-    def begin(self) -> None: ...
-
-    def noisy(self, lost: Mapping[int, float]) -> None:
-        """Who has a neighbour from now on (hosts count from 0), and the share of the host that it takes; only oracles
-        listen."""
-
-    def check(self) -> None:
-        """Raises LabError when it cannot go on."""
-
-    def end(self) -> None: ...
-
-    @property
-    def lines(self) -> Mapping[str, str]:
-        """What the balancer's line of a server has besides, by server."""
-
-    @property
-    def samples(self) -> Sequence[Sample]:
-        """The Samples of the monitors, if there were any."""
-
-    @property
-    def verdicts(self) -> Sequence[Verdict] | None:
-        """What the detector judged; None: there is none."""
-
-    @property
-    def turned(self) -> Sequence[Change]:
-        """What was changed in web servers."""
-
-
-class BalancerOnly:
-    """The balancer does all there is to do."""
+    This one leaves everything to the balancer.
+    """
 
     def __init__(self, lab: Lab, scenario: Scenario) -> None:
         self.lab, self.scenario = lab, scenario
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
         self.lines: Mapping[str, str] = {}
+        """What the balancer's line of a server has besides, by server."""
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None
         self.changes: BusListener | None = None
 
     @property
     def samples(self) -> Sequence[Sample]:
+        """The Samples of the monitors, if there were any."""
         return list(self.listener.heard) if self.listener is not None else []
 
     @property
     def verdicts(self) -> Sequence[Verdict] | None:
+        """What the detector judged; None: there is none."""
         return list(self.judged.heard) if self.judged is not None else None
 
     @property
     def turned(self) -> Sequence[Change]:
+        """What was changed in web servers."""
         return [one for one in self.changes.heard if one.by == "wsengine" and one.applied] if self.changes else []
 
     def listen(self) -> None:
@@ -89,12 +64,14 @@ class BalancerOnly:
         self.judged = self.stack.enter_context(BusListener(BUS, "verdict"))
 
     def begin(self) -> None:
-        pass
+        """Starts what the policy needs."""
 
     def noisy(self, lost: Mapping[int, float]) -> None:
-        pass
+        """Who has a neighbour from now on (hosts count from 0), and the share of the host that it takes; only oracles
+        listen."""
 
     def check(self) -> None:
+        """Raises LabError when it cannot go on."""
         for one in (self.listener, self.judged, self.changes):
             if one is not None:
                 one.check()
@@ -103,7 +80,7 @@ class BalancerOnly:
         self.stack.close()
 
 
-class OracleRunner(BalancerOnly):
+class OracleRunner(PolicyRunner):
     """The oracle: it knows what every host can do, and what its neighbour takes of that."""
 
     def __init__(self, lab: Lab, scenario: Scenario, balance: str = "roundrobin") -> None:
@@ -125,7 +102,7 @@ class OracleRunner(BalancerOnly):
         set_weights(self.lab, self._decide(Look(0.0, seen, self.scenario.load)).weights)
 
 
-class SlackwaterRunner(BalancerOnly):
+class SlackwaterRunner(PolicyRunner):
     """Slackwater itself: the real controller and monitors, with one of its laws."""
 
     def __init__(self, lab: Lab, scenario: Scenario, law: Law = "optimal") -> None:
@@ -141,7 +118,7 @@ class SlackwaterRunner(BalancerOnly):
         self.listen()
 
 
-class SampleRunner(BalancerOnly):
+class SampleRunner(PolicyRunner):
     """A peer that decides once a second on the monitors' Samples; weights are set on HAProxy's admin socket."""
 
     def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:

@@ -19,7 +19,7 @@ from lab.cluster.paths import LabError
 from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.cluster.spawn import wait_until
 from lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
-from lab.experiment.policy_runners import BUS, MONITOR, READY_S, BalancerOnly
+from lab.experiment.policy_runners import BUS, MONITOR, READY_S, PolicyRunner
 from lab.experiment.steady import stop_programs
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
@@ -82,7 +82,7 @@ class RetuningController(Controller):
         return [change for change in found if change.by == "retune" and change.what.startswith("order ")]
 
 
-class TwoStageRunner(BalancerOnly):
+class TwoStageRunner(PolicyRunner):
     """ICE: the real controller with the threshold law, and the second stage with its knowledge base."""
 
     def begin(self) -> None:
@@ -121,7 +121,7 @@ class Orders:
         return due
 
 
-class WebServerRunner(BalancerOnly):
+class WebServerRunner(PolicyRunner):
     """IC²: Verdicts of our detector, Orders by the policy's own decision, no weights and no drains."""
 
     def begin(self) -> None:
