@@ -82,6 +82,11 @@ def test_commands_exist(page: Path) -> None:
     assert not named - targets
 
 
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_no_merge_is_left_half_done(page: Path) -> None:
+    assert not re.search(r"^(<{7}|>{7}) ", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached: set[Path] = set()
     waiting = [ROOT / "README.md"]
