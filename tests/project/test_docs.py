@@ -82,6 +82,15 @@ def test_commands_exist(page: Path) -> None:
     assert not named - targets
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    named = set()
+    for path in tracked():
+        if path.suffix in (".py", ".rs", ".toml", ".yml", ".html") or path.name == "Makefile":
+            named |= set(re.findall(r"docs/[\w/-]+\.md", (ROOT / path).read_text(encoding="utf-8")))
+    assert named
+    assert not sorted(name for name in named if not (ROOT / name).exists())
+
+
 @pytest.mark.parametrize("page", pages(), ids=str)
 def test_no_merge_is_left_half_done(page: Path) -> None:
     assert not re.search(r"^(<{7}|>{7}) ", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
