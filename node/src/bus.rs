@@ -38,7 +38,7 @@ fn malformed(setting: &'static str, path: &str, reason: impl ToString) -> BusErr
     BusError::Malformed { setting, path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// Who we are to the server, and whom we take it for: the settings of section `bus` that say so. Empty: not asked for.
+/// How we prove who we are to the server, and how it proves itself: settings of section `bus`. Empty: not used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Access<'a> {
     /// nats://HOST:PORT or tls://HOST:PORT.
@@ -51,7 +51,7 @@ pub struct Access<'a> {
     pub user: &'a str,
     /// File with the user's password.
     pub password_file: &'a str,
-    /// File with the certificate authority (PEM) that the server must be of.
+    /// File with the certificate authority (PEM) that the server's certificate must come from.
     pub tls_ca: &'a str,
     /// File with our certificate (PEM), with `tls_key`.
     pub tls_cert: &'a str,
@@ -60,13 +60,13 @@ pub struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Notes what does not go together.
+    /// Notes settings that exclude each other.
     pub fn check(&self, faults: &mut Faults) {
         faults.expect_bus_url("bus.url", self.url);
         let given = |text: &str| !text.is_empty();
-        let ways = [self.credentials, self.nkey_file, self.user].into_iter().filter(|way| given(way)).count();
+        let logins = [self.credentials, self.nkey_file, self.user].into_iter().filter(|login| given(login)).count();
         let only = "must be the only one of bus.credentials, bus.nkey_file and bus.user";
-        faults.expect("bus.user", ways <= 1, || only.to_owned());
+        faults.expect("bus.user", logins <= 1, || only.to_owned());
         let mut paired = |name, holds, other| {
             faults.expect(name, holds, || format!("must be set together with {other}"));
         };
@@ -95,13 +95,13 @@ impl Access<'_> {
             options = options.user_and_password(self.user.to_owned(), password.trim_end_matches('\n').to_owned());
         }
         if !self.tls_ca.is_empty() {
-            // Who names a certificate authority never wants to speak in the clear.
+            // A site with a certificate authority never wants an unencrypted connection.
             options = options.tls_client_config(self.tls()?).require_tls(true);
         }
         Ok(options)
     }
 
-    /// Whom to trust, and who we are.
+    /// Which servers to trust, and our own certificate.
     fn tls(&self) -> Result<ClientConfig, BusError> {
         let mut trusted = RootCertStore::empty();
         for authority in certificates("bus.tls_ca", self.tls_ca)? {

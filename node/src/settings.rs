@@ -99,7 +99,7 @@ impl std::error::Error for ConfigError {}
 pub struct Faults(Vec<(String, String)>);
 
 impl Faults {
-    /// Notes that `name` must be as `fault` says, unless it holds.
+    /// Notes the fault of setting `name`, unless it `holds`.
     pub fn expect(&mut self, name: &str, holds: bool, fault: impl FnOnce() -> String) {
         if !holds {
             self.0.push((name.to_owned(), fault()));
@@ -144,7 +144,7 @@ pub fn load<S: Declared>(
 }
 
 /// Reads and checks the text of a configuration; `file` stands in front of each fault, `program` is who lists the
-/// settings, `finish` fills in what depends on the machine, and `check` says which values cannot be used.
+/// settings, `finish` fills in what depends on the machine, and `check` finds values that cannot be used.
 ///
 /// # Errors
 /// All that is wrong with it.
@@ -225,7 +225,7 @@ fn entries(table: &DeTable<'_>, sections: &[&str]) -> Vec<Entry> {
     found
 }
 
-/// Says what a wrong key could have been meant as: a section, or a setting (here or in another section).
+/// Suggests what a wrong key was meant as: a section, or a setting (here or in another section).
 fn not_known(entry: &Entry, sections: &[&str], known: &[String], program: &str) -> String {
     if !entry.is_table && sections.contains(&entry.name.as_str()) {
         return format!("`{0}` is a section, not a setting: write [{0}]", entry.name);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn wrong_keys_types_and_values_are_named_with_their_line() {
-        for (text, said) in [
+        for (text, message) in [
             ("peroid_s = 1", "f.toml:1: unknown setting `peroid_s`; did you mean `period_s`?"),
             ("[bus]\n\nports = [1]", "f.toml:3: unknown setting `bus.ports`; did you mean `canary.ports`?"),
             ("[cannary]\nports = [1]", "f.toml:1: unknown section `cannary`; did you mean `canary`?"),
@@ -302,7 +302,7 @@ mod tests {
             ("bus = 1", "f.toml:1: `bus` is a section, not a setting: write [bus]"),
             ("[bus]\nurl = \"http://a\"", "f.toml:2: `bus.url` must be nats://HOST:PORT or tls://HOST:PORT"),
         ] {
-            assert_eq!(read(text).unwrap_err(), said);
+            assert_eq!(read(text).unwrap_err(), message);
         }
         assert!(read("\n[canary]\nports = \"80\"").unwrap_err().starts_with("f.toml:3: `canary.ports`: invalid type"));
         assert!(read("node = \"a;b\"").unwrap_err().starts_with("f.toml:1: `node` must be a name"));

@@ -110,7 +110,7 @@ impl TrafficOptions {
     }
 }
 
-/// A port and, where it was said, what it speaks.
+/// A port and, where it is given, its protocol.
 #[derive(Debug, Clone, Copy)]
 pub struct Port {
     pub number: u16,

@@ -26,7 +26,7 @@ pub struct Exchange {
     pub method: Method,
     /// The response's status code; 0 where the protocol answers in words (`word`) or is unknown.
     pub status: u16,
-    /// What a protocol that answers in words said, as in `STORED`; else empty.
+    /// The answer of a protocol that answers in words, as in `STORED`; else empty.
     pub word: &'static str,
     /// How the response counts.
     pub class: StatusClass,

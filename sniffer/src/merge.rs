@@ -40,8 +40,8 @@ pub(crate) fn text(histogram: &Histogram<u32>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// The format without its compression, once it is sure that it says the truth about its size: a reader that believed it
-/// would ask for up to 4 GiB.
+/// The format without its compression, once its declared size is checked: a reader that trusted it would allocate up to
+/// 4 GiB.
 fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
     let number = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
     let (Some(COMPRESSED), Some(length)) = (number(packed, 0), number(packed, 4)) else {

@@ -39,7 +39,7 @@ struct ExchangeLine<'a> {
 struct SummaryLine<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
-    /// Absent values: a file does not say how many packets were dropped when it was written.
+    /// Absent for a file: it does not record how many packets were dropped when it was written.
     drops: Option<u64>,
 }
 

@@ -10,7 +10,7 @@ use crate::unknown::Unknown;
 pub struct Protocol {
     /// Its name, in the output and behind a port (`443:unknown`).
     pub name: &'static str,
-    /// Ports that speak it when nothing else is said.
+    /// Ports that speak it by default.
     pub ports: &'static [u16],
     /// Starts to follow a connection.
     start: fn() -> Dialogue,
@@ -27,7 +27,7 @@ impl Protocol {
         PROTOCOLS.iter().find(|protocol| protocol.name == name)
     }
 
-    /// What a port speaks when nothing else is said.
+    /// What a port speaks by default.
     pub fn of_port(port: u16) -> &'static Protocol {
         PROTOCOLS.iter().find(|protocol| protocol.ports.contains(&port)).unwrap_or(&PROTOCOLS[0])
     }

@@ -79,7 +79,7 @@ impl<'a> Packet<'a> {
         if payload.fragmented {
             return Err(Skip::Fragment);
         }
-        // The kernel hands over segments larger than the length field can say (0 then): the wire's length counts.
+        // The kernel hands over segments larger than the length field can hold (0 then): the wire's length counts.
         let declared = match &slice {
             LaxIpSlice::Ipv4(ip) => usize::from(ip.header().total_len()),
             LaxIpSlice::Ipv6(ip) => match usize::from(ip.header().payload_length()) {

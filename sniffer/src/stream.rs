@@ -1,4 +1,4 @@
-//! One TCP connection: puts the segments of both directions in order and says where bytes are missing (RFC 9293).
+//! One TCP connection: puts the segments of both directions in order and finds where bytes are missing (RFC 9293).
 //!
 //! A segment in order goes to the dialogue straight from the packet. One behind a hole is held back until the hole is
 //! filled or is sure to stay: the receiver acknowledged bytes that were not captured, or time or room ran out.

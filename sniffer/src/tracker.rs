@@ -202,7 +202,7 @@ impl Tracker {
         self.ledger.summary()
     }
 
-    /// The exchanges since the last call, if the settings say that they are kept.
+    /// The exchanges since the last call, if the settings keep them.
     pub fn take_exchanges(&mut self) -> Vec<Exchange> {
         self.ledger.take_exchanges()
     }
@@ -274,7 +274,7 @@ impl Tracker {
         while self.index.len() >= self.settings.most_connections.max(1) {
             self.make_room();
         }
-        // With both ports watched only a SYN tells who is the server.
+        // With both ports watched only a SYN shows which is the server.
         let opener = if segment.ack.is_some() { Side::Server } else { Side::Client };
         let both = self.is_watched(key.client.1);
         let swapped = both && segment.syn && side != opener;

@@ -3,7 +3,7 @@
 //!
 //! A turn is a run of bytes from the client and the run of bytes from the server that follows. What the server had not
 //! acknowledged when it spoke, it can't have answered: then it still speaks to the turn before. What the client
-//! acknowledges of the server that was not there when its turn began tells that a turn was answered unseen.
+//! acknowledges of the server that was not there when its turn began shows that a turn was answered unseen.
 
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;

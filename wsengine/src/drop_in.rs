@@ -83,7 +83,7 @@ pub trait Server {
     /// it is: a server may end when it reloads a configuration that it cannot read. A file of somebody else stays.
     ///
     /// # Errors
-    /// What failed; on disk all is put back unless it says otherwise.
+    /// What failed; on disk all is put back unless the error says otherwise.
     fn put_back(&self, text: Result<Option<String>>) -> Result<()> {
         match text {
             Ok(text) => files::put_back(self.drop_in(), text.as_deref().map(str::as_bytes))?,

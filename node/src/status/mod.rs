@@ -1,4 +1,4 @@
-//! The status pages of Apache and php-fpm: where they are, how they are fetched, what they say.
+//! The status pages of Apache and php-fpm: where they are, how they are fetched, what they show.
 
 mod fastcgi;
 

@@ -15,7 +15,7 @@ const LONGEST: usize = 262_144;
 /// Bytes read at a time.
 const PIECE: usize = 256 * 1024;
 
-/// What the start of a file says.
+/// What the start of a file declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     is_big_endian: bool,

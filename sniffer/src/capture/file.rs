@@ -33,7 +33,7 @@ pub fn read_file(path: &Path, take: impl FnMut(&Packet<'_>)) -> Result<u64, Capt
     // SAFETY: the descriptor is ours and is handed over; libpcap closes it with the capture.
     let opened = unsafe { Capture::from_raw_fd_with_precision(unpacked.into_raw_fd(), Precision::Nano) };
     let result = opened.map_err(|error| named(&error)).and_then(|capture| read(capture, path, take));
-    // A file that can't be unpacked to its end is the reason for whatever libpcap says of it.
+    // A file that can't be unpacked to its end is the reason for whatever error libpcap has.
     unpacking.end().map_err(|error| named(&format!("gzip: {error}")))?;
     result
 }

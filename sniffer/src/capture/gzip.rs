@@ -40,7 +40,7 @@ pub fn unpack(path: &Path) -> io::Result<(OwnedFd, Unpacking)> {
 }
 
 impl Unpacking {
-    /// Nothing more is read: ends the thread, and says what went wrong in it.
+    /// Nothing more is read: ends the thread, and returns what went wrong in it.
     pub fn end(self) -> io::Result<()> {
         // It fails where the other end is gone already, which is fine.
         let _ = self.reading_end.shutdown(Shutdown::Both);

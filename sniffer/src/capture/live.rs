@@ -65,7 +65,7 @@ impl Drops {
 }
 
 impl Live {
-    /// Opens the capture. The error says what is missing: the interface, or the capability CAP_NET_RAW.
+    /// Opens the capture. The error names what is missing: the interface, or the capability CAP_NET_RAW.
     pub fn open(settings: &LiveSettings) -> Result<Live, CaptureError> {
         let name = settings.interface.as_str();
         let error = |error: pcap::Error| explain(name, &error.to_string());

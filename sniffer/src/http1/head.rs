@@ -20,7 +20,7 @@ pub enum Framing {
     Unknown,
 }
 
-/// What a request's head says.
+/// What a request's head declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHead {
     /// Its method.
@@ -29,12 +29,12 @@ pub struct RequestHead {
     pub framing: Framing,
 }
 
-/// What a response's head says, before the request that it answers is considered.
+/// What a response's head declares, before the request that it answers is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHead {
     /// The status code.
     pub status: u16,
-    /// How its body ends unless method or status say that there is none.
+    /// How its body ends unless method or status mean that there is none.
     pub framing: Framing,
 }
 
@@ -111,7 +111,7 @@ fn status(bytes: &[u8]) -> Option<u16> {
     (100..=999).contains(&code).then_some(code)
 }
 
-/// What the header fields say about the body, and where they end if they do.
+/// What the header fields declare of the body, and where they end if they do.
 #[derive(Default)]
 struct Fields {
     end: Option<usize>,

@@ -1,4 +1,4 @@
-//! memcached's binary protocol: heads of 24 bytes that say how long the message is.
+//! memcached's binary protocol: heads of 24 bytes with the length of the message.
 //!
 //! Source: the wiki page BinaryProtocolRevamped of memcached.
 
@@ -88,7 +88,7 @@ fn token(head: &Head) -> Option<u64> {
     Some(u64::from(head.opaque) << 8 | u64::from(head.opcode))
 }
 
-/// True for a token that tells requests apart: most clients that don't use the value leave it zero.
+/// True for a token that distinguishes requests: most clients that don't use the value leave it zero.
 pub fn identifies_request(token: u64) -> bool {
     token >> 8 != 0
 }

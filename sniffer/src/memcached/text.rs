@@ -1,4 +1,4 @@
-//! memcached's text protocol: lines, and blocks of data whose size the line before says.
+//! memcached's text protocol: lines, and blocks of data whose size is in the line before.
 //!
 //! Source: doc/protocol.txt of memcached 1.6, classic and meta commands.
 

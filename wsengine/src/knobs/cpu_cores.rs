@@ -311,8 +311,8 @@ mod tests {
         let plan = knob.plan(&baseline, &Value::Integer(9)).expect("fine");
         assert_eq!((plan.effective, plan.note.as_str()), (Value::Integer(4), "only the cores 0,1,2,3 can be had"));
         fixture.write("cgroup/web/cpuset.cpus", "1\n");
-        let said = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("said");
-        assert_eq!(said, "somebody else set the cores 1 for the cpuset of cgroup web");
+        let change = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("a change");
+        assert_eq!(change, "somebody else set the cores 1 for the cpuset of cgroup web");
         assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec!["the cores 1 are somebody else's".to_owned()]));
         assert_eq!(fixture.read("cgroup/web/cpuset.cpus"), "1");
     }

@@ -2,7 +2,7 @@
 //!
 //! What the kernel's interface does (measured with acpi-cpufreq and cpufreq-dt): it takes values out of range and clamps
 //! them, rounds to its table, keeps a request that was clamped for later, and with some firmware takes a write that
-//! changes nothing. So only digits and known words are written, everything is read back, and what it became is said.
+//! changes nothing. So only digits and known words are written, everything is read back, and what it became is reported.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{Knob, Parts, PlannedValue, Reading, from_json, show, to_json};
 use crate::error::{Error, Result};
 use crate::system::wait_for;
 
-/// Drivers whose scaling_cur_freq is a measurement, which says little about an idle core.
+/// Drivers whose scaling_cur_freq is a measurement, which means little on an idle core.
 const MEASURED: &[&str] = &["intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp"];
 /// A governor has set its frequency after this time.
 const SETTLED_WITHIN_S: f64 = 1.0;
@@ -157,7 +157,7 @@ impl Policy {
         !MEASURED.contains(&driver.as_str()) && self.0.join("scaling_cur_freq").is_file()
     }
 
-    /// What became of `own`; an error says what it is instead.
+    /// What became of `own`; an error names what it is instead.
     fn check(&self, own: &PolicySettings) -> Result<String> {
         let now = self.now()?;
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,4 @@
-//! Crashes, failures, and somebody else's hand.
+//! Crashes, failures, and changes by somebody else.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn lease() -> Lease {
 
 #[test]
 fn what_fails_is_undone_and_said() {
-    for (fails, said, commits) in [
+    for (fails, why, commits) in [
         ("apply", "refused: apply fails", 0),
         ("commit", "refused: commit fails", 1),
         ("verify", "refused: verify fails", 2),
@@ -53,7 +53,7 @@ fn what_fails_is_undone_and_said() {
         scene.order(6, 30.0);
         scene.pass_s(0.1);
         assert_eq!(scene.value(), 2, "{fails}");
-        assert!(scene.changes.borrow().iter().any(|change| change.why == said && !change.applied), "{fails}");
+        assert!(scene.changes.borrow().iter().any(|change| change.why == why && !change.applied), "{fails}");
         assert_eq!(scene.machine.commits.get(), commits, "{fails}");
         assert!(scene.engine.is_idle(), "{fails}");
     }
@@ -65,8 +65,8 @@ fn a_restore_that_fails_is_tried_again_and_said_once() {
     scene.order(6, 30.0);
     scene.machine.fails.set("restart");
     scene.pass_s(31.0);
-    let said = "not put back yet: restart fails; trying again every 2 s";
-    assert_eq!((scene.last().2.as_str(), scene.count()), (said, 2));
+    let why = "not put back yet: restart fails; trying again every 2 s";
+    assert_eq!((scene.last().2.as_str(), scene.count()), (why, 2));
     scene.pass_s(2.1);
     scene.pass_s(2.1);
     assert_eq!(scene.count(), 2);
@@ -84,8 +84,8 @@ fn the_operators_own_change_wins_until_the_episode_is_over() {
     scene.machine.value.set(3);
     scene.pass_s(5.0);
     assert_eq!(scene.value(), 3);
-    let said = "put back: the operator set 3: theirs holds; left alone: the operator set 3";
-    assert_eq!(scene.last().2, said);
+    let why = "put back: the operator set 3: theirs holds; left alone: the operator set 3";
+    assert_eq!(scene.last().2, why);
     scene.pass_s(20.0);
     scene.order(6, 30.0);
     assert!(scene.last().2.starts_with("refused: somebody else changed this setting in this episode"));

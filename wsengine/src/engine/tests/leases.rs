@@ -1,4 +1,4 @@
-//! What a lease is: turned, renewed, told, given back, ended.
+//! Leases: made, renewed, reported, given back, ended.
 
 use super::*;
 

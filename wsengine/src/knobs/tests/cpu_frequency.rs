@@ -66,8 +66,8 @@ fn a_governor_is_set_where_the_driver_has_it_and_put_back() {
     );
     assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
     assert_eq!(governors(), ["schedutil", "powersave"]);
-    let said = knob.plan(&baseline, &Value::Word("ondemand".to_owned())).unwrap_err().to_string();
-    assert_eq!(said, "driver intel_pstate has the governors performance, powersave, not `ondemand`");
+    let message = knob.plan(&baseline, &Value::Word("ondemand".to_owned())).unwrap_err().to_string();
+    assert_eq!(message, "driver intel_pstate has the governors performance, powersave, not `ondemand`");
 }
 
 #[test]
@@ -124,12 +124,16 @@ fn a_write_that_changes_nothing_is_noticed() {
     let baseline = knob.baseline().expect("there");
     let plan = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("fine");
     knob.apply(&plan.ours).expect("written");
-    let said = knob.verify(&plan.ours).unwrap_err().to_string();
-    assert_eq!(said, "policy0: the kernel took 3000000 kHz and runs at 1000000 kHz all the same");
+    let message = knob.verify(&plan.ours).unwrap_err().to_string();
+    assert_eq!(message, "policy0: the kernel took 3000000 kHz and runs at 1000000 kHz all the same");
     let clamped = with(ACPI, &[("scaling_max_freq", "2200000")]);
     let fixture = tree(&[("policy0", &clamped)]);
-    let said = super::Frequency { folder: fixture.path(ROOT), cpus: vec![] }.verify(&baseline).unwrap_err().to_string();
-    assert!(said.starts_with("policy0: it became governor schedutil, 1000000 to 2200000 kHz, not governor"), "{said}");
+    let message =
+        super::Frequency { folder: fixture.path(ROOT), cpus: vec![] }.verify(&baseline).unwrap_err().to_string();
+    assert!(
+        message.starts_with("policy0: it became governor schedutil, 1000000 to 2200000 kHz, not governor"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -141,8 +145,8 @@ fn only_the_policies_of_our_cores_are_turned_and_only_what_is_still_ours_is_put_
     knob.apply(&plan.ours).expect("written");
     assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "schedutil");
     fixture.write(&format!("{ROOT}/policy1/scaling_governor"), "performance");
-    let said = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("said");
-    assert_eq!(said, "somebody else set policy1 to governor performance, 2000000 to 2000000 kHz");
+    let message = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("a change");
+    assert_eq!(message, "somebody else set policy1 to governor performance, 2000000 to 2000000 kHz");
     let left = knob.restore(&baseline, &[plan.ours]).expect("done");
     assert_eq!(left, ["policy1: governor performance is somebody else's"]);
     assert_eq!(fixture.read(&format!("{ROOT}/policy1/scaling_governor")), "performance");
@@ -152,8 +156,8 @@ fn only_the_policies_of_our_cores_are_turned_and_only_what_is_still_ours_is_put_
 #[test]
 fn without_a_driver_it_is_not_here_and_says_why() {
     let fixture = tree(&[("policy3", &[("affected_cpus", ""), ("scaling_driver", "acpi-cpufreq")])]);
-    let said = knob(&fixture, &[]).read().unwrap_err().to_string();
-    assert!(said.contains("has no policy of our cores: this kernel has no cpufreq driver"), "{said}");
+    let message = knob(&fixture, &[]).read().unwrap_err().to_string();
+    assert!(message.contains("has no policy of our cores: this kernel has no cpufreq driver"), "{message}");
 }
 
 /// intel_pstate in passive mode and amd-pstate in passive or guided mode: the kernel's governors, no table.
@@ -203,8 +207,8 @@ fn amd_pstate_in_active_mode_has_two_governors_and_its_limits() {
     let fixture = tree(&[("policy0", &active)]);
     let knob = knob(&fixture, &[]);
     let baseline = knob.baseline().expect("there");
-    let said = knob.plan(&baseline, &Value::Word("schedutil".to_owned())).unwrap_err().to_string();
-    assert_eq!(said, "driver amd-pstate-epp has the governors performance, powersave, not `schedutil`");
+    let message = knob.plan(&baseline, &Value::Word("schedutil".to_owned())).unwrap_err().to_string();
+    assert_eq!(message, "driver amd-pstate-epp has the governors performance, powersave, not `schedutil`");
     let plan = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("there");
     knob.apply(&plan.ours).expect("written");
     knob.verify(&plan.ours).expect("its frequency is measured, and not compared");
