@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use slackwater_node::cli::{ConfigCommand, pretty_json, print};
 use slackwater_node::log;
-use slackwater_node::settings::nearest;
+use slackwater_node::settings::{load, nearest, parse};
 
 use crate::collectors::COLLECTORS;
 use crate::config::{self, Settings};
@@ -140,9 +140,9 @@ pub fn main() -> ExitCode {
 
 fn settings(system: &System, file: Option<PathBuf>) -> Result<Settings, Error> {
     let hostname = system.line(&system.proc.join("sys/kernel/hostname")).unwrap_or_default();
-    let settings = match file {
-        Some(file) => config::load(&file, &hostname),
-        None => config::defaults(&hostname),
+    let settings: Settings = match file {
+        Some(file) => load(&file, &hostname),
+        None => parse("", "defaults", &hostname),
     }?;
     let names: Vec<&str> = COLLECTORS.iter().map(|kind| kind.name).collect();
     match settings.collectors.off.iter().find(|name| !names.contains(&name.as_str())) {

@@ -30,6 +30,18 @@ pub trait Declared: DeserializeOwned {
     fn list() -> Vec<Setting>;
 }
 
+/// A program with settings.
+pub trait Program: Declared {
+    /// Its name, for messages.
+    const NAME: &'static str;
+
+    /// The setting with the node's name.
+    fn node(&mut self) -> &mut String;
+
+    /// Notes values that cannot be used.
+    fn check(&self, faults: &mut Faults);
+}
+
 /// Declares the settings of a program: `struct Settings { /// Help. \n key: Kind = default; }` and then its sections
 /// as `[section] struct SectionSettings { ... }`. The structs have `Default`, the first one is [`Declared`].
 #[macro_export]
@@ -132,29 +144,18 @@ impl Faults {
 ///
 /// # Errors
 /// All that is wrong with it.
-pub fn load<S: Declared>(
-    path: &Path,
-    program: &str,
-    finish: impl FnOnce(&mut S),
-    check: impl FnOnce(&S, &mut Faults),
-) -> Result<S, ConfigError> {
+pub fn load<S: Program>(path: &Path, hostname: &str) -> Result<S, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| ConfigError(vec![format!("{}: cannot be read: {error}", path.display())]))?;
-    parse(&text, &path.display().to_string(), program, finish, check)
+    parse(&text, &path.display().to_string(), hostname)
 }
 
-/// Reads and checks the text of a configuration; `file` stands in front of each fault, `program` is who lists the
-/// settings, `finish` fills in what depends on the machine, and `check` finds values that cannot be used.
+/// Reads and checks the text of a configuration; `file` stands in front of each fault. Without a name of its own the node
+/// has that of the host.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub fn parse<S: Declared>(
-    text: &str,
-    file: &str,
-    program: &str,
-    finish: impl FnOnce(&mut S),
-    check: impl FnOnce(&S, &mut Faults),
-) -> Result<S, ConfigError> {
+pub fn parse<S: Program>(text: &str, file: &str, hostname: &str) -> Result<S, ConfigError> {
     let line_at = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
     let at = |offset: usize, fault: &str| format!("{file}:{}: {fault}", line_at(offset));
     let fault_of = |error: &toml::de::Error| match error.span() {
@@ -168,7 +169,7 @@ pub fn parse<S: Declared>(
     let unknown: Vec<String> = entries
         .iter()
         .filter(|entry| !known.contains(&entry.name))
-        .map(|entry| at(entry.key.start, &not_known(entry, S::SECTIONS, &known, program)))
+        .map(|entry| at(entry.key.start, &not_known(entry, S::SECTIONS, &known, S::NAME)))
         .collect();
     if !unknown.is_empty() {
         return Err(ConfigError(unknown));
@@ -182,9 +183,11 @@ pub fn parse<S: Declared>(
             None => fault_of(&error),
         }])
     })?;
-    finish(&mut settings);
+    if settings.node().is_empty() {
+        hostname.clone_into(settings.node());
+    }
     let mut faults = Faults::default();
-    check(&settings, &mut faults);
+    settings.check(&mut faults);
     let faults: Vec<String> = faults
         .0
         .into_iter()
@@ -276,12 +279,21 @@ mod tests {
         }
     }
 
+    impl Program for Sample {
+        const NAME: &'static str = "prog";
+
+        fn node(&mut self) -> &mut String {
+            &mut self.node
+        }
+
+        fn check(&self, faults: &mut Faults) {
+            faults.expect_name("node", &self.node);
+            faults.expect_bus_url("bus.url", &self.bus.url);
+        }
+    }
+
     fn read(text: &str) -> Result<Sample, String> {
-        let check = |sample: &Sample, faults: &mut Faults| {
-            faults.expect_name("node", &sample.node);
-            faults.expect_bus_url("bus.url", &sample.bus.url);
-        };
-        parse(text, "f.toml", "prog", |_| {}, check).map_err(|error| error.to_string())
+        parse(text, "f.toml", "host").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -299,6 +311,10 @@ mod tests {
             ("[bus]\n\nports = [1]", "f.toml:3: unknown setting `bus.ports`; did you mean `canary.ports`?"),
             ("[cannary]\nports = [1]", "f.toml:1: unknown section `cannary`; did you mean `canary`?"),
             ("elsewhere = 1", "f.toml:1: unknown setting `elsewhere`; `prog config --list` shows what there is"),
+            (
+                "nod = 1\n[bus]\nurk = 1",
+                "f.toml:1: unknown setting `nod`; did you mean `node`?\nf.toml:3: unknown setting `bus.urk`; did you mean `bus.url`?",
+            ),
             ("bus = 1", "f.toml:1: `bus` is a section, not a setting: write [bus]"),
             ("[bus]\nurl = \"http://a\"", "f.toml:2: `bus.url` must be nats://HOST:PORT or tls://HOST:PORT"),
         ] {
@@ -307,5 +323,6 @@ mod tests {
         assert!(read("\n[canary]\nports = \"80\"").unwrap_err().starts_with("f.toml:3: `canary.ports`: invalid type"));
         assert!(read("node = \"a;b\"").unwrap_err().starts_with("f.toml:1: `node` must be a name"));
         assert!(read("node = \n").unwrap_err().starts_with("f.toml:1: "));
+        assert_eq!(read("node = \"\"").expect("fine").node, "host");
     }
 }

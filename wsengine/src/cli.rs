@@ -10,8 +10,9 @@ use slackwater_messages::{Change, ChangeCause, Value, encode};
 use slackwater_node::cli::{ConfigCommand, print};
 use slackwater_node::files::text;
 use slackwater_node::log;
+use slackwater_node::settings::load;
 
-use crate::config::{self, PROGRAM, Settings};
+use crate::config::{PROGRAM, Settings};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
@@ -107,7 +108,7 @@ pub fn main() -> ExitCode {
 
 fn settings(file: &Path) -> Result<Settings> {
     let hostname = text(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
-    config::load(file, &hostname).map_err(|error| Error::Unavailable(error.to_string()))
+    load(file, &hostname).map_err(|error| Error::Unavailable(error.to_string()))
 }
 
 fn describe(settings: &Settings) -> String {

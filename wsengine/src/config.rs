@@ -2,12 +2,10 @@
 //!
 //! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, the knob is not ours.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 use slackwater_messages::Value;
 use slackwater_node::bus::Access;
-use slackwater_node::settings::{self, ConfigError, Faults};
+use slackwater_node::settings::{Faults, Program};
 
 /// The program's name in messages.
 pub const PROGRAM: &str = "slackwater-wsengine";
@@ -215,22 +213,6 @@ slackwater_node::settings! {
     }
 }
 
-/// Reads and checks a configuration file; an empty `node` is filled in with `hostname`.
-///
-/// # Errors
-/// All that is wrong with it.
-pub fn load(path: &Path, hostname: &str) -> Result<Settings, ConfigError> {
-    settings::load(path, PROGRAM, |settings| name_it(settings, hostname), faults)
-}
-
-/// Reads and checks the text of a configuration; `file` stands in front of each fault.
-///
-/// # Errors
-/// All that is wrong with it.
-pub fn parse(text: &str, file: &str, hostname: &str) -> Result<Settings, ConfigError> {
-    settings::parse(text, file, PROGRAM, |settings| name_it(settings, hostname), faults)
-}
-
 impl BusSettings {
     /// Who we are to the server, and whom we take it for.
     pub fn access(&self) -> Access<'_> {
@@ -247,67 +229,71 @@ impl BusSettings {
     }
 }
 
-fn name_it(settings: &mut Settings, hostname: &str) {
-    if settings.node.is_empty() {
-        settings.node = hostname.to_owned();
-    }
-}
+impl Program for Settings {
+    const NAME: &'static str = PROGRAM;
 
-fn faults(settings: &Settings, faults: &mut Faults) {
-    faults.expect_name("node", &settings.node);
-    faults.expect_name("pool", &settings.pool);
-    settings.bus.access().check(faults);
-    faults.expect_cgroup("cpu.cgroup", &settings.cpu.cgroup);
-    for (name, seconds, lowest, highest) in [
-        ("check_every_s", settings.check_every_s, 0.1, 600.0),
-        ("orders.max_lease_s", settings.orders.max_lease_s, 1.0, 86_400.0),
-        ("orders.clock_skew_s", settings.orders.clock_skew_s, 0.0, 60.0),
-        ("apache.reload_min_interval_s", settings.apache.reload_min_interval_s, 0.0, 3600.0),
-        ("php_fpm.reload_min_interval_s", settings.php_fpm.reload_min_interval_s, 0.0, 3600.0),
-        ("streaming.reload_min_interval_s", settings.streaming.reload_min_interval_s, 0.0, 3600.0),
-    ] {
-        faults.expect(name, (lowest..=highest).contains(&seconds), || {
-            format!("must be {lowest} to {highest} seconds, got {seconds}")
+    fn node(&mut self) -> &mut String {
+        &mut self.node
+    }
+
+    fn check(&self, faults: &mut Faults) {
+        faults.expect_name("node", &self.node);
+        faults.expect_name("pool", &self.pool);
+        self.bus.access().check(faults);
+        faults.expect_cgroup("cpu.cgroup", &self.cpu.cgroup);
+        for (name, seconds, lowest, highest) in [
+            ("check_every_s", self.check_every_s, 0.1, 600.0),
+            ("orders.max_lease_s", self.orders.max_lease_s, 1.0, 86_400.0),
+            ("orders.clock_skew_s", self.orders.clock_skew_s, 0.0, 60.0),
+            ("apache.reload_min_interval_s", self.apache.reload_min_interval_s, 0.0, 3600.0),
+            ("php_fpm.reload_min_interval_s", self.php_fpm.reload_min_interval_s, 0.0, 3600.0),
+            ("streaming.reload_min_interval_s", self.streaming.reload_min_interval_s, 0.0, 3600.0),
+        ] {
+            faults.expect(name, (lowest..=highest).contains(&seconds), || {
+                format!("must be {lowest} to {highest} seconds, got {seconds}")
+            });
+        }
+        for (name, path) in [
+            ("state_dir", &self.state_dir),
+            ("orders.public_key", &self.orders.public_key),
+            ("apache.drop_in", &self.apache.drop_in),
+            ("apache.info_module", &self.apache.info_module),
+            ("php_fpm.config", &self.php_fpm.config),
+            ("php_fpm.drop_in", &self.php_fpm.drop_in),
+        ] {
+            // These stand in configuration files of others, within quotes.
+            let safe = path.starts_with('/') && !path.contains(|c: char| c == '"' || c == '\\' || c.is_control());
+            faults.expect(name, safe, || format!("must be a path from the root, without quotes, got {path:?}"));
+        }
+        faults.expect("php_fpm.pool", !self.php_fpm.pool.contains(['[', ']', '\n', ';']), || {
+            format!("must be a section's name, got {:?}", self.php_fpm.pool)
         });
-    }
-    for (name, path) in [
-        ("state_dir", &settings.state_dir),
-        ("orders.public_key", &settings.orders.public_key),
-        ("apache.drop_in", &settings.apache.drop_in),
-        ("apache.info_module", &settings.apache.info_module),
-        ("php_fpm.config", &settings.php_fpm.config),
-        ("php_fpm.drop_in", &settings.php_fpm.drop_in),
-    ] {
-        // These stand in configuration files of others, within quotes.
-        let safe = path.starts_with('/') && !path.contains(|c: char| c == '"' || c == '\\' || c.is_control());
-        faults.expect(name, safe, || format!("must be a path from the root, without quotes, got {path:?}"));
-    }
-    faults.expect("php_fpm.pool", !settings.php_fpm.pool.contains(['[', ']', '\n', ';']), || {
-        format!("must be a section's name, got {:?}", settings.php_fpm.pool)
-    });
-    let url = &settings.apache.status_url;
-    faults.expect("apache.status_url", url.is_empty() || url.starts_with("http://"), || {
-        format!("must be http://HOST/PATH?auto or empty, got {url:?}")
-    });
-    let streaming = &settings.streaming;
-    if !streaming.num_threads.is_empty() {
-        let once = streaming.template.matches("{value}").count() == 1;
-        faults.expect("streaming.template", once, || "must contain {value} once".to_owned());
-        faults.expect("streaming.file", streaming.file.starts_with('/'), || "must be a path from the root".to_owned());
-        for (name, command) in [("streaming.test", &streaming.test), ("streaming.reload", &streaming.reload)] {
-            faults.expect(name, !command.is_empty(), || "must be a command, as a list of arguments".to_owned());
+        let url = &self.apache.status_url;
+        faults.expect("apache.status_url", url.is_empty() || url.starts_with("http://"), || {
+            format!("must be http://HOST/PATH?auto or empty, got {url:?}")
+        });
+        let streaming = &self.streaming;
+        if !streaming.num_threads.is_empty() {
+            let once = streaming.template.matches("{value}").count() == 1;
+            faults.expect("streaming.template", once, || "must contain {value} once".to_owned());
+            faults.expect("streaming.file", streaming.file.starts_with('/'), || {
+                "must be a path from the root".to_owned()
+            });
+            for (name, command) in [("streaming.test", &streaming.test), ("streaming.reload", &streaming.reload)] {
+                faults.expect(name, !command.is_empty(), || "must be a command, as a list of arguments".to_owned());
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use slackwater_node::settings::Declared;
+    use slackwater_node::settings::{Declared, parse};
 
     use super::*;
 
     fn fault(text: &str) -> String {
-        parse(text, "w.toml", "host").expect_err("refused").to_string()
+        parse::<Settings>(text, "w.toml", "host").expect_err("refused").to_string()
     }
 
     #[test]
@@ -319,7 +305,7 @@ mod tests {
                 name => format!("{name} = {}\n", setting.default),
             })
             .collect();
-        let settings = parse(&text, "w.toml", "host").unwrap_or_else(|error| panic!("{error}"));
+        let settings: Settings = parse(&text, "w.toml", "host").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(settings, Settings { node: "n".to_owned(), ..Settings::default() });
         assert!(Settings::list().iter().all(|setting| setting.help.ends_with('.')), "each has a sentence of help");
     }

@@ -170,7 +170,7 @@ mod tests {
     const NOW: f64 = 1_795_000_030.0;
 
     fn settings() -> Settings {
-        crate::config::parse("[php_fpm]\nmax_children = [1, 32]\n", "w.toml", "web1").expect("fine")
+        slackwater_node::settings::parse("[php_fpm]\nmax_children = [1, 32]\n", "w.toml", "web1").expect("fine")
     }
 
     fn order() -> Order {
