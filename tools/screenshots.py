@@ -16,7 +16,9 @@ from tests.support.live_cluster import PASSWORD, live_cluster
 from tests.support.paths import ROOT
 
 SETTLE_S = 14.0
-"""An outcome is told 10 s after a change."""
+"""An outcome is known 10 s after a change."""
+DWELL_S = 30.0
+"""A drained server of the made-up cluster looks calm: its episode must last until all pictures are taken."""
 
 
 def main() -> int:
@@ -26,12 +28,15 @@ def main() -> int:
     asked = parser.parse_args()
     out: Path = asked.out
     everything: bool = asked.all
-    with tempfile.TemporaryDirectory() as folder, live_cluster(Path(folder)) as cluster:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        live_cluster(Path(folder), f"[detector]\ncalm_dwell_s = {DWELL_S}\n") as cluster,
+    ):
         time.sleep(SETTLE_S)
         cluster.noise("host2")
         time.sleep(SETTLE_S)
         cluster.calm()
-        time.sleep(SETTLE_S)
+        time.sleep(DWELL_S + SETTLE_S)
         cluster.noise("host1")
         time.sleep(SETTLE_S)
         shots = Path(folder) / "shots"

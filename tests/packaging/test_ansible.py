@@ -119,8 +119,10 @@ def test_a_certificate_fits_its_key_its_authority_and_its_addresses(tmp_path: Pa
 
 
 def permissions(text: str) -> set[str]:
-    """What follows `permissions:`, without spaces and quotes that mean nothing."""
-    return {re.sub(r"\s", "", found) for found in re.findall(r"permissions:\s*(\{(?:[^{}]|\{[^{}]*\})*\})", text)}
+    """What follows `permissions:`, without spaces, quotes around keys, and an `allow` that a list alone also means."""
+    found = re.findall(r'permissions"?:\s*(\{(?:[^{}]|\{[^{}]*\})*\})', text)
+    plain = (re.sub(r'"(\w+)":', r"\1:", re.sub(r"\s", "", one)) for one in found)
+    return {re.sub(r"\{allow:(\[[^\]]*\])\}", r"\1", one) for one in plain}
 
 
 def test_the_broker_s_permissions_are_those_of_the_command() -> None:

@@ -46,7 +46,7 @@ def until(condition: Callable[[], Any], what: str, within_s: float = IN_TIME_S) 
 class LiveCluster:
     """Three hosts `host1`..`host3` in pool `web`; `anna` is an operator, `victor` a viewer."""
 
-    def __init__(self, folder: Path, balancer: RealHAProxy) -> None:
+    def __init__(self, folder: Path, balancer: RealHAProxy, settings: str = "") -> None:
         self.state = folder / "state"
         self.balancer = balancer
         self.bus = free_address()
@@ -56,7 +56,7 @@ class LiveCluster:
             f'state_dir = "{self.state}"\n[bus]\nlisten = "{self.bus}"\n[web]\nlisten = "{self.web}"\n'
             "[lbengine]\nlease_s = 1.5\n"
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{balancer.socket}"\nmode = "act"\n'
-            "target_p95_ms = 25.0\ntarget_p99_ms = 80.0\n"
+            "target_p95_ms = 25.0\ntarget_p99_ms = 80.0\n" + settings
         )
         self.log = folder / "serve.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -163,10 +163,10 @@ class LiveCluster:
 
 
 @contextmanager
-def live_cluster(folder: Path) -> Iterator[LiveCluster]:
-    """It runs and is calm; everything ends with the block."""
+def live_cluster(folder: Path, settings: str = "") -> Iterator[LiveCluster]:
+    """It runs and is calm, with these tables of settings besides its own; everything ends with the block."""
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
-        running = LiveCluster(folder, balancer)
+        running = LiveCluster(folder, balancer, settings)
         try:
             running.start()
             yield running
