@@ -14,6 +14,7 @@ import numpy as np
 
 from detector.features.columns import Floats
 from detector.recordings import recording as samples
+from detector.train.training import law_scores, quadratic
 from lab.compare.comparison import load
 from lab.experiment import recording
 from slackwater.messages import Sample
@@ -27,24 +28,21 @@ def fit(folders: Sequence[Path]) -> dict[str, Any] | None:
             path = recording.path_of(folder, run.number, "samples")
             if recording.done(folder, run) and path.exists():
                 by_part[run.round % 2].append(rows(samples.read(path).samples))
-    seen, unseen = (np.concatenate([np.empty((0, 4)), *by_part[part]]) for part in (1, 0))
+    seen, unseen = (np.concatenate([np.empty((0, 5)), *by_part[part]]) for part in (1, 0))
     if not len(seen) or not len(unseen):
         return None
     found: dict[str, Any] = {"samples": len(unseen)}
-    for name, terms in (("linear", linear), ("quadratic", quadratic)):
-        coefficients, *_ = np.linalg.lstsq(terms(seen[:, :-1]), seen[:, -1], rcond=None)
-        predicted = terms(unseen[:, :-1]) @ coefficients
-        off = unseen[:, -1] - predicted
-        found[name] = {
-            "r2": 1.0 - float((off**2).sum() / ((unseen[:, -1] - unseen[:, -1].mean()) ** 2).sum()),
-            "mean_error": float(np.abs(off).mean()),
-        }
+    for name, expand in (("linear", np.asarray), ("quadratic", quadratic)):
+        law = expand(seen)
+        coefficients, *_ = np.linalg.lstsq(law[:, :-1], law[:, -1], rcond=None)
+        scores = law_scores(coefficients, expand(unseen))
+        found[name] = {"r2": scores["r2"], "mean_error": scores["mean_absolute_error"]}
     return found
 
 
 def rows(heard: Sequence[Sample]) -> Floats:
-    """(M, 4): old CPU, requests per second, cycles (of the probe where there is no hardware counter), CPU; Samples that
-    lack one of them are left out."""
+    """(M, 5): old CPU, requests per second, cycles (of the probe where there is no hardware counter), 1, CPU; Samples
+    that lack one of them are left out."""
     found = []
     last: dict[str, float] = {}
     for one in heard:
@@ -52,18 +50,7 @@ def rows(heard: Sequence[Sample]) -> Floats:
         rps = one.traffic.rps if one.traffic else None
         cpi = one.counters.cpi if one.counters else None
         if cpu is not None and rps is not None and cpi is not None and one.node in last:
-            found.append([last[one.node], rps, cpi, cpu])
+            found.append([last[one.node], rps, cpi, 1.0, cpu])
         if cpu is not None:
             last[one.node] = cpu
-    return np.array(found, dtype=np.float64).reshape(-1, 4)
-
-
-def linear(inputs: Floats) -> Floats:
-    """(M, 4) with a constant."""
-    return np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
-
-
-def quadratic(inputs: Floats) -> Floats:
-    """(M, 10): also the squares and products."""
-    pairs = [inputs[:, i] * inputs[:, j] for i in range(3) for j in range(i, 3)]
-    return np.concatenate([linear(inputs), np.stack(pairs, axis=1)], axis=1)
+    return np.array(found, dtype=np.float64).reshape(-1, 5)

@@ -174,16 +174,6 @@ def test_calibration_finds_the_overhead_and_the_variation_that_calm_was_made_wit
     assert fitted.cost_cv2 in (0.25, 0.5, 1.0)
 
 
-def test_a_richer_law_is_judged_on_what_it_did_not_see() -> None:
-    dice = np.random.default_rng(1)
-    inputs = dice.uniform(0.0, 1.0, (400, 3))
-    assert estimator_fit.linear(inputs).shape == (400, 4)
-    assert estimator_fit.quadratic(inputs).shape == (400, 10)
-    curved = inputs[:, 1] ** 2
-    coefficients, *_ = np.linalg.lstsq(estimator_fit.quadratic(inputs), curved, rcond=None)
-    assert np.allclose(estimator_fit.quadratic(inputs) @ coefficients, curved)
-
-
 def test_without_samples_there_is_no_fit(compared: Path) -> None:
     assert estimator_fit.fit([compared]) is None
     assert plan.load(compared).rounds == 5
