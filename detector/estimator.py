@@ -39,9 +39,9 @@ HIGHEST = (1.0, 1.0, 0.5, 1.0)
 """Range of each term that the law is good for from the start."""
 WIDEN = 0.1
 """A term may leave what a node has shown so far by this much a tick; what is further off is taken as if it were there.
-So the law is not asked about loads that it never saw, and one odd tick does not bend it."""
+So the law does not predict at loads that it never saw, and one odd tick does not bend it."""
 MIN_UTILISATION = 0.05
-"""Below this CPU utilisation, requests over utilisation says nothing of the capacity."""
+"""Below this CPU utilisation, requests over utilisation is no measure of the capacity."""
 MIN_TICKS = 5
 """Calm ticks before a node's own capacity is believed; its peers' stands in."""
 SLOWEST_WEIGHT = 0.02
@@ -117,7 +117,7 @@ class Estimator(SlotArrays):
 
         cpi_factor = self._cpi_factor(slots, terms)
         severity = self._follow_severity(frame, cpi_factor, episode)
-        # What it is serving now, it can serve; in a calm second that can be more than the average says.
+        # What it is serving now, it can serve; in a calm second that can be more than the average.
         served = np.where(episode, np.nan_to_num(np.fmin(frame.rps, capacity), nan=0.0), 0.0)
         left = np.maximum(capacity * (1.0 - severity), served)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -86,7 +86,7 @@ class Detector:
         self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
 
     async def run(self) -> None:
-        """Until a stop is asked for; the baselines are saved then too."""
+        """Until SIGTERM or SIGINT; the baselines are saved then too."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)

@@ -112,7 +112,7 @@ class Node:
             self.left_alone[change.what] = change.why
 
     def _is_put_back(self, change: Change, held: Held) -> bool:
-        """A wsengine of before gives no cause: its value tells."""
+        """An older wsengine gives no cause: its value shows it."""
         if change.cause is not None:
             return change.cause in PUT_BACK
         knobs = self.knobs.knobs if self.knobs is not None else []

@@ -52,9 +52,9 @@ class Pool:
         self._applying: asyncio.Task[None] | None = None
         """Sets values that need a reload; its name is the node's."""
         self._limits: dict[str, tuple[int, float]] = {}
-        """Node -> the server's own maxconn, and when the limit was last asked for."""
+        """Node -> the server's own maxconn, and when the limit was last requested."""
         self._hold = "", 0.0
-        """The node that is to keep its weight, and when that was last asked for."""
+        """The node that is to keep its weight, and when that was last requested."""
         self._logged: dict[str, str] = {}
         self._began_s = clock()
 
@@ -246,10 +246,6 @@ class Pool:
 
     # --- Orders with a reload
 
-    def _is_busy(self, node: Node, now_s: float) -> bool:
-        """Its values are being changed, or are to be."""
-        return self._is_applying(node) or bool(self._pending(node, now_s))
-
     def _is_applying(self, node: Node) -> bool:
         return self._applying is not None and self._applying.get_name() == node.name
 
@@ -303,7 +299,11 @@ class Pool:
             server = self._cluster.server(node.name)
             full_weight = server is not None and server.weight >= server.baseline
             node.full_weight_since_s = (node.full_weight_since_s or now_s) if full_weight else None
-        self._search.step(self.nodes.values(), now_s, lambda node: self._is_busy(node, now_s), room)
+
+        def busy(node: Node) -> bool:
+            return self._is_applying(node) or bool(self._pending(node, now_s))
+
+        self._search.step(self.nodes.values(), now_s, busy, room)
         held, asked_s = self._hold
         active = self._search.active_node
         if held and held != active:

@@ -132,7 +132,7 @@ class PoolSearch:
         self._best_values.put(_kind(node), node.searched_at, values)
 
     def _known(self, node: Node, ranges: Mapping[str, Range], now_s: float) -> dict[str, int]:
-        """What the knowledge base says."""
+        """The values of the knowledge base."""
         usable = node.usable(now_s)
         known = {
             name: value_for(self._knowledge[name], usable[name], node.searched_at)

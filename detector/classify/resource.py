@@ -1,13 +1,13 @@
 """Which resource a neighbour takes away, as a pure function of the features.
 
 The rules, in words:
-1. A signal speaks for its resource by how far it is beyond its limit: value over the calm baseline over the limit, and
-   the same against its peers; the lower of the two counts, or the one that is known.
-2. A resource is as loud as its loudest signal, and is heard from 1 on.
-3. Cache misses explain cycles: `memory bandwidth` is heard only where cycles per instruction (or per load of the probe)
-   are beyond their limit while the miss rate is not.
-4. The loudest resource is the answer when it is `CLEARLY` louder than the next one; otherwise it is `unclear`, as it is
-   when none is heard.
+1. A signal is evidence for its resource by how far it is beyond its limit: value over the calm baseline over the
+   limit, and the same against its peers; the lower of the two counts, or the one that is known.
+2. A resource is as strong as its strongest signal, and is counted from 1 on.
+3. Cache misses explain cycles: `memory bandwidth` is counted only where cycles per instruction (or per load of the
+   probe) are beyond their limit while the miss rate is not.
+4. The strongest resource is the answer when it is `CLEARLY` stronger than the next one; otherwise it is `unclear`, as
+   it is when none is counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESOURCES: tuple[Resource, ...] = get_args(Resource)
 UNCLEAR = RESOURCES.index("unclear")
 CLEARLY = 1.25
 
-SPEAKS: dict[str, tuple[tuple[str, float], ...]] = {
+EVIDENCE_OF: dict[str, tuple[tuple[str, float], ...]] = {
     "cpu": (
         ("run_delay_per_cpu", 2.5),
         ("canary_ratio", 1.5),
@@ -41,17 +41,17 @@ SPEAKS: dict[str, tuple[tuple[str, float], ...]] = {
     "network": (("net_saturation", 2.0), ("retransmits", 3.0), ("net_drops", 3.0)),
     "disk": (("io_pressure", 2.0), ("disk_wait", 2.5), ("major_faults", 3.0)),
 }
-"""Resource -> signals that speak for it, each with its limit: times the calm baseline, and times the peers'."""
+"""Resource -> signals that are evidence for it, each with its limit: times the calm baseline, and times the peers'."""
 
 
-def loudness(frame: Frame) -> Floats:
-    """(M, resources but `unclear`) how far beyond its limit each resource's loudest signal is; 0 is silent."""
+def excess_by_resource(frame: Frame) -> Floats:
+    """(M, resources but `unclear`) how far beyond its limit each resource's strongest signal is; 0 is none."""
     found = np.zeros((len(frame.slots), UNCLEAR))
     for number, resource in enumerate(RESOURCES[:UNCLEAR]):
-        for key, limit in SPEAKS[resource]:
+        for key, limit in EVIDENCE_OF[resource]:
             column = INDEX[key]
-            said = np.fmin(frame.own[:, column], frame.peers[:, column]) / limit
-            found[:, number] = np.fmax(found[:, number], said)
+            excess = np.fmin(frame.own[:, column], frame.peers[:, column]) / limit
+            found[:, number] = np.fmax(found[:, number], excess)
     cache, bandwidth = RESOURCES.index("cache"), RESOURCES.index("memory bandwidth")
     found[:, bandwidth] = np.where(found[:, cache] >= 1.0, 0.0, found[:, bandwidth])
     return found
@@ -59,7 +59,7 @@ def loudness(frame: Frame) -> Floats:
 
 def resource_of(frame: Frame) -> Ints:
     """(M,) index in `RESOURCES` of what each row lacks."""
-    loud = loudness(frame)
-    heard = np.sort(np.where(loud >= 1.0, loud, 0.0), axis=1)
-    clear = (heard[:, -1] > 0.0) & (heard[:, -1] >= CLEARLY * heard[:, -2])
-    return np.where(clear, loud.argmax(axis=1), UNCLEAR)
+    excess = excess_by_resource(frame)
+    counted = np.sort(np.where(excess >= 1.0, excess, 0.0), axis=1)
+    clear = (counted[:, -1] > 0.0) & (counted[:, -1] >= CLEARLY * counted[:, -2])
+    return np.where(clear, excess.argmax(axis=1), UNCLEAR)

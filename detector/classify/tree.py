@@ -1,7 +1,7 @@
 """The decision tree: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
-While training, scikit-learn sends missing values to the side of a split that suits best. That says something of the
-recordings, nothing of a node that lacks the signal altogether: here a tick that meets a split on a missing value is not
+While training, scikit-learn sends missing values to the side of a split that suits best. That depends on the
+recordings, not on a node that lacks the signal altogether: here a tick that meets a split on a missing value is not
 judged by the tree at all, but by the thresholds, which make do with what there is.
 """
 
@@ -29,7 +29,7 @@ FORMAT = 1
 MAX_DEPTH = 4
 CLASSES = ("calm", "interference")
 SURE = 0.9
-"""A leaf says `interference` from this share of its training ticks on. The classes are weighted alike although calm is
+"""A leaf means `interference` from this share of its training ticks on. The classes are weighted alike although calm is
 far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
 SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
 REVIEWED = ["sklearn.tree._tree.Tree"]
@@ -137,13 +137,16 @@ class Tree:
         return np.asarray(self._tested[leaves])
 
     def first_missing(self, frame: Frame, row: int, levels: list[Ints], absent: Mapping[str, str]) -> str:
-        """What the first split on a missing value tests, and why it is missing (`absent`: its Sample's), in words."""
+        """What the first split on a missing value tests, and why that is missing, in words.
+
+        `levels` is of `walk`, (M,) each; `absent` is the Sample's.
+        """
         values = frame.row(row)
         for level in levels:
             feature = int(self.feature[level[row]])
             if self.left[level[row]] >= 0 and math.isnan(values[feature]):
                 return f"no {words(FEATURES[feature])}: {why_missing(FEATURES[feature], frame, row, absent)}"
-        raise ValueError("this row lacked nothing")
+        raise ValueError("this row lacks nothing")
 
     @cached_property
     def _paths(self) -> dict[int, list[tuple[str, str]]]:
@@ -199,13 +202,15 @@ class Tree:
         """The whole tree as text."""
         lines: list[str] = []
 
-        def node(number: int, indent: str, said: str) -> None:
+        def node(number: int, indent: str, prefix: str) -> None:
             if self.left[number] < 0:
                 share = self.interference[number]
-                lines.append(f"{indent}{said}{CLASSES[int(share >= SURE)]} ({share:.0%} of ticks interfered, weighted)")
+                lines.append(
+                    f"{indent}{prefix}{CLASSES[int(share >= SURE)]} ({share:.0%} of ticks interfered, weighted)"
+                )
                 return
-            if said:
-                lines.append(f"{indent}{said.rstrip(': ')}:")
+            if prefix:
+                lines.append(f"{indent}{prefix.rstrip(': ')}:")
                 indent += "  "
             name, limit = words(FEATURES[self.feature[number]]), self.threshold[number]
             node(int(self.left[number]), indent, f"{name} <= {limit:.3g}: ")
@@ -216,8 +221,8 @@ class Tree:
 
 
 def _limits(above: float | None, below: float | None) -> str:
-    said = [f"> {above:.3g}"] if above is not None else []
-    return ", ".join(said + ([f"<= {below:.3g}"] if below is not None else []))
+    lower = [f"> {above:.3g}"] if above is not None else []
+    return ", ".join(lower + ([f"<= {below:.3g}"] if below is not None else []))
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ _RESPONSE_STRETCH = _stretch(1.0 / (1.0 - CENTRES))
 
 
 def bins_of(load: Floats) -> Ints:
-    """Bin of each load; an unknown load counts as the lowest, all ticks then share it."""
+    """(M,) bin of each load (M,); an unknown load counts as the lowest, all ticks then share it."""
     return np.searchsorted(EDGES, np.nan_to_num(load, nan=0.0), side="right").astype(np.int64)
 
 
@@ -78,7 +78,7 @@ class Baselines(SlotArrays):
     _taken: Ints
     """(slots, bins) calm ticks that came, and those that were taken in."""
     _nearest: NDArray[np.int8]
-    """(slots, bins, signals) the bin that speaks for this one."""
+    """(slots, bins, signals) the bin that stands in for this one."""
     _known: Bools
     """(slots, signals) has enough ticks in some bin."""
 
@@ -179,9 +179,9 @@ class Baselines(SlotArrays):
             self._nearest[slots, number] = distance.argmin(axis=1)
 
     def reference(self, slots: Ints, bins: Ints) -> Reference:
-        """What is normal for these slots at these loads; NaN where too little was learnt.
+        """What is normal for these slots at these loads, (M,) each; NaN where too little was learnt.
 
-        Where this load was not seen yet, the nearest load that was speaks for it; signals that the own load raises
+        Where this load was not seen yet, the nearest load that was seen stands in; signals that the own load raises
         are stretched (`signals.Growth`) when that was a lower one.
         """
         nearest = self._nearest[slots, bins].astype(np.int64)
@@ -193,7 +193,7 @@ class Baselines(SlotArrays):
         return Reference(*(self._summary[cells, number, columns] * stretch for number in range(3)))
 
     def export(self, slots: Ints) -> list[dict[str, Any]]:
-        """Slots as JSON: bin -> signal -> quantiles, of signals with enough ticks."""
+        """Slots (M,) as JSON: bin -> signal -> quantiles, of signals with enough ticks."""
         owners, bins = np.nonzero(self._seen[slots])
         cells = self._cell[slots[owners], bins]
         ordered = self._ordered(cells)

@@ -71,13 +71,6 @@ Row = tuple[tuple[Any, ...], bytes]
 """A Sample as `Table` takes it: its words and its numbers, packed as doubles."""
 
 
-def section_type(info: msgspec.structs.FieldInfo) -> type[msgspec.Struct] | None:
-    """The struct of a section, which is what this field of a Sample holds; None for another field."""
-    inspected = msgspec.inspect.type_info(info.type)
-    kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
-    return next((kind.cls for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
-
-
 def fields_read() -> dict[str, set[str]]:
     """Section of a Sample -> its fields that the detector reads."""
     found = {name: set(fields) for name, (_, fields) in SECTIONS.items()}
@@ -120,7 +113,7 @@ class Table:
         return len(self.nodes)
 
     def only(self, rows: Ints) -> Table:
-        """Some of its rows."""
+        """Some of its rows, (K,)."""
         return Table(**{name: _some(values, rows) for name, values in vars(self).items()})
 
 

@@ -20,10 +20,10 @@ from detector.slot_arrays import SlotArrays
 MIN_SPREAD = 0.1
 """Spreads below this share of the baseline count as this."""
 LENDERS = 400
-"""So many peers' baselines, evenly spread, are asked when one is lent; thousands would tell the same, slowly."""
+"""So many peers' baselines, evenly spread, are read when one is borrowed; thousands give the same, slowly."""
 EVIDENCE: Ints = np.array([number for number, signal in enumerate(SIGNALS) if signal.evidence])
 COST = INDEX["cpu_per_request"]
-DEARER = 1.5
+COST_RATIO_LIMIT = 1.5
 """From so many times its calm cost on, and its peers', a request's CPU time is not its own: a deploy or another mix
 makes requests dearer on all servers, or by less."""
 DEMAND = "demand"
@@ -95,12 +95,12 @@ class Features(SlotArrays):
         comparable = fresh & ~in_episode
         bins = bins_of(rows.peak)
         reference, borrowed = self._reference(rows.slots, bins, rows.values, comparable)
-        dearer = rows.values[:, COST] / np.maximum(reference.median[:, COST], FLOORS[COST])
-        some = np.flatnonzero(dearer >= DEARER)  # hardly ever any: the others' peers need not be asked
+        cost_ratio = rows.values[:, COST] / np.maximum(reference.median[:, COST], FLOORS[COST])
+        some = np.flatnonzero(cost_ratio >= COST_RATIO_LIMIT)  # hardly ever any: the others need no peers
         if len(some):
-            peers_dearer = _median_of_others(self._levels[:, [COST]], comparable, rows.slots[some])[:, 0]
-            dearer[some] /= np.fmax(peers_dearer, 1.0)
-        explained = bins_of(explained_load(rows.peak, dearer))
+            peers_ratio = _median_of_others(self._levels[:, [COST]], comparable, rows.slots[some])[:, 0]
+            cost_ratio[some] /= np.fmax(peers_ratio, 1.0)
+        explained = bins_of(explained_load(rows.peak, cost_ratio))
         lower = np.flatnonzero(explained < bins)
         if len(lower):
             there, _ = self._reference(rows.slots[lower], explained[lower], rows.values[lower], comparable)
@@ -168,15 +168,16 @@ class Features(SlotArrays):
         return lent
 
 
-def explained_load(load: Floats, dearer: Floats) -> Floats:
-    """(M,) the share of `load` that the requests account for; `dearer` is CPU time per request over calm and peers.
+def explained_load(load: Floats, cost_ratio: Floats) -> Floats:
+    """(M,) the share of `load` that the requests account for; `cost_ratio` is CPU time per request over calm and peers.
 
     On a virtual machine the time that the hypervisor takes away is booked on whoever was running: CPU time per request
     rises beside a neighbour, and the load with it. Response times are compared with those at the load that the requests
     account for, or the neighbour would excuse itself. What waits in the guest's own run queue is compared at the load
-    that the guest measures. Requests a little dearer (`DEARER`) are the server's own, as are those of unknown cost.
+    that the guest measures. Requests below `COST_RATIO_LIMIT` are the server's own, as are those of unknown
+    cost.
     """
-    return load / np.where(np.nan_to_num(dearer, nan=1.0) >= DEARER, dearer, 1.0)
+    return load / np.where(np.nan_to_num(cost_ratio, nan=1.0) >= COST_RATIO_LIMIT, cost_ratio, 1.0)
 
 
 def _lower_median(values: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Turns Samples into rows of numbers, with the last few of each node kept for what one short period cannot say."""
+"""Turns Samples into rows of numbers, with the last few of each node kept for what one short period cannot show."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SampleWindows(SlotArrays):
         super().__init__(self.routes, _last=np.full((WINDOW, KEPT), np.nan), _at=0)
 
     def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
-        """Takes one Sample of each slot in; `first` marks a monitor's first one, before which nothing counts."""
+        """Takes in one Sample of each slot, (M,). `first` marks a monitor's first one, before which nothing counts."""
         columns = table.columns
         values = np.full((len(table), len(SIGNALS)), np.nan)
         for number, signal in enumerate(SIGNALS):

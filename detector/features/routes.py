@@ -18,7 +18,7 @@ from detector.slot_arrays import SlotArrays
 from slackwater.messages import RouteTraffic
 
 MAX_ROUTES = 24
-"""Routes of a pool that are followed; the first heard of. Of more, the others are left out."""
+"""Routes of a pool that are followed; the first that come. The others are left out."""
 FIRST = 5
 """Calm ticks with requests on a route before it counts; their mean is the first calm response time."""
 STEP = 0.02
@@ -48,10 +48,10 @@ class RouteTimes(SlotArrays):
         rows = np.repeat(np.arange(len(routes)), np.fromiter(map(len, routes), dtype=np.int64, count=len(routes)))
         names, rps, rt_ms = zip(*map(_FIELDS, each), strict=True)
         found = np.array((rps, rt_ms), dtype=np.float64)
-        told = (found[0] > 0) & np.isfinite(found).all(axis=0)
-        found[:, ~told] = np.nan
+        present = (found[0] > 0) & np.isfinite(found).all(axis=0)
+        found[:, ~present] = np.nan
         if not self._names.keys() >= set(names):
-            for number in np.flatnonzero(told).tolist():
+            for number in np.flatnonzero(present).tolist():
                 self._column(names[number])
         count = len(self._names)
         columns = np.fromiter(map(self._names.get, names, repeat(count)), dtype=np.int64, count=len(names))
@@ -75,14 +75,14 @@ class RouteTimes(SlotArrays):
         return np.where(requests > 0, slow / np.maximum(requests, 1e-9), np.nan)
 
     def learn(self, slots: Ints, rt_ms: Floats, calm: Bools) -> None:
-        """Takes calm ticks in."""
+        """Takes calm ticks in: (M,) slots, (M, routes) response times, (M,) which rows are calm."""
         slots, rt_ms, count = slots[calm], rt_ms[calm], rt_ms.shape[1]
-        heard = ~np.isnan(rt_ms)
-        old, ticks = self._calm_ms[slots, :count], self._ticks[slots, :count] + heard
-        first = heard & (ticks <= FIRST)
+        present = ~np.isnan(rt_ms)
+        old, ticks = self._calm_ms[slots, :count], self._ticks[slots, :count] + present
+        first = present & (ticks <= FIRST)
         mean = np.where(ticks == 1, rt_ms, old + (rt_ms - old) / np.maximum(ticks, 1))
         later = old * (1.0 + STEP * np.sign(rt_ms - old))
-        self._calm_ms[slots, :count] = np.where(first, mean, np.where(heard, later, old))
+        self._calm_ms[slots, :count] = np.where(first, mean, np.where(present, later, old))
         self._ticks[slots, :count] = np.minimum(ticks, FIRST + 1)
 
     def export(self, slot: int) -> dict[str, Any]:

@@ -3,20 +3,20 @@
 The struct is made from `Sample` itself and from what `detector.features.columns` and `detector.features.routes` read,
 with the same types, so that a wrong type in what is read is refused in the same words. What is left out is not looked
 at. Names are matched with their pattern when they are first met, since that takes as long as all the rest of a section;
-the reasons of absent values, which are seldom asked for, stay JSON until they are.
+the reasons of absent values, which are seldom read, stay JSON until then.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
 
-from detector.features.columns import SECTIONS, fields_read, section_type
-from slackwater.messages import MAX_NAME, NAME_PATTERN, MessageError, RouteTraffic, Sample
+from detector.features.columns import SECTIONS, fields_read
+from slackwater.messages import MessageError, RouteTraffic, Sample, is_name
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
 _NAMES = ("node", "pool")
@@ -51,7 +51,9 @@ def _reading() -> type[msgspec.Struct]:
     sections = fields_read()
     fields: list[Any] = []
     for info in msgspec.structs.fields(Sample):
-        inner = section_type(info)
+        inspected = msgspec.inspect.type_info(info.type)
+        kinds = inspected.types if isinstance(inspected, msgspec.inspect.UnionType) else (inspected,)
+        inner = next((kind.cls for kind in kinds if isinstance(kind, msgspec.inspect.StructType)), None)
         if inner is not None and info.name in sections:
             part = _part(inner, sections[info.name])
             stand_in = msgspec.convert(msgspec.to_builtins(SECTIONS[info.name][0]), part)
@@ -67,20 +69,7 @@ def _reading() -> type[msgspec.Struct]:
 
 _decode = cast(Callable[[bytes | str], Sample], msgspec.json.Decoder(_reading()).decode)
 _decode_whole = msgspec.json.Decoder(Sample).decode
-_pattern = re.compile(NAME_PATTERN)
-
-
-_known: set[str] = set()
-"""Names that match their pattern; emptied when there are too many."""
-
-
-def _is_name(text: str) -> bool:
-    if len(text) > MAX_NAME or _pattern.search(text) is None:
-        return False
-    if len(_known) >= NAMES_KNOWN:
-        _known.clear()
-    _known.add(text)
-    return True
+_is_name = lru_cache(NAMES_KNOWN)(is_name)
 
 
 def decode(data: bytes | str) -> Sample:
@@ -91,8 +80,6 @@ def decode(data: bytes | str) -> Sample:
     """
     try:
         sample = _decode(data)
-        if sample.node in _known and sample.pool in _known:
-            return sample
         if not (_is_name(sample.node) and _is_name(sample.pool)):
             _decode_whole(data)  # which refuses it
         return sample

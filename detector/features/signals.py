@@ -17,8 +17,8 @@ WINDOW = 5
 """Samples over which the windowed signals look back: about a second."""
 
 Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
-"""What a signal speaks of. Signals of one group move together, so they count once as evidence: who takes the probe's
-core away takes its cache away too."""
+"""What a signal is evidence of. Signals of one group move together, so they count once as evidence: a neighbour on the
+probe's core takes its cache away too."""
 Growth = Literal["", "wait", "response"]
 """With the node's own load, as processor sharing has it (Kleinrock, "Queueing Systems" II, 1976): `wait`, the time that
 work waits for each second that it runs, and the work there is at a time, as load / (1 - load); `response`, that time
@@ -57,7 +57,7 @@ def _one(name: str) -> Source:
 
 
 def _either(first: str, other: str, *absent: str) -> Source:
-    """A field, or another that says the same where the first is absent."""
+    """A field, or another with the same meaning where the first is absent."""
     return lambda columns: np.where(np.isnan(columns[first]), columns[other], columns[first]), (first, other, *absent)
 
 
@@ -94,9 +94,9 @@ MIN_CPU_S = 0.01
 # traffic the run delay has nothing to count; what is left are the probe and the monitor's own late wake-ups (80 ms late
 # in about one tick of eight), which show as a long period.
 #
-# How late the probe begins tells more: it waits for a core while a neighbour has used up the quota. In calm it is
-# 0.07 ms late (0.6 ms in one tick of 20, on a busy machine), beside a neighbour 1 to 18 ms at the median, more than
-# 1 ms in 50% to 85% of the ticks. Who uses up its own quota is late too, so it is taken for a queue.
+# How late the probe begins is better evidence: it waits for a core while a neighbour has used up the quota. In calm it
+# is 0.07 ms late (0.6 ms in one tick of 20, on a busy machine), beside a neighbour 1 to 18 ms at the median, more than
+# 1 ms in 50% to 85% of the ticks. A server that uses up its own quota is late too, so it counts as a queue.
 #
 # Pressure of the server's own cgroup comes before that of the whole machine, which others on it move.
 #
@@ -128,7 +128,7 @@ _AT_BALANCER = "mean response time at the balancer"
 _BY_ROUTE = "response time by route over its calm one"
 
 # fmt: off
-# The throttled share is not offered to the tree. It tells the lab's hosts apart, where server and neighbour share a
+# The throttled share is not offered to the tree. It distinguishes the lab's hosts, where server and neighbour share a
 # quota; a VM has no such figure, and who has a quota of its own is never throttled by a neighbour.
 SIGNALS: tuple[Signal, ...] = (
     Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),

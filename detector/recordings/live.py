@@ -1,4 +1,4 @@
-"""Records a live pool: its Samples from the bus, until it is told to stop, labelled by the marks made meanwhile."""
+"""Records a live pool: its Samples from the bus, until a stop, labelled by the marks made meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slackwater.messages import Sample
 
 MAX_SAMPLES = 2_000_000
 """A recording ends at so many Samples; they are kept in memory until it is written (about 4 KB each)."""
-SAY_EVERY_S = 10.0
+SHOW_EVERY_S = 10.0
 
 
 async def collect(
@@ -22,18 +22,18 @@ async def collect(
     pool: str,
     seconds: float | None,
     stop: asyncio.Event,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
     begun: str,
 ) -> list[Sample]:
     """The Samples of a pool until `stop` is set, the seconds are over, or there are `MAX_SAMPLES`. Raises BusError.
 
-    `begun` is said when it listens: what is sent from then on until `stop` is recorded.
+    `show` gets `begun` when it listens: what is sent from then on is recorded.
     """
-    heard: list[Sample] = []
+    samples: list[Sample] = []
 
     def take(sample: Sample) -> None:
-        heard.append(sample)
-        if len(heard) >= MAX_SAMPLES:
+        samples.append(sample)
+        if len(samples) >= MAX_SAMPLES:
             stop.set()
 
     bus = await Bus.connect(where, "slackwater-record")
@@ -42,22 +42,22 @@ async def collect(
     try:
         await bus.subscribe("sample", take, pool=pool)
         await bus.flush()
-        say(begun)
-        while not stop.is_set() and (left := SAY_EVERY_S if end_s is None else end_s - loop.time()) > 0:
+        show(begun)
+        while not stop.is_set() and (left := SHOW_EVERY_S if end_s is None else end_s - loop.time()) > 0:
             try:
-                await asyncio.wait_for(stop.wait(), min(left, SAY_EVERY_S))
+                await asyncio.wait_for(stop.wait(), min(left, SHOW_EVERY_S))
             except TimeoutError:
-                say(f"{len(heard)} Samples of {len({sample.node for sample in heard[-100_000:]})} nodes")
+                show(f"{len(samples)} Samples of {len({sample.node for sample in samples[-100_000:]})} nodes")
     finally:
         await bus.drain()
-    return heard
+    return samples
 
 
-def save(out: Path, heard: list[Sample], pool: str, folder: Path, about: str) -> Recording:
+def save(out: Path, samples: list[Sample], pool: str, folder: Path, about: str) -> Recording:
     """Writes a recording with the marks of `folder` as labels, and gives it. Raises RecordingError, MarkError."""
-    if not heard:
+    if not samples:
         raise RecordingError(f"{out}: not written: no Sample of pool {pool} came; are the monitors running?")
-    times = [sample.time_unix_s for sample in heard]
-    labels = marks.labels(folder, pool, {sample.node for sample in heard}, min(times), max(times))
-    write(out, heard, labels, about)
+    times = [sample.time_unix_s for sample in samples]
+    labels = marks.labels(folder, pool, {sample.node for sample in samples}, min(times), max(times))
+    write(out, samples, labels, about)
     return read(out)

@@ -1,4 +1,4 @@
-"""Marks: what somebody says was done to a node, from when to when. They become the labels of recordings.
+"""Marks: what was done to a node according to a person, from when to when. They become the labels of recordings.
 
 Kept as JSON lines in `state_dir/marks.jsonl`, one a begin or an end, only ever appended: a recorder, `slackwater mark`
 and `slackwater calibrate` may write at the same time.

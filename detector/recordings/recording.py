@@ -88,7 +88,7 @@ class Recording:
         return label.kind if label else ""
 
     def _label(self, node: str, time_unix_s: float) -> Label | None:
-        """The one that says most: a noise over a label of the whole pool."""
+        """The most specific: a noise over a label of the whole pool."""
         found = [
             label
             for label in self.labels

@@ -14,7 +14,7 @@ from slackwater.messages import Sample
 
 COLUMNS = ("requests per second", "cores", "core clock in MHz", "run delay per CPU second")
 """The inputs. Cores and clock are Heimdall's configuration; the run delay stands for what a neighbour leaves of them.
-One that a recording lacks is 0 in all of its rows: it then says nothing."""
+One that a recording lacks is 0 in all of its rows: it then means nothing."""
 INTERVAL_S = 1.0
 """Heimdall predicts second by second; Samples of a second are put together."""
 
@@ -31,7 +31,7 @@ class Rows:
     """(N,) number of the configuration (cores, clock, server) that a row belongs to."""
 
     def only(self, which: Bools | Ints) -> Rows:
-        """Some of the rows."""
+        """Some of the rows, (K,) numbers or (N,) marks."""
         return Rows(self.inputs[which], self.p95_ms[which], self.configuration[which])
 
 

@@ -23,15 +23,15 @@ class TailEstimator(Protocol):
 
 
 class NotFitted(Exception):
-    """An estimator was asked before it had learnt anything."""
+    """A prediction was requested before the first fit."""
 
 
 def paae(predicted: Floats, actual: Floats) -> float:
-    """Percentage absolute average error, Heimdall's equation 4.2: mean of |predicted - actual| / actual; 0.1 is 10%."""
+    """Percentage absolute average error of (N,), Heimdall's equation 4.2: mean |predicted - actual| / actual."""
     return float(np.mean(np.abs(predicted - actual) / actual))
 
 
 def r2(predicted: Floats, actual: Floats) -> float:
-    """Heimdall's equation 4.1: 1 - residual over total sum of squares; NaN when the actual values do not vary."""
+    """Heimdall's equation 4.1: 1 - residual over total sum of squares of (N,); NaN if the actual values do not vary."""
     total = float(((actual - actual.mean()) ** 2).sum())
     return 1.0 - float(((actual - predicted) ** 2).sum()) / total if total > 0 else float("nan")

@@ -3,7 +3,7 @@
 
 State: configuration and request rate in buckets. Action: one of ten estimates, equal buckets from the least latency to
 the QoS target, all violations in the uppermost. Reward: minus the absolute error. It learns online: `learn` after each
-second; a hypothetical state (a weight not tried) is asked by `predict_ms`, which changes nothing.
+second; a hypothetical state (a weight not tried) is predicted by `predict_ms`, which changes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Table:
             self.learn(rows.inputs[number], float(rows.p95_ms[number]), following)
 
     def learn(self, inputs: Floats, measured_ms: float, following: Floats | None = None) -> None:
-        """One second: what was predicted (sometimes at random, epsilon) is rewarded by how near it was."""
+        """One second of (len(COLUMNS),) inputs: the prediction (sometimes at random, epsilon) earns its nearness."""
         self._check()
         values = self._values.setdefault(self._state(inputs), np.zeros(ACTIONS))
         action = int(self._random.integers(ACTIONS)) if self._random.random() < EPSILON else _best(values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from pathlib import Path
@@ -116,8 +115,7 @@ async def _interruptible(
         calibrating.calibrate(settings.bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True))
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     try:
         return await work
     except asyncio.CancelledError:

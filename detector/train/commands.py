@@ -18,8 +18,6 @@ from detector.recordings.recording import RecordingError, read
 from detector.train.report import page
 from detector.train.training import Progress, TrainingError, track, train_model
 
-NOTE = "A tick that lacks what a split asks for is judged by the stated thresholds."
-
 
 def _files(data: Iterable[Path]) -> list[Path]:
     """The recordings meant: files as they are, of folders all *.parquet in them."""
@@ -169,7 +167,7 @@ def describe(model: tree.Model) -> str:
         "",
         "Decision tree",
         model.tree.draw(),
-        NOTE,
+        "A tick that lacks what a split tests is judged by the stated thresholds.",
         "",
     ]
     terms = [f"{value:.3g} * {term}" for term, value in zip(TERMS[:-1], model.coefficients[:-1], strict=True)]

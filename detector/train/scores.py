@@ -5,7 +5,7 @@ Times are the Samples' own; a running detector looks every `detector.tick_s`, wh
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ GRACE_S = 3.0
 STATES = ("calm", "interference", "overload", "all_slow")
 FOUND = (*STATES, "unknown")
 FELT = 1.5
-"""A noise is felt when the median of its node's p95 response times is so many times that of the node's calm ticks."""
+"""Users notice a noise (`felt`) when the median of its node's p95 response times is so many times that of its calm."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Noise:
 class Scores:
     """How Verdicts compare with labels; add up over recordings with `merge`."""
 
-    confusion: dict[str, dict[str, int]] = field(
-        default_factory=lambda: {truth: dict.fromkeys(FOUND, 0) for truth in STATES}
+    confusion: dict[str, Counter[str]] = field(
+        default_factory=lambda: {truth: Counter(dict.fromkeys(FOUND, 0)) for truth in STATES}
     )
     """Ticks by truth, then by the state found."""
     noises: list[Noise] = field(default_factory=list)
     true_episodes: int = 0
     false_episodes: int = 0
     """Episodes of interference that began while the node had no neighbour."""
-    false_during: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    false_during: Counter[str] = field(default_factory=Counter)
     """Kind of the disturbance that was going on when a false episode began, or `nothing`; and how many there were."""
     disturbed_node_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Kind of label that is no noise -> its seconds, of each node that it was done to."""
@@ -60,13 +60,11 @@ class Scores:
 
     def merge(self, other: Scores) -> None:
         for truth, found in other.confusion.items():
-            for state, count in found.items():
-                self.confusion[truth][state] += count
+            self.confusion[truth].update(found)
         self.noises += other.noises
         self.true_episodes += other.true_episodes
         self.false_episodes += other.false_episodes
-        for kind, count in other.false_during.items():
-            self.false_during[kind] += count
+        self.false_during.update(other.false_during)
         for kind, seconds in other.disturbed_node_s.items():
             self.disturbed_node_s[kind] += seconds
         self.calm_node_hours += other.calm_node_hours

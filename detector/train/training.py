@@ -33,12 +33,11 @@ SETTLE_S = 1.0
 MIN_LEAF_SHARE = 0.005
 MIN_LEAF = 20
 PRUNE = 0.001
-"""Splits that lower the impurity by less are left out: they tell nobody anything."""
+"""Splits that lower the impurity by less are left out: they carry no information."""
 MAX_FOLDS = 10
 MIN_TICKS = 50
 """Ticks of each class that a training needs."""
 RIDGE = 1e-3
-INTERFERED = "interference"
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
@@ -107,7 +106,7 @@ def _truth(recording: Recording, tick: Tick) -> str:
 
 
 def _teaches(recording: Recording, tick: Tick) -> bool:
-    """A tick with requests, of a truth that the tree tells apart, away from the edges of labels, with a baseline."""
+    """A tick with requests, of a truth that the tree classifies, away from the edges of labels, with a baseline."""
     if not tick.has_requests or _truth(recording, tick) not in CLASSES:
         return False
     if np.isnan(tick.features[: len(EVIDENCE)]).all():
@@ -175,7 +174,7 @@ def quadratic(law: Floats) -> Floats:
 
 
 def law_scores(coefficients: Sequence[float] | Floats, law: Floats) -> dict[str, float]:
-    """R2 and mean absolute error (CPU share) of the law on rows of its terms and the CPU that followed."""
+    """R2 and mean absolute error (CPU share) of the law; `law` is (ticks, terms and the CPU that followed)."""
     error = law[:, -1] - law[:, :-1] @ np.asarray(coefficients)
     spread = float(((law[:, -1] - law[:, -1].mean()) ** 2).sum())
     return {
@@ -187,13 +186,13 @@ def law_scores(coefficients: Sequence[float] | Floats, law: Floats) -> dict[str,
 
 def compare_laws(parts: Sequence[Learned], held: Sequence[Learned]) -> dict[str, dict[str, float]]:
     """Scores on `held` of the law and of one with quadratic terms, both fitted to `parts`. Empty with too few ticks."""
-    known, asked = _whole(parts), _whole(held)
-    if len(known) < MIN_TICKS or not len(asked):
+    known, tested = _whole(parts), _whole(held)
+    if len(known) < MIN_TICKS or not len(tested):
         return {}
     found = {}
     for name, expand in {"linear": lambda law: law, "quadratic": quadratic}.items():
         rows = expand(known)
-        found[name] = law_scores(_least_squares(rows[:, :-1], rows[:, -1]), expand(asked))
+        found[name] = law_scores(_least_squares(rows[:, :-1], rows[:, -1]), expand(tested))
     return found
 
 
@@ -269,7 +268,7 @@ def _cross_validate(recordings: Sequence[Recording], parts: Sequence[Learned], p
             coefficients, _ = fit_law(rest)
             model = Model("fold", Tree.of(fit_tree(rest)), coefficients, {})
         except TrainingError:
-            # Too little is left without the held-out ones; `scored` says so.
+            # Too little is left without the held-out ones; `scored` counts the others.
             continue
         for number in held:
             by_tree.merge(replay(recordings[number], model))
@@ -339,7 +338,9 @@ def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], 
 
     Empty with less than three kinds: nothing would be left to train on.
     """
-    kinds = sorted({label.kind for recording in recordings for label in recording.labels if label.state == INTERFERED})
+    kinds = sorted(
+        {label.kind for recording in recordings for label in recording.labels if label.state == "interference"}
+    )
     if len(kinds) < 3:
         return {}
     found: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.classify.resource import RESOURCES, SPEAKS, resource_of
+from detector.classify.resource import EVIDENCE_OF, RESOURCES, resource_of
 from detector.features.signals import INDEX
 from tests.support.detector_frames import frame
 
@@ -49,8 +49,8 @@ def test_what_the_peers_show_too_is_no_answer_and_one_side_is_enough_where_the_o
 
 
 def test_every_signal_that_speaks_is_one_that_there_is_and_every_resource_has_one() -> None:
-    assert {key for spoken in SPEAKS.values() for key, _ in spoken} <= set(INDEX)
-    assert [*SPEAKS, "unclear"] == list(RESOURCES)
+    assert {key for spoken in EVIDENCE_OF.values() for key, _ in spoken} <= set(INDEX)
+    assert [*EVIDENCE_OF, "unclear"] == list(RESOURCES)
 
 
 @settings(max_examples=60, deadline=None)
