@@ -242,11 +242,11 @@ class Engine:
             self.state = after
             return [], [*remarks, self.commands.describe()]
         positions = {name: decision.position for name, decision in actions.decisions.servers.items()}
-        changes = [self._writer.pending(setting) for setting in actions.settings]
+        changes = [self._writer.pending(value) for value in actions.wanted]
         changes = self._outcomes.forecast(changes, view.snapshot, positions)
         changes = self._writer.make(changes, after.baselines or {}, remarks)
         done = {(made.what, made.target) for made in changes}
-        self.state = without(after, [one for one in actions.settings if (one.what, one.server) not in done])
+        self.state = without(after, [one for one in actions.wanted if (one.what, one.server) not in done])
         remarks += self.commands.overrides.describe()
         remarks += self._outcomes.over_share(view.snapshot, after.baselines or {})
         return changes, remarks

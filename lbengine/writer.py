@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lbengine.balancer import Balancer, BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
-from lbengine.decision.step import Setting
+from lbengine.decision.step import WantedValue
 from slackwater.journal.journal import JournalError
 from slackwater.messages import VERSION, Change, ChangeCause, Message
 
@@ -97,13 +97,13 @@ class Writer:
         """Records something that was done already."""
         self.try_record(self.change(what, target, before, after, why, by))
 
-    def pending(self, setting: Setting) -> Change:
+    def pending(self, wanted: WantedValue) -> Change:
         """A change to make; one that is tried again keeps its first record."""
-        what, server, before, after = setting.what, setting.server, setting.before, setting.after
+        what, server, before, after = wanted.what, wanted.server, wanted.before, wanted.after
         pending = self._pending.get((what, server, after))
         if pending is not None and pending.before == before:
             return pending
-        return self.change(what, server, before, after, setting.why, BY, setting.cause, applied=self.acting)
+        return self.change(what, server, before, after, wanted.why, BY, wanted.cause, applied=self.acting)
 
     def forget_unconfirmed(self) -> None:
         """A fresh look has shown what came of it."""

@@ -101,7 +101,7 @@ class Balancing:
         view = PoolView(now_s=now_s, snapshot=snapshot, verdicts=verdicts.fresh(now_s, self._settings.lease_s))
         self._state, actions = step(self._state, view, self._pool, self._settings)
         self._costs.lbengine_s.append(time.thread_time() - began)
-        changed = {self._index[one.server]: one.after for one in actions.settings}
+        changed = {self._index[one.server]: one.after for one in actions.wanted}
         for number, weight in changed.items():
             self.weights[number] = weight
         return changed

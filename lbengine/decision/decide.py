@@ -13,8 +13,9 @@ import msgspec
 
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
-from lbengine.decision import budget, guard, limits, plan, ramp
+from lbengine.decision import budget, guard, limits, ramp
 from lbengine.decision.headroom import Headroom
+from lbengine.decision.law_weights import Load, Want, wanted_weights
 from lbengine.decision.ramp import Position
 from lbengine.decision.residual import OVER
 from lbengine.decision.state import PoolState, PoolView
@@ -105,7 +106,7 @@ class _Turn:
             u_threshold=self.pool.u_threshold,
             by_concurrency=view.snapshot.by_concurrency,
         )
-        wanted = plan.wants(headroom.staying, headroom.rps, self.pool.law, self.pool.u_threshold, view.snapshot)
+        wanted = wanted_weights(headroom.staying, headroom.rps, self.pool.law, self.pool.u_threshold, view.snapshot)
         moves = {
             name: self._move(name, baseline, wanted.get(name))
             for name, baseline in movable.items()
@@ -148,7 +149,7 @@ class _Turn:
             panicked_s is not None and self.view.now_s - panicked_s < guard.AFTER_PANIC_S,
         )
 
-    def _load(self, server: Server, reduce: bool) -> plan.Load:
+    def _load(self, server: Server, reduce: bool) -> Load:
         """One that a person or someone else holds counts with the weight that it is held at, and with as much of its
         capacity."""
         name = server.name
@@ -158,7 +159,7 @@ class _Turn:
         full = self.baselines[name].weight
         part = held / full if held is not None and full > 0 else 1.0
         rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name)
-        load = plan.Load(
+        load = Load(
             server=name,
             baseline=full if held is None else held,
             reduce=reduce,
@@ -179,7 +180,7 @@ class _Turn:
             cpu=verdict.cpu,
         )
 
-    def _move(self, name: str, baseline: int, want: plan.Want | None) -> _Move:
+    def _move(self, name: str, baseline: int, want: Want | None) -> _Move:
         """By the law, or back to the baseline."""
         view, settings = self.view, self.settings
         before, verdict = self.state.positions[name], view.verdicts.get(name)
@@ -251,7 +252,7 @@ class _Turn:
             return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
         return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
 
-    def _capped(self, move: _Move, name: str, want: plan.Want | None) -> _Move:
+    def _capped(self, move: _Move, name: str, want: Want | None) -> _Move:
         """With its `maxconn`: what the law wants, or less if that was asked for."""
         baseline, now = self.baselines[name].maxconn, self.state.limits.get(name)
         if want is not None and move.position.weight > 0:

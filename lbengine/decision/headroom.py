@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lbengine.decision import plan, residual
-from lbengine.decision.plan import Load
+from lbengine.decision import residual
+from lbengine.decision.law_weights import Load, capacities
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Headroom:
         capacity, rps = self._able, self.rps
         if capacity is not None and rps is not None:
             return residual.fullest(given, capacity, kept, rps, self.by_concurrency)
-        least = residual.least_weight(self._now(), [load.cpu for load in self.staying], kept, self.u_threshold)
+        now = [load.weight_now for load in self.staying]
+        least = residual.least_weight(now, [load.cpu for load in self.staying], kept, self.u_threshold)
         return least * self.u_threshold / max(sum(given), 1)
 
     def keeps(self, weights: Mapping[str, int], min_change: float) -> dict[str, int]:
@@ -53,7 +54,7 @@ class Headroom:
         others = [weights[load.server] for load in self.staying]
         found = {}
         for load, wanted in zip(self.leaving, self._keep(others), strict=True):
-            weight, now = min(wanted, load.baseline), load.baseline if load.weight is None else load.weight
+            weight, now = min(wanted, load.baseline), load.weight_now
             if 0 < abs(weight - now) < min_change * load.baseline and weight > 0 and now < load.baseline:
                 weight = now
             found[load.server] = weight
@@ -63,7 +64,7 @@ class Headroom:
         capacity, left_rps, rps = self._all, self._left_rps, self.rps
         if capacity is None or rps is None:
             least = residual.least_weight(
-                [*self._now(), *(load.weight or 0 for load in self.leaving)],
+                [*(load.weight_now for load in self.staying), *(load.weight or 0 for load in self.leaving)],
                 [load.cpu for load in (*self.staying, *self.leaving)],
                 [not load.reduce for load in self.staying] + [False] * len(self.leaving),
                 self.u_threshold,
@@ -77,11 +78,11 @@ class Headroom:
 
     @cached_property
     def _able(self) -> list[float] | None:
-        return plan.capacities(self.staying)
+        return capacities(self.staying)
 
     @cached_property
     def _all(self) -> list[float] | None:
-        return plan.capacities([*self.staying, *self.leaving])
+        return capacities([*self.staying, *self.leaving])
 
     @cached_property
     def _left_rps(self) -> float:
@@ -90,6 +91,3 @@ class Headroom:
             return 0.0
         able, own = self._all[: len(self.staying)], self._all[len(self.staying) :]
         return residual.left_rps(math.fsum(able), math.fsum(own), self.total_rps, self.u_threshold)
-
-    def _now(self) -> list[int]:
-        return [load.baseline if load.weight is None else load.weight for load in self.staying]

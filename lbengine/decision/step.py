@@ -21,7 +21,7 @@ What = Literal["weight", "maxconn"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class WantedValue:
     """One value of one server that is to be set, or in `observing` would be."""
 
     what: What
@@ -43,7 +43,7 @@ class Actions:
     is_restored: bool
     """When these are put back, nothing of ours is set any more, and the stored baseline has done its work."""
     decisions: Decisions
-    settings: list[Setting]
+    wanted: list[WantedValue]
     otherwise: PoolState
     """The state if nothing of it can be carried out: a server stands where the balancer showed it."""
 
@@ -83,10 +83,10 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
     return state, Actions(findings, *restore, is_restored, decisions, wanted, otherwise)
 
 
-def without(state: PoolState, settings: Collection[Setting]) -> PoolState:
-    """The state when these settings were not carried out."""
+def without(state: PoolState, values: Collection[WantedValue]) -> PoolState:
+    """The state when these values were not set."""
     positions, limits = dict(state.positions), dict(state.limits)
-    for one in settings:
+    for one in values:
         if one.what == "weight":
             positions[one.server] = Position(one.before)
         else:
@@ -94,15 +94,15 @@ def without(state: PoolState, settings: Collection[Setting]) -> PoolState:
     return replace(state, positions=positions, limits=limits)
 
 
-def _weights(decisions: Decisions, shown: Mapping[str, int]) -> list[Setting]:
+def _weights(decisions: Decisions, shown: Mapping[str, int]) -> list[WantedValue]:
     return [
-        Setting("weight", name, shown[name], decision.position.weight, decision.why, decision.cause)
+        WantedValue("weight", name, shown[name], decision.position.weight, decision.why, decision.cause)
         for name, decision in decisions.servers.items()
         if decision.position.weight != shown[name]
     ]
 
 
-def _limits(state: PoolState, decisions: Decisions) -> list[Setting]:
+def _limits(state: PoolState, decisions: Decisions) -> list[WantedValue]:
     """The `maxconn`s that should be others than they are."""
     wanted = []
     for name, baseline in (state.baselines or {}).items():
@@ -113,7 +113,7 @@ def _limits(state: PoolState, decisions: Decisions) -> list[Setting]:
         then = (None if name in state.externally_limited else _maxconn(decision)) or baseline.maxconn
         if now != then:
             why = decision.why if decision is not None else "it takes no requests"
-            wanted.append(Setting("maxconn", name, now, then, why, None if decision is None else decision.cause))
+            wanted.append(WantedValue("maxconn", name, now, then, why, None if decision is None else decision.cause))
     return wanted
 
 
@@ -121,10 +121,10 @@ def _maxconn(decision: Decision | None) -> int | None:
     return None if decision is None else decision.maxconn
 
 
-def _decided(state: PoolState, decisions: Decisions, settings: Collection[Setting]) -> PoolState:
+def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedValue]) -> PoolState:
     """With what was decided carried out."""
     limits = dict(state.limits)
-    for one in settings:
+    for one in values:
         if one.what == "maxconn":
             _set_limit(limits, one.server, one.after, state)
     still = {name for name in state.externally_limited if _maxconn(decisions.servers.get(name)) is not None}

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from slackwater.bus.bus import Bus
 from slackwater.cli.main import cli
 from slackwater.journal.journal import Journal, journal_path
-from tests.support.lbengine_site import HOSTS, Detector, Site, story, until
+from tests.support.lbengine_site import HOSTS, Detector, LbengineProcess, story, until
 from tests.support.real_haproxy import agent_inter_ms, haproxy, needs_haproxy, servers_of, web_servers
 from tests.support.real_processes import free_address
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[LbengineProcess]:
     """Three nodes whose monitors HAProxy asks as often as it can."""
     agents = [free_address() for _ in HOSTS]
     with web_servers(3) as ports, contextlib.ExitStack() as stack:
@@ -40,7 +40,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
             for host, port, agent in zip(HOSTS, ports, agents, strict=True)
         )
         balancer = stack.enter_context(haproxy(f"backend web\n    balance roundrobin\n{lines}\n"))
-        running = Site(balancer, tmp_path, f'socket = "{balancer.operator}"\nweight_delivery = "agent-check"\n')
+        running = LbengineProcess(
+            balancer, tmp_path, f'socket = "{balancer.operator}"\nweight_delivery = "agent-check"\n'
+        )
         stack.callback(running.end)
         running.start_bus()
         for host, agent in zip(HOSTS, agents, strict=True):
@@ -64,7 +66,7 @@ def monitor(folder: Path, node: str, agent: str, bus: str) -> Iterator[subproces
         process.wait()
 
 
-def test_a_slow_node_answers_less_and_then_all_again(site: Site) -> None:
+def test_a_slow_node_answers_less_and_then_all_again(site: LbengineProcess) -> None:
     site.start()
 
     async def tell(_: Bus, detector: Detector) -> None:
@@ -82,7 +84,7 @@ def test_a_slow_node_answers_less_and_then_all_again(site: Site) -> None:
     story(site, tell)
 
 
-def test_without_lbengine_the_lease_ends_and_each_node_answers_all(site: Site) -> None:
+def test_without_lbengine_the_lease_ends_and_each_node_answers_all(site: LbengineProcess) -> None:
     site.with_settings(lease_s=1.5)
     process = site.start()
 
@@ -100,7 +102,7 @@ def test_without_lbengine_the_lease_ends_and_each_node_answers_all(site: Site) -
     story(site, tell)
 
 
-def test_a_stop_tells_the_nodes_to_answer_all_at_once(site: Site) -> None:
+def test_a_stop_tells_the_nodes_to_answer_all_at_once(site: LbengineProcess) -> None:
     process = site.start()
 
     async def tell(bus: Bus, detector: Detector) -> None:
@@ -117,7 +119,7 @@ def test_a_stop_tells_the_nodes_to_answer_all_at_once(site: Site) -> None:
     story(site, tell)
 
 
-def test_a_dead_monitor_holds_the_last_weight_and_lbengine_says_so(site: Site) -> None:
+def test_a_dead_monitor_holds_the_last_weight_and_lbengine_says_so(site: LbengineProcess) -> None:
     site.start()
 
     async def tell(_: Bus, detector: Detector) -> None:

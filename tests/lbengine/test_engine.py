@@ -24,7 +24,7 @@ from slackwater.config import ControllerSettings
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, State, Verdict
-from tests.support.engine_site import CALM_RPS, HOSTS, SETTINGS, SLOW_RPS, Site
+from tests.support.engine_site import CALM_RPS, HOSTS, SETTINGS, SLOW_RPS, DrivenHAProxy
 from tests.support.real_haproxy import (
     backend,
     haproxy,
@@ -40,15 +40,15 @@ pytestmark = needs_haproxy
 
 
 @pytest.fixture
-def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - which one `haproxy` starts
+def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[DrivenHAProxy]:  # noqa: ARG001 - which one `haproxy` starts
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
-        running = Site(balancer, ports, tmp_path)
+        running = DrivenHAProxy(balancer, ports, tmp_path)
         yield running
         running.journal.close()
 
 
 @oldest_and_newest_too
-def test_a_noisy_neighbour_moves_the_load_and_its_end_brings_it_back(site: Site) -> None:
+def test_a_noisy_neighbour_moves_the_load_and_its_end_brings_it_back(site: DrivenHAProxy) -> None:
     assert site.cycle() == "web: 3 unchanged"
     assert not site.baseline_file().exists()
     assert (
@@ -69,7 +69,7 @@ def test_a_noisy_neighbour_moves_the_load_and_its_end_brings_it_back(site: Site)
     assert site.cycle() == "web: 3 unchanged"
 
 
-def test_each_change_is_recorded_with_before_after_and_why(site: Site) -> None:
+def test_each_change_is_recorded_with_before_after_and_why(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     (change,) = site.changes()
@@ -81,7 +81,7 @@ def test_each_change_is_recorded_with_before_after_and_why(site: Site) -> None:
     assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
 
 
-def test_the_cycle_message_shows_the_servers_after_the_turn(site: Site) -> None:
+def test_the_cycle_message_shows_the_servers_after_the_turn(site: DrivenHAProxy) -> None:
     site.cycle()
     site.balancer.request(30)
     sentence = site.cycle(1.0, host1="interference")
@@ -101,14 +101,14 @@ def test_the_cycle_message_shows_the_servers_after_the_turn(site: Site) -> None:
     assert first.why.startswith("interference: run delay 14.2x")
 
 
-def test_the_rate_comes_from_haproxys_counters(site: Site) -> None:
+def test_the_rate_comes_from_haproxys_counters(site: DrivenHAProxy) -> None:
     site.cycle()
     site.balancer.request(30)
     site.cycle(1.0, host1="interference")
     assert "0 of 30 requests/s" in site.changes()[0].why
 
 
-def test_observe_decides_and_records_but_touches_nothing(site: Site) -> None:
+def test_observe_decides_and_records_but_touches_nothing(site: DrivenHAProxy) -> None:
     site.start(mode="observe")
     site.cycle()
     for turn in range(3):
@@ -127,7 +127,7 @@ def test_observe_decides_and_records_but_touches_nothing(site: Site) -> None:
     assert not any(change.applied for change in site.changes())
 
 
-def test_in_observe_mode_the_baseline_follows_the_operator(site: Site) -> None:
+def test_in_observe_mode_the_baseline_follows_the_operator(site: DrivenHAProxy) -> None:
     site.start(mode="observe")
     site.cycle()
     site.balancer.say("set server web/host2 weight 40")
@@ -139,7 +139,7 @@ def test_in_observe_mode_the_baseline_follows_the_operator(site: Site) -> None:
 
 
 @oldest_and_newest_too
-def test_after_a_reload_the_wanted_weights_are_back_in_the_same_cycle(site: Site) -> None:
+def test_after_a_reload_the_wanted_weights_are_back_in_the_same_cycle(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     before = site.balancer.pid()
@@ -151,7 +151,7 @@ def test_after_a_reload_the_wanted_weights_are_back_in_the_same_cycle(site: Site
     assert all(change.by == "lbengine" for change in site.changes())
 
 
-def test_a_reload_with_another_weight_is_the_new_baseline(site: Site) -> None:
+def test_a_reload_with_another_weight_is_the_new_baseline(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.balancer.reload(backend(site.ports, options="weight 60"))
@@ -163,7 +163,7 @@ def test_a_reload_with_another_weight_is_the_new_baseline(site: Site) -> None:
     assert site.weights() == [60, 60, 60]
 
 
-def test_a_reload_that_removes_and_adds_servers_is_followed(site: Site) -> None:
+def test_a_reload_that_removes_and_adds_servers_is_followed(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.balancer.reload(backend(site.ports).replace("host3", "host4"))
@@ -173,7 +173,7 @@ def test_a_reload_that_removes_and_adds_servers_is_followed(site: Site) -> None:
     assert site.balancer.weight("host1") == 0
 
 
-def test_without_verdicts_the_lease_runs_out_and_the_ramp_leads_to_the_baseline(site: Site) -> None:
+def test_without_verdicts_the_lease_runs_out_and_the_ramp_leads_to_the_baseline(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.silent_cycle(SETTINGS.lease_s - 0.1)
@@ -184,7 +184,7 @@ def test_without_verdicts_the_lease_runs_out_and_the_ramp_leads_to_the_baseline(
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_node_that_falls_silent_keeps_its_baseline_weight(site: Site) -> None:
+def test_a_node_that_falls_silent_keeps_its_baseline_weight(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.now_s += SETTINGS.lease_s
@@ -197,13 +197,13 @@ def test_a_node_that_falls_silent_keeps_its_baseline_weight(site: Site) -> None:
 
 
 @pytest.mark.parametrize("state", ["unknown", "overload", "calm"])
-def test_only_interference_lowers_a_weight(site: Site, state: State) -> None:
+def test_only_interference_lowers_a_weight(site: DrivenHAProxy, state: State) -> None:
     site.cycle()
     assert site.cycle(host1=state) == "web: 3 unchanged"
     assert site.weights() == [100, 100, 100]
 
 
-def test_when_most_servers_look_slow_the_baseline_comes_back(site: Site) -> None:
+def test_when_most_servers_look_slow_the_baseline_comes_back(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     sentence = site.cycle(host1="interference", host2="interference")
@@ -214,14 +214,14 @@ def test_when_most_servers_look_slow_the_baseline_comes_back(site: Site) -> None
     assert site.weights() == [100, 100, 100]
 
 
-def test_all_slow_in_one_verdict_is_panic(site: Site) -> None:
+def test_all_slow_in_one_verdict_is_panic(site: DrivenHAProxy) -> None:
     site.cycle()
     assert "panic: all servers are slow alike" in site.cycle(host1="interference", host2="all_slow")
     assert site.weights() == [100, 100, 100]
 
 
 @oldest_and_newest_too
-def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: Site) -> None:
+def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: DrivenHAProxy) -> None:
     site.cycle()
     site.balancer.say("set server web/host2 weight 30")
     assert "host2 100 -> 30 by someone else" in site.cycle(host2="interference")
@@ -236,7 +236,7 @@ def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: Sit
     assert "host2 100 -> 0" in site.cycle(host2="interference")
 
 
-def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: Site) -> None:
+def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.balancer.say("set server web/host1 weight 100")
@@ -248,7 +248,7 @@ def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: Site) ->
 
 
 @oldest_and_newest_too
-def test_servers_in_maintenance_or_drained_are_left_alone(site: Site) -> None:
+def test_servers_in_maintenance_or_drained_are_left_alone(site: DrivenHAProxy) -> None:
     site.cycle()
     site.balancer.say("set server web/host3 state maint")
     assert "host3 is left alone (MAINT)" in site.cycle(host3="interference")
@@ -261,7 +261,7 @@ def test_servers_in_maintenance_or_drained_are_left_alone(site: Site) -> None:
 def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone(tmp_path: Path) -> None:
     options = "weight 100 check inter 200ms fall 1 rise 1"
     with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options=options)) as balancer:
-        site = Site(balancer, ports, tmp_path)
+        site = DrivenHAProxy(balancer, ports, tmp_path)
         client = HAProxy(balancer.socket, "web", 5.0)
         until(lambda: client.read().servers[2].status.startswith("DOWN"), "the check finds host3 down")
         site.cycle()
@@ -279,7 +279,7 @@ def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone
         site.journal.close()
 
 
-def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: Site) -> None:
+def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.balancer.say("set server web/host2 state maint; set server web/host3 state maint")
@@ -287,7 +287,7 @@ def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: Site
     assert site.weights()[0] == 100
 
 
-def test_pause_puts_the_weights_back_and_outlives_a_restart(site: Site) -> None:
+def test_pause_puts_the_weights_back_and_outlives_a_restart(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     assert site.engine.command(Request(action="pause", by="alice", why="deploy"), site.now_s) == (
@@ -303,7 +303,7 @@ def test_pause_puts_the_weights_back_and_outlives_a_restart(site: Site) -> None:
     assert cycle.paused
 
 
-def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(site: Site) -> None:
+def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(site: DrivenHAProxy) -> None:
     site.cycle()
     site.engine.command(Request(action="pause", by="alice"), site.now_s)
     site.balancer.say("set server web/host2 weight 50")
@@ -317,7 +317,7 @@ def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(
     assert [change.what for change in site.changes()] == ["pause", "resume", "weight"]
 
 
-def test_a_pause_while_haproxy_is_stuck_takes_effect_when_it_answers(site: Site) -> None:
+def test_a_pause_while_haproxy_is_stuck_takes_effect_when_it_answers(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     stuck = site.start()
@@ -330,7 +330,7 @@ def test_a_pause_while_haproxy_is_stuck_takes_effect_when_it_answers(site: Site)
     assert site.weights() == [100, 100, 100]
 
 
-def test_stop_puts_the_weights_back(site: Site) -> None:
+def test_stop_puts_the_weights_back(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     assert site.engine.stop(site.now_s, "lbengine stops") == "web: host1 0 -> 100 (lbengine stops)"
@@ -339,7 +339,7 @@ def test_stop_puts_the_weights_back(site: Site) -> None:
     assert site.engine.stop(site.now_s, "again") == "web: nothing to put back"
 
 
-def test_a_killed_engine_is_followed_by_one_that_goes_on_where_it_was(site: Site) -> None:
+def test_a_killed_engine_is_followed_by_one_that_goes_on_where_it_was(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.start()
@@ -350,7 +350,7 @@ def test_a_killed_engine_is_followed_by_one_that_goes_on_where_it_was(site: Site
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_killed_engine_is_followed_by_one_that_goes_back_when_nobody_speaks(site: Site) -> None:
+def test_a_killed_engine_is_followed_by_one_that_goes_back_when_nobody_speaks(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.start()
@@ -361,7 +361,7 @@ def test_a_killed_engine_is_followed_by_one_that_goes_back_when_nobody_speaks(si
     assert site.weights() == [100, 100, 100]
 
 
-def test_observing_after_a_crash_first_puts_back_what_was_left(site: Site) -> None:
+def test_observing_after_a_crash_first_puts_back_what_was_left(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.start(mode="observe")
@@ -371,7 +371,7 @@ def test_observing_after_a_crash_first_puts_back_what_was_left(site: Site) -> No
     assert site.weights() == [100, 100, 100]
 
 
-def test_restore_sets_the_stored_baseline_by_itself(site: Site) -> None:
+def test_restore_sets_the_stored_baseline_by_itself(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     settings = ControllerSettings(pool=[site.pool()], state_dir=str(site.folder))
@@ -382,7 +382,7 @@ def test_restore_sets_the_stored_baseline_by_itself(site: Site) -> None:
     assert restore(settings, site.pool(), "alice", "again") == []
 
 
-def test_after_a_restore_beside_a_running_engine_the_next_change_has_a_baseline_on_disk(site: Site) -> None:
+def test_after_a_restore_beside_a_running_engine_the_next_change_has_a_baseline_on_disk(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     restore(ControllerSettings(pool=[site.pool()], state_dir=str(site.folder)), site.pool(), "alice", "")
@@ -394,7 +394,7 @@ def test_after_a_restore_beside_a_running_engine_the_next_change_has_a_baseline_
     assert site.baseline_file().exists()
 
 
-def test_a_corrupt_baseline_is_refused(site: Site) -> None:
+def test_a_corrupt_baseline_is_refused(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.baseline_file().write_text("{")
@@ -405,7 +405,7 @@ def test_a_corrupt_baseline_is_refused(site: Site) -> None:
     assert site.weights() == [0, 100, 100]
 
 
-def test_what_cannot_be_kept_on_disk_is_not_lowered(site: Site) -> None:
+def test_what_cannot_be_kept_on_disk_is_not_lowered(site: DrivenHAProxy) -> None:
     site.cycle()
     (site.folder / "baseline").write_text("a file where the folder should be")
     assert "not lowered: host1" in site.cycle(host1="interference")
@@ -415,7 +415,7 @@ def test_what_cannot_be_kept_on_disk_is_not_lowered(site: Site) -> None:
     assert "host1 100 -> 0" in site.cycle(host1="interference")
 
 
-def test_what_cannot_be_recorded_is_not_lowered_but_comes_back(site: Site) -> None:
+def test_what_cannot_be_recorded_is_not_lowered_but_comes_back(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.journal.close()
@@ -429,7 +429,7 @@ def test_what_cannot_be_recorded_is_not_lowered_but_comes_back(site: Site) -> No
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_balancer_that_refuses_is_tried_again_and_not_taken_for_someone_else(site: Site) -> None:
+def test_a_balancer_that_refuses_is_tried_again_and_not_taken_for_someone_else(site: DrivenHAProxy) -> None:
     site.cycle()
     pool = site.pool(socket=site.balancer.operator)
     engine = Engine(pool, SETTINGS, site.folder / "other", site.journal)
@@ -445,7 +445,7 @@ def test_a_balancer_that_refuses_is_tried_again_and_not_taken_for_someone_else(s
     assert "host1 100 -> 0" in site.cycle(host1="interference")
 
 
-def test_the_nodes_may_have_other_names_than_the_servers(site: Site) -> None:
+def test_the_nodes_may_have_other_names_than_the_servers(site: DrivenHAProxy) -> None:
     engine = site.start(servers={"host1": "host2", "host2": "host1"})
     site.cycle()
     assert "host2 100 -> 0" in site.cycle(host1="interference")
@@ -455,7 +455,7 @@ def test_the_nodes_may_have_other_names_than_the_servers(site: Site) -> None:
 @pytest.mark.usefixtures("haproxy_in_full")
 def test_under_least_connections_the_slow_server_is_drained(tmp_path: Path) -> None:
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn")) as balancer:
-        site = Site(balancer, ports, tmp_path)
+        site = DrivenHAProxy(balancer, ports, tmp_path)
         site.cycle()
         site.cycle(host1="interference")
         assert site.weights() == [0, 100, 100]
@@ -467,7 +467,7 @@ def test_under_least_connections_the_slow_server_is_drained(tmp_path: Path) -> N
         site.journal.close()
 
 
-def test_weights_that_another_process_took_than_was_read_do_not_count_as_set(site: Site) -> None:
+def test_weights_that_another_process_took_than_was_read_do_not_count_as_set(site: DrivenHAProxy) -> None:
     """During a reload two answer for a moment: what the one took is not looked for in the other."""
     client = HAProxy(site.balancer.socket, "web", 5.0)
     client.read()
@@ -477,7 +477,7 @@ def test_weights_that_another_process_took_than_was_read_do_not_count_as_set(sit
     client.set_weights({"host1": 1})  # said once: the next look finds what is the case
 
 
-def test_turns_during_reloads_end_with_the_wanted_weights_and_blame_nobody(site: Site) -> None:
+def test_turns_during_reloads_end_with_the_wanted_weights_and_blame_nobody(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     for _ in range(3):
@@ -502,7 +502,7 @@ class LosesAnswers(HAProxy):
         raise BalancerUnreachable("the answer was lost")
 
 
-def test_a_weight_that_was_set_although_the_answer_was_lost_is_ours(site: Site) -> None:
+def test_a_weight_that_was_set_although_the_answer_was_lost_is_ours(site: DrivenHAProxy) -> None:
     site.engine._writer.balancer = LosesAnswers(site.balancer.socket, "web", 5.0)
     site.cycle()
     with pytest.raises(BalancerUnreachable, match="the answer was lost"):
@@ -513,7 +513,7 @@ def test_a_weight_that_was_set_although_the_answer_was_lost_is_ours(site: Site) 
     assert {change.by for change in site.changes()} == {"lbengine"}
 
 
-def with_times(site: Site, slow_ms: float, calm_ms: float, **states: State) -> None:
+def with_times(site: DrivenHAProxy, slow_ms: float, calm_ms: float, **states: State) -> None:
     """Verdicts that carry response times; their time is the test's clock."""
     for host in HOSTS:
         state = states.get(host, "calm")
@@ -537,14 +537,14 @@ def with_times(site: Site, slow_ms: float, calm_ms: float, **states: State) -> N
         )
 
 
-def turn(site: Site, slow_ms: float, calm_ms: float, after_s: float = 0.5, **states: State) -> str:
+def turn(site: DrivenHAProxy, slow_ms: float, calm_ms: float, after_s: float = 0.5, **states: State) -> str:
     site.now_s += after_s
     site.balancer.request(6)
     with_times(site, slow_ms, calm_ms, **states)
     return site.engine.cycle(site.now_s)
 
 
-def test_a_change_tells_what_p95_was_and_is_predicted_to_be_and_later_what_came_of_it(site: Site) -> None:
+def test_a_change_tells_what_p95_was_and_is_predicted_to_be_and_later_what_came_of_it(site: DrivenHAProxy) -> None:
     for _ in range(3):
         turn(site, 4.0, 4.0)
     for _ in range(2):
@@ -565,7 +565,7 @@ def test_a_change_tells_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert "host1's share of the requests 33% -> 0%" in follow.why
 
 
-def test_a_move_that_is_cut_short_is_told_when_it_ends(site: Site) -> None:
+def test_a_move_that_is_cut_short_is_told_when_it_ends(site: DrivenHAProxy) -> None:
     site.cycle()
     for _ in range(12):
         site.cycle(host1="interference")
@@ -596,7 +596,7 @@ def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
 @pytest.mark.usefixtures("haproxy_in_full")
 def test_the_cycle_message_carries_what_the_balancer_sees_of_each_server(tmp_path: Path) -> None:
     with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options="weight 100 maxconn 9")) as balancer:
-        site = Site(balancer, ports, tmp_path)
+        site = DrivenHAProxy(balancer, ports, tmp_path)
         site.cycle()
         for _ in range(6):
             balancer.request_any()
@@ -618,7 +618,7 @@ def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) ->
         for number, port in enumerate(ports, start=1):
             section = section.replace(f"127.0.0.1:{number} weight 100", f"127.0.0.1:{port} weight 100 cookie c{number}")
         with haproxy(section) as balancer:
-            site = Site(balancer, ports, tmp_path)
+            site = DrivenHAProxy(balancer, ports, tmp_path)
             site.cycle()
             said = []
             for _ in range(8):
@@ -636,28 +636,28 @@ def counted(engine: Engine, rps: float | None) -> None:
 
 
 @pytest.fixture
-def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - as above
+def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[DrivenHAProxy]:  # noqa: ARG001 - as above
     """Least connections, a `maxconn` on each server, and more load than two servers can carry."""
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
-        site = Site(balancer, ports, tmp_path)
+        site = DrivenHAProxy(balancer, ports, tmp_path)
         counted(site.engine, 530.0)
         site.rps = 180.0
         yield site
         site.journal.close()
 
 
-def maxconns(site: Site) -> list[int | None]:
+def maxconns(site: DrivenHAProxy) -> list[int | None]:
     return [server.maxconn for server in HAProxy(site.balancer.socket, "web", 5.0).read().servers]
 
 
-def at_load(site: Site, after_s: float = 0.05, **states: State) -> str:
+def at_load(site: DrivenHAProxy, after_s: float = 0.05, **states: State) -> str:
     """A turn too soon after the last one for HAProxy's counters to be a rate."""
     counted(site.engine, site.engine.state.rates.counted_rps)
     return site.cycle(after_s, **states)
 
 
 @oldest_and_newest_too
-def test_under_least_connections_a_server_that_must_keep_load_is_limited_in_flight(limited: Site) -> None:
+def test_under_least_connections_a_server_that_must_keep_load_is_limited_in_flight(limited: DrivenHAProxy) -> None:
     at_load(limited)
     sentence = at_load(limited, host1="interference")
     first, *others = maxconns(limited)
@@ -675,7 +675,7 @@ def test_under_least_connections_a_server_that_must_keep_load_is_limited_in_flig
     assert {change.by for change in limited.changes()} == {"lbengine"}
 
 
-def test_a_limit_is_put_back_by_stop_by_restore_and_without_verdicts(limited: Site) -> None:
+def test_a_limit_is_put_back_by_stop_by_restore_and_without_verdicts(limited: DrivenHAProxy) -> None:
     at_load(limited)
     at_load(limited, host1="interference")
     assert maxconns(limited)[0] != 50
@@ -693,7 +693,7 @@ def test_a_limit_is_put_back_by_stop_by_restore_and_without_verdicts(limited: Si
     assert maxconns(limited) == [50, 50, 50]
 
 
-def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: Site) -> None:
+def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: DrivenHAProxy) -> None:
     at_load(limited)
     at_load(limited, host1="interference")
     first = maxconns(limited)[0]
@@ -704,7 +704,7 @@ def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: Site) 
     assert maxconns(limited) == [50, 50, 50]
 
 
-def test_a_limit_that_someone_else_changes_is_theirs(limited: Site) -> None:
+def test_a_limit_that_someone_else_changes_is_theirs(limited: DrivenHAProxy) -> None:
     at_load(limited)
     at_load(limited, host1="interference")
     limited.balancer.say("set maxconn server web/host1 33")
@@ -717,14 +717,14 @@ def test_a_limit_that_someone_else_changes_is_theirs(limited: Site) -> None:
     assert maxconns(limited)[0] != 33
 
 
-def test_a_server_without_maxconn_is_never_limited(site: Site) -> None:
+def test_a_server_without_maxconn_is_never_limited(site: DrivenHAProxy) -> None:
     counted(site.engine, 530.0)
     at_load(site)
     at_load(site, host1="interference")
     assert maxconns(site) == [None, None, None]
 
 
-def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Site, tmp_path: Path) -> None:
+def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: DrivenHAProxy, tmp_path: Path) -> None:
     site.cycle()
     site.cycle(host1="interference")
     other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
@@ -745,7 +745,7 @@ def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Si
     assert {change.by for change in site.changes()} == {"lbengine"}
 
 
-def test_a_pause_is_taken_over_too(site: Site, tmp_path: Path) -> None:
+def test_a_pause_is_taken_over_too(site: DrivenHAProxy, tmp_path: Path) -> None:
     site.cycle()
     site.cycle(host1="interference")
     other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
@@ -756,7 +756,7 @@ def test_a_pause_is_taken_over_too(site: Site, tmp_path: Path) -> None:
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_bus_that_comes_back_leaves_what_someone_else_holds_alone(site: Site) -> None:
+def test_a_bus_that_comes_back_leaves_what_someone_else_holds_alone(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
     site.balancer.say("set server web/host2 weight 30")

@@ -32,7 +32,7 @@ pytestmark = [needs_haproxy, pytest.mark.usefixtures("haproxy_version")]
 SETTINGS = LbengineSettings(socket_timeout_s=20.0)
 
 
-class Site:
+class DrivenHAProxy:
     """An engine on a HAProxy; all nodes are calm but those that are named."""
 
     def __init__(self, running: RealHAProxy, folder: Path) -> None:
@@ -57,9 +57,9 @@ class Site:
 
 
 @contextmanager
-def site_of(backends: str, folder: Path) -> Iterator[Site]:
+def site_of(backends: str, folder: Path) -> Iterator[DrivenHAProxy]:
     with haproxy(backends) as running:
-        site = Site(running, folder)
+        site = DrivenHAProxy(running, folder)
         yield site
         site.journal.close()
 
@@ -121,7 +121,7 @@ def test_a_live_agent_check_beside_us_is_warned_of_and_what_it_sets_is_left_alon
 
 
 @contextmanager
-def with_srv(folder: Path, options: str = "") -> Iterator[tuple[Site, SrvDns]]:
+def with_srv(folder: Path, options: str = "") -> Iterator[tuple[DrivenHAProxy, SrvDns]]:
     """Three servers by an SRV record; HAProxy asks for it five times a second."""
     with web_servers(3) as ports:
         dns = SrvDns(dict.fromkeys(ports, 100))

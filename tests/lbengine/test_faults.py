@@ -57,7 +57,7 @@ class CutJournal:
         self.record: Callable[..., None] = cutter.around(inner.record)
 
 
-class Site:
+class DrivenHAProxy:
     """A real HAProxy and engines that come and go on one state folder."""
 
     def __init__(self, balancer: RealHAProxy, folder: Path, journal: Journal) -> None:
@@ -91,9 +91,9 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[Site]:  # noqa: ARG001 - which one `haproxy` starts
+def site(tmp_path: Path, haproxy_in_full: str) -> Iterator[DrivenHAProxy]:  # noqa: ARG001 - which one `haproxy` starts
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer, Journal.open(journal_path(tmp_path)) as journal:
-        yield Site(balancer, tmp_path, journal)
+        yield DrivenHAProxy(balancer, tmp_path, journal)
 
 
 # --- power cuts
@@ -148,7 +148,7 @@ def test_a_power_cut_at_any_step_leaves_what_was_or_what_shall_be_and_the_latter
 
 
 @needs_haproxy
-def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site: Site) -> None:
+def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site: DrivenHAProxy) -> None:
     """However far it came: what starts next, or `restore` by hand, ends at the baseline weights."""
     cuts, settings = 0, ControllerSettings(pool=[site.pool], state_dir=str(site.folder), lbengine=SETTINGS)
     for number in range(200):
@@ -180,7 +180,7 @@ def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site:
 
 
 @needs_haproxy
-def test_a_socket_that_goes_and_comes_back_is_taken_up_again(site: Site) -> None:
+def test_a_socket_that_goes_and_comes_back_is_taken_up_again(site: DrivenHAProxy) -> None:
     engine = site.engine()
     site.cycle(engine)
     away = Path(site.balancer.socket + ".away")
@@ -193,7 +193,7 @@ def test_a_socket_that_goes_and_comes_back_is_taken_up_again(site: Site) -> None
 
 
 @needs_haproxy
-def test_an_admin_socket_that_is_full_is_tried_again(site: Site) -> None:
+def test_an_admin_socket_that_is_full_is_tried_again(site: DrivenHAProxy) -> None:
     balancer = HAProxy(site.balancer.socket, "web", 20.0)
     engine = site.engine(balancer=balancer)
     site.cycle(engine)
@@ -250,7 +250,7 @@ class CutOff:
 
 @needs_haproxy
 @oldest_and_newest_too
-def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blames_nobody(site: Site) -> None:
+def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blames_nobody(site: DrivenHAProxy) -> None:
     path = site.balancer.folder / "cut.sock"
     proxy = CutOff(path, site.balancer.socket)
     try:
@@ -274,7 +274,7 @@ def test_a_reply_that_is_cut_off_anywhere_ends_with_the_wanted_weights_and_blame
 
 @needs_haproxy
 @oldest_and_newest_too
-def test_a_reload_in_the_middle_of_large_batches_ends_with_the_wanted_weights(site: Site) -> None:
+def test_a_reload_in_the_middle_of_large_batches_ends_with_the_wanted_weights(site: DrivenHAProxy) -> None:
     client = HAProxy(site.balancer.socket, "web", 5.0)
     before = site.balancer.pid()
     reloading = threading.Thread(target=site.balancer.reload)
@@ -301,7 +301,7 @@ def test_a_reload_in_the_middle_of_large_batches_ends_with_the_wanted_weights(si
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk needs root to be mounted")
 @needs_haproxy
-def test_a_full_disk_lowers_nothing_and_the_way_back_stays_open(site: Site, tmp_path: Path) -> None:
+def test_a_full_disk_lowers_nothing_and_the_way_back_stays_open(site: DrivenHAProxy, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -335,7 +335,7 @@ def test_a_full_disk_lowers_nothing_and_the_way_back_stays_open(site: Site, tmp_
 
 
 @needs_haproxy
-def test_steps_of_the_wall_clock_change_nothing_but_the_labels(site: Site) -> None:
+def test_steps_of_the_wall_clock_change_nothing_but_the_labels(site: DrivenHAProxy) -> None:
     walls = iter([1e9, 2e9, 0.0, 1.7e9] * 1000)
     engine = site.engine(wall=lambda: next(walls))
     site.cycle(engine)

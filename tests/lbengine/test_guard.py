@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lbengine.baseline import Baseline
 from lbengine.decision import guard
 from lbengine.decision.decide import Decisions
-from lbengine.decision.plan import LAWS
+from lbengine.decision.law_weights import LAWS
 from lbengine.decision.ramp import Position
 from lbengine.overrides.overrides import Pin
 from lbengine.overrides.temporary import TemporaryOverride

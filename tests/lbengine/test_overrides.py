@@ -10,16 +10,16 @@ import pytest
 from lbengine.overrides.overrides import CommandError
 from slackwater.control import Request
 from slackwater.messages import Change, Cycle
-from tests.support.engine_site import HOSTS, Site
+from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
 pytestmark = needs_haproxy
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[DrivenHAProxy]:
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
-        running = Site(balancer, ports, tmp_path)
+        running = DrivenHAProxy(balancer, ports, tmp_path)
         running.cycle()
         yield running
         running.journal.close()
@@ -35,15 +35,15 @@ class Wall:
         return self.now_unix_s
 
 
-def weights(site: Site) -> list[int]:
+def weights(site: DrivenHAProxy) -> list[int]:
     return [site.balancer.weight(host) for host in HOSTS]
 
 
-def told(site: Site, what: str) -> list[Change]:
+def told(site: DrivenHAProxy, what: str) -> list[Change]:
     return [change for change in site.journal.changes("web") if change.what == what]
 
 
-def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: Site) -> None:
+def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: DrivenHAProxy) -> None:
     assert "host1 is pinned at 20 by anna for 60 s" in site.engine.command(
         Request(action="pin", target="host1", weight=20, for_s=60.0, by="anna", why="slow disk"), site.now_s
     )
@@ -59,7 +59,7 @@ def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: Site) -> Non
     assert weights(site) == [100, 100, 100]
 
 
-def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: Site) -> None:
+def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: DrivenHAProxy) -> None:
     site.engine.command(Request(action="pin", target="host1", weight=0, for_s=60.0, by="anna"), site.now_s)
     site.start()
     site.cycle()
@@ -73,7 +73,7 @@ def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: Site) -> None:
 
 
 @pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
-def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: Site, step_s: float) -> None:
+def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: DrivenHAProxy, step_s: float) -> None:
     wall = Wall()
     site.start()
     site.engine._wall = wall
@@ -89,7 +89,7 @@ def test_a_step_of_the_wall_clock_neither_ends_a_pin_nor_makes_it_longer(site: S
     assert weights(site) == [100, 100, 100]
 
 
-def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_than_asked(site: Site) -> None:
+def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_than_asked(site: DrivenHAProxy) -> None:
     wall = Wall()
     site.engine._wall = wall
     site.engine.command(Request(action="pin", target="host1", weight=20, for_s=60.0, by="anna"), site.now_s)
@@ -105,7 +105,7 @@ def test_a_pin_over_a_restart_and_a_wall_clock_that_went_back_lasts_no_longer_th
     assert weights(site) == [100, 100, 100]
 
 
-def test_the_guard_bounds_pins_too(site: Site) -> None:
+def test_the_guard_bounds_pins_too(site: DrivenHAProxy) -> None:
     for host in HOSTS:
         site.engine.command(Request(action="pin", target=host, weight=0, for_s=60.0, by="anna"), site.now_s)
     site.cycle()
@@ -113,7 +113,9 @@ def test_the_guard_bounds_pins_too(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("server", "weight", "says"), [("host9", 1, "no server `host9`"), ("host1", 101, "above it")])
-def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(site: Site, server: str, weight: int, says: str) -> None:
+def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(
+    site: DrivenHAProxy, server: str, weight: int, says: str
+) -> None:
     with pytest.raises(CommandError, match=says):
         site.engine.command(Request(action="pin", target=server, weight=weight, for_s=60.0, by="anna"), site.now_s)
     site.cycle()
@@ -121,7 +123,7 @@ def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(site: Site, server:
     assert told(site, "pin") == []
 
 
-def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: Site) -> None:
+def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: DrivenHAProxy) -> None:
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
     said = site.engine.command(
@@ -137,12 +139,12 @@ def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: Site
     assert weights(site)[0] < 100, "another episode"
 
 
-def test_a_calm_node_has_no_episode_to_end(site: Site) -> None:
+def test_a_calm_node_has_no_episode_to_end(site: DrivenHAProxy) -> None:
     with pytest.raises(CommandError, match="host1 is in no episode"):
         site.engine.command(Request(action="end_episode", target="host1", by="anna"), site.now_s)
 
 
-def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: Site) -> None:
+def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: DrivenHAProxy) -> None:
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
     site.says(host1="interference")
@@ -167,7 +169,7 @@ def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: Site) ->
     ]
 
 
-def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: Site) -> None:
+def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: DrivenHAProxy) -> None:
     site.start(mode="observe")
     site.cycle(host1="interference")
     assert weights(site) == [100, 100, 100]
@@ -181,7 +183,7 @@ def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: Site) ->
     assert weights(site) == [100, 100, 100]
 
 
-def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: Site) -> None:
+def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: DrivenHAProxy) -> None:
     site.engine.command(Request(action="mode", mode="observe", by="anna"), site.now_s)
     site.start(mode="observe")
     site.start(mode="act")
@@ -190,13 +192,13 @@ def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: Si
     assert not (site.folder / "by-hand-web.json").exists()
 
 
-def test_overrides_that_cannot_be_read_mean_observe(site: Site) -> None:
+def test_overrides_that_cannot_be_read_mean_observe(site: DrivenHAProxy) -> None:
     (site.folder / "by-hand-web.json").write_text("{")
     site.start()
     assert not site.engine.acting
 
 
-def test_an_acknowledgement_changes_nothing_but_the_log(site: Site) -> None:
+def test_an_acknowledgement_changes_nothing_but_the_log(site: DrivenHAProxy) -> None:
     site.engine.command(Request(action="acknowledge", target="host1", by="anna", why="looking"), site.now_s)
     (seen,) = told(site, "acknowledge")
     assert (seen.target, seen.by, seen.why) == ("host1", "anna", "looking")

@@ -15,7 +15,7 @@ import pytest
 from slackwater.bus.bus import Bus
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle
-from tests.support.lbengine_site import IN_TIME_S, Detector, Site, ask, story, until
+from tests.support.lbengine_site import IN_TIME_S, Detector, LbengineProcess, ask, story, until
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
 pytestmark = [
@@ -25,9 +25,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[LbengineProcess]:
     with web_servers(3) as ports, haproxy(backend(ports)) as balancer:
-        running = Site(balancer, tmp_path)
+        running = LbengineProcess(balancer, tmp_path)
         running.start_bus()
         try:
             yield running
@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
             running.end()
 
 
-def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: Site) -> None:
+def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: LbengineProcess) -> None:
     changes: list[Change] = []
     cycles: list[Cycle] = []
 
@@ -60,7 +60,7 @@ def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: 
     )
 
 
-def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: Site) -> None:
+def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: LbengineProcess) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         site.start()
         detector.states["host1"] = "interference"
@@ -74,7 +74,7 @@ def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: Site
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_puts_the_weights_back(site: Site, number: signal.Signals) -> None:
+def test_a_signal_puts_the_weights_back(site: LbengineProcess, number: signal.Signals) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         detector.states["host1"] = "interference"
@@ -90,7 +90,7 @@ def test_a_signal_puts_the_weights_back(site: Site, number: signal.Signals) -> N
         assert journal.changes("web")[0].why == "lbengine stops"
 
 
-def test_a_killed_process_is_followed_by_one_that_takes_over(site: Site) -> None:
+def test_a_killed_process_is_followed_by_one_that_takes_over(site: LbengineProcess) -> None:
     events = site.with_hook()
 
     async def tell(_bus: Bus, detector: Detector) -> None:
@@ -112,7 +112,7 @@ def test_a_killed_process_is_followed_by_one_that_takes_over(site: Site) -> None
     story(site, tell)
 
 
-def test_pause_and_resume_are_answered(site: Site) -> None:
+def test_pause_and_resume_are_answered(site: LbengineProcess) -> None:
     async def tell(bus: Bus, detector: Detector) -> None:
         site.start()
         detector.states["host1"] = "interference"
@@ -128,7 +128,7 @@ def test_pause_and_resume_are_answered(site: Site) -> None:
     story(site, tell)
 
 
-def test_a_haproxy_that_is_stuck_is_complained_of_once_and_taken_up_again(site: Site) -> None:
+def test_a_haproxy_that_is_stuck_is_complained_of_once_and_taken_up_again(site: LbengineProcess) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         await until(lambda: "3 unchanged" in site.log.read_text(), site, "a calm cycle")
@@ -154,7 +154,7 @@ def test_a_haproxy_that_is_stuck_is_complained_of_once_and_taken_up_again(site: 
     story(site, tell)
 
 
-def test_without_a_bus_it_waits_and_leads_back_what_was_left(site: Site) -> None:
+def test_without_a_bus_it_waits_and_leads_back_what_was_left(site: LbengineProcess) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         detector.states["host1"] = "interference"
@@ -184,7 +184,7 @@ def test_without_a_bus_it_waits_and_leads_back_what_was_left(site: Site) -> None
     asyncio.run(alone())
 
 
-def test_a_corrupt_baseline_ends_it_with_the_files_name(site: Site) -> None:
+def test_a_corrupt_baseline_ends_it_with_the_files_name(site: LbengineProcess) -> None:
     (site.folder / "baseline").mkdir()
     (site.folder / "baseline" / "web.json").write_text("{}")
     process = site.start()
@@ -193,7 +193,7 @@ def test_a_corrupt_baseline_ends_it_with_the_files_name(site: Site) -> None:
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_jump(site: Site) -> None:
+def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_jump(site: LbengineProcess) -> None:
     seen: list[list[int]] = []
     events = site.with_hook()
 
@@ -228,7 +228,7 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
     assert events() == ["episode-start", "episode-end"]
 
 
-def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: Site) -> None:
+def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: LbengineProcess) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         site.start_second('mode = "observe"')
         detector.states["host1"] = "interference"
@@ -243,7 +243,7 @@ def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: Site) -
     assert "standing by" not in site.log.read_text() + site.second_says()
 
 
-def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: Site) -> None:
+def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: LbengineProcess) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         first = site.start()
         detector.states["host1"] = "interference"
@@ -264,7 +264,7 @@ def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: Site) -> None:
     assert site.second_says().count("by someone else") == 0
 
 
-def test_a_clean_stop_gives_the_lease_back_at_once(site: Site) -> None:
+def test_a_clean_stop_gives_the_lease_back_at_once(site: LbengineProcess) -> None:
     async def tell(_bus: Bus, detector: Detector) -> None:
         first = site.start()
         await until(lambda: "3 unchanged" in site.log.read_text(), site, "a calm cycle")

@@ -43,15 +43,15 @@ def weights_of(state: PoolState) -> list[int]:
 @pytest.mark.parametrize("phase", ["acting", "observing"])
 def test_acting_and_observing_decide_the_same(phase: Phase) -> None:
     after, actions = turn(phase)
-    (setting,) = actions.settings
-    assert (setting.what, setting.server, setting.before, setting.after) == ("weight", "host1", 100, 20)
+    (wanted,) = actions.wanted
+    assert (wanted.what, wanted.server, wanted.before, wanted.after) == ("weight", "host1", 100, 20)
     assert weights_of(after) == [20, 100, 100]
     assert after.phase == phase
 
 
 def test_in_a_pause_nothing_is_decided_and_the_weights_are_what_they_are() -> None:
     after, actions = turn("paused", 40)
-    assert actions.settings == []
+    assert actions.wanted == []
     assert weights_of(after) == [40, 100, 100]
     assert after.baselines == {name: Baseline(weight, 100) for name, weight in zip(NAMES, (40, 100, 100), strict=True)}
 
@@ -59,7 +59,7 @@ def test_in_a_pause_nothing_is_decided_and_the_weights_are_what_they_are() -> No
 def test_what_is_restored_is_followed_by_the_pause_or_by_observing() -> None:
     after, actions = turn("restoring", 40)
     assert actions.restore_weights == {"host1": (40, 100)}
-    assert (after.phase, weights_of(after), actions.settings) == ("paused", [100, 100, 100], [])
+    assert (after.phase, weights_of(after), actions.wanted) == ("paused", [100, 100, 100], [])
     after, actions = turn("restoring", 40, then="observing")
     assert (after.phase, weights_of(after)) == ("observing", [20, 100, 100])
     assert (actions.otherwise.phase, weights_of(actions.otherwise)) == ("restoring", [40, 100, 100])
@@ -68,7 +68,7 @@ def test_what_is_restored_is_followed_by_the_pause_or_by_observing() -> None:
 def test_what_is_refused_or_fails_leaves_a_server_where_the_balancer_showed_it() -> None:
     after, actions = turn("acting")
     assert weights_of(actions.otherwise) == [100, 100, 100]
-    assert weights_of(without(after, actions.settings)) == [100, 100, 100]
+    assert weights_of(without(after, actions.wanted)) == [100, 100, 100]
 
 
 def test_a_turn_changes_nothing_that_it_was_given() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.bus.bus import Bus
-from tests.support.lbengine_site import Detector, Site, story, until
+from tests.support.lbengine_site import Detector, LbengineProcess, story, until
 from tests.support.nats_cluster import Cluster
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, tcp_to, web_servers
 
@@ -35,7 +35,7 @@ def test_it_stands_by_until_the_store_says_whose_the_balancer_is(cluster: Cluste
         haproxy(backend(ports)) as balancer,
         tcp_to(balancer.socket) as address,
     ):
-        site = Site(balancer, tmp_path, f'socket = "tcp://{address}"\nallow_tcp_socket = true\n')
+        site = LbengineProcess(balancer, tmp_path, f'socket = "tcp://{address}"\nallow_tcp_socket = true\n')
         site.config.write_text(site.config.read_text().replace(site.listen, cluster.listens[0]))
         site.url = cluster.url(0)
         cluster.start(0)  # alone it finds no leader

@@ -9,27 +9,27 @@ from typing import Any
 import pytest
 
 from slackwater.control import Request
-from tests.support.engine_site import HOSTS, Site
+from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
 pytestmark = needs_haproxy
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[DrivenHAProxy]:
     with web_servers(3) as ports, haproxy(backend(ports, options="weight 100 maxconn 50")) as balancer:
-        running = Site(balancer, ports, tmp_path)
+        running = DrivenHAProxy(balancer, ports, tmp_path)
         running.cycle()
         yield running
         running.journal.close()
 
 
-def override(site: Site, node: str, action: str = "drain", for_s: Any = 10.0, **more: Any) -> str:
+def override(site: DrivenHAProxy, node: str, action: str = "drain", for_s: Any = 10.0, **more: Any) -> str:
     question = {"action": action, "node": node, "for_s": for_s, "by": "retune", "why": "php-fpm reloads", **more}
     return site.engine.override_temporarily(question, site.now_s)
 
 
-def test_a_drain_takes_all_weight_at_once_and_the_way_back_is_the_ramp(site: Site) -> None:
+def test_a_drain_takes_all_weight_at_once_and_the_way_back_is_the_ramp(site: DrivenHAProxy) -> None:
     assert override(site, "host2") == "web: host2: drained for retune: php-fpm reloads, for 10 s"
     assert "host2 100 -> 0 (drained for retune: php-fpm reloads)" in site.cycle()
     assert site.weights() == [100, 0, 100]
@@ -42,7 +42,7 @@ def test_a_drain_takes_all_weight_at_once_and_the_way_back_is_the_ramp(site: Sit
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_drain_ends_by_itself(site: Site) -> None:
+def test_a_drain_ends_by_itself(site: DrivenHAProxy) -> None:
     override(site, "host2", for_s=2.0)
     site.cycle()
     assert site.weights()[1] == 0
@@ -51,7 +51,7 @@ def test_a_drain_ends_by_itself(site: Site) -> None:
 
 
 @pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
-def test_a_step_of_the_wall_clock_changes_nothing_about_a_drain(site: Site, step_s: float) -> None:
+def test_a_step_of_the_wall_clock_changes_nothing_about_a_drain(site: DrivenHAProxy, step_s: float) -> None:
     override(site, "host2", for_s=2.0)
     site.engine._wall = lambda: 1e9 + step_s
     site.cycle()
@@ -61,21 +61,21 @@ def test_a_step_of_the_wall_clock_changes_nothing_about_a_drain(site: Site, step
     assert site.weights()[1] > 0
 
 
-def test_no_more_than_the_guard_allows_are_drained_and_never_all(site: Site) -> None:
+def test_no_more_than_the_guard_allows_are_drained_and_never_all(site: DrivenHAProxy) -> None:
     for host in HOSTS:
         override(site, host)
     site.cycle()
     assert sorted(site.weights()) == [0, 100, 100]
 
 
-def test_verdicts_that_are_not_believed_do_not_stand_against_a_drain(site: Site) -> None:
+def test_verdicts_that_are_not_believed_do_not_stand_against_a_drain(site: DrivenHAProxy) -> None:
     """All slow is panic for the law, but it is just then that the second stage has work to do."""
     override(site, "host3")
     site.cycle(host1="all_slow", host2="all_slow", host3="all_slow")
     assert site.weights() == [100, 100, 0]
 
 
-def test_a_limit_is_set_and_taken_back(site: Site) -> None:
+def test_a_limit_is_set_and_taken_back(site: DrivenHAProxy) -> None:
     assert "limited to 8 at a time" in override(site, "host1", "limit", maxconn=8)
     site.cycle()
     assert site.engine.outbox[-1].servers[0].maxconn == 50  # type: ignore[union-attr]
@@ -87,7 +87,7 @@ def test_a_limit_is_set_and_taken_back(site: Site) -> None:
     assert site.engine.outbox[-1].servers[0].maxconn == 50  # type: ignore[union-attr]
 
 
-def test_who_pauses_has_no_drains_left(site: Site) -> None:
+def test_who_pauses_has_no_drains_left(site: DrivenHAProxy) -> None:
     override(site, "host2")
     site.cycle()
     site.engine.command(Request(action="pause", by="alice", why="deploy"), site.now_s)
@@ -99,7 +99,9 @@ def test_who_pauses_has_no_drains_left(site: Site) -> None:
     assert site.weights() == [100, 100, 100]
 
 
-def test_a_server_that_is_held_keeps_its_baseline_weight_beside_a_neighbour_until_the_hold_ends(site: Site) -> None:
+def test_a_server_that_is_held_keeps_its_baseline_weight_beside_a_neighbour_until_the_hold_ends(
+    site: DrivenHAProxy,
+) -> None:
     told = override(site, "host2", "hold", for_s=5.0)
     assert told == "web: host2: kept at its baseline weight for retune: php-fpm reloads, for 5 s"
     site.cycle(host2="interference")
@@ -112,7 +114,7 @@ def test_a_server_that_is_held_keeps_its_baseline_weight_beside_a_neighbour_unti
     assert site.weights() == [100, 100, 100], "the way back is the ramp"
 
 
-def test_a_drain_goes_before_a_hold(site: Site) -> None:
+def test_a_drain_goes_before_a_hold(site: DrivenHAProxy) -> None:
     override(site, "host2", "hold")
     override(site, "host2")
     site.cycle()
@@ -128,6 +130,8 @@ def test_a_drain_goes_before_a_hold(site: Site) -> None:
         ("host1", {"action": "limit", "maxconn": 0}, "`maxconn` must be a whole number from 1, got 0"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused_in_words(site: Site, node: str, more: dict[str, Any], said: str) -> None:
+def test_a_wish_that_makes_no_sense_is_refused_in_words(
+    site: DrivenHAProxy, node: str, more: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         override(site, node, **more)

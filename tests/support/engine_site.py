@@ -20,7 +20,7 @@ CALM_RPS, SLOW_RPS = 300.0, 53.0
 SETTINGS = LbengineSettings(socket_timeout_s=5.0)
 
 
-class Site:
+class DrivenHAProxy:
     """A HAProxy with three servers, an engine before it, and a clock that only the test moves."""
 
     def __init__(self, balancer: RealHAProxy, ports: list[int], folder: Path) -> None:

@@ -35,7 +35,7 @@ PATIENCE_S = 20.0
 """For HAProxy's answer, likewise."""
 
 
-class Site:
+class LbengineProcess:
     """A bus, a HAProxy with three servers, and lbengine as a process."""
 
     def __init__(self, balancer: RealHAProxy, folder: Path, pool: str = "") -> None:
@@ -116,7 +116,7 @@ class Site:
                 process.wait()
 
 
-async def until(condition: Callable[[], object], site: Site, what: str) -> None:
+async def until(condition: Callable[[], object], site: LbengineProcess, what: str) -> None:
     deadline_s = time.monotonic() + IN_TIME_S
     while not condition():
         if time.monotonic() >= deadline_s:
@@ -143,7 +143,7 @@ class Detector:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def story(site: Site, tell: Callable[[Bus, Detector], Awaitable[None]]) -> None:
+def story(site: LbengineProcess, tell: Callable[[Bus, Detector], Awaitable[None]]) -> None:
     """Runs a story with a connected bus and a detector."""
 
     async def run() -> None:

@@ -52,9 +52,13 @@ class Load(msgspec.Struct, frozen=True):
     drained: bool = False
     """Its weight is 0 now."""
     weight: int | None = None
-    """Its weight now; None: its baseline."""
+    """Its weight now, where that is not its baseline."""
     cpu: float | None = None
     """Its CPU utilisation now, where that is known."""
+
+    @property
+    def weight_now(self) -> int:
+        return self.baseline if self.weight is None else self.weight
 
     @property
     def sure_rps(self) -> float | None:
@@ -74,7 +78,7 @@ class Want:
     """Under least connections: how many requests it should hold, if it keeps any."""
 
 
-def wants(
+def wanted_weights(
     loads: Sequence[Load], total_rps: float | None, law_name: str, u_threshold: float, snapshot: Snapshot
 ) -> dict[str, Want]:
     """The weights of the servers to reduce, by name. `total_rps` is what the pool carries; None: not known.
@@ -125,7 +129,7 @@ def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dic
     """Without the rate or without any capacity: a server keeps the share of its weight that it has of its capacity
     (1 - severity), and more of it where the others' CPU is known to be so high that they could not take the rest."""
     affected = [load for load in loads if load.reduce]
-    now = [load.baseline if load.weight is None else load.weight for load in loads]
+    now = [load.weight_now for load in loads]
     least = residual.least_weight(now, [load.cpu for load in loads], [not load.reduce for load in loads], u_threshold)
     kept = sum(load.baseline for load in loads if not load.reduce)
     left = math.fsum(load.baseline * (1.0 - load.severity) for load in affected)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lbengine.decision import residual
-from lbengine.decision.plan import LAWS, Load, Want, capacities, wants
+from lbengine.decision.law_weights import LAWS, Load, Want, capacities, wanted_weights
 from tests.support.pool_shown import snapshot
 
 
@@ -24,7 +24,7 @@ def three(slow_rps: float | None = 53.0, calm_rps: float | None = 302.0, **of_sl
 
 
 def weight(loads: list[Load], total: float | None, law: str = "optimal", balance: str = "roundrobin") -> int:
-    found = wants(loads, total, law, 0.8, snapshot((), balance))
+    found = wanted_weights(loads, total, law, 0.8, snapshot((), balance))
     assert set(found) == {load.server for load in loads if load.reduce}
     return found["host1"].weight
 
@@ -45,7 +45,7 @@ def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float
 
 @pytest.mark.parametrize("law", ["optimal", "tail", "ice"])
 def test_round_robin_weights_give_the_rate_that_the_law_wants(law: str) -> None:
-    found = wants(three(), 520.0, law, 0.8, snapshot())["host1"]
+    found = wanted_weights(three(), 520.0, law, 0.8, snapshot())["host1"]
     wanted_rps = float(found.why.split(": ")[1].split(" of ")[0])
     assert 520.0 * found.weight / (200 + found.weight) == pytest.approx(wanted_rps, abs=1.5)
 
@@ -75,7 +75,7 @@ def test_ice_under_least_connections_drains_what_the_noise_alone_fills() -> None
 
 def test_only_servers_to_reduce_get_a_weight() -> None:
     assert (
-        wants(
+        wanted_weights(
             [Load("host1", 100, capacity_rps=50.0), Load("host2", 100, capacity_rps=300.0)],
             100.0,
             "optimal",
@@ -150,7 +150,7 @@ loads_strategy = st.lists(
 def test_any_pool_gets_weights_within_its_baselines(
     loads: list[Load], total: float | None, law: str, u_threshold: float, balance: str
 ) -> None:
-    found = wants(loads, total, law, u_threshold, snapshot((), balance))
+    found = wanted_weights(loads, total, law, u_threshold, snapshot((), balance))
     assert set(found) == {load.server for load in loads if load.reduce}
     assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
 
@@ -171,7 +171,7 @@ def test_no_law_pushes_the_others_over_the_threshold(
     assume(capacity is not None and any(load.reduce for load in loads))
     assert capacity is not None
     assume(total >= 0.001 * sum(capacity) and min(capacity) > 0.01)
-    found = wants(loads, total, law, u_threshold, snapshot((), balance))
+    found = wanted_weights(loads, total, law, u_threshold, snapshot((), balance))
     weights = [found[load.server].weight if load.reduce else load.baseline for load in loads]
     if all(found[load.server].weight == load.baseline for load in loads if load.reduce):
         return
@@ -202,7 +202,7 @@ def test_without_a_rate_a_slow_server_keeps_what_the_others_cpu_has_no_room_for(
     def kept(cpu: float | None, now: int = 100) -> Want:
         loads = [msgspec.structs.replace(load, cpu=cpu) for load in three(severity=0.8)]
         loads[0] = msgspec.structs.replace(loads[0], weight=now, cpu=1.0)
-        return wants(loads, None, "optimal", 0.8, snapshot())["host1"]
+        return wanted_weights(loads, None, "optimal", 0.8, snapshot())["host1"]
 
     assert [kept(cpu).weight for cpu in (None, 0.0, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)] == [
         20,
