@@ -83,9 +83,9 @@ class Snapshot:
     generation: int = 0
     """Another number than before: part of the balancer was started anew, and knows nothing of our weights."""
     absent: tuple[str, ...] = ()
-    """In words, each part of the balancer that could not be asked: what it shows when it is back may be our doing."""
+    """In words, each part of the balancer that did not answer: what it shows when it is back may be our doing."""
     returned: bool = False
-    """A part that could not be asked answers again, with what it had then."""
+    """A part that did not answer does so again, with the weights that it had then."""
     trouble: tuple[str, ...] = ()
     """In words, what else is wrong with the balancer."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from lbengine.balancer import Snapshot
-from lbengine.state_file import force_folder, replace_durably
+from lbengine.state_file import StateFile, StateFileError, force_folder, replace_durably
 from slackwater.config import PoolSettings, place_in_words
 from slackwater.messages import Name
 
@@ -64,18 +64,14 @@ class BaselineStore:
     def load(self) -> dict[str, Baseline] | None:
         """The stored baseline, or None when there is none. Raises BaselineError."""
         try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise BaselineError(f"{self.path}: cannot be read: {error.strerror}") from None
-        try:
-            file = msgspec.json.decode(data, type=_File)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            file = StateFile(self.path, _File).load()
+        except StateFileError as error:
             raise BaselineError(
-                f"{self.path}: not a baseline file ({error}), so the weights to go back to are not known; set the"
-                " weights as they should be, then remove the file"
+                f"{error}, so the weights to go back to are not known; set the weights as they should be, then remove"
+                " the file"
             ) from None
+        if file is None:
+            return None
         if (file.pool, file.place) != (self.pool.name, self.pool.place):
             raise BaselineError(
                 f"{self.path}: it belongs to pool `{file.pool}`, {file.place}, not to `{self.pool.name}`,"
@@ -125,7 +121,7 @@ def merge(
     Servers that came add theirs, ones that went drop out, and one whose configured weight is another than when its
     baseline was taken (the site changed it and reloaded) gets the new one. `limits` are the `maxconn`s that we have
     set (None: not known, any of them may be ours); one that is not ours is the baseline. While part of the balancer
-    cannot be asked, nobody is taken for gone. Everything else stays as stored.
+    does not answer, no server counts as gone. Everything else stays as stored.
     """
     merged: dict[str, Baseline] = {}
     news: list[str] = []

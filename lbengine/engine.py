@@ -108,15 +108,15 @@ class Engine:
         self.state = replace(self.state, phase="standby", limits={})
 
     def look_on(self) -> None:
-        """Somebody else drives the balancer, and this pool is only observed: that needs nobody's leave."""
+        """Somebody else drives the balancer, and this pool is only observed, which needs no lease."""
         self.standby = ""
         self.state = replace(self.state, phase=self._wanted_phase())
 
     def take_over(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float) -> None:
         """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did.
 
-        Weights stay as they are. For a while, weights that move are the way back of the one before, if it still lives
-        and was cut off: they are set again rather than left to it. Raises BaselineError, StateFileError.
+        Weights stay as they are. For a while, weights that move are being restored by the one before, if it still
+        lives and was cut off: they are set again rather than left to it. Raises BaselineError, StateFileError.
         """
         was_standby, self.standby = bool(self.standby), ""
         stored = self._store.load()
@@ -280,7 +280,7 @@ class Engine:
     # --- commands
 
     def command(self, request: Request, now_s: float) -> str:
-        """Carries out what an operator asks and takes a turn at once; returns what was done in a sentence.
+        """Carries out an operator's command and takes a turn at once; returns what was done in a sentence.
 
         Raises CommandError for what cannot be done, StateFileError for what cannot be kept. When the balancer cannot be
         reached now, what is due is set as soon as it can.
@@ -303,7 +303,7 @@ class Engine:
             return f"{self.pool.name}: {done}; {who} does not answer yet, its weights are set when it does ({error})"
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:
-        """Takes what the second stage asks; what it comes to is seen in the cycles. Raises ValueError."""
+        """Sets a temporary override for the second stage; its effect is seen in the cycles. Raises ValueError."""
         shown: Snapshot | None = self.state.last
         servers = [] if shown is None else [server.name for server in shown.servers]
         named = [server for server in servers if self.node_of(server) == question.get("node")]

@@ -1,4 +1,4 @@
-"""The lbengine process: one engine a pool, each in its own thread, fed from the bus and asked over it.
+"""The lbengine process: one engine a pool, each in its own thread, fed with Verdicts and commands from the bus.
 
 Verdicts that change a node's state wake the engine at once; otherwise it turns every `cycle_s`.
 """
@@ -37,7 +37,7 @@ log = logging.getLogger("lbengine")
 
 ASK_AGAIN_S = 1.0
 STOP_WITHIN_S = 2.0
-"""How long the way back is tried again at the end; the supervisor tries it too."""
+"""How long restoring is tried again at the end; the supervisor tries it too."""
 Result = TypeVar("Result")
 
 
@@ -123,7 +123,7 @@ class Driver:
         self._sentence = ""
 
     async def attach(self, bus: Bus) -> None:
-        """Takes Verdicts and requests from the bus from now on; first asks it whose the balancer is."""
+        """Takes Verdicts and requests from the bus from now on; first takes the lease on the balancer, or stands by."""
         self._bus = bus
         if self.engine.acting:
             try:
@@ -216,9 +216,9 @@ class Driver:
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Does what a person or the second stage asks; ValueError becomes the answer's `error`.
+        """Carries out a command of a person or of the second stage; ValueError becomes the answer's `error`.
 
-        Who stands by leaves it to the other.
+        In standby the other lbengine answers.
         """
         if self.engine.standby:
             return None
@@ -240,7 +240,7 @@ class Driver:
         return {"sentence": sentence}
 
     async def _may_act(self) -> None:
-        """A pool that is only observed was not asked for what acting needs. Raises BalancerError, CommandError."""
+        """A pool that is only observed was not checked for what acting needs. Raises BalancerError, CommandError."""
         acting = msgspec.structs.replace(self.pool, mode="act")
         for warning in await self._in_thread(check, acting, self.engine.settings):
             log.warning("%s", warning)

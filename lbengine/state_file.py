@@ -29,7 +29,7 @@ class StateFile(Generic[Kept]):
             return msgspec.json.decode(self.path.read_bytes(), type=self.kind)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StateFileError(f"{self.path} is there but cannot be read: {error}") from None
 
     def save(self, value: Kept | None) -> None:

@@ -1,8 +1,8 @@
 """The rate limit: how often a minute Verdicts may turn a server's weight downwards.
 
 When that is used up the lower weight is held, so that no further fall can come, until the minute allows a rise. A fall
-that goes on is no new one: who gets worse meanwhile is lowered. Who has risen all the same (nobody's Verdict is
-believed, or the others would be too full) stays up until then: that is what the pool does without us.
+that goes on is no new one: who gets worse meanwhile is lowered. Who has risen all the same (in a panic, or since the
+others would be too full) stays up until then: that is what the pool does without us.
 """
 
 from __future__ import annotations

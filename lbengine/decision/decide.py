@@ -90,9 +90,9 @@ class _Turn:
         view, movable, pins = self.view, self.movable, self.pins
         self.admission = self._admit()
         reduce = (self.admission.reduce & movable.keys()) - pins.keys()
-        asked = (view.drains.keys() & movable.keys()) - pins.keys()
+        requested = (view.drains.keys() & movable.keys()) - pins.keys()
         drains = guard.admit_drains(
-            asked,
+            requested,
             len(self.usable),
             self.pool.max_mitigated,
             reduce | {name for name, weight in pins.items() if weight < movable[name]},
@@ -120,7 +120,7 @@ class _Turn:
             moves[name] = self._drained(name, weight)
         for name, weight in pins.items():
             moves[name] = self._pinned(name, weight, weights, headroom)
-        for name in asked - drains - reduce:
+        for name in requested - drains - reduce:
             moves[name].short, moves[name].cause = (f"not drained: {self._few[0]}", *self._few[1:]), "not_drained"
             moves[name].why = ", ".join(moves[name].short)
         self._bound(moves, reduce | drains)
@@ -253,7 +253,7 @@ class _Turn:
         return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
 
     def _capped(self, move: _Move, name: str, want: Want | None) -> _Move:
-        """With its `maxconn`: what the law wants, or less if that was asked for."""
+        """With its `maxconn`: what the law wants, or less if that was requested."""
         baseline, now = self.baselines[name].maxconn, self.state.limits.get(name)
         if want is not None and move.position.weight > 0:
             move.maxconn = limits.limit(want.in_flight, baseline, now)

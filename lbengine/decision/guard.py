@@ -66,14 +66,14 @@ def admit(
 
 
 def admit_drains(
-    asked: Collection[str], usable: int, max_mitigated: float, below: Collection[str], drained: Collection[str]
+    requested: Collection[str], usable: int, max_mitigated: float, below: Collection[str], drained: Collection[str]
 ) -> frozenset[str]:
-    """Of the servers that are asked to be drained, those that the blast radius has room for.
+    """Of the servers whose drain was requested, those that the blast radius has room for.
 
     `below`: servers that are to be below their baseline anyway; `drained`: those that have no weight now.
     """
-    room = limit(usable, max_mitigated) - len(set(below) - set(asked))
-    first = sorted(asked, key=lambda server: (server not in below, server not in drained, server))
+    room = limit(usable, max_mitigated) - len(set(below) - set(requested))
+    first = sorted(requested, key=lambda server: (server not in below, server not in drained, server))
     return frozenset(first[: max(room, 0)])
 
 

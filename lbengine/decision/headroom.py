@@ -13,7 +13,7 @@ from lbengine.decision.law_weights import Load, capacities
 
 @dataclass(frozen=True)
 class Headroom:
-    """`staying` share what the pool carries, `leaving` are asked to be drained. `total_rps` None: not known."""
+    """`staying` share what the pool carries, `leaving` are to be drained. `total_rps` None: not known."""
 
     staying: Sequence[Load]
     leaving: Sequence[Load]

@@ -31,7 +31,7 @@ CAUTION = 1.0
 """Capacities count so many standard errors low. Response times rise ever steeper with a server's load, so taking a
 capacity for too large costs more than taking it for too small."""
 MOST_CAUTION = 0.5
-"""No doubt takes more than this share of a capacity away."""
+"""Uncertainty takes at most this share of a capacity away."""
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ def limit(in_flight: float | None, baseline: int | None, now: int | None) -> int
 
 
 def capped(cap: int, wanted: int | None, baseline: int | None) -> int | None:
-    """The lower of what the law wants and what was asked for; None: the baseline."""
+    """The lower of what the law wants and what was requested; None: the baseline."""
     if baseline is None:
         return None
     most = cap if wanted is None else min(cap, wanted)
@@ -42,8 +42,8 @@ def still_ours(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Of the limits that we set, those that the balancer shows; and those that someone else has changed.
 
-    After a restart of the balancer, and for a limit that was sent and not confirmed (`unsure`), another one is nobody's
-    doing.
+    After a restart of the balancer, and for a limit that was sent and not confirmed (`unsure`), another one is not
+    somebody else's.
     """
     shown = {server.name: server.maxconn for server in servers if server.maxconn is not None}
     kept = {name: most for name, most in ours.items() if shown.get(name) == most}

@@ -1,8 +1,8 @@
 """The ramp: a weight goes down at once and comes back in doubling steps, after a trickle; small changes are not sent.
 
 Doubling, since each step has shown that the server carries half of the next one: a neighbour that is still there is met
-with few requests, and the whole way is shorter than an even one of the same harm. A balancer's own slow start acts
-after failed health checks only, so the way back is walked here.
+with few requests, and the whole climb is shorter than an even one of the same harm. A balancer's own slow start acts
+after failed health checks only, so the climb is made here.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def step(
 
 
 def _reached(climb_from: int, baseline: int, for_s: float, ramp_s: float) -> int:
-    """Weight after climbing for `for_s`; whoever starts higher has the rest of the same way before it."""
+    """Weight after climbing for `for_s`; whoever starts higher has the rest of the same climb before it."""
     trickle = max(1, round(TRICKLE_SHARE * baseline))
     doublings = math.log2(max(baseline / trickle, 2.0))
     doubling_s = ramp_s * (1.0 - TRICKLE_OF_RAMP) / doublings

@@ -61,8 +61,8 @@ class Rates:
             requests, failures = Meter(), Meter()
         rps: Mapping[str, float] | None = None
         if snapshot.counts == "connections":
-            asked = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
-            rps = dict(reported) if asked and asked <= reported.keys() else None
+            serving = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
+            rps = dict(reported) if serving and serving <= reported.keys() else None
         else:
             requests = requests.after(now_s, {server.name: server.requests for server in snapshot.servers})
             failures = failures.after(now_s, {server.name: server.errors for server in snapshot.servers})

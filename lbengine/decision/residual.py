@@ -41,11 +41,11 @@ def fullest(
     """
     alike = Counter(zip(weights, capacity, kept, strict=True))
     whole = sum(weight * count for (weight, _, _), count in alike.items())
-    asked = [(weight, mu) for weight, mu, keeps in alike if keeps and weight > 0]
-    if not asked:
+    judged = [(weight, mu) for weight, mu, keeps in alike if keeps and weight > 0]
+    if not judged:
         return 0.0
     if not by_concurrency:
-        return max(total_rps * weight / whole / mu for weight, mu in asked)
+        return max(total_rps * weight / whole / mu for weight, mu in judged)
     able = math.fsum(mu * count for (weight, mu, _), count in alike.items() if weight > 0)
     if total_rps >= FULLEST * able:
         return total_rps / able
@@ -56,7 +56,7 @@ def fullest(
             count * mu * weight * factor / (1.0 + weight * factor) for (weight, mu, _), count in alike.items()
         )
         low, high = (low, factor) if served >= total_rps else (factor, high)
-    return max(weight * high / (1.0 + weight * high) for weight, _ in asked)
+    return max(weight * high / (1.0 + weight * high) for weight, _ in judged)
 
 
 def give_back(

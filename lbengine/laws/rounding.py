@@ -36,8 +36,8 @@ def closest(kept_weight: int, kept_rate: float, rates: Sequence[float], most: Se
     most_sum = sum(most)
     ideal = min(kept_weight * (1.0 / kept_share - 1.0), float(most_sum))
     best: tuple[float, list[int]] = (math.inf, [])
-    # From the ideal sum outwards: what the kept servers alone are off by grows that way, and the others are off by as
-    # much together, so a side is done when that is more than the best found.
+    # From the ideal sum outwards: what the kept servers alone are off by grows in that direction, and the others are
+    # off by as much together, so a side is done when that is more than the best found.
     for sums in (range(math.floor(ideal), -1, -1), range(math.floor(ideal) + 1, most_sum + 1)):
         for weights_sum in sums[:MOST_TRIES]:
             whole = kept_weight + weights_sum

@@ -25,12 +25,12 @@ from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
 
 LEASE_S = 1.6
-"""A record that has not changed for so long is nobody's."""
+"""A record that has not changed for so long is free."""
 RENEW_S = 0.4
 """A death is seen after RENEW_S + LEASE_S + RENEW_S at most: 2.4 s."""
 Owner = Literal["ours", "theirs", "unknown", "free"]
 """`unknown`: the bus does not answer. Without it no Verdicts come either, so weights return to the baseline.
-`free`: nobody's, and not asked for."""
+`free`: nobody has it, and it was not to be taken."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,7 +106,7 @@ class Lease:
 
     @property
     def heard_s(self) -> float:
-        """When the record was last seen to change by another's hand."""
+        """When the record was last seen to change by somebody else."""
         return self._seen[1]
 
     async def step(self, take: bool = True) -> Owner:

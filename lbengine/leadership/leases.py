@@ -28,7 +28,7 @@ class Leases:
         self._leases = [Lease(bucket, key, state_dir, clock) for key in self._places]
 
     async def step(self) -> Owner:
-        """Renews the leases, takes them if they are all nobody's, or looks who has them."""
+        """Renews the leases, takes them if they are all free, or looks who has them."""
         renewing = self.owner == "ours"
         owners = await asyncio.gather(*(lease.step(take=renewing) for lease in self._leases))
         if not renewing and set(owners) <= {"free", "ours"}:

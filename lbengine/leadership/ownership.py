@@ -25,7 +25,7 @@ SPREAD_EVERY_S = 10.0
 
 
 class Store(Bucket, Protocol):
-    """A bucket whose keeper can be asked not to die with us."""
+    """A bucket that can be kept by several servers, so that it does not die with one."""
 
     async def spread(self) -> None: ...
 
@@ -58,7 +58,7 @@ class Ownership:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Asks for the lease once, then goes on renewing it or waiting for it."""
+        """Tries to take the lease once, then goes on renewing it or waiting for it."""
         loop = asyncio.get_running_loop()
 
         def mirror(baseline: Mapping[str, Baseline] | None) -> None:

@@ -1,1 +1,1 @@
-"""What operators and the second stage ask for."""
+"""What operators and the second stage set over configuration and Verdicts."""

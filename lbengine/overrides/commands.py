@@ -1,4 +1,4 @@
-"""What people and the second stage ask of one pool over the bus."""
+"""Commands for one pool that came over the bus, from people and from the second stage."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class OperatorCommands:
         return done, request.action != "acknowledge"
 
     def override_temporarily(self, question: Mapping[str, Any], servers: Sequence[str], now_s: float) -> str:
-        """Takes what the second stage asks for the servers of one node. Raises ValueError."""
+        """Sets a temporary override for the servers of one node. Raises ValueError."""
         if self.overrides.paused is not None or self.overrides.mode != "act":
             raise ValueError(self.describe())
         if not servers:

@@ -50,7 +50,7 @@ class KeptOverrides(msgspec.Struct):
 
     mode: Mode | None = None
     instead_of: Mode | None = None
-    """The configuration's mode when `mode` was asked for."""
+    """The configuration's mode when `mode` was set."""
     pins: dict[str, Pin] = {}
     ended: dict[str, EndedEpisode] = {}
     """By node."""
@@ -70,7 +70,7 @@ class OperatorOverrides:
         self.paused = self._load_pause()
         try:
             self._kept = self._file.load() or KeptOverrides()
-        except StateFileError:  # somebody asked for something: to change nothing is the safe side
+        except StateFileError:  # an operator has set something: to observe only is the safe side
             self._kept = KeptOverrides(mode="observe", instead_of="act")
 
     def _load_pause(self) -> Pause | None:
@@ -92,9 +92,9 @@ class OperatorOverrides:
 
     @property
     def mode(self) -> Mode:
-        """What the pool is to do: as asked for, while the configuration is what it was then."""
-        asked = self._kept.mode
-        return asked if asked is not None and self._kept.instead_of == self._configured else self._configured
+        """What the pool is to do: the override, while the configuration is what it was then."""
+        kept = self._kept
+        return kept.mode if kept.mode is not None and kept.instead_of == self._configured else self._configured
 
     def set_mode(self, mode: Mode) -> None:
         same = mode == self._configured
@@ -113,7 +113,7 @@ class OperatorOverrides:
         self._until_s.pop(server, None)
 
     def pins(self, now_s: float, wall_s: float) -> dict[str, Pin]:
-        """Those in force; one from before a restart lasts for what its wall time leaves, never longer than asked."""
+        """Those in force; one from before a restart lasts for what its wall time leaves, at most its whole time."""
         for server, kept in list(self._kept.pins.items()):
             left_s = min(kept.for_s, kept.until_unix_s - wall_s)
             if now_s >= self._until_s.setdefault(server, now_s + left_s):

@@ -1,4 +1,4 @@
-"""What the second stage asks of the balancer for a while: no requests for a server, fewer at a time, or its full share.
+"""What the second stage requests for a while: no requests for a server, fewer at a time, or its baseline weight.
 
 A temporary override is a lease of seconds, kept by its server's name; the guard decides what comes of it.
 """
@@ -13,7 +13,7 @@ LONGEST_S = 60.0
 Kind = Literal["drain", "limit", "hold"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ACTIONS = (*KINDS, "undo")
-"""What may be asked over the bus."""
+"""What may be requested over the bus."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TemporaryOverrides:
         if action == "undo":
             what = question.get("what")
             found = [self._kept.pop((kind, server), None) for kind in KINDS if what in (None, kind)]
-            return f"{server}: {'left to the law again' if any(found) else 'nothing was asked for'}"
+            return f"{server}: {'left to the law again' if any(found) else 'no override was in force'}"
         kind = next(kind for kind in KINDS if kind == action)
         if not isinstance(for_s, int | float) or not 0.0 < for_s <= LONGEST_S:
             raise ValueError(f"`for_s` must be more than 0 and at most {LONGEST_S:g} seconds, got {for_s!r}")

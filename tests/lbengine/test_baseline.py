@@ -43,7 +43,7 @@ def test_a_corrupt_file_is_refused_with_what_to_do(tmp_path_factory: pytest.Temp
     found = store(tmp_path_factory.mktemp("state"))
     found.path.parent.mkdir()
     found.path.write_bytes(data)
-    with pytest.raises(BaselineError, match=r"web\.json: not a baseline file.*then remove the file"):
+    with pytest.raises(BaselineError, match=r"web\.json is there but cannot be read.*then remove the file"):
         found.load()
 
 

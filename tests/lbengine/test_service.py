@@ -189,7 +189,7 @@ def test_a_corrupt_baseline_ends_it_with_the_files_name(site: LbengineProcess) -
     (site.folder / "baseline" / "web.json").write_text("{}")
     process = site.start()
     assert process.wait(IN_TIME_S) != 0
-    assert "web.json: not a baseline file" in site.log.read_text()
+    assert "web.json is there but cannot be read" in site.log.read_text()
     assert site.weights() == [100, 100, 100]
 
 
