@@ -52,14 +52,14 @@ class Engine:
         self.standby = ""
         """Who drives the balancer, when that is not us."""
         self._wall = wall
-        self._store = BaselineStore(state_dir, pool)
+        self.store = BaselineStore(state_dir, pool)
         self._writer = Writer(
-            pool.name, balancer or balancer_of(pool, settings.socket_timeout_s), self._store, journal, wall
+            pool.name, balancer or balancer_of(pool, settings.socket_timeout_s), self.store, journal, wall
         )
         self.outbox = self._writer.outbox
         self.commands = OperatorCommands(pool, state_dir, self._writer.note, wall)
         self._outcomes = ChangeOutcomes(self._writer)
-        stored = self._store.load()
+        stored = self.store.load()
         self.state = PoolState("paused", baselines=stored, adopt_limits=stored is not None)
         self._enter_phase()
 
@@ -87,24 +87,16 @@ class Engine:
     def _enter_phase(self) -> None:
         """Goes where operators and configuration call for, after what may be left of ours is put back."""
         phase = self._wanted_phase()
-        if phase != "acting" and self._store.path.exists():
+        if phase != "acting" and self.store.path.exists():
             phase = "restoring"
         self._writer.acting = self.acting
         self.state = replace(self.state, phase=phase)
-
-    def stored_baseline(self) -> dict[str, Baseline] | None:
-        """What an earlier run left on disk, if it did. Raises BaselineError."""
-        return self._store.load()
-
-    def mirror_baseline(self, mirror: Callable[[Mapping[str, Baseline] | None], None]) -> None:
-        """Has `mirror` called with what is on disk now (None: nothing), before the change that it is for."""
-        self._store.mirror = mirror
 
     def stand_by(self, who: str, forget: bool) -> None:
         """Somebody else drives the balancer: look only. `forget`: what we stored is of the past."""
         self.standby = who
         if forget:
-            self._store.path.unlink(missing_ok=True)
+            self.store.path.unlink(missing_ok=True)
         self.state = replace(self.state, phase="standby", limits={})
 
     def look_on(self) -> None:
@@ -119,10 +111,10 @@ class Engine:
         lives and was cut off: they are set again rather than left to it. Raises BaselineError, StateFileError.
         """
         was_standby, self.standby = bool(self.standby), ""
-        stored = self._store.load()
+        stored = self.store.load()
         inherits = stored is None and baseline is not None
         if stored is None and baseline is not None:
-            self._store.save(baseline)
+            self.store.save(baseline)
             stored = dict(baseline)
         self.commands.overrides.adopt_pause(paused)
         if was_standby or inherits:
@@ -182,7 +174,7 @@ class Engine:
 
         Raises BalancerError when that is refused or part of the balancer does not answer: the file stays then.
         """
-        if self.state.phase == "standby" or not self._store.path.exists():
+        if self.state.phase == "standby" or not self.store.path.exists():
             return f"{self.pool.name}: nothing to put back"
         view, phase = replace(self._look(now_s), then="paused"), self.state.phase
         after, actions = step(replace(self.state, phase="restoring"), view, self.pool, self.settings)
@@ -223,9 +215,9 @@ class Engine:
         remarks = list(actions.findings.remarks)
         self.state = actions.otherwise
         self._writer.forget_unconfirmed()
-        if actions.findings.baselines_changed and self._store.path.exists():
+        if actions.findings.baselines_changed and self.store.path.exists():
             try:
-                self._store.save(self.state.baselines or {})
+                self.store.save(self.state.baselines or {})
             except BaselineError as error:
                 remarks.append(str(error))
         for server, (ours, theirs) in actions.findings.external.items():
@@ -256,7 +248,7 @@ class Engine:
         changes = self._writer.put_back(actions.restore_weights, actions.restore_limits, by, why)
         if actions.is_restored:
             try:
-                self._store.remove()
+                self.store.remove()
             except BaselineError as error:
                 remarks.append(str(error))
         return changes

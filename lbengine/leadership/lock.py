@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import socket
 import struct
+from collections.abc import Iterator
 
 from lbengine.backends.table import targets_of
 from slackwater.config import PoolSettings
@@ -24,40 +25,20 @@ class LockError(Exception):
     """Somebody else drives this; the text names the process and what to do."""
 
 
-class PoolLock:
-    """Held from `acquire` until `release` or the end of the process. Usable in a `with` statement."""
-
-    def __init__(self, pool: PoolSettings) -> None:
-        self.pool = pool
-        self.names = {target.place: lock_name(target.lock) for target in targets_of(pool)}
-        self._sockets: list[socket.socket] = []
-
-    def acquire(self) -> None:
-        """Takes the lock; raises LockError with the pid of the process that has it."""
-        for place, name in self.names.items():
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+@contextlib.contextmanager
+def pool_lock(pool: PoolSettings) -> Iterator[None]:
+    """Held within the `with` statement, or until the process ends. Raises LockError with the pid of the holder."""
+    with contextlib.ExitStack() as held:
+        for target in targets_of(pool):
+            listener = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            name = lock_name(target.lock)
             try:
                 listener.bind(b"\0" + name)
                 listener.listen(1)
             except OSError:
-                listener.close()
-                self.release()
-                raise LockError(
-                    f"pool `{self.pool.name}`: {_holder(name)} already drives {place}; stop that one first"
-                ) from None
-            self._sockets.append(listener)
-
-    def release(self) -> None:
-        """Gives the lock back; does nothing if it isn't held."""
-        while self._sockets:
-            self._sockets.pop().close()
-
-    def __enter__(self) -> PoolLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+                what = f"{_holder(name)} already drives {target.place}"
+                raise LockError(f"pool `{pool.name}`: {what}; stop that one first") from None
+        yield
 
 
 def _holder(name: bytes) -> str:

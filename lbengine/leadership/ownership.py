@@ -70,9 +70,9 @@ class Ownership:
                 keeping.cancel()
                 log.warning("pool %s: the baseline is on disk, but not with the lease: %s", self.pool.name, error)
 
-        self.lease.hold(self.engine.stored_baseline(), self.engine.paused)
+        self.lease.hold(self.engine.store.load(), self.engine.paused)
         await self.step()
-        self.engine.mirror_baseline(mirror)
+        self.engine.store.mirror = mirror
         self._renewing = asyncio.create_task(self._renew())
 
     async def end(self) -> None:

@@ -732,7 +732,7 @@ def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Dr
     assert other.cycle(site.now_s) == "web: standing by, lbengine of far (pid 7) drives it"
     assert other.stop(site.now_s, "the end") == "web: nothing to put back"
     assert not other.outbox
-    given = site.engine.stored_baseline()
+    given = site.engine.store.load()
     other.take_over(given, None, site.now_s)
     site.engine = other
     assert "host1 stays at 0 of 100 (waiting for its first Verdict)" in site.silent_cycle()
@@ -750,7 +750,7 @@ def test_a_pause_is_taken_over_too(site: DrivenHAProxy, tmp_path: Path) -> None:
     site.cycle(host1="interference")
     other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
     other.stand_by("another", forget=True)
-    other.take_over(site.engine.stored_baseline(), Pause("alice", "deploy", 1.0), site.now_s)
+    other.take_over(site.engine.store.load(), Pause("alice", "deploy", 1.0), site.now_s)
     site.engine = other
     assert "host1 0 -> 100 put back; paused by alice (deploy)" in site.cycle(host1="interference")
     assert site.weights() == [100, 100, 100]

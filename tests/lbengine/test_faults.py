@@ -155,8 +155,8 @@ def test_a_power_cut_at_any_step_of_an_episode_is_followed_by_the_baseline(site:
         cutter = Cutter(number)
         inner = HAProxy(site.balancer.socket, "web", 20.0)
         engine = site.engine(journal=CutJournal(site.journal, cutter), balancer=CutBalancer(inner, cutter))
-        engine._store.save = cutter.around(engine._store.save)  # type: ignore[method-assign]
-        engine._store.remove = cutter.around(engine._store.remove)  # type: ignore[method-assign]
+        engine.store.save = cutter.around(engine.store.save)  # type: ignore[method-assign]
+        engine.store.remove = cutter.around(engine.store.remove)  # type: ignore[method-assign]
         try:
             site.episode(engine)
             break

@@ -13,7 +13,7 @@ from lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.engine import Engine
-from lbengine.leadership.lock import LockError, PoolLock
+from lbengine.leadership.lock import LockError, pool_lock
 from slackwater.cli.main import cli
 from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
 from slackwater.control import Request
@@ -326,10 +326,10 @@ def test_one_socket_is_plain_and_several_are_a_fleet(two: Two) -> None:
 def test_the_lock_is_on_every_socket(tmp_path: Path) -> None:
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     both = PoolSettings(name="web", backend="web", socket=one, sockets=[other])
-    with PoolLock(PoolSettings(name="b", backend="web", socket=other)):
+    with pool_lock(PoolSettings(name="b", backend="web", socket=other)):
         with pytest.raises(LockError, match=f"behind {other}"):
-            PoolLock(both).acquire()
-        PoolLock(PoolSettings(name="c", backend="web", socket=one)).acquire()
+            pool_lock(both).__enter__()
+        pool_lock(PoolSettings(name="c", backend="web", socket=one)).__enter__()
 
 
 @pytest.mark.parametrize(

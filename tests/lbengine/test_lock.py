@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from lbengine.leadership.lock import LONGEST_NAME, LockError, PoolLock, lock_name
+from lbengine.leadership.lock import LONGEST_NAME, LockError, lock_name, pool_lock
 from slackwater.config import PoolSettings
 
 HOLD = """
 import sys
-from lbengine.leadership.lock import PoolLock
+from lbengine.leadership.lock import pool_lock
 from slackwater.config import PoolSettings
-lock = PoolLock(PoolSettings(name="web", backend="web", socket=sys.argv[1]))
-lock.acquire()
+lock = pool_lock(PoolSettings(name="web", backend="web", socket=sys.argv[1]))
+lock.__enter__()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -35,29 +35,28 @@ def test_a_second_lock_says_which_process_has_it(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(LockError, match=f"process {holder.pid} already drives backend `web` behind {path}"):
-            PoolLock(pool(path)).acquire()
+            pool_lock(pool(path)).__enter__()
         holder.kill()
         holder.wait()
-    with PoolLock(pool(path)):  # gone with its process
+    with pool_lock(pool(path)):  # gone with its process
         pass
 
 
 def test_the_lock_can_be_given_back_and_taken_again(tmp_path: Path) -> None:
-    lock = PoolLock(pool(tmp_path / "admin.sock"))
     for _ in range(2):
-        with lock, pytest.raises(LockError, match=f"process {os.getpid()} already"):
-            PoolLock(pool(tmp_path / "admin.sock")).acquire()
+        with pool_lock(pool(tmp_path / "admin.sock")), pytest.raises(LockError, match=f"process {os.getpid()} already"):
+            pool_lock(pool(tmp_path / "admin.sock")).__enter__()
 
 
 def test_another_backend_is_another_lock(tmp_path: Path) -> None:
-    with PoolLock(pool(tmp_path / "admin.sock")), PoolLock(pool(tmp_path / "admin.sock", "api")):
+    with pool_lock(pool(tmp_path / "admin.sock")), pool_lock(pool(tmp_path / "admin.sock", "api")):
         pass
 
 
 def test_a_link_to_the_socket_is_the_same_lock(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "admin.sock")
-    with PoolLock(pool(tmp_path / "admin.sock")), pytest.raises(LockError):
-        PoolLock(pool(tmp_path / "link")).acquire()
+    with pool_lock(pool(tmp_path / "admin.sock")), pytest.raises(LockError):
+        pool_lock(pool(tmp_path / "link")).__enter__()
 
 
 def test_a_long_path_still_makes_a_name_that_fits() -> None:
@@ -71,5 +70,5 @@ def test_a_service_of_ipvs_has_one_lock_for_both_doors() -> None:
     keepalived = PoolSettings(name="web", balancer="keepalived", service="-t 127.9.9.9:80")
     other = PoolSettings(name="web", balancer="lvs", service="-u 127.9.9.9:80")
     told = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
-    with PoolLock(lvs), PoolLock(other), pytest.raises(LockError, match=told):
-        PoolLock(keepalived).acquire()
+    with pool_lock(lvs), pool_lock(other), pytest.raises(LockError, match=told):
+        pool_lock(keepalived).__enter__()

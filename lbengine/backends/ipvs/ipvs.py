@@ -77,11 +77,8 @@ class LvsServer(Server):
     address: str
     """`10.0.0.11:80` or `[fd00::11]:80`, as ipvsadm has it."""
     status: str = "no check"
-    inactive: int = 0
-    """Connections that are closed and not yet forgotten."""
     upper: int = 0
     """Threshold of connections; 0: none."""
-    lower: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +97,6 @@ class LvsSnapshot(Snapshot):
 
 class Lvs(Balancer):
     """A virtual service of the kernel's table, named as for ipvsadm: `-t 10.0.0.1:80`. Needs CAP_NET_ADMIN."""
-
-    highest_weight = HIGHEST_WEIGHT
 
     def __init__(self, service: str, run: Run) -> None:
         """Raises BalancerError when `service` is no name of one."""
@@ -130,10 +125,8 @@ class Lvs(Balancer):
                 address=destination.address,
                 weight=destination.weight,
                 in_flight=limits[destination.address].active,
-                inactive=limits[destination.address].inactive,
                 requests=counts[destination.address],
                 upper=limits[destination.address].upper,
-                lower=limits[destination.address].lower,
             )
             for destination in entry.destinations
             if destination.address in limits and destination.address in counts
@@ -157,7 +150,7 @@ class Lvs(Balancer):
         afterwards when the kernel shows something else than what was asked for. Between the reading and the writing
         (a few milliseconds) somebody else's change of the same servers' options would be undone.
         """
-        check_bounds(weights, self.highest_weight, self.where)
+        check_bounds(weights, self.where)
         before, limits = self._entry(), self._thresholds()
         by_name = {server_name(destination.address): destination for destination in before.destinations}
         if gone := [name for name in weights if name not in by_name or by_name[name].address not in limits]:
@@ -222,11 +215,12 @@ def server_name(address: str) -> str:
     return f"{host}_{found[2]}"
 
 
-def check_bounds(weights: Mapping[str, int], highest: int, where: str) -> None:
+def check_bounds(weights: Mapping[str, int], where: str) -> None:
     """Raises BalancerError when a weight is out of bounds."""
     for name, weight in weights.items():
-        if not 0 <= weight <= highest:
-            raise BalancerError(f"{where}: weight {weight} for {name}: expected 0..{highest}; nothing was changed")
+        if not 0 <= weight <= HIGHEST_WEIGHT:
+            bounds = f"expected 0..{HIGHEST_WEIGHT}"
+            raise BalancerError(f"{where}: weight {weight} for {name}: {bounds}; nothing was changed")
 
 
 def in_words(error: str, words: tuple[str, ...]) -> str:

@@ -24,9 +24,9 @@ def check_service(lvs: Lvs, snapshot: LvsSnapshot, pool: PoolSettings, where: st
     servers = snapshot.servers
     common = check_servers(snapshot, pool, where)
     for server in servers:
-        if server.weight > lvs.highest_weight:
+        if server.weight > snapshot.most_weight:
             raise BalancerError(
-                f"{where}: {server.name} has weight {server.weight}; expected at most {lvs.highest_weight}"
+                f"{where}: {server.name} has weight {server.weight}; expected at most {snapshot.most_weight}"
             )
     if problem := schedulers.refusal(snapshot.balance, snapshot.flags, sum(server.weight for server in servers)):
         raise BalancerError(f"{where}: {problem}")

@@ -127,8 +127,6 @@ def _find(service: Service, texts: Mapping[str, str]) -> VirtualServer | None:
 class Keepalived(Balancer):
     """A virtual service that keepalived owns. Reads IPVS with ipvsadm, writes keepalived's track files."""
 
-    highest_weight = HIGHEST_WEIGHT
-
     def __init__(
         self,
         service: str,
@@ -165,7 +163,7 @@ class Keepalived(Balancer):
 
         A server that keepalived has taken out gets its weight when it comes back.
         """
-        check_bounds(weights, self.highest_weight, self.where)
+        check_bounds(weights, self.where)
         _, known = self.configuration()
         by_name = {server_name(real.address): real for real in known.servers}
         if gone := [name for name in weights if name not in by_name]:
@@ -228,7 +226,7 @@ class Keepalived(Balancer):
             if file is not None:
                 with contextlib.suppress(ValueError):
                     added += int((self._files.read(file.path) or "0").strip() or 0) * file.weight
-        return min(max(real.weight + added, 0), self.highest_weight)
+        return min(max(real.weight + added, 0), HIGHEST_WEIGHT)
 
 
 def own_file(real: RealServer) -> TrackFile:
