@@ -240,7 +240,7 @@ def test_a_user_without_rights_is_told_what_is_missing(guest: IpvsGuest) -> None
         ),
         ("No such service\n", "no such virtual service"),
         ("Memory allocation problem\n", "`ipvsadm -Sn` failed: Memory allocation problem"),
-        ("", "`ipvsadm -Sn` failed: it said nothing"),
+        ("", "`ipvsadm -Sn` failed: without a message"),
     ],
 )
 def test_what_ipvsadm_complains_of_is_said_in_words(error: str, words: str) -> None:
