@@ -91,11 +91,26 @@ pub struct TrafficOptions {
     pub upgraded: bool,
 }
 
+/// An argument that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgumentError {
+    #[error("{0} routes: at most {MOST_ROUTES}")]
+    TooManyRoutes(usize),
+    #[error("{0:?}: a port is a number from 1 to 65535, as in 80 or 443:unknown")]
+    Port(String),
+    #[error("{name:?} is no protocol known here: {known}")]
+    Protocol { name: String, known: String },
+    #[error("{0:?} is not a number of seconds")]
+    Seconds(String),
+    #[error("{0}: at least 0.001 seconds")]
+    TooShort(String),
+}
+
 impl TrafficOptions {
     /// What the tracker is to do.
-    pub fn settings(&self, number_all: bool) -> Result<TrackerSettings, String> {
+    pub fn settings(&self, number_all: bool) -> Result<TrackerSettings, ArgumentError> {
         if self.routes.len() > MOST_ROUTES {
-            return Err(format!("{} routes: at most {MOST_ROUTES}", self.routes.len()));
+            return Err(ArgumentError::TooManyRoutes(self.routes.len()));
         }
         Ok(TrackerSettings {
             ports: self.ports.iter().map(|port| port.number).collect(),
@@ -117,27 +132,27 @@ pub struct Port {
     protocol: Option<&'static str>,
 }
 
-fn port(text: &str) -> Result<Port, String> {
+fn port(text: &str) -> Result<Port, ArgumentError> {
     let (number, protocol) = match text.split_once(':') {
         Some((number, protocol)) => (number, Some(protocol)),
         None => (text, None),
     };
     let number: u16 = number.parse().unwrap_or(0);
     if number == 0 {
-        return Err(format!("{text:?}: a port is a number from 1 to 65535, as in 80 or 443:unknown"));
+        return Err(ArgumentError::Port(text.to_owned()));
     }
     let known = || PROTOCOLS.iter().map(|protocol| protocol.name).collect::<Vec<_>>().join(", ");
     let protocol = protocol.map(|name| {
         let found = Protocol::named(name).map(|protocol| protocol.name);
-        found.ok_or_else(|| format!("{name:?} is no protocol known here: {}", known()))
+        found.ok_or_else(|| ArgumentError::Protocol { name: name.to_owned(), known: known() })
     });
     Ok(Port { number, protocol: protocol.transpose()? })
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+fn seconds(text: &str) -> Result<Duration, ArgumentError> {
+    let seconds: f64 = text.parse().map_err(|_| ArgumentError::Seconds(text.to_owned()))?;
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|duration| *duration >= Duration::from_millis(1))
-        .ok_or_else(|| format!("{text}: at least 0.001 seconds"))
+        .ok_or_else(|| ArgumentError::TooShort(text.to_owned()))
 }

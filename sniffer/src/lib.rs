@@ -4,7 +4,7 @@
 //! - `capture`: from an interface (`Live`) or a file (`read_file`), through libpcap;
 //! - `privileges`: given up once the capture is open;
 //! - `segment`: link layer, IP and TCP heads of one packet;
-//! - `tracker`: the table of connections, bounded in entries and bytes;
+//! - `tracker`: the table of connections (`key`: their names), bounded in entries and bytes;
 //! - `stream`: order, retransmissions and holes of one connection;
 //! - `protocol`: the table of protocols; `piece`: what each gets to see;
 //! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
@@ -18,6 +18,7 @@ mod buckets;
 mod capture;
 mod figures;
 mod http1;
+mod key;
 mod ledger;
 mod memcached;
 mod merge;

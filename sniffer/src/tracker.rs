@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
 
 use hashbrown::HashMap;
 
 use crate::figures::{Exchange, Period, Summary};
+use crate::key::Key;
 use crate::ledger::{Budget, Ledger};
 use crate::piece::Side;
 use crate::protocol::Protocol;
@@ -76,33 +75,6 @@ const SWEEP_STEP: usize = 16;
 
 /// Connections among which the one that makes room is chosen.
 const CANDIDATES: usize = 16;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
-    server: (IpAddr, u16),
-    client: (IpAddr, u16),
-}
-
-/// In few large words: it is done for each packet. The table's hasher has a secret seed.
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let ports = u64::from(self.server.1) << 16 | u64::from(self.client.1);
-        match (self.server.0, self.client.0) {
-            (IpAddr::V4(server), IpAddr::V4(client)) => {
-                state.write_u64(u64::from(server.to_bits()) << 32 | u64::from(client.to_bits()));
-            }
-            (server, client) => {
-                for address in [server, client] {
-                    state.write_u128(match address {
-                        IpAddr::V4(address) => u128::from(address.to_bits()),
-                        IpAddr::V6(address) => address.to_bits(),
-                    });
-                }
-            }
-        }
-        state.write_u64(ports);
-    }
-}
 
 struct Slot {
     key: Key,
