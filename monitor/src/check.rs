@@ -216,14 +216,13 @@ fn user(settings: &Settings) -> Result<String, Reason> {
 
 fn capabilities(settings: &Settings, system: &System) -> Result<String, Reason> {
     let there = rustix::thread::capabilities(None).map_err(|error| error.to_string())?.permitted;
-    let (have, lack): (Vec<_>, Vec<_>) =
-        sandbox::needed(settings, system).into_iter().partition(|kept| there.contains(kept.set));
-    let names = |kept: &[sandbox::Kept]| kept.iter().map(|kept| kept.name).collect::<Vec<_>>().join(", ");
+    let needed = sandbox::needed(settings, system);
+    let (have, lack) = (needed & there, needed - there);
     match (have.is_empty(), lack.is_empty()) {
         (true, true) => Ok("none are needed".to_owned()),
-        (false, true) => Ok(format!("keeps {} and no others", names(&have))),
+        (false, true) => Ok(format!("keeps {} and no others", sandbox::names(have))),
         _ => {
-            let text = format!("{} missing (CAP_NET_RAW and CAP_PERFMON are what it can need)", names(&lack));
+            let text = format!("{} missing (CAP_NET_RAW and CAP_PERFMON are what it can need)", sandbox::names(lack));
             Err(Reason::new(AbsenceCause::LacksCapability, text))
         }
     }

@@ -1,9 +1,8 @@
 //! What the sniffer is to watch, as it stands in the configuration: ports with their protocols, and route classes.
 
-use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{Error, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use slackwater_sniffer::{PROTOCOLS, Protocol, Route, TrackerSettings};
 
@@ -16,51 +15,57 @@ pub struct Port {
     pub protocol: Option<&'static str>,
 }
 
-impl FromStr for Port {
-    type Err = String;
+/// A text that is no [`Port`].
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// Its number is none of a port.
+    #[error("{0:?} is no port: 1 to 65535, as in 80 or \"11211:memcached\"")]
+    Number(String),
+    /// The sniffer has no such protocol.
+    #[error("{name:?} is no protocol known here: {known}")]
+    Protocol {
+        /// What was named.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Port, String> {
+impl FromStr for Port {
+    type Err = PortError;
+
+    fn from_str(text: &str) -> Result<Port, PortError> {
         let (number, protocol) = match text.split_once(':') {
             Some((number, protocol)) => (number, Some(protocol)),
             None => (text, None),
         };
-        let number = number
-            .parse()
-            .ok()
-            .filter(|number| *number > 0)
-            .ok_or_else(|| format!("{text:?} is no port: 1 to 65535, as in 80 or \"11211:memcached\""))?;
-        let protocol = protocol.map(|name| {
-            let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-            let found = Protocol::named(name).map(|protocol| protocol.name);
-            found.ok_or_else(|| format!("{name:?} is no protocol known here: {}", known.join(", ")))
-        });
-        Ok(Port { number, protocol: protocol.transpose()? })
+        let number = number.parse().ok().filter(|number| *number > 0);
+        let found = |name: &str| Protocol::named(name).map(|protocol| protocol.name);
+        let known = || PROTOCOLS.iter().map(|protocol| protocol.name).collect::<Vec<_>>().join(", ");
+        let found =
+            |name: &str| found(name).ok_or_else(|| PortError::Protocol { name: name.to_owned(), known: known() });
+        Ok(Port {
+            number: number.ok_or_else(|| PortError::Number(text.to_owned()))?,
+            protocol: protocol.map(found).transpose()?,
+        })
     }
+}
+
+/// A port as it stands in the configuration.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a port, as in 80 or \"11211:memcached\"")]
+enum Written {
+    Number(i64),
+    Text(String),
 }
 
 impl<'de> Deserialize<'de> for Port {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Port, D::Error> {
-        struct NumberOrWord;
-        impl Visitor<'_> for NumberOrWord {
-            type Value = Port;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a port, as in 80 or \"11211:memcached\"")
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Port, E> {
-                self.visit_str(&number.to_string())
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Port, E> {
-                self.visit_str(&number.to_string())
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Port, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(NumberOrWord)
+        let port = match Written::deserialize(deserializer)? {
+            Written::Number(number) => number.to_string().parse(),
+            Written::Text(text) => text.parse(),
+        };
+        port.map_err(D::Error::custom)
     }
 }
 

@@ -12,49 +12,24 @@ use crate::system::System;
 
 pub mod seccomp;
 
-/// A capability that the monitor goes on with, and what for.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Kept {
-    /// It.
-    pub set: CapabilitySet,
-    /// Its name.
-    pub name: &'static str,
-    /// What fails without it.
-    pub why: &'static str,
-}
-
-const NET_RAW: Kept = Kept {
-    set: CapabilitySet::NET_RAW,
-    name: "CAP_NET_RAW",
-    why: "the capture is opened again when its interface comes back",
-};
-const PERFMON: Kept = Kept {
-    set: CapabilitySet::PERFMON,
-    name: "CAP_PERFMON",
-    why: "hardware counters are opened again for new CPUs, cgroups and processes",
-};
-const SYS_PTRACE: Kept = Kept {
-    set: CapabilitySet::SYS_PTRACE,
-    name: "CAP_SYS_PTRACE",
-    why: "/proc is mounted with hidepid, which hides the web server's processes",
-};
-
 /// The capabilities that these settings need on this machine, beyond the start.
-pub fn needed(settings: &Settings, system: &System) -> Vec<Kept> {
-    let mut needed = Vec::new();
-    if settings.is_on("traffic") && !settings.sniffer.interface.is_empty() {
-        needed.push(NET_RAW);
-    }
-    if settings.is_on("pmu") {
-        needed.push(PERFMON);
-    }
-    if hides_processes(&std::fs::read_to_string(system.proc.join("self/mounts")).unwrap_or_default(), &system.proc) {
-        needed.push(SYS_PTRACE);
-    }
+pub fn needed(settings: &Settings, system: &System) -> CapabilitySet {
+    let mut needed = CapabilitySet::empty();
+    // The capture is opened again when its interface comes back.
+    needed.set(CapabilitySet::NET_RAW, settings.is_on("traffic") && !settings.sniffer.interface.is_empty());
+    // Hardware counters are opened again for new CPUs, cgroups and processes.
+    needed.set(CapabilitySet::PERFMON, settings.is_on("pmu"));
+    let mounts = std::fs::read_to_string(system.proc.join("self/mounts")).unwrap_or_default();
+    needed.set(CapabilitySet::SYS_PTRACE, hides_processes(&mounts, &system.proc));
     needed
 }
 
-/// Says whether /proc hides the processes of other users, from the lines of /proc/self/mounts.
+/// "CAP_NET_RAW, CAP_PERFMON".
+pub fn names(capabilities: CapabilitySet) -> String {
+    capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether /proc hides the processes of other users, from the lines of /proc/self/mounts.
 fn hides_processes(mounts: &str, proc: &Path) -> bool {
     mounts.lines().any(|line| {
         let mut fields = line.split(' ').skip(1);
@@ -74,18 +49,16 @@ fn hides_processes(mounts: &str, proc: &Path) -> bool {
 /// The user is not there, or the kernel refuses. A kernel without seccomp filters is only mentioned.
 pub fn enter(settings: &Settings, system: &System) -> Result<String, Error> {
     let needed = needed(settings, system);
-    let keep = needed.iter().fold(CapabilitySet::empty(), |all, kept| all | kept.set);
     let user = Some(settings.privileges.user.as_str()).filter(|user| !user.is_empty());
     let is_root = rustix::process::geteuid().is_root();
-    keep_privileges(user.filter(|_| is_root), keep)?;
+    keep_privileges(user.filter(|_| is_root), needed)?;
     let filter = match settings.privileges.seccomp.as_str() {
         _ if !seccomp::is_available() => "none in this kernel".to_owned(),
         mode => seccomp::apply(mode).map(|()| mode.to_owned())?,
     };
     let left = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    let names: Vec<&str> = needed.iter().filter(|kept| left.contains(kept.set)).map(|kept| kept.name).collect();
-    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    Ok(format!("user {}, capabilities {names}, seccomp {filter}", rustix::process::geteuid().as_raw()))
+    let kept = if needed.intersects(left) { names(needed & left) } else { "none".to_owned() };
+    Ok(format!("user {}, capabilities {kept}, seccomp {filter}", rustix::process::geteuid().as_raw()))
 }
 
 #[cfg(test)]
@@ -96,17 +69,16 @@ mod tests {
     #[test]
     fn only_the_configured_parts_keep_their_capability() {
         let fixture = Fixture::new(&[]);
-        let names =
-            |settings: &Settings| needed(settings, &fixture.system()).iter().map(|kept| kept.name).collect::<Vec<_>>();
+        let needed = |settings: &Settings| names(needed(settings, &fixture.system()));
         let mut settings = Settings::default();
-        assert_eq!(names(&settings), ["CAP_NET_RAW", "CAP_PERFMON"]);
+        assert_eq!(needed(&settings), "CAP_NET_RAW, CAP_PERFMON");
         settings.sniffer.interface = String::new();
-        assert_eq!(names(&settings), ["CAP_PERFMON"]);
+        assert_eq!(needed(&settings), "CAP_PERFMON");
         settings.pmu.enabled = false;
-        assert!(names(&settings).is_empty());
+        assert!(needed(&settings).is_empty());
         let proc = fixture.path("proc");
         fixture.write("proc/self/mounts", &format!("proc {} proc rw,nosuid,hidepid=invisible 0 0\n", proc.display()));
-        assert_eq!(names(&settings), ["CAP_SYS_PTRACE"]);
+        assert_eq!(needed(&settings), "CAP_SYS_PTRACE");
     }
 
     #[test]
