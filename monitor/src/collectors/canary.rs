@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use slackwater_messages::{Canary as Section, Counters, Sample};
 
 use super::metric::metrics;
-use super::{Collector, Kind, absent, is_quiet, put};
+use super::{Collector, CollectorKind, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
 use crate::probe::{Length, Moments, NextRun, Probe, Run, Spent, Stopwatch, When};
@@ -32,7 +32,7 @@ const SELDOM_S: f64 = 1.0;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "canary",
     open,
     metrics: metrics! {

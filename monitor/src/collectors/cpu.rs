@@ -9,7 +9,7 @@ use slackwater_messages::{Cpu, Sample};
 use slackwater_node::cgroup::{self, CpuFiles, Version};
 
 use super::metric::metrics;
-use super::{Collector, Kind, absent, first_read, put};
+use super::{Collector, CollectorKind, absent, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
 use crate::reason::Reason;
@@ -21,7 +21,7 @@ const QUOTA_FRESH_NS: u64 = 1_000_000_000;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "cpu",
     open,
     metrics: metrics! {

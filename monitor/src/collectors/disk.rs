@@ -12,7 +12,7 @@ use slackwater_messages::{Disk, Sample};
 
 use super::metric::metrics;
 use super::slow::Slow;
-use super::{Collector, Kind, put};
+use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
 use crate::counter_delta::{CounterDelta, Delta};
 use crate::reason::Reason;
@@ -22,7 +22,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "disk",
     open,
     metrics: metrics! {

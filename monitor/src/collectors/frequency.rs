@@ -10,7 +10,7 @@ use std::path::Path;
 use slackwater_messages::{Frequency, Sample};
 
 use super::metric::metrics;
-use super::{Collector, Kind, first_read, put};
+use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
 use crate::reason::Reason;
@@ -21,7 +21,7 @@ const MOST_CORES: usize = 16;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "frequency",
     open,
     metrics: metrics! {

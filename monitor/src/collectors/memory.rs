@@ -7,7 +7,7 @@ use slackwater_messages::{Memory, Sample};
 
 use super::metric::{count, metrics};
 use super::slow::{Reading, Slow};
-use super::{Collector, Kind, absent, put};
+use super::{Collector, CollectorKind, absent, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
 use crate::reason::Reason;
@@ -15,7 +15,7 @@ use crate::system::{KeptFile, Reader, System};
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "memory",
     open,
     metrics: metrics! {

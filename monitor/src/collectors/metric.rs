@@ -4,7 +4,7 @@ use slackwater_messages::Sample;
 
 /// What becomes of a value of the Sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Shown as it is.
     Gauge,
     /// Something per second of the period: summed up into a counter.
@@ -20,7 +20,7 @@ pub struct Metric {
     /// What it is, for people.
     pub help: &'static str,
     /// What becomes of the value.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Name and value of the label.
     pub label: Option<(&'static str, &'static str)>,
     /// From the Sample, in base units.
@@ -33,7 +33,7 @@ macro_rules! metrics {
         &[$( $crate::collectors::metric::Metric {
             name: $name,
             help: $help,
-            kind: $crate::collectors::metric::Kind::$kind,
+            kind: $crate::collectors::metric::MetricKind::$kind,
             label: metrics!(@label $($label $value)?),
             read: $read,
         }, )*]

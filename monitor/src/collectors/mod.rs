@@ -28,7 +28,7 @@ pub mod traffic;
 
 /// All collectors in the order in which they run. `sched` looks at the traffic. The canary is last: it looks at what the
 /// others found, and stands in where there are no hardware counters.
-pub const COLLECTORS: &[Kind] = &[
+pub const COLLECTORS: &[CollectorKind] = &[
     cpu::COLLECTOR,
     traffic::COLLECTOR,
     sched::COLLECTOR,
@@ -43,7 +43,7 @@ pub const COLLECTORS: &[Kind] = &[
 ];
 
 /// What a collector is.
-pub struct Kind {
+pub struct CollectorKind {
     /// Its section of the Sample; settings and metrics call it so too.
     pub name: &'static str,
     /// Opens it and takes its first reading. Opening never fails: what is missing becomes a reason.
@@ -100,7 +100,7 @@ pub struct Outcome {
     pub success: bool,
 }
 
-impl Kind {
+impl CollectorKind {
     /// Switches it on.
     pub fn open(&self, settings: &Settings, system: &System) -> Active {
         Active { name: self.name, collector: (self.open)(settings, system), last: Outcome::default() }

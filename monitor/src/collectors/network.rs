@@ -8,7 +8,7 @@ use slackwater_messages::{Network, Sample};
 
 use super::metric::metrics;
 use super::slow::Slow;
-use super::{Collector, Kind, put};
+use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
 use crate::counter_delta::CounterDelta;
 use crate::reason::Reason;
@@ -19,7 +19,7 @@ const SPEED_FRESH_NS: u64 = 10_000_000_000;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "network",
     open,
     metrics: metrics! {

@@ -4,7 +4,7 @@ use slackwater_messages::AbsenceCause::{ContainerForbids, MayNotCount};
 use slackwater_messages::{Counters, Sample};
 
 use super::metric::metrics;
-use super::{Collector, Kind, absent};
+use super::{Collector, CollectorKind, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
 use crate::pmu::figures::{Context, Tally, figures};
@@ -21,7 +21,7 @@ const FREQUENCY_FRESH_NS: u64 = 30_000_000_000;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "pmu",
     open,
     metrics: metrics! {

@@ -9,7 +9,7 @@ use slackwater_messages::{AbsenceCause, Pressure, Sample};
 use slackwater_node::cgroup;
 
 use super::metric::metrics;
-use super::{Collector, Kind, first_read, put};
+use super::{Collector, CollectorKind, first_read, put};
 use crate::config::Settings;
 use crate::counter_delta::{CounterDelta, Delta};
 use crate::reason::Reason;
@@ -19,7 +19,7 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "pressure",
     open,
     metrics: metrics! {

@@ -4,7 +4,7 @@
 use slackwater_messages::{Sample, Sched};
 
 use super::metric::{count, metrics};
-use super::{Collector, Kind, absent, first_read, is_quiet, put};
+use super::{Collector, CollectorKind, absent, first_read, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::process_watch::ProcessWatch;
@@ -25,7 +25,7 @@ const LEAST_CPU_S_PER_S: f64 = 0.001;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "sched",
     open,
     metrics: metrics! {

@@ -11,7 +11,7 @@ use slackwater_messages::{Sample, WebServer};
 use slackwater_node::status::{Page, apache, php_fpm};
 
 use super::metric::{count, metrics};
-use super::{Collector, Kind, put};
+use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
 use crate::reason::Reason;
 use crate::system::System;
@@ -26,7 +26,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "server",
     open,
     metrics: metrics! {

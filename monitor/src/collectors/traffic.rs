@@ -8,7 +8,7 @@ use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_sniffer::{Buckets, Live, LiveSettings, Period, RouteFigures, Tracker, TrackerSettings};
 
 use super::metric::{count, metrics};
-use super::{Collector, Kind, put};
+use super::{Collector, CollectorKind, put};
 use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::reason::Reason;
@@ -20,7 +20,7 @@ const RETRY_NS: u64 = 5_000_000_000;
 
 /// The collector and its metrics.
 #[rustfmt::skip]
-pub const COLLECTOR: Kind = Kind {
+pub const COLLECTOR: CollectorKind = CollectorKind {
     name: "traffic",
     open,
     metrics: metrics! {

@@ -12,7 +12,7 @@ use slackwater_messages::Sample;
 use slackwater_sniffer::{BUCKET_BOUNDS_S, Buckets};
 
 use crate::bus::Sent;
-use crate::collectors::metric::{Kind, Metric, metrics};
+use crate::collectors::metric::{Metric, MetricKind, metrics};
 use crate::collectors::{Active, COLLECTORS, Outcome};
 
 pub mod http;
@@ -109,9 +109,9 @@ impl Metrics {
 fn next(metric: &Metric, value: Option<f64>, sample: &Sample) -> Option<f64> {
     let new = (metric.read)(sample).filter(|new| new.is_finite());
     match metric.kind {
-        Kind::Gauge => new,
-        Kind::Rate => sum(value, new.map(|rate| rate * sample.period_s)),
-        Kind::Count => sum(value, new),
+        MetricKind::Gauge => new,
+        MetricKind::Rate => sum(value, new.map(|rate| rate * sample.period_s)),
+        MetricKind::Count => sum(value, new),
     }
 }
 
@@ -156,7 +156,7 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &[(&Metric, f64)])
     let Some((first, _)) = family.first() else { return Ok(()) };
     // The first metric of a name has the help, also when it has no value.
     let help = all_metrics().find(|metric| metric.name == first.name).map_or("", |metric| metric.help);
-    let kind = if first.kind == Kind::Gauge { MetricType::Gauge } else { MetricType::Counter };
+    let kind = if first.kind == MetricKind::Gauge { MetricType::Gauge } else { MetricType::Counter };
     let mut metric = encoder.encode_descriptor(first.name, help, None, kind)?;
     let encode = |metric: &mut MetricEncoder<'_>, value: f64| match kind {
         MetricType::Gauge => metric.encode_gauge(&value),
