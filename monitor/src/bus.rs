@@ -6,11 +6,10 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions};
 use slackwater_messages::Sample;
-use slackwater_node::bus::connect;
+use slackwater_node::bus::{BusError, connect};
 
 use crate::backlog::Backlog;
 use crate::config::{BusSettings, PROGRAM};
-use crate::error::Error;
 
 /// Messages that wait for the connection's task: those of one moment, never a backlog.
 const WAITING: usize = 4;
@@ -50,7 +49,7 @@ impl Bus {
         access: ConnectOptions,
         node: &str,
         subject: String,
-    ) -> Result<Bus, Error> {
+    ) -> Result<Bus, BusError> {
         let client = connect(&settings.url, access, PROGRAM, node, WAITING).await?;
         let backlog = Backlog::new(settings.buffer_samples as usize);
         Ok(Bus { client, subject, backlog, published: 0, dropped_before: 0 })
