@@ -90,9 +90,10 @@ fn flag(collector: &str) -> String {
 
 impl Args for SwitchedOff {
     fn augment_args(command: clap::Command) -> clap::Command {
-        command.next_help_heading("Collectors").args(COLLECTORS.iter().map(|kind| {
+        command.args(COLLECTORS.iter().map(|kind| {
             let help = format!("Switch the collector `{}` off", kind.name);
-            Arg::new(flag(kind.name)).long(flag(kind.name)).action(ArgAction::SetTrue).help(help)
+            let arg = Arg::new(flag(kind.name)).long(flag(kind.name)).action(ArgAction::SetTrue);
+            arg.help(help).help_heading("Collectors")
         }))
     }
 
