@@ -336,7 +336,7 @@ def test_a_baseline_that_cannot_be_read_is_left_out_and_said_so(caplog: pytest.L
     judge = new_judge()
     judge.restore_baselines({"host1": {"3": {"cpi": "broken"}}})
     assert set(states(play(judge, Cluster(), 3.0))) == {"calm"}
-    assert "web/host1: stored baseline is left out" in caplog.text
+    assert "web/host1: its stored baseline is left out" in caplog.text
 
 
 def test_without_any_signal_a_node_is_calm_and_its_estimates_are_absent() -> None:
