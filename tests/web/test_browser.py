@@ -26,10 +26,13 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
+HOLD = "[detector]\ncalm_dwell_s = 600\n"
+"""A drained server of the made-up cluster looks calm; its episode goes on for as long as the tests look at it."""
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
-    with live_cluster(tmp_path_factory.mktemp("cluster")) as running:
+    with live_cluster(tmp_path_factory.mktemp("cluster"), HOLD) as running:
         running.noise("host1")
         yield running
 
