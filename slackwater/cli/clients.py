@@ -7,10 +7,7 @@ import getpass
 import http
 import http.client
 import os
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,38 +162,37 @@ class ApiClient:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(f"{self._url}/api/v1{path}", body, headers)
+        import urllib3
+
         try:
-            with _OPENER.open(request, timeout=ANSWERS_WITHIN_S) as got:
-                return msgspec.json.decode(got.read(), type=answer)
-        except urllib.error.HTTPError as error:
-            raise ClientError(f"{self._url}: {_refusal(error)}") from None
-        except (OSError, http.client.HTTPException, ssl.SSLError) as error:
-            raise ClientError(f"{self._url}: {getattr(error, 'reason', None) or error}") from None
+            answered = urllib3.request(
+                "GET" if body is None else "POST",
+                f"{self._url}/api/v1{path}",
+                body=body,
+                headers=headers,
+                timeout=ANSWERS_WITHIN_S,
+                retries=False,  # neither repeated nor redirected: the token is for this address alone
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise ClientError(f"{self._url}: {error}") from None
+        if answered.status != http.HTTPStatus.OK:
+            raise ClientError(f"{self._url}: {_refusal(answered.status, answered.data)}")
+        try:
+            return msgspec.json.decode(answered.data, type=answer)
         except msgspec.DecodeError as error:
             raise ClientError(f"{self._url} does not answer as this version of slackwater expects: {error}") from None
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for this address alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_Stay)
-
-
-def _refusal(error: urllib.error.HTTPError) -> str:
+def _refusal(status: int, body: bytes) -> str:
     """The API's error text, if it sent one."""
     from slackwater.views.answers import Error
 
     try:
-        text = msgspec.json.decode(error.read(), type=Error).error
-    except (OSError, msgspec.DecodeError):
-        text = error.reason
-    hint = "; give one with --token-file or SLACKWATER_TOKEN" if error.code == http.HTTPStatus.UNAUTHORIZED else ""
-    return f"{text} (status {error.code}){hint}"
+        text = msgspec.json.decode(body, type=Error).error
+    except msgspec.DecodeError:
+        text = http.client.responses.get(status, "refused")
+    hint = "; give one with --token-file or SLACKWATER_TOKEN" if status == http.HTTPStatus.UNAUTHORIZED else ""
+    return f"{text} (status {status}){hint}"
 
 
 def login_name() -> str:
