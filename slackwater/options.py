@@ -22,6 +22,9 @@ config_option = click.option(
     show_envvar=True,
     help="The controller's configuration.",
 )
+all_pools_option = click.option(
+    "--all", "every", is_flag=True, help="All pools; one that fails does not stop the others."
+)
 
 
 def pool_option(help_text: str) -> Callable[[Command], Command]:

@@ -47,6 +47,9 @@ class ControllerClient(Protocol):
     def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
         """The pool's name, and the node's last episode within a week."""
 
+    def pools(self) -> list[str]:
+        """The names of all its pools."""
+
     def send(self, pool: str | None, **fields: Any) -> str:
         """Has lbengine carry out a command (`slackwater.control.Request`); returns its answer, a sentence."""
 
@@ -87,6 +90,9 @@ class LocalClient:
         with self._journal() as journal:
             return of.name, why.story(journal, of.name, of.servers.get(node, node), of.servers, time.time())
 
+    def pools(self) -> list[str]:
+        return [pool.name for pool in self._settings.pool]
+
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.control import Request, send_once
 
@@ -124,6 +130,9 @@ class ApiClient:
 
         name = self._the_pool(pool)
         return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory).story
+
+    def pools(self) -> list[str]:
+        return [view.pool for view in self._views()]
 
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.views.answers import Done

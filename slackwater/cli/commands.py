@@ -16,7 +16,7 @@ import click
 
 from slackwater.cli.clients import login_name
 from slackwater.config import ControllerSettings, PoolSettings, load
-from slackwater.options import config_option, pool_option, why_option
+from slackwater.options import all_pools_option, config_option, pool_option, why_option
 
 SERVICES = {
     "journal": "slackwater.journal.service",
@@ -117,7 +117,7 @@ def log_to_stderr() -> None:
 @click.command(epilog='Example: slackwater restore --all --why "the controller is gone"')
 @config_option
 @pool_option("The pool; needed when there are several.")
-@click.option("--all", "every", is_flag=True, help="All pools; one that fails does not stop the others.")
+@all_pools_option
 @why_option()
 def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> None:
     """Set the baseline weights that are stored on disk, without a running controller.

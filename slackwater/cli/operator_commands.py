@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from slackwater.cli.clients import ControllerClient, client_options
-from slackwater.options import Command, pool_option, seconds_of, why_option
+from slackwater.options import Command, all_pools_option, pool_option, seconds_of, why_option
 
 
 def command_options(command: Command) -> Command:
@@ -15,21 +15,41 @@ def command_options(command: Command) -> Command:
     return client_options(pool_option("The pool; needed when there are several.")(why_option()(command)))
 
 
-@click.command(epilog='Example: slackwater pause --pool web --why "deploy of 14:00"')
+def send_to(client: ControllerClient, pool_name: str | None, every: bool, action: str, why: str) -> None:
+    """Sends a command to one pool or to all; exits with status 1 when one of all failed."""
+    if not every:
+        click.echo(client.send(pool_name, action=action, why=why))
+        return
+    if pool_name is not None:
+        raise click.UsageError("--all and --pool exclude each other.")
+    failed = False
+    for name in client.pools():
+        try:
+            click.echo(client.send(name, action=action, why=why))
+        except Exception as error:  # whatever it is, the other pools are paused
+            failed = True
+            click.echo(f"error: {name}: {error}", err=True)
+    if failed:
+        raise SystemExit(1)
+
+
+@click.command(epilog='Example: slackwater pause --all --why "deploy of 14:00"')
+@all_pools_option
 @command_options
-def pause(client: ControllerClient, pool_name: str | None, why: str) -> None:
+def pause(client: ControllerClient, pool_name: str | None, every: bool, why: str) -> None:
     """Set the baseline weights and change nothing in the pool until `resume`, even after a restart.
 
     Without a running controller use `slackwater restore --all`.
     """
-    click.echo(client.send(pool_name, action="pause", why=why))
+    send_to(client, pool_name, every, "pause", why)
 
 
 @click.command(epilog="Example: slackwater resume --pool web")
+@all_pools_option
 @command_options
-def resume(client: ControllerClient, pool_name: str | None, why: str) -> None:
+def resume(client: ControllerClient, pool_name: str | None, every: bool, why: str) -> None:
     """Balance again after `pause`; the weights of now become the baseline."""
-    click.echo(client.send(pool_name, action="resume", why=why))
+    send_to(client, pool_name, every, "resume", why)
 
 
 @click.command(epilog='Example: slackwater mode observe --pool web --why "looking first"')

@@ -347,6 +347,7 @@ def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: 
             assert ready.wait(IN_TIME_S)
             paused = run("pause", "--config", site, "--pool", "web", "--why", "deploy", env={"SUDO_USER": "alice"})
             resumed = run("resume", "--config", site, "--pool", "web")
+            all_of_them = run("pause", "--config", site, "--all")
             done.set()
             answerer.join()
         finally:
@@ -357,3 +358,11 @@ def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: 
     assert asked[0] == {"action": "pause", "by": "alice", "why": "deploy"}
     assert resumed.exit_code == 1
     assert resumed.stderr == "error: lbengine refused: it is not paused\n"
+    assert (all_of_them.exit_code, all_of_them.stdout) == (1, "web: paused by you\n"), "one fails, the other is done"
+    assert all_of_them.stderr.startswith("error: api: ")
+
+
+def test_all_pools_and_one_pool_exclude_each_other(site: Path) -> None:
+    result = run("pause", "--config", site, "--all", "--pool", "web")
+    assert result.exit_code == 2
+    assert "--all and --pool exclude each other." in result.stderr
