@@ -89,7 +89,7 @@ def test_weights_that_were_never_lowered_need_no_estimate(tmp_path: Path) -> Non
 def test_under_least_connections_there_is_none(tmp_path: Path) -> None:
     found = shown(tmp_path, an_episode(balance="leastconn"))
     assert found.static_ms is None
-    assert "under `leastconn` weights do not say how the requests are split" in found.static_note
+    assert "under `leastconn` weights do not determine how requests are split" in found.static_note
 
 
 def test_a_handful_of_requests_is_no_estimate(tmp_path: Path) -> None:
