@@ -20,6 +20,7 @@ import msgspec
 from lbengine.backends.table import targets_of
 from lbengine.balancer import Target
 from lbengine.baseline import Baseline
+from lbengine.machine import machine_id, process_space
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
@@ -38,6 +39,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     holder: str = ""
     host: str = ""
+    """Its host's name, for people."""
+    machine: str = ""
+    process_space: str = ""
+    """As in `lbengine.machine`; empty in records of earlier versions."""
     pid: int = 0
     state_dir: str = ""
     baseline: dict[str, Baseline] | None = None
@@ -78,7 +83,14 @@ class Lease:
         self.paused: Pause | None = None
         self._bucket = bucket
         self._clock = clock
-        self._me = Record(os.urandom(8).hex(), socket.gethostname(), os.getpid(), os.path.realpath(state_dir))
+        self._me = Record(
+            holder=os.urandom(8).hex(),
+            host=socket.gethostname(),
+            machine=machine_id(),
+            process_space=process_space(),
+            pid=os.getpid(),
+            state_dir=os.path.realpath(state_dir),
+        )
         self._revision = 0
         self._renewed_s = -LEASE_S
         self._seen: tuple[int, float] = (0, 0.0)
@@ -94,7 +106,8 @@ class Lease:
     @property
     def is_neighbour(self) -> bool:
         """True when the other one has the same state folder."""
-        return self.found is not None and (self.found.host, self.found.state_dir) == (self._me.host, self._me.state_dir)
+        mine = self._me.machine, self._me.state_dir
+        return self.found is not None and (self.found.machine, self.found.state_dir) == mine
 
     @property
     def inherited(self) -> bool:
@@ -182,8 +195,8 @@ class Lease:
         return record.holder in ("", self._me.holder) or old or self._is_dead(record)
 
     def _is_dead(self, record: Record) -> bool:
-        """On this host a process that is gone needs not be waited for."""
-        if record.host != self._me.host:
+        """A process of this machine that is gone needs not be waited for."""
+        if record.process_space != self._me.process_space:
             return False
         try:
             os.kill(record.pid, 0)

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 import pytest
 
+from lbengine.backends.haproxy import backend as haproxy
+from lbengine.backends.ipvs import backend as ipvs
 from lbengine.baseline import Baseline
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
 from lbengine.overrides.overrides import Pause
@@ -32,7 +34,7 @@ def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -
     """With a `host` it is another machine's, whose process ids say nothing here."""
     made = Lease(store, "k", folder, clock)
     if host:
-        made._me = msgspec.structs.replace(made._me, host=host, pid=1)
+        made._me = msgspec.structs.replace(made._me, machine=host, process_space=host, pid=1)
     return made
 
 
@@ -66,6 +68,34 @@ def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, clo
     one, two = lease(store, clock), lease(store, clock, "/two")
     one._me = msgspec.structs.replace(one._me, pid=process.pid)
     assert say(one, two) == ["ours", "ours"]
+
+
+def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: Clock) -> None:
+    """A process id of the other machine says nothing here, and its state folder is another, though the path is ours."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    one, two = lease(store, clock), lease(store, clock)
+    one._me = msgspec.structs.replace(one._me, machine="another", process_space="another", pid=process.pid)
+    assert one._me.host == two._me.host
+    for _ in range(5):
+        assert say(one, two) == ["ours", "theirs"]
+        clock.now_s += RENEW_S
+    assert not two.is_neighbour
+
+
+def test_a_process_id_of_before_a_reboot_says_nothing(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock), lease(store, clock)
+    one._me = msgspec.structs.replace(one._me, process_space="the boot before", pid=os.getpid())
+    assert say(one, two) == ["ours", "theirs"]
+    assert two.is_neighbour
+    clock.now_s += LEASE_S + 0.01
+    assert say(two) == ["ours"]
+
+
+def test_a_record_of_an_earlier_version_is_waited_for(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock), lease(store, clock, "/two")
+    one._me = msgspec.structs.replace(one._me, machine="", process_space="", pid=2**22 + 1)
+    assert say(one, two) == ["ours", "theirs"]
 
 
 def test_a_lease_that_was_given_back_is_taken_at_once(store: Store, clock: Clock) -> None:
@@ -159,7 +189,8 @@ def test_a_key_tells_balancers_apart_and_hosts_where_paths_are_meant(monkeypatch
     found = keys("web", "/a") | keys("api", "/a") | keys("web", "tcp://h:1") | of_ipvs("lvs", "-f 7")
     assert len(found | of_ipvs("lvs", "-f 7 -6")) == 5
     assert of_ipvs("keepalived", "-f 7") < found
-    monkeypatch.setattr("socket.gethostname", lambda: "other")
+    for backend in (haproxy, ipvs):
+        monkeypatch.setattr(backend, "machine_id", lambda: "other")
     assert len(found | keys("web", "/a") | of_ipvs("lvs", "-f 7")) == 6
     assert keys("web", "tcp://h:1") < found
 

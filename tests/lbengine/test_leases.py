@@ -44,7 +44,7 @@ def leases(store: Store, clock: Clock, names: str, host: str) -> Leases:
     """Of a balancer for each letter, on another host."""
     made = Leases(store, {name: f"backend `web` behind {name}" for name in names}, f"/{host}", clock)
     for lease in made._leases:
-        lease._me = msgspec.structs.replace(lease._me, host=host, pid=1)
+        lease._me = msgspec.structs.replace(lease._me, host=host, machine=host, process_space=host, pid=1)
     return made
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 
 from lbengine.backends.haproxy.agent_check import AgentCheck
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.balancer import Backend, Balancer, Target
+from lbengine.machine import machine_id
 from slackwater.config import TCP, PoolSettings
 
 
@@ -28,7 +28,7 @@ def _target(path: str, backend: str) -> Target:
     return Target(
         place=f"backend `{backend}` behind {path}",
         lock=f"slackwater/{real}/{backend}",
-        lease=(backend, path if is_remote else f"{socket.gethostname()}:{real}"),
+        lease=(backend, path if is_remote else f"{machine_id()}:{real}"),
         is_remote=is_remote,
     )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 from lbengine.backends.ipvs.ipvs import Lvs, run_here
 from lbengine.backends.ipvs.preflight import check
 from lbengine.balancer import Backend, Target
+from lbengine.machine import machine_id
 from slackwater.config import LbengineSettings, PoolSettings
 
 
@@ -20,7 +19,7 @@ def _check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
 
 def targets(pool: PoolSettings) -> list[Target]:
     """A service of this host's table: nobody else can reach it, and whoever drives it is the only one."""
-    return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, socket.gethostname()))]
+    return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, machine_id()))]
 
 
 IPVS = Backend(open=_open, check=_check, targets=targets)
