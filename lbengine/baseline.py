@@ -9,13 +9,17 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from lbengine.balancer import Snapshot
 from lbengine.state_file import StateFile, StateFileError, force_folder, replace_durably
 from slackwater.config import PoolSettings, place_in_words
+from slackwater.control import ServerWeight
 from slackwater.messages import Name
+
+VERSION = 1
 
 
 class BaselineError(Exception):
@@ -25,16 +29,16 @@ class BaselineError(Exception):
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One server's baseline."""
 
-    weight: int
+    weight: ServerWeight
     """0: it had no weight when it was first seen, so it is left alone until somebody gives it one."""
-    configured: int
+    configured: ServerWeight
     """The configuration file's weight when `weight` was taken: another one after a reload is the new baseline."""
-    maxconn: int | None = None
+    maxconn: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """The most requests that it gets at a time; None: no limit, or the balancer has none."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    v: int
+    v: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
     pool: Name
     servers: dict[str, Baseline]
     balancer: str = ""
@@ -83,7 +87,7 @@ class BaselineStore:
         """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
         pool = self.pool
         sockets = ", ".join(pool.all_sockets)
-        file = _File(1, pool.name, dict(servers), pool.balancer, sockets, pool.backend, pool.service)
+        file = _File(VERSION, pool.name, dict(servers), pool.balancer, sockets, pool.backend, pool.service)
         try:
             replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
             self._written = self._identity()

@@ -42,6 +42,10 @@ class Refused(Exception):
     """lbengine refused; the text has its reason."""
 
 
+ServerWeight = Annotated[int, Meta(ge=0, le=65535)]
+"""A weight that one of the balancers can have: HAProxy up to 256, IPVS up to 65535."""
+
+
 class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One command of one person. Raises ValueError for one that lacks a field."""
 
@@ -51,7 +55,7 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     why: Annotated[str, Meta(max_length=500)] = ""
     target: Name | None = None
     """A server by the balancer's name (`pin`, `unpin`), or a node (`end_episode`, `acknowledge`)."""
-    weight: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    weight: ServerWeight | None = None
     """`pin`: the weight to hold, at most the server's baseline."""
     for_s: Annotated[float, Meta(gt=0, le=MOST_PIN_S)] | None = None
     """`pin`: how long."""

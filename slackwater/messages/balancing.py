@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages.causes import DecisionCause, Mode, WeightsMean
-from slackwater.messages.fields import Count, Name, NonNegative, Share
+from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
 
 
 class Weight(msgspec.Struct, omit_defaults=True):
     """What a node's monitor answers to HAProxy's agent-check. Subject: `slackwater.weight.<pool>.<node>`."""
 
-    v: int
+    v: Version
     node: Name
     pool: Name
     time_unix_s: NonNegative
@@ -58,7 +58,7 @@ class ServerState(msgspec.Struct, omit_defaults=True):
 class Cycle(msgspec.Struct, omit_defaults=True):
     """One turn of lbengine's loop over one pool. Subject: `slackwater.cycle.<pool>`."""
 
-    v: int
+    v: Version
     pool: Name
     time_unix_s: NonNegative
     mode: Mode

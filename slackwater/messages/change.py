@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.messages.causes import ChangeCause
-from slackwater.messages.fields import Name, NonNegative
+from slackwater.messages.fields import Name, NonNegative, Version
 
 
 class Change(msgspec.Struct, omit_defaults=True):
     """Something was changed, or would have been in observe mode. Subject: `slackwater.change.<pool>`."""
 
-    v: int
+    v: Version
     id: str
     pool: Name
     time_unix_s: NonNegative

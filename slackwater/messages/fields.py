@@ -8,6 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 
 VERSION = 1
+Version = Annotated[int, Meta(ge=VERSION, le=VERSION)]
+"""A message of another version is refused."""
 NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$(?!\n)"
 """Names of nodes, servers, backends and pools: safe as NATS subjects and in HAProxy's command language.
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages.causes import KnobCause
-from slackwater.messages.fields import Name, NonNegative
+from slackwater.messages.fields import Name, NonNegative, Version
 
 
 class Order(msgspec.Struct, omit_defaults=True):
@@ -17,7 +17,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     The value `baseline` ends the knob's lease at once.
     """
 
-    v: int
+    v: Version
     id: str
     node: Name
     pool: Name
@@ -61,7 +61,7 @@ class KnobState(msgspec.Struct, omit_defaults=True):
 class Knobs(msgspec.Struct, omit_defaults=True):
     """What a node's wsengine can turn, and what it has turned. Subject: `slackwater.knobs.<pool>.<node>`."""
 
-    v: int
+    v: Version
     node: Name
     pool: Name
     time_unix_s: NonNegative

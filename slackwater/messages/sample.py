@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from slackwater.messages.causes import AbsenceCause
-from slackwater.messages.fields import Count, Name, NonNegative, Share
+from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
 
 
 class Cpu(msgspec.Struct, omit_defaults=True):
@@ -236,7 +236,7 @@ class Traffic(msgspec.Struct, omit_defaults=True):
 class Sample(msgspec.Struct, omit_defaults=True):
     """What a monitor measured over one period. Subject: `slackwater.sample.<pool>.<node>`."""
 
-    v: int
+    v: Version
     node: Name
     pool: Name
     time_unix_s: NonNegative

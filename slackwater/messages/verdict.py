@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.messages.causes import Resource, State
-from slackwater.messages.fields import Count, Name, NonNegative, Share
+from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):
     """What the detector thinks of one node after a Sample. Subject: `slackwater.verdict.<pool>.<node>`."""
 
-    v: int
+    v: Version
     node: Name
     pool: Name
     time_unix_s: NonNegative

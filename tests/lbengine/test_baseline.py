@@ -99,6 +99,25 @@ def test_a_file_that_was_replaced_or_removed_is_not_current(tmp_path: Path) -> N
     assert not found.is_current()
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "place"),
+    [
+        ('"v": 1', '"v": 99', r"\$\.v"),
+        ('"weight": 80', '"weight": -80', r"\$\.servers\[\.\.\.\]\.weight"),
+        ('"configured": 100', '"configured": 70000', "configured"),
+        ('"maxconn": 5', '"maxconn": -5', "maxconn"),
+    ],
+)
+def test_what_cannot_be_a_baseline_is_never_loaded(tmp_path: Path, good: str, bad: str, place: str) -> None:
+    found = store(tmp_path)
+    found.save({"host1": Baseline(80, 100, 5)})
+    text = found.path.read_text()
+    assert good in text
+    found.path.write_text(text.replace(good, bad))
+    with pytest.raises(BaselineError, match=place):
+        found.load()
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "baseline").write_text("a file where the folder should be")
     with pytest.raises(BaselineError, match=r"web\.json: cannot be written.*no weight is changed"):

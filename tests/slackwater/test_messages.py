@@ -54,6 +54,15 @@ def test_whole_numbers_stay_whole() -> None:
     assert b'"value":8,' in encode(decode("order", json.dumps(order)))
 
 
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_of_another_version_is_refused(kind: str, version: int) -> None:
+    other = {**golden(kind), "v": version}
+    assert not validator(kind).is_valid(other)
+    with pytest.raises(MessageError, match=r"\$\.v"):
+        decode(kind, json.dumps(other))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_unknown_fields_are_tolerated(kind: str) -> None:
     newer = {**golden(kind), "of_the_future": {"x": 1}}
