@@ -75,6 +75,7 @@ def story(url: str, body: Callable[[Client, Client, Client, Heard], object], ret
             await client.connect(url, reconnect_time_wait=0.1)  # type: ignore[arg-type]
         intake = Intake(ours, "s.>", heard.take, retry_s=retry_s)
         await intake.start()
+        await ours.flush()  # The server knows the subscription before anybody else sends.
         try:
             await body(ours, good, bad, heard)  # type: ignore[misc]
         finally:
