@@ -75,7 +75,10 @@ def story(url: str, body: Callable[[Client, Client, Client, Heard], object], ret
             await client.connect(url, reconnect_time_wait=0.1)  # type: ignore[arg-type]
         intake = Intake(ours, "s.>", heard.take, retry_s=retry_s)
         await intake.start()
-        await ours.flush()  # The server knows the subscription before anybody else sends.
+        # The server must know the subscription before anybody else sends. nats-py sends flush's PING ahead of the
+        # commands in its buffer, so the buffer has to be empty first.
+        await until(lambda: ours.pending_data_size == 0)
+        await ours.flush()
         try:
             await body(ours, good, bad, heard)  # type: ignore[misc]
         finally:
