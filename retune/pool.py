@@ -13,7 +13,7 @@ from retune.node import FREQUENCY, RELEASE, Held, Node, reloads
 from retune.searching import PoolSearch
 from retune.stage import Stage, has_room
 from slackwater.config import PoolSettings, RetuneSettings
-from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
+from slackwater.messages import WSENGINE, Change, ChangeCause, Cycle, Knobs, KnobState, Sample, Verdict
 
 log = logging.getLogger("retune")
 
@@ -77,7 +77,7 @@ class Pool:
             self.node(message.node).see_knobs(message, self._knowledge, now_s)
         elif isinstance(message, Cycle):
             self.cycle, self._cycle_s = message, now_s
-        elif message.by == "wsengine" and message.target in self.nodes:
+        elif message.by == WSENGINE and message.target in self.nodes:
             self.node(message.target).see_change(message, now_s, self.settings.lease_s)
 
     # --- each step

@@ -22,13 +22,13 @@ from slackwater.bus.bus import Bus, BusError
 from slackwater.bus.signing import Signer
 from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.messages import VERSION, Change, ChangeCause, Cycle, Order, ServerState
+from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Order, ServerState
 
 log = logging.getLogger("retune")
 
 STEP_S = 0.5
 KINDS = ("sample", "verdict", "cycle", "change", "knobs")
-ANSWERS_KEPT = 1000
+ORDERS_KEPT = 1000
 
 
 async def run(settings: ControllerSettings) -> None:
@@ -87,19 +87,24 @@ class BusAccess:
         """Gets the messages that come in."""
         self._news = asyncio.Event()
         self._cycles = 0
-        self._answers: OrderedDict[str, Change] = OrderedDict()
+        self._orders: OrderedDict[str, str] = OrderedDict()
+        """Id of each Order that was sent -> its node."""
+        self._answers: dict[str, Change] = {}
 
     def take(self, message: Any) -> None:
         """A message of the pool."""
-        if isinstance(message, Change) and message.by == "wsengine" and message.follows:
-            self._answers[message.follows] = message
-            while len(self._answers) > ANSWERS_KEPT:
-                self._answers.popitem(last=False)
+        if isinstance(message, Change) and message.by == WSENGINE:
+            self._answer(message)
         if self.pool is not None:
             self.pool.see(message)
         if isinstance(message, Cycle):
             self._cycles += 1
         self._news.set()
+
+    def _answer(self, change: Change) -> None:
+        """Kept if it is about an Order of ours, by the node that got it."""
+        if self._orders.get(change.follows) == change.target:
+            self._answers[change.follows] = change
 
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         question = {"action": action, "node": node, "by": BY, "why": why, **fields}
@@ -121,6 +126,9 @@ class BusAccess:
             await asyncio.to_thread(self._journal.record, change)
         except JournalError as error:
             raise NotNow(f"no Order without a record of it: {error}") from None
+        self._orders[id_] = node
+        while len(self._orders) > ORDERS_KEPT:
+            self._answers.pop(self._orders.popitem(last=False)[0], None)
         await self._bus.publish(change)
         await self._bus.publish(order, headers=self._signer.headers)
         return order.id

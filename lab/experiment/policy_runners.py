@@ -20,7 +20,7 @@ from lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
 from lab.experiment.scenarios import Scenario
 from lab.experiment.steady import set_weights, stop_programs
 from slackwater.config import Law
-from slackwater.messages import Change, Sample, Verdict
+from slackwater.messages import WSENGINE, Change, Sample, Verdict
 
 READY_S = 15.0
 BUS = f"nats://{BUS_LISTEN}"
@@ -56,7 +56,7 @@ class PolicyRunner:
     @property
     def turned(self) -> Sequence[Change]:
         """What was changed in web servers."""
-        return [one for one in self.changes.heard if one.by == "wsengine" and one.applied] if self.changes else []
+        return [one for one in self.changes.heard if one.by == WSENGINE and one.applied] if self.changes else []
 
     def listen(self) -> None:
         """To monitors and detector, until the end of the run."""

@@ -24,10 +24,10 @@ from lab.experiment.steady import stop_programs
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.config import Law
-from slackwater.messages import VERSION, Change, Mode, Order, Verdict
+from slackwater.messages import VERSION, WSENGINE, Change, Mode, Order, Verdict
 
 NAME = "wsengine-only"
-WSENGINE = "slackwater-wsengine of "
+PROGRAM_OF = "slackwater-wsengine of "
 RESTORE_S = 25.0
 """A wsengine that is stopped puts everything back first."""
 BOUNDS = {
@@ -72,7 +72,7 @@ class RetuningController(Controller):
         if self.journal is None:
             return {}
         found = reversed(self.journal.changes(POOL, MANY, since_unix_s))
-        return {change.target: change for change in found if change.by == "wsengine" and change.applied}
+        return {change.target: change for change in found if change.by == WSENGINE and change.applied}
 
     def orders(self, since_unix_s: float) -> list[Change]:
         """The second stage's Orders since then, the first one first."""
@@ -92,7 +92,7 @@ class TwoStageRunner(PolicyRunner):
         self.stack.callback(stop_programs, self.lab, MONITOR)
         self.stack.callback(controller.stop)
         controller.start()
-        self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
+        self.stack.callback(stop_programs, self.lab, PROGRAM_OF, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
         self.listen()
         self.changes = self.stack.enter_context(BusListener(BUS, "change"))
@@ -134,7 +134,7 @@ class WebServerRunner(PolicyRunner):
         self.listen()
         self.changes = self.stack.enter_context(BusListener(BUS, "change"))
         knobs = self.stack.enter_context(BusListener(BUS, "knobs"))
-        self.stack.callback(stop_programs, self.lab, WSENGINE, RESTORE_S)
+        self.stack.callback(stop_programs, self.lab, PROGRAM_OF, RESTORE_S)
         start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)

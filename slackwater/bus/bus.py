@@ -1,9 +1,11 @@
 """The bus: the only module that uses NATS. All messages between the parts pass through it, even on one machine.
 
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
-`slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.change.<pool>`,
-`slackwater.cycle.<pool>`; requests:
+`slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.cycle.<pool>`; Changes of nodes
+`slackwater.change.<pool>.<node>`, of the controller `slackwater.controller-change.<pool>`; requests
 `slackwater.control.<pool>`.
+
+Whoever may publish on a subject has an identity by that alone: what a message says of its sender must fit its subject.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
@@ -27,14 +30,18 @@ from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
 from slackwater import messages
-from slackwater.bus.intake import PER_S, Intake
+from slackwater.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
 from slackwater.config import BusSettings
-from slackwater.messages import KINDS, Change, Message, MessageError
+from slackwater.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine
 
 log = logging.getLogger("slackwater.bus")
 
-FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": 5000}
-"""Kinds that nodes publish -> most messages a second of one subject. A pool's Changes share one."""
+CHANGES_PER_S = 20
+"""Of one node. A wsengine sends at most 10."""
+FROM_NODES = {"sample": PER_S, "knobs": PER_S, "change": CHANGES_PER_S}
+"""Kinds that nodes publish -> most messages a second of one node."""
+LONGEST_CHANGE = BYTES_A_MESSAGE
+"""Bytes of a node's Change. Of all that it publishes only Changes are kept."""
 RECONNECT_EVERY_S = 0.2
 STORE_ANSWERS_WITHIN_S = 0.5
 COMPLAIN_EVERY_S = 60.0
@@ -51,9 +58,20 @@ def subject_of(message: Message) -> str:
 
 
 def _subject(kind: str, message: Any) -> str:
-    subject = f"slackwater.{kind}.{message.pool}"
     node = getattr(message, "node", None)
+    if isinstance(message, Change):
+        kind, node = ("change", message.target) if message.by == WSENGINE else ("controller-change", None)
+    subject = f"slackwater.{kind}.{message.pool}"
     return subject if node is None else f"{subject}.{node}"
+
+
+def _from_node(change: Change, size: int, now_unix_s: float) -> Change:
+    """A wsengine's Change as it can be believed, made at the latest now; raises MessageError for another one."""
+    if size > LONGEST_CHANGE:
+        raise MessageError(f"change: {size} bytes, expected at most {LONGEST_CHANGE}")
+    if not is_of_wsengine(change):
+        raise MessageError(f"change: $.what: expected a knob or `order`, got {change.what!r}")
+    return msgspec.structs.replace(change, time_unix_s=min(change.time_unix_s, now_unix_s))
 
 
 def without_password(url: str) -> str:
@@ -237,12 +255,13 @@ class Bus:
         Messages from nodes are limited by `slackwater.bus.intake`. `decode` replaces `messages.decode` for a reader
         that needs less of a message; it raises MessageError.
         """
-        has_node = "node" in KINDS[kind].__struct_fields__
-        tail = ">" if pool is None else f"{pool}.>" if has_node else pool
+        has_node = kind == "change" or "node" in KINDS[kind].__struct_fields__
 
         def take(raw: Msg) -> None:
             try:
                 message = messages.decode(kind, raw.data) if decode is None else decode(raw.data)
+                if isinstance(message, Change) and message.by == WSENGINE:
+                    message = _from_node(message, len(raw.data), time.time())
             except MessageError as error:
                 self._complain(raw.subject, str(error))
                 return
@@ -255,7 +274,9 @@ class Bus:
         async def on_message(raw: Msg) -> None:
             take(raw)
 
-        subject = f"slackwater.{kind}.{tail}"
+        subject = f"slackwater.{kind}.{'>' if pool is None else f'{pool}.>' if has_node else pool}"
+        if kind == "change":
+            await self._client.subscribe(f"slackwater.controller-change.{pool or '>'}", cb=on_message)
         if kind in FROM_NODES:
             intake = Intake(self._client, subject, take, per_s=FROM_NODES[kind])
             self._intakes.append(intake)

@@ -82,12 +82,12 @@ def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: 
     everything = ["slackwater.>", "_INBOX.>", "$JS.API.>", "$KV.slackwater_lease.>"]
     rights = [(CONTROLLER, everything, everything)]
     for node in nodes:
-        sample, weight, order, knobs = (
-            f"slackwater.{kind}.{node.pool}.{node.name}" for kind in ("sample", "weight", "order", "knobs")
+        sample, weight, order, knobs, change = (
+            f"slackwater.{kind}.{node.pool}.{node.name}" for kind in ("sample", "weight", "order", "knobs", "change")
         )
         rights += [
             (node.name, [sample], [weight]),
-            (WSENGINE + node.name, [f"slackwater.change.{node.pool}", knobs], [order]),
+            (WSENGINE + node.name, [change, knobs], [order]),
         ]
     options["authorization"] = {
         "users": [

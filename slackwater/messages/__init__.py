@@ -18,7 +18,7 @@ from slackwater.messages.causes import (
     State,
     WeightsMean,
 )
-from slackwater.messages.change import Change
+from slackwater.messages.change import PARTS, WSENGINE, Change, is_of_wsengine
 from slackwater.messages.fields import (
     MAX_NAME,
     NAME_PATTERN,

@@ -17,6 +17,16 @@ NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9_:-]*(\.[A-Za-z0-9_:-]+)*$(?!\n)"
 """
 MAX_NAME = 128
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
+Word = Annotated[str, Meta(max_length=200)]
+"""A name of something that is no subject: a knob, a device, an identifier."""
+Text = Annotated[str, Meta(max_length=2000)]
+"""A sentence for people."""
+LATEST_UNIX_S = 4102444800.0
+"""2100-01-01: a time after it is a mistake or an attack, and breaks calendars that read it."""
+UnixTime = Annotated[float, Meta(ge=0.0, le=LATEST_UNIX_S)]
+"""Seconds since 1970."""
+Value = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | Text
+"""Of a knob or of a weight."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Meta(ge=0.0)]
 Count = Annotated[int, Meta(ge=0)]

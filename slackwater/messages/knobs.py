@@ -8,7 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.messages.causes import KnobCause
-from slackwater.messages.fields import Name, NonNegative, Version
+from slackwater.messages.fields import Name, Text, UnixTime, Value, Version, Word
+
+MOST_KNOBS = 64
+MOST_WORDS = 64
 
 
 class Order(msgspec.Struct, omit_defaults=True):
@@ -18,41 +21,41 @@ class Order(msgspec.Struct, omit_defaults=True):
     """
 
     v: Version
-    id: str
+    id: Word
     node: Name
     pool: Name
-    time_unix_s: NonNegative
-    knob: str
-    value: int | float | str
+    time_unix_s: UnixTime
+    knob: Word
+    value: Value
     lease_s: Annotated[float, Meta(gt=0.0)]
     """An Order that is not renewed within this time undoes itself."""
-    reason: str
-    by: str
+    reason: Text
+    by: Word
     """Its sender."""
 
 
 class KnobState(msgspec.Struct, omit_defaults=True):
     """What one knob of a node is."""
 
-    name: str
-    value: int | float | str | None = None
+    name: Word
+    value: Value | None = None
     """The value in effect."""
-    baseline: int | float | str | None = None
+    baseline: Value | None = None
     """What it is put back to; the value where nothing is turned."""
     lowest: int | None = None
     """The lowest whole number that Orders may set."""
     highest: int | None = None
-    words: list[str] = []
+    words: Annotated[list[Word], Meta(max_length=MOST_WORDS)] = []
     """The words that Orders may set."""
     reloads: bool = False
     """Turning it makes the web server reload."""
-    order: str = ""
+    order: Word = ""
     """The Order in force; empty: none."""
-    by: str = ""
+    by: Word = ""
     """Its sender."""
     left_s: float | None = None
     """What is left of its lease."""
-    why: str = ""
+    why: Text = ""
     """Why it cannot be turned here; empty: it can."""
     cause: KnobCause | None = None
     """The same for programs; absent: it can be turned, or an older wsengine sends no cause."""
@@ -64,8 +67,8 @@ class Knobs(msgspec.Struct, omit_defaults=True):
     v: Version
     node: Name
     pool: Name
-    time_unix_s: NonNegative
-    kind: str
+    time_unix_s: UnixTime
+    kind: Word
     """Nodes of one kind are alike: values found on one suit the others."""
-    knobs: list[KnobState]
+    knobs: Annotated[list[KnobState], Meta(max_length=MOST_KNOBS)]
     """One for each knob that the node's configuration lists."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from slackwater.messages.causes import AbsenceCause
-from slackwater.messages.fields import Count, Name, NonNegative, Share, Version
+from slackwater.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
+
+MOST_ROUTES = 32
+MOST_ABSENT = 256
+MOST_SCOPES = 16
 
 
 class Cpu(msgspec.Struct, omit_defaults=True):
@@ -87,7 +92,7 @@ class Memory(msgspec.Struct, omit_defaults=True):
 class Disk(msgspec.Struct, omit_defaults=True):
     """The VM's busiest disk of this period."""
 
-    device: str
+    device: Word
     busy: Share | None = None
     """Share of time in which it had requests."""
     queue: NonNegative | None = None
@@ -101,7 +106,7 @@ class Disk(msgspec.Struct, omit_defaults=True):
 class Network(msgspec.Struct, omit_defaults=True):
     """The interface that requests come in by, and TCP of the whole VM."""
 
-    interface: str
+    interface: Word
     received_bytes_per_s: NonNegative | None = None
     sent_bytes_per_s: NonNegative | None = None
     packets_per_s: NonNegative | None = None
@@ -171,7 +176,7 @@ class Canary(msgspec.Struct, omit_defaults=True):
 class RouteTraffic(msgspec.Struct, omit_defaults=True):
     """Exchanges of one route class that ended in this period."""
 
-    route: str
+    route: Word
     rps: NonNegative | None = None
     """Exchanges that ended, per second."""
     rt_mean_ms: NonNegative | None = None
@@ -229,7 +234,7 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     """Requests given up in this period: never answered, evicted, or lost in a hole."""
     holes: Count | None = None
     """Places where bytes were not captured."""
-    routes: list[RouteTraffic] = []
+    routes: Annotated[list[RouteTraffic], Meta(max_length=MOST_ROUTES)] = []
     """By route class, where classes are configured."""
 
 
@@ -239,9 +244,9 @@ class Sample(msgspec.Struct, omit_defaults=True):
     v: Version
     node: Name
     pool: Name
-    time_unix_s: NonNegative
+    time_unix_s: UnixTime
     """Wall time at the end of the period: a label, never used for durations."""
-    boot_id: str
+    boot_id: Word
     """Of the running kernel."""
     seq: Count
     """Counts up from 0 in each run of the monitor."""
@@ -252,7 +257,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     pressure: Pressure | None = None
     counters: Counters | None = None
     traffic: Traffic | None = None
-    pmu: list[ScopeCounters] = []
+    pmu: Annotated[list[ScopeCounters], Meta(max_length=MOST_SCOPES)] = []
     """Hardware counters by scope; `counters` repeats the narrowest."""
     canary: Canary | None = None
     memory: Memory | None = None
@@ -264,7 +269,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Samples before this one that never left the node because the bus was away."""
     periods_missed: Count = 0
     """Periods before this one that were left out because the one before took too long."""
-    absent: dict[str, str] = {}
+    absent: Annotated[dict[Word, Text], Meta(max_length=MOST_ABSENT)] = {}
     """Dotted name of each absent value or section (`counters`, `cpu.steal`) and the reason."""
-    absence_causes: dict[str, AbsenceCause] = {}
+    absence_causes: Annotated[dict[Word, AbsenceCause], Meta(max_length=MOST_ABSENT)] = {}
     """The same names with the causes of those that have one, for programs."""

@@ -88,7 +88,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 @pytest.mark.parametrize("part", ["monitor", "wsengine"])
 def test_with_a_stolen_key_of_a_node_every_other_subject_is_refused(bus: Bus, part: str, node: str) -> None:
     seeds = bus.monitors if part == "monitor" else bus.wsengines
-    may_say = {"slackwater.change.web", f"slackwater.knobs.web.{node}"}
+    may_say = {f"slackwater.change.web.{node}", f"slackwater.knobs.web.{node}"}
     may_hear = {f"slackwater.order.web.{node}"}
     if part == "monitor":
         may_say, may_hear = {f"slackwater.sample.web.{node}"}, {f"slackwater.weight.web.{node}"}

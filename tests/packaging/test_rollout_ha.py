@@ -77,7 +77,7 @@ class Nodes:
             for name, link in self._links.items():
                 sample = self.cluster.sample(name, time.monotonic() - start_s)
                 sample = msgspec.structs.replace(sample, time_unix_s=time.time())
-                link.flood(f"slackwater.sample.web.{name}", messages.encode(sample), 1)
+                link.flood(f"slackwater.sample.web.{name}", [messages.encode(sample)])
 
 
 def wait_until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:

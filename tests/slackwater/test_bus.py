@@ -6,14 +6,17 @@ import asyncio
 import itertools
 import json
 import logging
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from slackwater.bus.bus import Bus, BusError, subject_of, without_password
-from slackwater.messages import Change, Cycle, Sample, Verdict
+from slackwater.bus.bus import CHANGES_PER_S, Bus, BusError, subject_of, without_password
+from slackwater.messages import Change, Cycle, Sample, Verdict, encode
 from tests.support.nats_process import IN_TIME_S, Server, until
 from tests.support.real_processes import free_address
 
@@ -36,6 +39,12 @@ def verdict(node: str, pool: str = "web") -> Verdict:
 
 def change(number: int) -> Change:
     return Change(1, f"id{number}", "web", 1.0, "weight", "web1", 100, 0, "noise", "test", True)
+
+
+def of_node(node: str, what: str = "cpu.share", **others: Any) -> Change:
+    """A Change of a node's wsengine."""
+    made = Change(1, f"of-{node}", "web", 1.0, what, node, 1, 2, "ordered", "wsengine", True, cause="ordered")
+    return msgspec.structs.replace(made, **others)
 
 
 def with_two(url: str, body: Callable[[Bus, Bus], Awaitable[None]]) -> None:
@@ -233,4 +242,74 @@ def test_change_made_while_the_server_is_away_is_sent_later(server: Server) -> N
 
 def test_subjects() -> None:
     assert subject_of(sample("a.b")) == "slackwater.sample.web.a.b"
-    assert subject_of(change(1)) == "slackwater.change.web"
+    assert subject_of(change(1)) == "slackwater.controller-change.web"
+    assert subject_of(of_node("web1")) == "slackwater.change.web.web1"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        of_node("web2"),
+        of_node("web1", by="anna"),
+        of_node("web1", by="lbengine", what="weight"),
+        of_node("web1", what="outcome", follows="id1"),
+        of_node("web1", what="order cpu.share"),
+        of_node("web1", pool="api"),
+        of_node("web1", time_unix_s=1e300),
+        of_node("web1", time_unix_s=-1.0),
+        of_node("web1", why="x" * 2001),
+        of_node("web1", id="x" * 201),
+        of_node("web1", after=2**63),
+        of_node("web1", why="\U0001f30a" * 2000, after="\U0001f30a" * 2000),
+    ],
+    ids=lambda forged: (
+        f"{forged.pool}-{forged.target}-{forged.by}-{forged.what}-{len(forged.why)}-{forged.time_unix_s:g}"
+    ),
+)
+def test_what_a_node_says_of_others_or_beyond_the_limits_is_left_out(server: Server, forged: Change) -> None:
+    async def body(node: Bus, reader: Bus) -> None:
+        got: list[Change] = []
+        await reader.subscribe("change", got.append, pool="web")
+        await reader.flush(IN_TIME_S)
+        await node._client.publish("slackwater.change.web.web1", encode(forged))
+        await node._client.publish("slackwater.change.web.web1", encode(of_node("web1")))
+        await until(lambda: bool(got))
+        assert got == [of_node("web1")]
+
+    with_two(server.url, body)
+
+
+def test_a_nodes_change_was_made_at_the_latest_now(server: Server) -> None:
+    async def body(node: Bus, reader: Bus) -> None:
+        got: list[Change] = []
+        await reader.subscribe("change", got.append)
+        await reader.flush(IN_TIME_S)
+        began_unix_s = time.time()
+        await node.publish(of_node("web1", time_unix_s=began_unix_s + 86400.0))
+        await node.publish(of_node("web2", time_unix_s=began_unix_s - 86400.0))
+        await until(lambda: len(got) == 2)
+        assert began_unix_s <= got[0].time_unix_s <= time.time()
+        assert got[1].time_unix_s == began_unix_s - 86400.0, "one that waited for the bus keeps its time"
+
+    with_two(server.url, body)
+
+
+def test_of_one_nodes_changes_only_some_a_second_are_heard(server: Server) -> None:
+    """Valid ones, each with an id of its own."""
+
+    async def body(node: Bus, reader: Bus) -> None:
+        got: Counter[str] = Counter()
+        await reader.subscribe("change", lambda made: got.update([made.target]), pool="web")
+        await reader.flush(IN_TIME_S)
+        began_s = time.monotonic()
+        for number in range(3000):
+            await node.publish(of_node("web1", id=f"flood-{number}"))
+        await node.flush(IN_TIME_S)
+        await until(lambda: got["web1"] >= CHANGES_PER_S)
+        while not got["web2"]:  # as a wsengine does until the server has it
+            await node.publish(of_node("web2"))
+            await asyncio.sleep(0.05)
+        await reader.flush(IN_TIME_S)
+        assert got["web1"] <= CHANGES_PER_S * (2 + time.monotonic() - began_s)
+
+    with_two(server.url, body)

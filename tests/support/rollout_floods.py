@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,17 +36,26 @@ class Kind:
 
     part: str
     subject: str
-    payload: bytes
+    payload: Callable[[], bytes]
     at_once: int
 
 
 SAMPLE = "slackwater.sample.web.web1"
+a_sample = messages.encode(Cluster(("web1",)).sample("web1", 1.0))
+
+
+def a_change() -> messages.Change:
+    """One that web1's wsengine might make, as long as it may be."""
+    id_, why = uuid.uuid4().hex, "x" * 2000
+    return messages.Change(1, id_, "web", 1.0, "cpu.share", "web1", 1, 2, why, "wsengine", True, cause="lease_ended")
+
+
 FLOODS = {
-    "of garbage": Kind("monitor", SAMPLE, b"{" + b"x" * 1000, 100),
-    "tiny messages": Kind("monitor", SAMPLE, b"hi", 1000),
-    "Samples": Kind("monitor", SAMPLE, messages.encode(Cluster(("web1",)).sample("web1", 1.0)), 100),
-    "huge messages": Kind("monitor", SAMPLE, b"x" * 200_000, 4),
-    "Changes": Kind("wsengine", "slackwater.change.web", b"{}", 1000),
+    "of garbage": Kind("monitor", SAMPLE, lambda: b"{" + b"x" * 1000, 100),
+    "tiny messages": Kind("monitor", SAMPLE, lambda: b"hi", 1000),
+    "Samples": Kind("monitor", SAMPLE, lambda: a_sample, 100),
+    "huge messages": Kind("monitor", SAMPLE, lambda: b"x" * 200_000, 4),
+    "Changes": Kind("wsengine", "slackwater.change.web.web1", lambda: messages.encode(a_change()), 100),
 }
 
 
@@ -71,5 +82,5 @@ class Flood:
     def _send(self) -> None:
         with contextlib.suppress(OSError):
             while not self._stop.is_set():
-                self._thief.flood(self._kind.subject, self._kind.payload, self._kind.at_once)
+                self._thief.flood(self._kind.subject, [self._kind.payload() for _ in range(self._kind.at_once)])
                 self.sent += self._kind.at_once

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,10 +20,11 @@ ANSWERS_WITHIN_S = 30.0
 
 def subjects(nodes: list[str]) -> list[str]:
     """Every kind of subject that the parts use, those of NATS itself, and wildcards over them."""
-    kinds = ["sample", "verdict", "order", "weight", "knobs"]
+    kinds = ["sample", "verdict", "order", "weight", "knobs", "change"]
     ours = [f"slackwater.{kind}.web.{node}" for kind in kinds for node in nodes]
     ours += [f"slackwater.sample.other.{nodes[0]}", "slackwater.change.web", "slackwater.change.other"]
-    ours += ["slackwater.cycle.web", "slackwater.control.web", "slackwater.new.web"]
+    ours += ["slackwater.cycle.web", "slackwater.control.web", "slackwater.request.web", "slackwater.new.web"]
+    ours += ["slackwater.controller-change.web", f"slackwater.controller-change.web.{nodes[0]}"]
     theirs = ["$JS.API.INFO", "$JS.API.STREAM.DELETE.KV_slackwater_lease", "$JS.API.STREAM.PURGE.KV_slackwater_lease"]
     theirs += [
         "$KV.slackwater_lease.web",
@@ -102,11 +103,9 @@ class Thief:
         self._send(f"SUB {subject} {number}\r\nUNSUB {number}\r\n")
         return not any("Permissions Violation" in error for error in self.errors())
 
-    def flood(self, subject: str, payload: bytes, count: int) -> None:
-        """Sends it as often, as fast as the server takes it."""
-        one = f"PUB {subject} {len(payload)}\r\n".encode() + payload + b"\r\n"
-        for left in range(count, 0, -100):
-            self._socket.sendall(one * min(left, 100))
+    def flood(self, subject: str, payloads: Iterable[bytes]) -> None:
+        """Sends them all, as fast as the server takes them."""
+        self._socket.sendall(b"".join(b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(one), one) for one in payloads))
 
 
 def _identity(seed: str) -> Identity:

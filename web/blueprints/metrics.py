@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from slackwater import __version__
 from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import Change
+from slackwater.messages import PARTS, Change
 from slackwater.supervise import state_dir
 from slackwater.views.pool import SYMBOLS, PoolView
 from slackwater.views.why import SLOW
@@ -189,7 +189,7 @@ def reason_of(change: Change) -> str:
         return change.cause
     if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share"):
         return change.what
-    return "operator" if change.by not in ("lbengine", "serve") else "other"
+    return "other" if change.by in PARTS else "operator"
 
 
 def _latencies(journal: Journal, pool: str, recent: list[Change], now_unix_s: float) -> Iterator[float]:

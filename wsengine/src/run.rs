@@ -36,6 +36,8 @@ const TURN_AT_LEAST_EVERY_S: f64 = 5.0;
 const MOST_COMMANDS: usize = 32;
 /// Changes that wait are offered to the bus again after this time.
 const OFFER_EVERY: Duration = Duration::from_secs(1);
+/// Most Changes that are sent in that time: the controller takes twice as many of a node, and no more.
+const CHANGES_AT_ONCE: usize = 10;
 
 /// The knobs are reported this often, and after each Change.
 const REPORT_EVERY_S: f64 = 5.0;
@@ -246,6 +248,7 @@ async fn serve_bus(
         client.subscribe(subject.clone()).await.map_err(|error| Error::Process(format!("{subject}: {error}")))?;
     let outbox = Store::open(Path::new(&settings.state_dir))?;
     let mut offer = tokio::time::interval(OFFER_EVERY);
+    let mut left = CHANGES_AT_ONCE;
     let knobs = format!("slackwater.knobs.{}.{}", settings.pool, settings.node);
     tracing::info!("listening on {subject}");
     loop {
@@ -256,7 +259,7 @@ async fn serve_bus(
             }
             // The sender lives in the engine: when it is gone, the engine has ended.
             change = published.recv() => match change {
-                Some(change) => deliver(&client, settings, &outbox, Some(&change)).await,
+                Some(change) => deliver(&client, settings, &outbox, Some(&change), &mut left).await,
                 None => break,
             },
             Ok(()) = reported.changed() => {
@@ -266,24 +269,31 @@ async fn serve_bus(
                     let _ = client.publish(knobs.clone(), report.into()).await;
                 }
             }
-            _ = offer.tick() => deliver(&client, settings, &outbox, None).await,
+            _ = offer.tick() => {
+                left = CHANGES_AT_ONCE;
+                deliver(&client, settings, &outbox, None, &mut left).await;
+            }
             what = signals.next() => { let _ = commands.send(what); }
         }
     }
-    deliver(&client, settings, &outbox, None).await;
+    deliver(&client, settings, &outbox, None, &mut left).await;
     tracing::info!("ended by a signal");
     Ok(())
 }
 
-/// Sends the Changes that wait, and a fresh one that could not be kept; what the server has taken waits no longer.
-async fn deliver(client: &Client, settings: &Settings, outbox: &Store, fresh: Option<&Change>) {
-    if client.connection_state() != State::Connected {
+/// Sends the oldest Changes that wait, and a fresh one that could not be kept; what the server has taken waits no longer.
+///
+/// `left` is how many may still be sent now.
+async fn deliver(client: &Client, settings: &Settings, outbox: &Store, fresh: Option<&Change>, left: &mut usize) {
+    if client.connection_state() != State::Connected || *left == 0 {
         return;
     }
-    let waiting = outbox.waiting();
-    let subject = format!("slackwater.change.{}", settings.pool);
+    let mut waiting = outbox.waiting();
+    let subject = format!("slackwater.change.{}.{}", settings.pool, settings.node);
     // On a full disk it is sent now or never. One that was just taken from the disk comes twice, with the same id.
     let unkept = fresh.filter(|fresh| waiting.iter().all(|(_, kept)| kept.id != fresh.id));
+    waiting.truncate(*left - usize::from(unkept.is_some()));
+    *left -= waiting.len() + usize::from(unkept.is_some());
     for change in waiting.iter().map(|(_, kept)| kept).chain(unkept) {
         if client.publish(subject.clone(), encode(change).into()).await.is_err() {
             return;

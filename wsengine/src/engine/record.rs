@@ -8,6 +8,18 @@ use slackwater_messages::{Change, ChangeCause, VERSION, Value};
 use super::{BY, Engine, REFUSALS, REFUSALS_WITHIN_S, Reason};
 use crate::knobs::show;
 
+/// Longest text of a Change, in characters: the controller refuses a longer one.
+const LONGEST_TEXT: usize = 2000;
+
+/// The text as a Change may carry it.
+fn bounded(text: &str) -> String {
+    text.chars().take(LONGEST_TEXT).collect()
+}
+
+fn bounded_value(value: Value) -> Value {
+    if let Value::Word(word) = value { Value::Word(bounded(&word)) } else { value }
+}
+
 impl Engine {
     /// `follows` is the id of the refused Order; empty when it could not be believed.
     pub(super) fn refuse(&mut self, what: &str, value: Option<Value>, why: impl Display, follows: &str) {
@@ -47,9 +59,9 @@ impl Engine {
             time_unix_s: (self.system.unix_s)(),
             what: what.to_owned(),
             target: self.settings.node.clone(),
-            before,
-            after,
-            why: reason.why,
+            before: before.map(bounded_value),
+            after: after.map(bounded_value),
+            why: bounded(&reason.why),
             by: BY.to_owned(),
             applied,
             rt_p95_ms: None,

@@ -94,3 +94,13 @@ fn a_flood_of_wrong_orders_is_not_a_flood_of_changes() {
     scene.engine.order(b"{}", None);
     assert_eq!((scene.count(), scene.last().2.as_str()), (21, "refused: it is not signed"));
 }
+
+#[test]
+fn no_text_of_a_change_is_longer_than_the_controller_reads() {
+    let mut scene = Scene::new(0.0);
+    scene.order_of("cpu.cores", Value::Integer(4), 30.0, &"ä".repeat(5000));
+    scene.engine.turn();
+    assert_eq!(scene.value(), 4);
+    let changes = scene.changes.borrow();
+    assert!(!changes.is_empty() && changes.iter().all(|change| change.why.chars().count() <= 2000));
+}
