@@ -117,7 +117,8 @@ def third_party() -> Path:
     fresh = Path(tempfile.mkdtemp(dir=BUILD, prefix="controller."))
     pip = (BUILD / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "-q")
     binary = ("--only-binary=:all:", "--find-links", WHEELS)
-    output(*pip, "download", "-d", WHEELS, *binary, "-r", ROOT / "requirements.txt")
+    locked = ("--require-hashes", "-r", ROOT / "requirements.txt")
+    output(*pip, "download", "-d", WHEELS, *binary, *locked)
     offline = (
         "install",
         "--no-index",
@@ -127,7 +128,7 @@ def third_party() -> Path:
         "--target",
         fresh / SITE,
     )
-    output(*pip, *offline, *binary, "-r", ROOT / "requirements.txt")
+    output(*pip, *offline, *binary, *locked)
     site = fresh / SITE
     shutil.rmtree(site / "bin", ignore_errors=True)
     shutil.rmtree(site / "share", ignore_errors=True)

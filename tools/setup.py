@@ -92,7 +92,8 @@ OLDER_HAPROXY_PACKAGES = (
     *("libssl1.1", "libsystemd0", "libzstd1", "zlib1g"),
 )
 """Those that an older release's HAProxy loads, but for the C library: this machine's is newer and does."""
-REQUIREMENTS = ("requirements.txt", "requirements-lab.txt", "requirements-dev.txt")
+REQUIREMENTS = "requirements-dev.txt"
+"""The lock of all that is needed in a checkout, the packages of the product and of the lab among them."""
 RUST_BINARIES = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 
 
@@ -299,7 +300,7 @@ def python_run() -> None:
             raise SetupError(f"{error}\n  On a plain Debian: apt-get install python3-venv") from None
     pip: list[str | Path] = [VENV / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     say("installing the pinned Python packages into .build/venv")
-    run([*pip, *(f"-r{ROOT / name}" for name in REQUIREMENTS)])
+    run([*pip, "--require-hashes", "-r", ROOT / REQUIREMENTS])
     run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT])
     BIN.mkdir(parents=True, exist_ok=True)
     link(BIN / "slackwater", VENV / "bin/slackwater")
@@ -366,7 +367,7 @@ STEPS = (
     Step("Debian packages", contents("tools/debian-packages.txt", "tools/setup.py"), debian_present, debian_run),
     Step(
         "Python packages",
-        contents(*REQUIREMENTS, "pyproject.toml"),
+        contents(REQUIREMENTS, "pyproject.toml"),
         lambda: (VENV / "bin/slackwater").exists(),
         python_run,
     ),

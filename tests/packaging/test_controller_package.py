@@ -127,20 +127,21 @@ def test_every_module_that_may_be_imported_is_in_the_package(site_packages: Path
 
 
 def test_every_other_package_that_may_be_imported_is_pinned() -> None:
-    pinned = {line.partition("==")[0] for line in (ROOT / "requirements.txt").read_text().splitlines()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {line.partition("==")[0] for line in project["dependencies"]}
     distributions = importlib.metadata.packages_distributions()
     _, others = reached()
     assert {"click", "pyarrow"} <= others, "the walk sees too little"
     for package in sorted(others - sys.stdlib_module_names - set(NEEDS["lab"])):
         names = {re.sub(r"[-_.]+", "-", name).lower() for name in distributions[package]}
-        assert names & pinned, f"{package} is imported, and requirements.txt has none of {names}"
+        assert names & pinned, f"{package} is imported, and pyproject.toml has none of {names}"
 
 
 def test_the_wheel_has_the_same_files_and_the_lab(site_packages: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(site_packages, copy)
     shutil.copytree(ROOT / "lab", copy / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt", "requirements-lab.txt"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     made = tmp_path / "wheel"
     options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(made))

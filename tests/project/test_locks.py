@@ -1,0 +1,77 @@
+"""The locked packages are those that pyproject.toml leads to, each with its hashes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support.paths import ROOT
+from tools import lock
+
+HASH = "sha256:" + "0" * 64
+SOURCE = [Requirement("flask==3.1.3")]
+NEEDS = {"flask": "3.1.3", "click": "8.5.1"}
+GOOD = f"""\
+flask==3.1.3 \\
+    --hash={HASH}
+click==8.5.1 ; sys_platform == 'linux' \\
+    --hash={HASH}
+    # via flask
+"""
+
+
+@pytest.mark.parametrize("part", lock.LOCKS, ids=lambda part: part.file)
+def test_each_lock_is_in_step_with_its_source(part: lock.Lock) -> None:
+    source = part.source(tomllib.loads((ROOT / "pyproject.toml").read_text()))
+    assert len(source) > 10
+    try:
+        needs = lock.needed(source)
+    except importlib.metadata.PackageNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed yet: `make setup`")
+    assert list(lock.faults((ROOT / part.file).read_text(), source, needs)) == []
+
+
+def test_the_smaller_locks_have_the_same_versions_and_hashes() -> None:
+    whole = {
+        (one.name, str(one.specifier)): hashes
+        for one, hashes in lock.locked((ROOT / "requirements-dev.txt").read_text())
+    }
+    for name in ("requirements.txt", "requirements-lab.txt"):
+        for one, hashes in lock.locked((ROOT / name).read_text()):
+            assert whole[one.name, str(one.specifier)] == hashes, f"{name}: {one}"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (GOOD, ""),
+        (GOOD.replace(f" \\\n    --hash={HASH}", "", 1), "flask: expected the SHA-256 of each of its files"),
+        (GOOD.replace("sha256:0", "sha256:x", 1), "flask: expected the SHA-256 of each of its files"),
+        (GOOD.replace("3.1.3", "3.1.2"), "flask: locked is 3.1.2, pyproject.toml has ==3.1.3"),
+        (GOOD.replace("click==8.5.1", "click==8.5.0"), "click: locked is 8.5.0, installed 8.5.1"),
+        (GOOD.replace("click==", "click>="), "expected one version"),
+        (GOOD.replace("flask==3.1.3", "flask"), "flask: expected one version"),
+        (GOOD.partition("click")[0], "click: needed, but not locked"),
+        (GOOD + f"rich==15.0.0 --hash={HASH}\n", "rich: locked, but nothing needs it"),
+    ],
+)
+def test_a_lock_that_is_not_in_step_says_where(text: str, fault: str) -> None:
+    found = "; ".join(lock.faults(text, SOURCE, NEEDS))
+    assert bool(found) == bool(fault), found
+    assert fault in found
+
+
+def test_a_line_that_is_no_package_says_which() -> None:
+    with pytest.raises(ValueError, match=r"'-e \.': expected a package with its version"):
+        list(lock.locked("-e .\n"))
+
+
+def test_whatever_installs_from_a_lock_demands_the_hashes() -> None:
+    for name in ("tools/setup.py", "packaging/build.py"):
+        code = (ROOT / name).read_text()
+        assert re.search(r'"--require-hashes",\s*"-r"', code), name
+        assert code.count('"-r"') == 1, f"{name}: one place installs from a lock"

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Works out requirements*.txt from pyproject.toml: every package with its version and the hashes of its files.
+
+pyproject.toml names what is imported and the tools; `uv` finds what those need in turn. Versions that are locked
+already stay until `--upgrade`. `--check` needs no network: it compares the locks with what the installed packages say
+that they need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = "3.11"
+"""The oldest that Slackwater runs on."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One file of locked packages: what is added to the product's own, and the lock that it must agree with."""
+
+    file: str
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    agrees_with: str = ""
+
+    def command(self, out: Path, upgrade: bool) -> list[str]:
+        """What writes it to `out`."""
+        command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", PYTHON, "--generate-hashes"]
+        command += ["--custom-compile-command", "python tools/lock.py", "--output-file", str(out), "pyproject.toml"]
+        command += [f"--extra={extra}" for extra in self.extras] + [f"--group={group}" for group in self.groups]
+        if self.agrees_with:
+            command += ["--constraints", self.agrees_with]
+        return [*command, "--upgrade"] if upgrade else command
+
+    def source(self, pyproject: dict[str, dict[str, object]]) -> list[Requirement]:
+        """What pyproject.toml asks of it."""
+        tables = [
+            {"": pyproject["project"]["dependencies"]},
+            pyproject["project"]["optional-dependencies"],
+            pyproject["dependency-groups"],
+        ]
+        lines: list[str] = []
+        for table, names in zip(tables, ([""], self.extras, self.groups), strict=True):
+            assert isinstance(table, dict)
+            for name in names:
+                lines += table[name]
+        return [Requirement(line) for line in lines]
+
+
+LOCKS = (
+    Lock("requirements.txt"),
+    Lock("requirements-lab.txt", extras=("lab",), agrees_with="requirements.txt"),
+    Lock("requirements-dev.txt", extras=("lab",), groups=("dev",), agrees_with="requirements-lab.txt"),
+)
+
+
+def locked(text: str) -> Iterator[tuple[Requirement, list[str]]]:
+    """Each package of a lock with its hashes.
+
+    Raises:
+        ValueError: a line is neither.
+    """
+    for line in re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*$", "", text)).splitlines():
+        words, *hashes = re.split(r"\s+--hash=", line.strip())
+        if words:
+            try:
+                yield Requirement(words), hashes
+            except InvalidRequirement as error:
+                raise ValueError(f"{words!r}: expected a package with its version: {error}") from None
+
+
+def needed(wanted: Iterable[Requirement]) -> dict[str, str]:
+    """Names and versions of the installed packages that these requirements lead to in this environment.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: one of them is not installed.
+    """
+    found: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(requirement, "") for requirement in wanted]
+    while waiting:
+        requirement, of_extra = waiting.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": of_extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        distribution = importlib.metadata.distribution(name)
+        found[name] = distribution.version
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                waiting += [(Requirement(line), extra) for line in distribution.requires or []]
+    return found
+
+
+def faults(text: str, source: list[Requirement], needs: dict[str, str]) -> Iterator[str]:
+    """What is wrong with a lock, given what pyproject.toml asks and which packages that needs."""
+    pins: dict[str, str] = {}
+    for requirement, hashes in locked(text):
+        name, specifiers = canonicalize_name(requirement.name), list(requirement.specifier)
+        if [specifier.operator for specifier in specifiers] != ["=="]:
+            yield f"{requirement}: expected one version, NAME==VERSION"
+            continue
+        if not hashes or not all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in hashes):
+            yield f"{name}: expected the SHA-256 of each of its files"
+        if requirement.marker is None or requirement.marker.evaluate():
+            pins[name] = specifiers[0].version
+    for requirement in source:
+        pinned = pins.get(canonicalize_name(requirement.name))
+        if pinned is not None and pinned not in requirement.specifier:
+            yield f"{requirement.name}: locked is {pinned}, pyproject.toml has {requirement.specifier}"
+    yield from (f"{name}: needed, but not locked" for name in sorted(needs.keys() - pins.keys()))
+    yield from (f"{name}: locked, but nothing needs it" for name in sorted(pins.keys() - needs.keys()))
+    for same in sorted(needs.keys() & pins.keys()):
+        if needs[same] != pins[same]:
+            yield f"{same}: locked is {pins[same]}, installed {needs[same]} (`make setup` installs what is locked)"
+
+
+def check() -> int:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wrong = []
+    for lock in LOCKS:
+        source = lock.source(pyproject)
+        try:
+            found = list(faults((ROOT / lock.file).read_text(), source, needed(source)))
+        except importlib.metadata.PackageNotFoundError as error:
+            found = [f"{error.name} is not installed: `make setup` installs what is locked"]
+        wrong += [f"{lock.file}: {fault}" for fault in found]
+    for fault in wrong:
+        print(fault, file=sys.stderr)
+    if wrong:
+        print("`python tools/lock.py` writes the locks anew", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog="Example: tools/lock.py"
+    )
+    parser.add_argument("--check", action="store_true", help="only say whether they are up to date")
+    parser.add_argument("--upgrade", action="store_true", help="also take the newest version of what is not pinned")
+    options = parser.parse_args()
+    if options.check:
+        return check()
+    for lock in LOCKS:
+        subprocess.run(lock.command(Path(lock.file), options.upgrade), cwd=ROOT, check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
