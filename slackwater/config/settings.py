@@ -314,9 +314,16 @@ class JournalSettings(Settings, frozen=True):
     keep_minutes_d: Annotated[
         Positive, Meta(description="days for which their means of minutes and hours are kept, and episodes")
     ] = 90.0
+    keep_changes_d: Annotated[
+        Positive, Meta(description="days for which Changes are kept; of each node's own the newest 5000")
+    ] = 730.0
     max_mb: Annotated[
         float,
-        Meta(ge=10, description="megabytes that the journal stays under: the oldest Samples go first, Changes never"),
+        Meta(
+            ge=10,
+            description="megabytes that the journal stays under: nodes with very many Changes lose them first, then the"
+            " oldest Samples go, the controller's Changes never",
+        ),
     ] = 20_000.0
     min_free_mb: Annotated[
         float, Meta(ge=0, description="megabytes of the disk that the journal leaves free, by the same order")

@@ -21,7 +21,7 @@ from slackwater import messages
 from slackwater.journal import schema
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history
-from slackwater.messages import Change, Cycle, Knobs, Message, Sample, Verdict
+from slackwater.messages import WSENGINE, Change, Cycle, Knobs, Message, Sample, Verdict
 
 __all__ = ["Journal", "JournalError", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -117,8 +117,11 @@ class Journal:
             for message in batch:
                 if isinstance(message, Change):
                     database.execute(
-                        "INSERT OR IGNORE INTO changes VALUES (?,?,?,?,?,?)",
-                        (message.id, message.pool, message.time_unix_s, message.what, message.target, _json(message)),
+                        schema.INSERT_CHANGE,
+                        (
+                            *(message.id, message.pool, message.time_unix_s, message.what, message.target),
+                            *(_json(message), message.target if message.by == WSENGINE else None),
+                        ),
                     )
                 elif isinstance(message, Sample):
                     self._write_sample(database, message)
@@ -247,7 +250,7 @@ class Journal:
                 " ORDER BY time_unix_s DESC, rowid DESC LIMIT :limit OFFSET :offset",
                 where,
             ).fetchall()
-        return [self._decode(Change, row[0]) for row in rows]
+        return [self._decode_change(row[0]) for row in rows]
 
     def kinds_of_change(self) -> dict[tuple[str, str], int]:
         """(pool, what) -> how many Changes there are of it."""
@@ -306,6 +309,16 @@ class Journal:
             return msgspec.json.decode(text, type=kind)
         except msgspec.MsgspecError as error:
             raise JournalError(f"{self.path}: a {kind.__name__} cannot be read: {error}") from None
+
+    def _decode_change(self, text: str) -> Change:
+        """Also one beyond the limits of today's messages: it was stored before there were any, or by us."""
+        try:
+            return msgspec.json.decode(text, type=Change)
+        except msgspec.ValidationError:
+            fields = msgspec.json.decode(text)
+            return Change(**{name: fields[name] for name in Change.__struct_fields__ if name in fields})
+        except msgspec.MsgspecError as error:
+            raise JournalError(f"{self.path}: a Change cannot be read: {error}") from None
 
     # --- the connection
 

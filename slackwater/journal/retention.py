@@ -23,6 +23,11 @@ FULL = 0.95
 STEP_SHARE = 0.1
 """Each round deletes the oldest tenth of the time that is there."""
 MOST_ROUNDS = 60
+NODE_CHANGES = 5000
+"""Newest Changes of each node that are kept: nodes say as much as they like, and one must not fill the disk."""
+LEAST_NODE_CHANGES = 500
+"""The same in a journal that is too large."""
+CHANGES_AT_ONCE = 5000
 
 
 class Node(NamedTuple):
@@ -60,18 +65,20 @@ def keep(
 
     Too large is above `max_mb`, or so large that less than `min_free_mb` of its disk are free.
 
-    Of a journal that is too large the oldest Samples go first, then the oldest minutes, then hours; Changes and
-    episodes never for their size. Raises JournalError.
+    Of a journal that is too large the Changes of nodes that made very many go first, then the oldest Samples, minutes
+    and hours; the controller's and people's Changes and episodes never for their size. Raises JournalError.
     """
     nodes = _nodes(journal)
     _each(journal, nodes, _roll, "rolled up")
     raw_before = now_unix_s - settings.keep_samples_h * 3600.0
     before = now_unix_s - settings.keep_minutes_d * 86400.0
     deleted = sum(_delete(journal, nodes, tier, before if tier.step_s else raw_before) for tier in TIERS)
+    deleted += _prune_changes(journal, now_unix_s - settings.keep_changes_d * 86400.0, NODE_CHANGES)
     _tidy(journal, raw_before, before)
     most = min(settings.max_mb * 1e6, journal.file_bytes() + free_bytes(journal.path) - settings.min_free_mb * 1e6)
     if journal.used_bytes() <= most:
         return deleted
+    deleted += _prune_changes(journal, 0.0, LEAST_NODE_CHANGES)
     latest = now_unix_s - LEAST_RAW_S
     for tier in TIERS:
         for _ in range(MOST_ROUNDS):
@@ -118,6 +125,24 @@ def _delete(journal: Journal, nodes: list[Node], tier: Tier, before_unix_s: floa
 
     _each(journal, nodes, work, "pruned")
     return deleted
+
+
+def _prune_changes(journal: Journal, before_unix_s: float, keep_of_node: int) -> int:
+    """Deletes those that are older, and each node's beyond its newest; some in a transaction."""
+    deleted = [0]
+
+    def work(database: sqlite3.Connection) -> None:
+        where = {"keep": keep_of_node, "at_once": CHANGES_AT_ONCE}
+        deleted.append(database.execute(schema.PRUNE_NODES_CHANGES, where).rowcount)
+
+    def age(database: sqlite3.Connection) -> None:
+        deleted.append(database.execute(schema.PRUNE_CHANGES, {"before": before_unix_s}).rowcount)
+
+    journal.keeping(age, "pruned")
+    journal.keeping(work, "pruned")
+    while deleted[-1] == CHANGES_AT_ONCE:
+        journal.keeping(work, "pruned")
+    return sum(deleted)
 
 
 def _oldest(journal: Journal, nodes: list[Node], tier: Tier) -> float | None:

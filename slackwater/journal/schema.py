@@ -42,6 +42,15 @@ SCALE = 10_000
 MINUTE_S, HOUR_S = 60, 3600
 """The steps of rolled-up series."""
 
+INSERT_CHANGE = "INSERT OR IGNORE INTO changes (id, pool, time_unix_s, what, target, json, node) VALUES (?,?,?,?,?,?,?)"
+"""`node`: the one whose wsengine made it; NULL for the controller's and people's."""
+PRUNE_CHANGES = "DELETE FROM changes WHERE time_unix_s < :before"
+PRUNE_NODES_CHANGES = (
+    "DELETE FROM changes WHERE rowid IN (SELECT row FROM (SELECT rowid AS row, row_number() OVER"
+    " (PARTITION BY pool, node ORDER BY time_unix_s DESC) AS number FROM changes WHERE node IS NOT NULL)"
+    " WHERE number > :keep LIMIT :at_once)"
+)
+"""Of each node the newest stay."""
 INSERT_SAMPLE = f"INSERT OR REPLACE INTO samples VALUES (?,?,{','.join('?' * len(SAMPLE_COLUMNS))})"
 
 _KEPT = (

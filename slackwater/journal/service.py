@@ -1,12 +1,13 @@
 """The journal process: writes what goes over the bus into the journal, a transaction each half second.
 
-Changes are never dropped: what cannot be written waits, and at the very end goes to the log instead.
+What cannot be written waits, in bounded memory; a Change of the controller that has to give way goes to the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 import logging
 import signal
 import time
@@ -17,7 +18,7 @@ from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, JournalSettings
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.journal.retention import keep
-from slackwater.messages import Change, Message
+from slackwater.messages import WSENGINE, Change, Message
 
 log = logging.getLogger("slackwater.journal")
 
@@ -25,47 +26,59 @@ KINDS = ("sample", "verdict", "change", "cycle", "knobs")
 FLUSH_S = 0.5
 KEEP_S = 60.0
 KEEP_MESSAGES = 50_000
-"""Most Samples, Verdicts and Cycles that wait in memory while the journal cannot be written."""
+"""Most Samples, Verdicts and Cycles that wait in memory while the journal cannot be written; as many of the
+controller's Changes."""
+KEEP_NODE_CHANGES = 500
+"""Most Changes of one node that wait."""
 COMPLAIN_S = 10.0
 LAST_TRIES = 3
 
 
 class Queue:
-    """Messages that wait to be written. When it is full the oldest are dropped and counted, but never a Change."""
+    """Messages that wait to be written: the newest of each node's Changes, of the controller's, and of all others.
 
-    def __init__(self, keep: int = KEEP_MESSAGES) -> None:
+    What gives way is counted; a Change of the controller goes to the log.
+    """
+
+    def __init__(self, keep: int = KEEP_MESSAGES, keep_node_changes: int = KEEP_NODE_CHANGES) -> None:
         self._keep = keep
-        self._changes: list[Change] = []
+        self._keep_node_changes = keep_node_changes
+        self._changes: dict[tuple[str, str], collections.deque[Message]] = collections.defaultdict(collections.deque)
+        """By pool and node; the controller's by pool."""
         self._others: collections.deque[Message] = collections.deque()
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._changes) + len(self._others)
+        return sum(map(len, self._changes.values())) + len(self._others)
 
     def put(self, message: Message) -> None:
-        if isinstance(message, Change):
-            self._changes.append(message)
-            return
-        self._others.append(message)
-        self._drop()
+        waiting, keep = self._others, self._keep
+        if isinstance(message, Change) and message.by == WSENGINE:
+            waiting, keep = self._changes[message.pool, message.target], self._keep_node_changes
+        elif isinstance(message, Change):
+            waiting = self._changes[message.pool, ""]
+        waiting.append(message)
+        if len(waiting) > keep:
+            self.dropped += 1
+            log_lost(waiting.popleft())
 
     def take(self) -> list[Message]:
         """Everything that waits, Changes first; the queue is empty afterwards."""
-        batch: list[Message] = [*self._changes, *self._others]
+        batch = [*itertools.chain(*self._changes.values()), *self._others]
         self._changes.clear()
         self._others.clear()
         return batch
 
     def put_back(self, batch: list[Message]) -> None:
         """A batch that was not written, in front of what came since."""
-        self._changes[:0] = [message for message in batch if isinstance(message, Change)]
-        self._others.extendleft(message for message in reversed(batch) if not isinstance(message, Change))
-        self._drop()
+        for message in (*batch, *self.take()):
+            self.put(message)
 
-    def _drop(self) -> None:
-        while len(self._others) > self._keep:
-            self._others.popleft()
-            self.dropped += 1
+
+def log_lost(message: Message) -> None:
+    """A Change of the controller that the journal will not have is at least in the log."""
+    if isinstance(message, Change) and message.by != WSENGINE:
+        log.error("not in the journal: %s", messages.encode(message).decode())
 
 
 class Writer:
@@ -129,8 +142,8 @@ class Writer:
             if attempt < LAST_TRIES - 1:
                 await asyncio.sleep(FLUSH_S)
         left = self._queue.take()
-        for change in (message for message in left if isinstance(message, Change)):
-            log.error("not in the journal: %s", messages.encode(change).decode())
+        for message in left:
+            log_lost(message)
         log.error("ended with %d messages that were not written", len(left))
 
     def _waiting(self) -> str:

@@ -39,4 +39,17 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX changes_target_time ON changes (target, time_unix_s)",
         "CREATE INDEX states_last ON states (last_unix_s)",
     ),
+    (
+        # Nodes could date what they said as they liked: after the year 2100 no calendar reads it.
+        "DELETE FROM samples WHERE time_unix_s > 4102444800",
+        "DELETE FROM rolled WHERE time_unix_s > 4102444800",
+        "DELETE FROM states WHERE max(since_unix_s, last_unix_s) > 4102444800",
+        "DELETE FROM latest WHERE json_extract(json, '$.time_unix_s') > 4102444800",
+        "UPDATE changes SET time_unix_s = (SELECT coalesce(max(time_unix_s), 0) FROM changes WHERE time_unix_s <="
+        " 4102444800), json = json_set(json, '$.time_unix_s', (SELECT coalesce(max(time_unix_s), 0) FROM changes WHERE"
+        " time_unix_s <= 4102444800)) WHERE time_unix_s > 4102444800",
+        "ALTER TABLE changes ADD COLUMN node TEXT",
+        "UPDATE changes SET node = target WHERE json_extract(json, '$.by') = 'wsengine'",
+        "CREATE INDEX changes_node ON changes (pool, node, time_unix_s) WHERE node IS NOT NULL",
+    ),
 )

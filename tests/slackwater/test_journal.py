@@ -400,21 +400,38 @@ def test_a_journal_that_was_deleted_is_begun_anew(journal: Journal, path: Path) 
 # --- the process that writes
 
 
-def test_the_queue_drops_the_oldest_samples_and_never_a_change() -> None:
-    queue = Queue(keep=3)
+def test_the_queue_drops_the_oldest_samples_and_no_change_for_them() -> None:
+    queue = Queue(keep=6)
     for number in range(5):
         queue.put(change(number))
+    for number in range(8):
         queue.put(sample(f"host{number}", 0.0))
     batch = queue.take()
     assert [message.id for message in batch if isinstance(message, Change)] == [f"id{number}" for number in range(5)]
-    assert [message.node for message in batch if isinstance(message, Sample)] == ["host2", "host3", "host4"]
+    assert [message.node for message in batch if isinstance(message, Sample)] == [f"host{at}" for at in range(2, 8)]
     assert queue.dropped == 2
     queue.put(change(9))
     queue.put(sample("host9", 0.0))
     queue.put_back(batch)
     again = queue.take()
-    assert [message.node for message in again if isinstance(message, Sample)] == ["host3", "host4", "host9"]
+    assert [message.node for message in again if isinstance(message, Sample)][-2:] == ["host7", "host9"]
     assert [message.id for message in again if isinstance(message, Change)][-2:] == ["id4", "id9"]
+
+
+def test_memory_is_bounded_while_nothing_can_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    """However many Changes one node sends: it takes nobody else's place."""
+    queue = Queue(keep=3, keep_node_changes=2)
+    for number in range(50):
+        queue.put(msgspec.structs.replace(change(number), by="wsengine", target="flooder"))
+        queue.put_back(queue.take())
+    queue.put(msgspec.structs.replace(change(100), by="wsengine", target="honest"))
+    for number in range(200, 205):
+        queue.put(change(number))
+    waiting = [message.id for message in queue.take() if isinstance(message, Change)]
+    assert waiting == ["id48", "id49", "id100", "id202", "id203", "id204"]
+    assert queue.dropped == 48 + 2
+    lost = [record.getMessage() for record in caplog.records]
+    assert [text.startswith("not in the journal: ") for text in lost] == [True, True], "the controller's are logged"
 
 
 def test_what_cannot_be_written_waits_and_is_complained_about_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 from slackwater.config import JournalSettings
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal, journal_path
-from slackwater.journal.retention import keep
+from slackwater.journal.retention import LEAST_NODE_CHANGES, NODE_CHANGES, keep
 from slackwater.journal.steps import STEPS
 from slackwater.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
 
@@ -149,3 +150,38 @@ def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -
         journal.record(sample("host1", 0.0, 1.0, 5.0))
         keep(journal, JournalSettings(), T0)
         assert journal.history("web", T0, 60.0, until_unix_s=T0 + 60.0).nodes["host1"].rps == [1.0]
+
+
+def of_node(node: str, number: int) -> Change:
+    """A valid Change of a node's wsengine."""
+    id_, why = f"{node}-{number}", "x" * 2000
+    return Change(1, id_, "web", T0 + number / 20, "cpu.share", node, 1, 2, why, "wsengine", True, cause="ordered")
+
+
+def test_a_node_that_floods_valid_changes_costs_itself_its_rows_and_nobody_else(journal: Journal) -> None:
+    ours = Change(1, "ours", "web", T0, "pause", "web", None, None, "deploy", "anna", True)
+    journal.record(ours, of_node("honest", 0), *(sample("honest", float(at), 10.0, 5.0) for at in range(600)))
+    for first in range(0, NODE_CHANGES + 1000, 500):
+        journal.record(*(of_node("flooder", number) for number in range(first, first + 500)))
+    keep(journal, JournalSettings(), T0 + 600.0)
+    kinds = Counter(made.target for made in journal.changes(limit=100_000))
+    assert kinds == {"web": 1, "honest": 1, "flooder": NODE_CHANGES}
+    assert journal.used_bytes() > 10e6
+    keep(journal, JournalSettings(max_mb=10.0), T0 + 600.0)
+    assert journal.used_bytes() <= 10e6
+    found = journal.changes(limit=100_000)
+    assert Counter(made.target for made in found) == {"web": 1, "honest": 1, "flooder": LEAST_NODE_CHANGES}
+    assert found[0].id == f"flooder-{NODE_CHANGES + 999}", "the newest stay"
+    raw = journal.history("web", T0, 1.0, until_unix_s=T0 + 600.0).nodes["honest"].rps
+    assert raw == [10.0] * 600, "no Sample of an honest node went"
+
+
+def test_changes_go_at_their_age_too(journal: Journal) -> None:
+    journal.record(
+        *(
+            Change(1, f"id{day}", "web", T0 + day * DAY_S, "weight", "s1", 100, 0, "noise", "lbengine", True)
+            for day in (0, 2)
+        )
+    )
+    keep(journal, JournalSettings(keep_changes_d=1.0), T0 + 2 * DAY_S)
+    assert [made.id for made in journal.changes()] == ["id2"]

@@ -53,6 +53,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO rolled_weights (step_s, node_id, time_unix_s, weight, wanted)"
         " VALUES (60, 1, 1794999960, 1000000, 1000000)",
     ),
+    ("UPDATE changes SET node = NULL WHERE id = 'c1'",),
 )
 """What is filled in after each step, in the form of that step."""
 
