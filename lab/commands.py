@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
+from lab.chaos.commands import chaos
 from lab.cluster.applications import APPLICATIONS
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
@@ -336,5 +337,5 @@ def demo(seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate):
+for command in (simulate, compare, report, grid, evaluate, chaos):
     lab.add_command(command)

@@ -95,12 +95,18 @@ def make_network(members: Sequence[Host]) -> None:
     call([ip, "addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", BRIDGE])
     call([ip, "link", "set", BRIDGE, "up"])
     for host in members:
-        call([ip, "netns", "add", host.netns])
-        call([ip, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.netns])
-        call([ip, "link", "set", host.link, "master", BRIDGE, "up"])
-        call([ip, "-n", host.netns, "addr", "add", f"{host.address}/24", "dev", "eth0"])
-        for link in ("lo", "eth0"):
-            call([ip, "-n", host.netns, "link", "set", link, "up"])
+        join_network(host)
+
+
+def join_network(host: Host) -> None:
+    """A namespace with `eth0` on the bridge."""
+    ip = system_program("ip")
+    call([ip, "netns", "add", host.netns])
+    call([ip, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.netns])
+    call([ip, "link", "set", host.link, "master", BRIDGE, "up"])
+    call([ip, "-n", host.netns, "addr", "add", f"{host.address}/24", "dev", "eth0"])
+    for link in ("lo", "eth0"):
+        call([ip, "-n", host.netns, "link", "set", link, "up"])
 
 
 def network_traces() -> tuple[list[str], list[str]]:
@@ -132,6 +138,10 @@ def make_cgroups(members: Sequence[Host], cgroups: Cgroups, quota_cores: float) 
     cgroups.make(FRONT, weight=FRONT_WEIGHT)
     cgroups.make(ASIDE, weight=1)
     for host in members:
-        cgroups.make(host.cgroup, quota_cores=quota_cores)
-        cgroups.make(host.vm)
-        cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)
+        make_cgroups_of(host, cgroups, quota_cores)
+
+
+def make_cgroups_of(host: Host, cgroups: Cgroups, quota_cores: float) -> None:
+    cgroups.make(host.cgroup, quota_cores=quota_cores)
+    cgroups.make(host.vm)
+    cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)

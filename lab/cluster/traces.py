@@ -25,6 +25,7 @@ from lab.cluster.paths import (
     program,
     system_program,
 )
+from lab.cluster.spawn import call
 
 END_WITHIN_S = 60.0
 STATE_FILE = LAB_DIR / "state.json"
@@ -106,6 +107,12 @@ def is_up() -> bool:
     return False
 
 
+def mounts_below(mounts: str) -> list[str]:
+    """What is mounted within the lab's folder, the innermost first; `mounts` is the text of /proc/mounts."""
+    places = [line.split()[1] for line in mounts.splitlines() if line.split()[1].startswith(f"{LAB_DIR}/")]
+    return sorted(places, key=len, reverse=True)
+
+
 def sweep() -> None:
     """Removes every trace of a lab; the caller holds the lock."""
     with contextlib.suppress(LabError):
@@ -121,6 +128,8 @@ def sweep() -> None:
                 raise LabError(f"cgroup {TOP}: processes {cgroups.pids(TOP)} do not end")
             time.sleep(0.02)
     remove_network()
+    for place in mounts_below(Path("/proc/mounts").read_text()):
+        call([system_program("umount"), "--lazy", place])
     if LAB_DIR.is_symlink():
         raise LabError(f"{LAB_DIR} is a symbolic link: not the lab's doing, please look at it")
     shutil.rmtree(LAB_DIR, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Chaos: random faults in a lab cluster under load, and what must hold meanwhile."""

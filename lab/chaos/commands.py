@@ -1,0 +1,43 @@
+"""The command `slackwater lab chaos`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lab.chaos import run as chaos_run
+from lab.chaos.schedule import Injection
+from lab.chaos.story import Broken, story
+from lab.cluster.lab import Lab, LabSettings
+from lab.options import json_option, progress, write_json
+
+
+@click.command(epilog="Example: slackwater lab chaos --minutes 20 --seed 7 --json chaos.json")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), help="How long.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="The same in minutes  [default: 20]")
+@click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same faults at the same times.")
+@click.option("--hosts", type=click.IntRange(2, 20), default=3, show_default=True)
+@json_option
+def chaos(hours: float | None, minutes: float | None, seed: int, hosts: int, json_file: str | None) -> None:
+    """Inject random faults into a cluster under load, and check all the time what must hold whatever happens.
+
+    Parts are killed, hung and restarted; disks fill; clocks step; the bus is cut, slow and in disorder; HAProxy
+    reloads, hangs and changes its version; nodes reboot, are renamed, and lie. Ends with status 1, and a short story,
+    when an invariant broke.
+    """
+    if hours is not None and minutes is not None:
+        raise click.UsageError("give at most one of --hours and --minutes")
+    seconds = hours * 3600.0 if hours is not None else (minutes or 20.0) * 60.0
+    with Lab(LabSettings(hosts, retunable=True), progress) as cluster:
+        result = chaos_run.run(cluster, seconds, seed, progress)
+    if json_file:
+        write_json(result, json_file)
+    if json_file != "-":
+        done = [Injection(**row) for row in result["faults"]]
+        broken = [Broken(**row) for row in result["broken"]]
+        command = f"slackwater lab chaos --minutes {seconds / 60.0:g} --seed {seed} --hosts {hosts}"
+        click.echo(story(seed, done, broken, command))
+        click.echo(f"{result['requests']} requests, not injected: {'; '.join(result['not_injected']) or 'none'}")
+    if result["broken"]:
+        sys.exit(1)
