@@ -1,0 +1,354 @@
+"""Chaos without a lab: the schedule, the invariants, frames, links, units and clocks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.chaos import clock as clocks
+from lab.chaos.clock import Clock
+from lab.chaos.faults import TableExcuses, table
+from lab.chaos.frames import Disorder, Frames
+from lab.chaos.hostile import PER_S, Hostile
+from lab.chaos.invariants import Invariant, invariants
+from lab.chaos.link import Link, State
+from lab.chaos.look import Failed, Look, Recorded, Usage
+from lab.chaos.run import Judge
+from lab.chaos.schedule import CALM_EVERY_S, CALM_S, Injection, calm_windows, clash, schedule
+from lab.chaos.story import Broken, story
+from lab.chaos.unit import RESTART_S, Unit
+from lab.cluster.balancer import free_port
+from lab.cluster.traces import mounts_below
+from slackwater import messages
+
+HOSTS = ["host1", "host2", "host3"]
+FAULTS = table(HOSTS)
+KINDS = {name: fault.kind for name, fault in FAULTS.items()}
+EXCUSES = TableExcuses(FAULTS)
+BASE = dict.fromkeys(HOSTS, 100)
+LOWERED = BASE | {"host1": 10}
+
+
+def eventually(what: str, happened: Callable[[], bool], within_s: float = 20.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+# --- the schedule
+
+
+@given(st.integers(), st.floats(60, 7200))
+def test_a_seed_gives_the_same_faults_within_the_time_and_none_in_the_calm(seed: int, length_s: float) -> None:
+    plan = schedule(seed, length_s, KINDS)
+    assert plan == schedule(seed, length_s, KINDS)
+    assert [one.at_s for one in plan] == sorted(one.at_s for one in plan)
+    for one in plan:
+        assert one.end_s <= length_s + 0.1
+        assert one.target in KINDS[one.kind].targets
+        assert not any(begin_s < one.end_s - 0.1 and one.at_s < end_s for begin_s, end_s in calm_windows(length_s))
+
+
+@given(st.integers())
+def test_no_fault_undoes_another_one_that_is_still_at_work(seed: int) -> None:
+    for before, after in itertools.combinations(schedule(seed, 1800, KINDS), 2):
+        assert not clash(after, KINDS[after.kind], before, KINDS[before.kind])
+
+
+def test_hours_of_chaos_have_every_fault_and_other_seeds_have_others() -> None:
+    plan = schedule(1, 4 * 3600, KINDS)
+    assert {one.kind for one in plan} == set(KINDS)
+    assert plan != schedule(2, 4 * 3600, KINDS)
+    assert {one.target for one in plan if one.kind == "kill"} == set(KINDS["kill"].targets)
+    windows = calm_windows(4 * 3600)
+    assert len(windows) == 4 * 3600 // (CALM_EVERY_S + CALM_S)
+
+
+# --- the invariants
+
+
+def judge() -> Judge:
+    rules = invariants(EXCUSES, 32_000_000, [(120.0, 150.0)], frozenset(HOSTS), frozenset({"lbengine", "serve"}))
+    return Judge(rules)
+
+
+def at(at_s: float, **what: object) -> Look:
+    look = Look(at_s, weights=BASE, cycle_s=at_s, verdict_s=at_s, judged=frozenset(HOSTS))
+    return dataclasses.replace(look, **what)  # type: ignore[arg-type]
+
+
+def fault(kind: str, target: str = "host1", at_s: float = 0.0, seconds: float = 1000.0) -> Injection:
+    return Injection(at_s, kind, target, seconds)
+
+
+def broken(*looks: Look) -> list[str]:
+    judging = judge()
+    for look in looks:
+        judging.judge(look)
+    return [one.invariant for one in judging.broken]
+
+
+def moved(by: str | None, **more: object) -> list[Look]:
+    recorded = [Recorded(2.0, "host1", 10, by)] if by else []
+    later = [at(second, weights=LOWERED, **more) for second in (10.0, 30.0)]
+    return [at(1.0, **more), at(2.0, weights=LOWERED, recorded=recorded, **more), *later]
+
+
+FAILED = [Failed(10.0, 15.0, 3, "status 503")]
+CASES: list[tuple[str, list[Look], list[str]]] = [
+    ("all is well", [at(second) for second in range(0, 160, 5)], []),
+    ("a request fails and nobody was hurt", [at(15.0, failed=FAILED)], ["requests"]),
+    ("a part of ours was killed: no excuse", [at(15.0, failed=FAILED, active=[fault("kill")])], ["requests"]),
+    ("the web server was killed", [at(15.0, failed=FAILED, active=[fault("kill web server")])], []),
+    (
+        "that was long before",
+        [at(1.0, active=[Injection(1.0, "reboot", "host1", 2.0)]), at(99.0, failed=[Failed(90, 95, 1, "")])],
+        ["requests"],
+    ),
+    ("all weights are 0", [at(1.0, weights=dict.fromkeys(HOSTS, 0))], ["bounds"]),
+    ("a weight above the baseline", [at(1.0, weights=BASE | {"host2": 101})], ["bounds"]),
+    (
+        "nobody decides",
+        [at(1.0, weights=LOWERED), at(20.0, weights=LOWERED, cycle_s=1.0, verdict_s=20.0)],
+        ["baseline"],
+    ),
+    (
+        "there are no Verdicts",
+        [at(1.0, weights=LOWERED), at(20.0, weights=LOWERED, cycle_s=20.0, verdict_s=1.0)],
+        ["baseline"],
+    ),
+    ("it is within the time", [at(1.0, weights=LOWERED), at(12.0, weights=LOWERED, cycle_s=1.0)], []),
+    (
+        "HAProxy hangs",
+        [at(20.0, weights=LOWERED, cycle_s=1.0, active=[fault("hang HAProxy", "haproxy")])],
+        [],
+    ),
+    (
+        "a knob without a lease",
+        [at(60.0, knobs_turned=frozenset({"host1"}), leases_until_s={"host1": 20.0})],
+        ["knobs"],
+    ),
+    ("with one", [at(60.0, knobs_turned=frozenset({"host1"}), leases_until_s={"host1": 40.0})], []),
+    (
+        "its host is off",
+        [at(60.0, knobs_turned=frozenset({"host1"}), active=[fault("reboot")])],
+        [],
+    ),
+    ("memory", [at(1.0, usage={"monitor of host1": Usage(200_000_000, 1, 1)})], ["usage"]),
+    ("descriptors", [at(1.0, usage={"controller: lbengine": Usage(1, 5000, 1)})], ["usage"]),
+    ("threads", [at(1.0, usage={"controller: nats-server": Usage(1, 1, 500)})], ["usage"]),
+    ("the journal", [at(1.0, journal_bytes=33_000_000)], ["usage"]),
+    ("a move without a Change", moved(None), ["changes"]),
+    ("a move with one", moved("lbengine"), []),
+    ("somebody else's", moved("mallory"), ["changes"]),
+    ("the disk is full", moved(None, active=[fault("full disk", "lb1")]), []),
+    (
+        "HAProxy forgot by a reload",
+        [
+            *moved("lbengine"),
+            *(at(second, active=[fault("reload HAProxy", "haproxy", 29.0)]) for second in (31.0, 60.0)),
+        ],
+        [],
+    ),
+    (
+        "it does not come right in the calm",
+        [at(float(second), judged=frozenset(HOSTS[:2])) for second in (121, 135, 151)],
+        ["recovery"],
+    ),
+    ("it does at its end", [at(121.0, judged=frozenset()), at(149.0), at(151.0, judged=frozenset())], []),
+]
+
+
+@pytest.mark.parametrize(("looks", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_invariants(looks: list[Look], expected: list[str]) -> None:
+    assert broken(*looks) == expected
+
+
+def test_every_invariant_has_a_case_in_which_it_breaks() -> None:
+    rules: list[Invariant] = invariants(EXCUSES, 1, [], frozenset(), frozenset())
+    assert {rule.name for rule in rules} == {name for _, _, expected in CASES for name in expected}
+
+
+def test_the_story_has_what_was_injected_before_and_how_to_have_it_again() -> None:
+    done = [
+        fault("kill", "lbengine", 5.0, 0.0),
+        fault("cut", "host2", 300.0, 0.0),
+        fault("reboot", "host1", 400.0, 5.0),
+    ]
+    text = story(7, done, [Broken(310.0, "baseline", "host1 10")], "slackwater lab chaos --seed 7")
+    assert "cut host2" in text
+    assert "BROKEN baseline: host1 10" in text
+    assert "kill web" not in text
+    assert "reboot" not in text
+    assert text.endswith("again: slackwater lab chaos --seed 7")
+
+
+# --- messages on the bus
+
+PUB = b"PUB slackwater.sample.web.host1 5\r\nhello\r\n"
+HPUB = b"HPUB slackwater.order.web.host1 12 17\r\nNATS/1.0\r\n\r\nhello\r\n"
+MSG = b"MSG slackwater.verdict.web.host1 7 5\r\n\r\n+OK\r\n"
+OTHERS = [b"PING\r\n", b"SUB slackwater.order.> 1\r\n", b"PUB $KV.lease.web 2\r\nab\r\n"]
+
+
+@given(st.lists(st.sampled_from([PUB, HPUB, MSG, *OTHERS])), st.data())
+def test_frames_are_whole_however_the_stream_is_cut(sent: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(sent)
+    frames, found, begin = Frames(), [], 0
+    while begin < len(stream):
+        size = data.draw(st.integers(1, len(stream) - begin))
+        found += list(frames.feed(stream[begin : begin + size]))
+        begin += size
+    assert found == sent
+
+
+@given(st.lists(st.sampled_from([PUB, *OTHERS]), min_size=1), st.integers())
+def test_disorder_touches_messages_alone(sent: list[bytes], seed: int) -> None:
+    disorder = Disorder(1.0, Random(seed))
+    passed = list(Frames().feed(b"".join(disorder.through(frame) for frame in sent)))
+    assert [frame for frame in passed if frame != PUB] == [frame for frame in sent if frame != PUB]
+
+
+def test_disorder_loses_doubles_and_swaps() -> None:
+    disorder = Disorder(0.5, Random(1))
+    sent = [b"PUB slackwater.sample.web.n 4\r\n%04d\r\n" % number for number in range(400)]
+    passed = [frame.split(b"\r\n")[1] for one in sent for frame in Frames().feed(disorder.through(one))]
+    assert len(set(passed)) < 400
+    assert len(passed) > len(set(passed))
+    first_seen = list(dict.fromkeys(passed))
+    assert first_seen != sorted(first_seen)
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[Link, socket.socket, socket.socket]]:
+    """A link, a client's connection to it and what the bus has at the other end."""
+    with socket.create_server(("127.0.0.1", 0)) as bus:
+        one = Link("host1", ("127.0.0.1", free_port(0)), ("127.0.0.1", bus.getsockname()[1]), seed=1)
+        one.start()
+        try:
+            with socket.create_connection(one.listen, 20.0) as client:
+                accepted, _ = bus.accept()
+                with accepted:
+                    accepted.settimeout(20.0)
+                    yield one, client, accepted
+        finally:
+            one.close()
+
+
+def test_a_partition_holds_one_direction_until_it_is_over(link: tuple[Link, socket.socket, socket.socket]) -> None:
+    one, client, bus = link
+    client.sendall(b"PING\r\n")
+    assert bus.recv(100) == b"PING\r\n"
+    one.state["to_bus"] = State(stalled=True)
+    client.sendall(b"PONG\r\n")
+    bus.sendall(b"+OK\r\n")
+    assert client.recv(100) == b"+OK\r\n"
+    bus.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        bus.recv(100)
+    bus.settimeout(20.0)
+    one.restore()
+    assert bus.recv(100) == b"PONG\r\n"
+
+
+def test_a_cut_ends_both_connections(link: tuple[Link, socket.socket, socket.socket]) -> None:
+    one, client, bus = link
+    one.cut()
+    for end in (client, bus):
+        with contextlib.suppress(ConnectionResetError):
+            assert end.recv(100) == b""
+
+
+# --- units and clocks
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Iterator[Unit]:
+    one = Unit("part", ["sleep", "1000"], tmp_path, after=["touch", str(tmp_path / "after")])
+    over = threading.Event()
+
+    def tend() -> None:
+        while not over.wait(0.02):
+            one.tend()
+
+    thread = threading.Thread(target=tend, daemon=True)
+    thread.start()
+    eventually("the unit runs", lambda: one.pid is not None)
+    yield one
+    over.set()
+    thread.join()
+    one.close()
+
+
+def test_a_unit_that_ends_is_cleaned_up_after_and_started_again(unit: Unit, tmp_path: Path) -> None:
+    before = unit.pid
+    begin_s = time.monotonic()
+    unit.send(signal.SIGKILL)
+    eventually("it runs again", lambda: unit.pid not in (None, before))
+    assert (tmp_path / "after").exists()
+    assert time.monotonic() - begin_s >= RESTART_S
+
+
+def test_a_unit_that_is_not_wanted_stays_down(unit: Unit) -> None:
+    unit.wanted = False
+    unit.send(signal.SIGTERM)
+    eventually("it has ended", lambda: unit.restarts == 1)
+    assert unit.pid is None
+    unit.up()
+    eventually("it runs again", lambda: unit.pid is not None)
+
+
+def test_a_clock_steps_for_running_programs_and_for_nobody_else(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock", clocks.build(tmp_path))
+    ask = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ask],
+        env={**os.environ, **clock.env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for step_s in (0.0, 365 * 86_400.0, -86_400.5):
+            clock.step_to(step_s)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            wall_s, monotonic_s = map(float, process.stdout.readline().split())
+            assert wall_s - time.time() == pytest.approx(step_s, abs=5.0)
+            assert monotonic_s == pytest.approx(time.monotonic(), abs=5.0)
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("what", list(PER_S))
+def test_what_a_hostile_node_says_is_valid(what: str) -> None:
+    hostile = Hostile("nats://nowhere", "host1", what, seed=1)
+    for _ in range(50):
+        message = hostile.message()
+        kind = type(message).__name__.lower()
+        assert messages.decode(kind, messages.encode(message)) == message
+
+
+def test_mounts_within_the_lab_are_found_the_innermost_first() -> None:
+    mounts = "\n".join(f"tmpfs {place} tmpfs rw 0 0" for place in ("/", "/var/lib/slackwater-lab/a", "/var/lib/x"))
+    assert mounts_below(mounts + "\ntmpfs /var/lib/slackwater-lab/a/b tmpfs rw 0 0") == [
+        "/var/lib/slackwater-lab/a/b",
+        "/var/lib/slackwater-lab/a",
+    ]

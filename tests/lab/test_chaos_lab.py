@@ -1,0 +1,49 @@
+"""Chaos in the real lab: what must hold does, and Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.cluster.traces import traces
+from tests.support.real_lab import eventually, lab_command, needs_lab, run_lab
+
+pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.usefixtures("nothing_before_and_after")]
+
+
+def outcome(minutes: float, seed: int, file: Path) -> tuple[str, dict[str, list[dict[str, object]]]]:
+    done = run_lab(
+        "chaos", "--minutes", str(minutes), "--seed", str(seed), "--json", str(file), timeout_s=minutes * 60 + 300
+    )
+    assert file.exists(), done.stderr[-2000:]
+    return done.stdout, json.loads(file.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_nothing_breaks_in_twenty_minutes(tmp_path: Path) -> None:
+    text, found = outcome(20.0, 20, tmp_path / "chaos.json")
+    assert found["not_injected"] == []
+    assert found["broken"] == [], text
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_nothing_behind() -> None:
+    process = subprocess.Popen(
+        lab_command("chaos", "--minutes", "5", "--seed", "3"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "full disk" in line or "reboot" in line or "hang" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.stderr.read()
+    process.wait(120)
+    eventually("nothing is left", lambda: traces() == [], 10.0)
