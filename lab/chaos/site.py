@@ -150,11 +150,7 @@ class Site:
                 name,
                 placed([*self._boot(machine), slackwater, "serve", "--config", str(file)], procs, netns),
                 LAB_DIR / machine,
-                env={
-                    "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}",
-                    "SUDO_USER": RESTORER,
-                    **self.clocks[machine].env,
-                },
+                env={"PATH": path, "SUDO_USER": RESTORER, **self.clocks[machine].env},
                 after=placed([slackwater, "restore", "--all", "--config", str(file), "--why", "the service ended"], []),
                 leftovers=self._in_cgroup(cgroup),
             )

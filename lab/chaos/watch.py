@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -49,6 +50,7 @@ class Listener:
         self._thread.join(10.0)
 
     async def _listen(self) -> None:
+        logging.getLogger("slackwater.bus").setLevel(logging.CRITICAL)  # that the bus comes and goes is the story's
         bus = None
         while bus is None and not self._end.is_set():
             with contextlib.suppress(BusError):
