@@ -32,7 +32,7 @@ test: lint  ## everything that must hold on each change
 	@python tools/run_tests.py -m "not slow"
 
 test-full: lint  ## also the slow stories
-	python tools/fuzz.py --minutes 10
+	python tools/fuzz.py --minutes 18
 	@python tools/run_tests.py --hypothesis-profile=others
 
 bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures and traffic made here (root; 15 minutes)

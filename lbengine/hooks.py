@@ -104,7 +104,7 @@ class Hooks:
             return msgspec.json.decode(self._file.read_bytes(), type=dict[str, dict[str, State]])
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning("%s: cannot be read (%s): hooks hear again of the episodes that go on", self._file, error)
             return {}
 

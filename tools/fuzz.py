@@ -1,25 +1,43 @@
 #!/usr/bin/env python3
-"""Runs the fuzz targets of `sniffer/fuzz` for some minutes in all, from seeds written here and from captures.
+"""Runs the fuzz targets of all decoders for some minutes in all: Rust's of `node/fuzz` and `sniffer/fuzz`, and Python's
+of `tools/fuzzing`. All run under libFuzzer, which keeps the inputs that reach something new.
 
-libFuzzer needs its coverage counters in the code; the compiler's stable options give them, so no nightly one is needed
-(`cargo fuzz` works on the same folder where there is one). A crash leaves its input in `sniffer/fuzz/artifacts`.
+libFuzzer needs its coverage counters in the code. For Rust the compiler's stable options give them, so no nightly one
+is needed (`cargo fuzz` works on the same folders where there is one); for Python, atheris does. Inputs to begin with
+are in the repository; the sniffer's are written here, also from captures. New ones are kept in `.build/fuzz`; `--merge`
+adds those to the repository that reach something new. A crash leaves its input in `.build/fuzz/artifacts`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FUZZ = ROOT / "sniffer/fuzz"
+PYTHON = ROOT / "tools/fuzzing"
+KEPT = ROOT / ".build/fuzz"
 LIBRARIES = ROOT / ".build/debian/usr/lib/x86_64-linux-gnu"
 TRIPLE = "x86_64-unknown-linux-gnu"
-TARGETS = ("packets", "file", "http1", "memcached", "unknown", "text")
+TARGETS = {
+    "sniffer": ("packets", "file", "http1", "memcached", "unknown", "text"),
+    "node": ("messages", "order", "fastcgi", "pages", "kernel", "settings"),
+    "python": ("messages", "haproxy", "ipvs", "keepalived", "configuration", "api"),
+}
+NAMES = tuple(f"{room}-{target}" for room, targets in TARGETS.items() for target in targets)
+LONGEST = 8192
+"""Bytes of an input."""
+SHORT = 1024
+"""Bytes of one that is added to the repository."""
 
 # What cargo-fuzz passes, without a sanitizer: the code has no unsafe parser. See SanitizerCoverage of LLVM.
 FLAGS = (
@@ -144,58 +162,114 @@ def write_corpus(captures: list[Path]) -> None:
             (FUZZ / "corpus/packets" / f"seed-{capture.name}").write_bytes(content)
 
 
-def build() -> Path:
-    """Builds the targets; returns the folder that they are in."""
-    target = FUZZ / "target"
+def build(room: str) -> Path:
+    """Builds the targets of a crate; returns the folder that they are in."""
+    target = ROOT / room / "fuzz/target"
     command = ["cargo", "build", "--release", "--locked", "--bins", "--target", TRIPLE, "--target-dir", str(target)]
-    subprocess.run(command, cwd=FUZZ, env={**os.environ, "RUSTFLAGS": FLAGS}, check=True)
+    subprocess.run(command, cwd=ROOT / room / "fuzz", env={**os.environ, "RUSTFLAGS": FLAGS}, check=True)
     return target / TRIPLE / "release"
 
 
-def run(program: Path, seconds: int, hang_s: int) -> bool:
+@dataclass(frozen=True)
+class Fuzzer:
+    """One target: the words that start it, and the inputs that it begins with."""
+
+    name: str
+    command: tuple[str, ...]
+    corpus: Path
+
+    @property
+    def kept(self) -> Path:
+        """Where its new inputs are kept."""
+        return KEPT / "corpus" / self.name
+
+    @property
+    def artifacts(self) -> Path:
+        """Where the inputs that broke it are."""
+        return KEPT / "artifacts" / self.name
+
+    def start(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        for folder in (self.kept, self.artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+        command = [*self.command, f"-max_len={LONGEST}", *map(str, arguments)]
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(LIBRARIES)}
+        return subprocess.run(command, cwd=KEPT, env=environment, capture_output=True, text=True, errors="replace")
+
+
+def fuzzers(names: Sequence[str]) -> Iterator[Fuzzer]:
+    """Those of these names, built."""
+    for room, targets in TARGETS.items():
+        wanted = [target for target in targets if f"{room}-{target}" in names]
+        if wanted and room == "python" and importlib.util.find_spec("atheris") is None:
+            print("fuzz: no Python targets: atheris is not installed (it has no wheel for every machine)")
+            continue
+        folder = build(room) if wanted and room != "python" else None
+        for target in wanted:
+            name = f"{room}-{target}"
+            if folder is None:
+                dictionary = str(KEPT / f"{name}.words")
+                command = (sys.executable, str(PYTHON / "python_target.py"), target, dictionary)
+                yield Fuzzer(name, command, PYTHON / "corpus" / target)
+            else:
+                yield Fuzzer(name, (str(folder / target),), ROOT / room / "fuzz/corpus" / target)
+
+
+def run(fuzzer: Fuzzer, seconds: int, hang_s: int) -> bool:
     """Runs one target; prints what it reached, or where the input that broke it is."""
-    target = program.name
-    artifacts = FUZZ / "artifacts" / target
-    artifacts.mkdir(parents=True, exist_ok=True)
-    command = [
-        str(program), str(FUZZ / "corpus" / target), f"-max_total_time={seconds}", "-rss_limit_mb=512",
-        f"-timeout={hang_s}", "-max_len=8192", f"-artifact_prefix={artifacts}/", "-print_final_stats=1",
-    ]  # fmt: skip
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(LIBRARIES)}
-    done = subprocess.run(command, cwd=FUZZ, env=environment, capture_output=True, text=True, errors="replace")
+    done = fuzzer.start(
+        f"-max_total_time={seconds}", "-rss_limit_mb=1024", f"-timeout={hang_s}",
+        f"-artifact_prefix={fuzzer.artifacts}/", "-print_final_stats=1", fuzzer.kept, fuzzer.corpus,
+    )  # fmt: skip
     if done.returncode != 0:
         print(done.stderr[-4000:], file=sys.stderr)
-        print(f"fuzz: {target}: FAILED, the input is in {artifacts}", file=sys.stderr)
+        print(f"fuzz: {fuzzer.name}: FAILED, the input is in {fuzzer.artifacts}", file=sys.stderr)
         return False
     executed = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
     covered = re.findall(r"cov: (\d+)", done.stderr)
     peak = re.search(r"peak_rss_mb:\s+(\d+)", done.stderr)
     print(
-        f"fuzz: {target}: {int(executed[1]) if executed else 0:,} inputs in {seconds} s, "
+        f"fuzz: {fuzzer.name}: {int(executed[1]) if executed else 0:,} inputs in {seconds} s, "
         f"{covered[-1] if covered else '?'} edges, peak {peak[1] if peak else '?'} MiB, no fault",
         flush=True,
     )
     return True
 
 
+def merge(fuzzer: Fuzzer) -> bool:
+    """Adds to the inputs in the repository those that reach something which none of them reaches, the short ones."""
+    fuzzer.corpus.mkdir(parents=True, exist_ok=True)
+    short = KEPT / "short" / fuzzer.name
+    shutil.rmtree(short, ignore_errors=True)
+    short.mkdir(parents=True)
+    for file in fuzzer.kept.glob("*"):
+        if file.stat().st_size <= SHORT:
+            shutil.copy(file, short)
+    done = fuzzer.start("-merge=1", fuzzer.corpus, short)
+    print(f"fuzz: {fuzzer.name}: {len(list(fuzzer.corpus.iterdir()))} inputs in {fuzzer.corpus}")
+    return done.returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Example: tools/fuzz.py --minutes 60 --captures ../captures/*.pcap",
+        epilog="Example: tools/fuzz.py --minutes 60 --target node-messages --target python-messages",
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="time for all targets together (default 10)")
     parser.add_argument("--captures", type=Path, nargs="*", default=[], help="pcap files whose frames become seeds")
     parser.add_argument(
         "--hang-s", type=int, default=10, help="an input hangs after so many seconds; more if you stop it (default 10)"
     )
-    parser.add_argument("--target", choices=TARGETS, action="append", help="only this one (may be given several times)")
+    parser.add_argument("--target", choices=NAMES, action="append", help="only this one (may be given several times)")
+    parser.add_argument("--merge", action="store_true", help="no fuzzing: add what was found to the repository")
     options = parser.parse_args()
     write_corpus(options.captures)
-    folder = build()
-    targets = options.target or TARGETS
-    seconds = max(1, round(options.minutes * 60 / len(targets)))
-    results = [run(folder / target, seconds, options.hang_s) for target in targets]
+    names = options.target or NAMES
+    seconds = max(1, round(options.minutes * 60 / len(names)))
+    if options.merge:
+        results = [merge(fuzzer) for fuzzer in fuzzers(names)]
+    else:
+        results = [run(fuzzer, seconds, options.hang_s) for fuzzer in fuzzers(names)]
     return 0 if all(results) else 1
 
 

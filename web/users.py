@@ -121,7 +121,7 @@ class Users:
                 self._read = version, msgspec.json.decode(self.path.read_bytes(), type=_File)
         except FileNotFoundError:
             return _File()
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsersError(f"{self.path}: cannot be used: {error}") from None
         return self._read[1]
 

@@ -164,7 +164,7 @@ class Lease:
             data, revision = entry
             try:
                 record = msgspec.json.decode(data, type=Record)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 record = Record()
         if record is not None and not self._is_nobodys(record, revision, now_s):
             self.owner, self.found = "theirs", record

@@ -188,7 +188,7 @@ class ApiClient:
             raise ClientError(f"{self._url}: {_refusal(answered.status, answered.data)}")
         try:
             return msgspec.json.decode(answered.data, type=answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ClientError(f"{self._url} does not answer as this version of slackwater expects: {error}") from None
 
 
@@ -198,7 +198,7 @@ def _refusal(status: int, body: bytes) -> str:
 
     try:
         text = msgspec.json.decode(body, type=Error).error
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         text = http.client.responses.get(status, "refused")
     hint = "; give one with --token-file or SLACKWATER_TOKEN" if status == http.HTTPStatus.UNAUTHORIZED else ""
     return f"{text} (status {status}){hint}"

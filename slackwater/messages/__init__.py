@@ -68,5 +68,5 @@ def decode(kind: str, data: bytes | str) -> Message:
         return _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
         raise MessageError(f"{kind}: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MessageError(f"{kind}: not JSON: {error}") from None

@@ -80,8 +80,9 @@ def test_what_is_read_is_refused_in_the_same_words(change: dict[str, Any]) -> No
     with pytest.raises(MessageError) as quick:
         decode(broken(change))
     assert str(quick.value) == str(full.value)
-    with pytest.raises(MessageError, match="not JSON"):
-        decode(b"{")
+    for data in (b"{", b'{"node": "\xff"}'):
+        with pytest.raises(MessageError, match="not JSON"):
+            decode(data)
 
 
 def test_reasons_that_are_none_count_as_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lbengine.backends.haproxy.answers import parse
 from lbengine.backends.haproxy.haproxy import HAProxy, split_answers
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, stopped, tcp_to, until, web_servers
@@ -237,6 +239,39 @@ def test_something_that_is_not_haproxy_is_refused(tmp_path: Path) -> None:
         pytest.raises(BalancerError, match="expected HAProxy's `show info`"),
     ):
         HAProxy(str(tmp_path / "s"), "web", TIMEOUT_S).read()
+
+
+INFO = "Pid: 7\nUptime_sec: 5"
+STAT = "# svname,status,bck,algo,scur\nweb1,UP,0,,1\nBACKEND,UP,0,roundrobin,1"
+STATE = "1\n# srv_name srv_op_state srv_admin_state srv_uweight srv_iweight\nweb1 2 0 10 100"
+
+
+@pytest.mark.parametrize(
+    ("info", "stat", "state", "fault"),
+    [
+        (INFO, STAT, STATE, None),
+        (INFO.replace("7", ""), STAT, STATE, "expected HAProxy's `show info`"),
+        (INFO.replace("7", "seven"), STAT, STATE, "expected a number for Pid, got 'seven'"),
+        (INFO, "# ", STATE, "that is no backend"),
+        (INFO, STAT.replace("svname", "name"), STATE, "expected svname in each line of `show stat`"),
+        (INFO, STAT.replace("web1,UP,0,,1", "web1"), STATE, "expected status, bck in each line of `show stat`"),
+        (INFO, STAT.replace(",1\n", ",one\n"), STATE, "expected a number for scur, got 'one'"),
+        (INFO, STAT + "\0" + "x" * 200_000, STATE, "expected the CSV of `show stat`"),
+        (INFO, STAT, STATE.replace(" 100", ""), "expected srv_iweight in each line of `show servers state`"),
+        (INFO, STAT, STATE.replace("10 ", "-10 "), "expected a number for srv_uweight, got '-10'"),
+        (INFO, STAT, STATE.replace("10 ", "9" * 5000 + " "), "expected a number for srv_uweight, got '9999"),
+    ],
+)
+def test_an_answer_in_another_form_is_refused_by_what_was_expected(
+    info: str, stat: str, state: str, fault: str | None
+) -> None:
+    """`show stat` may be a later version's; a number may be any text."""
+    if fault is None:
+        (server,) = parse(info, stat, state, "s").servers
+        assert (server.name, server.weight, server.configured, server.in_flight) == ("web1", 10, 100, 1)
+        return
+    with pytest.raises(BalancerError, match=f"^s: {re.escape(fault)}"):
+        parse(info, stat, state, "s")
 
 
 @pytest.mark.parametrize("what", ["read", "set_weights", "set_maxconns"])

@@ -135,10 +135,11 @@ def test_a_restart_within_an_episode_does_not_begin_it_again(tmp_path: Path) -> 
     assert fourth.calls == [("episode-start", "web1")]
 
 
+@pytest.mark.parametrize("kept", [b"{", b'{"\xff": {}}'])
 def test_without_what_was_kept_hooks_hear_again_of_what_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bytes
 ) -> None:
-    (tmp_path / "hooks.json").write_text("{")
+    (tmp_path / "hooks.json").write_bytes(kept)
     hooks = Called(tmp_path)
     assert "hooks.json: cannot be read" in caplog.text
     hooks.verdict(verdict("interference"))

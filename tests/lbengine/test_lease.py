@@ -149,8 +149,9 @@ def test_what_is_kept_after_somebody_took_over_is_refused(store: Store, clock: C
     assert store.record().baseline is None
 
 
-def test_a_record_that_cannot_be_read_is_nobodys(store: Store, clock: Clock) -> None:
-    store.values["k"] = (b"{", 7)
+@pytest.mark.parametrize("data", [b"{", b'{"holder": "\xff"}'])
+def test_a_record_that_cannot_be_read_is_nobodys(store: Store, clock: Clock, data: bytes) -> None:
+    store.values["k"] = (data, 7)
     assert say(lease(store, clock)) == ["ours"]
 
 

@@ -107,7 +107,7 @@ def test_missing_field_is_refused_with_its_name(kind: str) -> None:
         decode(kind, json.dumps(less))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"v": 1e999}'])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"v": 1e999}', b'{"node": "\xff"}'])
 def test_what_is_no_message_is_a_message_error(data: bytes) -> None:
     with pytest.raises(MessageError, match=r"^sample: "):
         decode("sample", data)

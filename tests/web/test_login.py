@@ -295,6 +295,9 @@ def test_users_are_refused_in_words(site: Site) -> None:
     with pytest.raises(UsersError, match="there is a token `once` already"):
         site.users.add_token("once", "viewer")
     assert [user.name for user in site.users.all()[0]] == ["anna", "victor"]
+    site.users.path.write_bytes(b'{"users": [{"name": "\xff"}]}')
+    with pytest.raises(UsersError, match="cannot be used"):
+        site.users.all()
 
 
 def test_people_and_tokens_are_kept_by_the_command(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from lbengine.backends.haproxy.algorithms import weights_mean
 from lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
@@ -25,8 +27,10 @@ def facts_of(info: str, where: str) -> dict[str, str]:
     """The facts in `show info`. Raises BalancerError, and BalancerUnreachable for a process that is ending: its socket
     may still be connected to, but it refuses changes, shows no servers, and another one takes over."""
     facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
-    if "Pid" not in facts or "Uptime_sec" not in facts:
+    if not facts.get("Pid") or not facts.get("Uptime_sec"):
         raise BalancerError(f"{where}: expected HAProxy's `show info`, got {info[:80]!r}")
+    for name in ("Pid", "Uptime_sec"):
+        _count(facts, name, where)
     if facts.get("Stopping") == "1":
         raise BalancerUnreachable(f"{where}: this HAProxy (pid {facts['Pid']}) is stopping; is it restarting?")
     return facts
@@ -37,7 +41,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     facts = facts_of(info, where)
     if not stat.startswith("# ") or "Can't find backend" in state:
         raise BalancerError(f"{where}: no such backend: {(stat if not stat.startswith('# ') else state)[:80].strip()}")
-    rows = _rows(stat[2:])
+    rows = _rows(stat[2:], where)
     totals = next((row for row in rows if row["svname"] == "BACKEND"), None)
     if totals is None:
         raise BalancerError(f"{where}: that is no backend; expected one with servers (is it a frontend's name?)")
@@ -49,35 +53,35 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
     by_name = {row["svname"]: row for row in rows}
     servers = []
     for row in states(state, where):
-        counts = by_name.get(row["srv_name"])
+        counts = by_name.get(row.name)
         if counts is None:  # added between the two answers: seen in the next cycle
             continue
-        admin, running = int(row["srv_admin_state"]), int(row["srv_op_state"])
+        count = partial(_count, counts, where=where)
         servers.append(
             Server(
-                name=row["srv_name"],
+                name=row.name,
                 status=counts["status"],
-                available=running in (STARTING, RUNNING) and not admin & (MAINTENANCE | DRAINED),
+                available=row.running in (STARTING, RUNNING) and not row.admin & (MAINTENANCE | DRAINED),
                 backup=counts["bck"] == "1",
-                weight=int(row["srv_uweight"]),
-                configured=int(row["srv_iweight"]),
-                in_flight=_count(counts, "scur"),
-                queued=_count(counts, "qcur"),
-                requests=_count(counts, "stot"),
-                rt_mean_ms=float(_count(counts, "rtime")) if _count(counts, "stot") else None,
-                errors=_count(counts, "econ") + _count(counts, "eresp") + _count(counts, "hrsp_5xx"),
-                agent_check=bool(int(row.get("srv_agent_state") or 0) & AGENT_ENABLED),
-                srv_record=row.get("srvrecord", "-") != "-",
+                weight=row.weight,
+                configured=row.configured,
+                in_flight=count("scur"),
+                queued=count("qcur"),
+                requests=count("stot"),
+                rt_mean_ms=float(count("rtime")) if count("stot") else None,
+                errors=count("econ") + count("eresp") + count("hrsp_5xx"),
+                agent_check=bool(row.agent & AGENT_ENABLED),
+                srv_record=row.srv_record,
                 cookie=counts.get("cookie") or "",
-                maxconn=_count(counts, "slim") or None,
-                queue_mean_ms=float(_count(counts, "qtime")) if _count(counts, "stot") else None,
+                maxconn=count("slim") or None,
+                queue_mean_ms=float(count("qtime")) if count("stot") else None,
                 slow_start=bool(counts.get("throttle")),
             )
         )
     return Snapshot(
-        pid=int(facts["Pid"]),
-        uptime_s=int(facts["Uptime_sec"]),
-        connections=int(facts.get("CumConns", 0)),
+        pid=_count(facts, "Pid", where),
+        uptime_s=_count(facts, "Uptime_sec", where),
+        connections=_count(facts, "CumConns", where),
         balance=totals["algo"],
         weights_mean=weights_mean(totals["algo"]),
         cookie=totals.get("cookie") or "",
@@ -91,29 +95,75 @@ COLUMNS = frozenset(
 """Of `show stat`'s hundred columns, those that are read here."""
 
 
-def _rows(text: str) -> list[dict[str, str]]:
-    """The lines of `show stat`, in the columns that matter."""
-    lines = csv.reader(io.StringIO(text))
-    wanted = [(index, name) for index, name in enumerate(next(lines, [])) if name in COLUMNS]
-    return [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
+def _rows(text: str, where: str) -> list[dict[str, str]]:
+    """The lines of `show stat`, in the columns that matter. Raises BalancerError for lines without the first three."""
+    try:
+        head, *lines = list(csv.reader(io.StringIO(text))) or [[]]
+    except csv.Error as error:
+        raise BalancerError(f"{where}: expected the CSV of `show stat`: {error}") from None
+    wanted = [(index, name) for index, name in enumerate(head) if name in COLUMNS]
+    rows = [{name: line[index] for index, name in wanted if index < len(line)} for line in lines if line]
+    for row in rows:
+        _expect(row, ("svname", "status", "bck"), "show stat", where)
+    return rows
 
 
-def _count(row: Mapping[str, str], column: str) -> int:
+def _expect(row: Mapping[str, str], columns: Iterable[str], command: str, where: str) -> None:
+    missing = [name for name in columns if name not in row]
+    if missing:
+        raise BalancerError(f"{where}: expected {', '.join(missing)} in each line of `{command}`")
+
+
+def _count(row: Mapping[str, str], column: str, where: str) -> int:
     """A counter; a column that is empty or that this version doesn't have counts 0."""
-    return int(row.get(column) or 0)
+    text = row.get(column) or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        raise BalancerError(f"{where}: expected a number for {column}, got {text[:40]!r}")
+    return int(text)
 
 
 STATE_COLUMNS = frozenset(
     "srv_name srv_op_state srv_admin_state srv_uweight srv_iweight srv_agent_state srvrecord".split()  # noqa: SIM905
 )
 """Of `show servers state`'s thirty, those that are read here."""
+ALWAYS_SHOWN = ("srv_name", "srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight")
+MOST_DIGITS = 20
+"""Of a counter of 64 bits."""
 
 
-def states(text: str, where: str) -> list[dict[str, str]]:
-    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns."""
+@dataclass(frozen=True)
+class ServerState:
+    """One server in `show servers state`."""
+
+    name: str
+    running: int
+    """srv_op_state"""
+    admin: int
+    """srv_admin_state"""
+    weight: int
+    """In force: srv_uweight."""
+    configured: int
+    """At the start: srv_iweight."""
+    agent: int
+    """srv_agent_state"""
+    srv_record: bool
+
+
+def states(text: str, where: str) -> list[ServerState]:
+    """The rows of `show servers state`, whose first lines are the format's version and `# ` with the columns.
+
+    Raises BalancerError.
+    """
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != "1" or not lines[1].startswith("# "):
         raise BalancerError(f"{where}: expected `show servers state` in format 1, got {text[:80]!r}")
     wanted = [(index, name) for index, name in enumerate(lines[1][2:].split()) if name in STATE_COLUMNS]
-    fields = (line.split() for line in lines[2:])
-    return [{name: values[index] for index, name in wanted if index < len(values)} for values in fields]
+    found = []
+    for values in (line.split() for line in lines[2:]):
+        row = {name: values[index] for index, name in wanted if index < len(values)}
+        _expect(row, ALWAYS_SHOWN, "show servers state", where)
+        columns = ("srv_op_state", "srv_admin_state", "srv_uweight", "srv_iweight", "srv_agent_state")
+        running, admin, weight, configured, agent = (_count(row, column, where) for column in columns)
+        srv_record = row.get("srvrecord", "-") != "-"
+        found.append(ServerState(row["srv_name"], running, admin, weight, configured, agent, srv_record))
+    return found

@@ -70,7 +70,7 @@ class HAProxy(Balancer):
         *answers, info, state = self.ask(*commands, "show info", self._show_state)
         self._check_process(info)
         self._raise_refused(weights, answers)
-        shown = {row["srv_name"]: int(row["srv_uweight"]) for row in states(state, self.path)}
+        shown = {row.name: row.weight for row in states(state, self.path)}
         self._raise_different(weights, shown)
 
     def set_maxconns(self, maxconns: Mapping[str, int]) -> None:

@@ -1,0 +1,47 @@
+"""The inputs of the Python fuzzers, found ones among them, go through their decoders; no fuzzer is needed for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from tools import fuzz
+from tools.fuzzing.targets import TARGETS
+
+PYTHON = ROOT / "tools/fuzzing/corpus"
+MOST_BYTES = 200_000
+"""Of one corpus: it stays small."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_input_goes_through_its_decoder(name: str) -> None:
+    inputs = sorted((PYTHON / name).iterdir())
+    assert inputs
+    for file in inputs:
+        TARGETS[name].run(file.read_bytes())
+
+
+def test_every_target_is_one_of_the_runners() -> None:
+    assert set(TARGETS) == set(fuzz.TARGETS["python"])
+    for room in ("node", "sniffer"):
+        crate = ROOT / room / "fuzz/fuzz_targets"
+        assert {file.stem for file in crate.iterdir()} == set(fuzz.TARGETS[room])
+
+
+@pytest.mark.parametrize("folder", [PYTHON, ROOT / "node/fuzz/corpus"])
+def test_the_inputs_in_the_repository_stay_small(folder: Path) -> None:
+    for corpus in sorted(folder.iterdir()):
+        sizes = [file.stat().st_size for file in corpus.iterdir()]
+        assert 0 < sum(sizes) < MOST_BYTES, corpus
+        assert max(sizes) <= fuzz.LONGEST, corpus
+
+
+def test_a_decoder_that_raises_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_kind: str, _data: bytes) -> None:
+        raise UnicodeDecodeError("utf-8", b"\\xff", 0, 1, "invalid")
+
+    monkeypatch.setattr("slackwater.messages.decode", broken)
+    with pytest.raises(UnicodeDecodeError):
+        TARGETS["messages"].run(b"{}")

@@ -1,0 +1,222 @@
+"""What the fuzzers of the Python decoders call: bytes that came from elsewhere go in, and nothing but the declared
+error may come out. What a decoder accepts must also hold what it promises.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from flask.testing import FlaskClient
+
+from detector.features import sample_decoder
+from lbengine.backends.haproxy import answers, haproxy
+from lbengine.backends.ipvs import table
+from lbengine.backends.keepalived import conf
+from lbengine.balancer import BalancerError
+from slackwater import config, messages
+from slackwater.messages import MessageError
+from web import create_app
+from web.users import Users
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SEPARATOR = b"\0"
+"""Between the parts of an input that has several."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A decoder: what is called with an input, and words that its inputs are made of."""
+
+    run: Callable[[bytes], None]
+    words: Callable[[], Iterable[str]]
+    is_json: bool = False
+
+
+def expect(error: Exception, start: str) -> None:
+    """An error's text begins with the place that it is about."""
+    if re.match(start, str(error)) is None:
+        raise AssertionError(f"expected {start!r} in front of: {error}")
+
+
+# --- messages --------------------------------------------------------------------------------------------------
+
+
+def message(data: bytes) -> None:
+    """Samples, Verdicts, Orders, Weights, Changes, Cycles and Knobs."""
+    for kind in messages.KINDS:
+        try:
+            found = messages.decode(kind, data)
+        except MessageError as error:
+            expect(error, f"{kind}: ")
+            continue
+        again = messages.encode(found)
+        assert messages.encode(messages.decode(kind, again)) == again, "what is encoded is read as the same"
+        assert all(map(math.isfinite, numbers(msgspec.to_builtins(found)))), "JSON has no other numbers"
+    try:
+        sample_decoder.decode(data)
+    except MessageError as error:
+        expect(error, "sample: ")
+
+
+def numbers(value: object) -> Iterator[float]:
+    """Those within a value, however deep."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from numbers(one)
+    elif isinstance(value, float):
+        yield value
+
+
+def message_words() -> set[str]:
+    schemas = (ROOT / "schema").glob("*.json")
+    keys = {key for file in schemas for key in names(msgspec.json.decode(file.read_bytes()))}
+    return {f'"{key}":' for key in keys}
+
+
+def names(schema: object) -> Iterator[str]:
+    """The properties that a JSON schema names."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for one in schema.values():
+            yield from names(one)
+    elif isinstance(schema, list):
+        for one in schema:
+            yield from names(one)
+
+
+# --- balancers -------------------------------------------------------------------------------------------------
+
+
+def haproxy_reply(data: bytes) -> None:
+    """`show info`, `show stat` and `show servers state` of HAProxy's socket."""
+    parts = haproxy.split_answers(data.decode("utf-8", "replace"))
+    info, stat, state, *_ = [*parts, "", "", ""]
+    try:
+        snapshot = answers.parse(info, stat, state, "a socket")
+    except BalancerError as error:
+        expect(error, "a socket: ")
+        return
+    assert len({server.name for server in snapshot.servers}) <= len(snapshot.servers)
+    assert all(server.weight >= 0 for server in snapshot.servers)
+
+
+def haproxy_words() -> list[str]:
+    columns = [*answers.COLUMNS, *answers.STATE_COLUMNS]
+    return ["# ", "\n\n", "Pid: 1\n", "Uptime_sec: 1\n", "Stopping: 1\n", "BACKEND", "roundrobin", "1\n# ", *columns]
+
+
+def ipvs_table(data: bytes) -> None:
+    """What `ipvsadm` prints: `-Sn`, `-Ln --thresholds`, `-Ln --stats --exact`."""
+    save, thresholds, stats, *_ = [*data.decode("utf-8", "replace").split("\0"), "", "", ""]
+    try:
+        entries = table.parse_save(save)
+    except table.TableError:
+        return
+    for entry in entries:
+        try:
+            limits = table.parse_thresholds(thresholds, entry.service)
+            table.parse_connections(stats, entry.service)
+            table.parse_service_connections(stats, entry.service)
+        except table.TableError:
+            continue
+        for destination in entry.destinations:
+            none = table.Thresholds(0, 0, 0, 0)
+            line = table.edit_line(entry.service, destination, limits.get(destination.address, none), 7)
+            assert "\n" not in line, "one line for one real server"
+            added = f"-A {entry.service}\n-a {line.removeprefix('-e ')}"
+            (changed,) = table.parse_save(added)[0].destinations
+            assert (changed.address, changed.weight) == (destination.address, 7)
+            assert changed.options == destination.options
+
+
+def ipvs_words() -> list[str]:
+    listed = ["-A ", "-a ", "\n  -> RemoteAddress:Port", "\n  -> ", "TCP  10.0.0.1:80", "10.0.0.1:80", "rr", "\0"]
+    return [*listed, *(f"{option} " for option in table.TAKE_A_VALUE), "FWM  7 IPv6", "-6"]
+
+
+def keepalived_configuration(data: bytes) -> None:
+    """keepalived.conf with what it includes."""
+    first, second, *_ = [*data.decode("utf-8", "replace").split("\0"), ""]
+    files = {"/etc/keepalived/keepalived.conf": first, "/etc/keepalived/other.conf": second}
+    try:
+        texts = conf.gather("/etc/keepalived/keepalived.conf", files.get, lambda path: [path] if path in files else [])
+        conf.virtual_servers(texts)
+    except conf.ConfigurationError as error:
+        expect(error, "/etc/keepalived/")
+
+
+def keepalived_words() -> list[str]:
+    blocks = ["virtual_server", "virtual_server_group", "real_server", "track_file", "FILE_CHECK", "MISC_CHECK"]
+    lines = ["include other.conf", "weight 1 reverse", "quorum 2", "protocol UDP", "ip_family inet6", "misc_dynamic"]
+    parts = ["{", "}", "\n", "group ", "fwmark 7", "file /f", "10.0.0.1 80"]
+    return [*(f"{block} a {{\n" for block in blocks), *lines, *parts]
+
+
+# --- what people write -----------------------------------------------------------------------------------------
+
+
+def configuration(data: bytes) -> None:
+    """The controller's file."""
+    try:
+        config.parse(data.decode("utf-8", "replace"), "controller.toml")
+    except config.ConfigError as error:
+        expect(error, r"controller\.toml:[1-9][0-9]*: ")
+
+
+def configuration_words() -> set[str]:
+    sections = {f"[{name.rpartition('.')[0]}]\n" for name, *_ in config.describe()}
+    return sections | {f"{name.rpartition('.')[2]} = " for name, *_ in config.describe()} | {"[[pool]]\n"}
+
+
+@cache
+def site() -> tuple[FlaskClient, str, list[str]]:
+    """A dashboard over an empty journal, an operator's token, the paths that it serves."""
+    folder = Path(tempfile.mkdtemp(prefix="slackwater-fuzz."))
+    settings = config.parse(
+        f'state_dir = "{folder}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\n[web]\n', "fuzz"
+    )
+    token = Users(folder).add_token("fuzz", "operator")
+    app = create_app(settings, clock=lambda: 1e9, send=lambda *_: "done")
+    app.config["PROPAGATE_EXCEPTIONS"] = True
+    logging.disable(logging.ERROR)
+    return app.test_client(), token, [rule.rule for rule in app.url_map.iter_rules()]
+
+
+def api(data: bytes) -> None:
+    """A request to the dashboard: `METHOD PATH`, a NUL, the body."""
+    line, _, body = data.partition(SEPARATOR)
+    method, _, path = line.decode("latin-1").partition(" ")
+    if method not in ("GET", "POST", "PUT", "DELETE", "HEAD") or not path.startswith("/") or path.startswith("//"):
+        return
+    client, token, _ = site()
+    bearer = {"Authorization": f"Bearer {token}"}
+    with client.open(path, method=method, data=body, content_type="application/json", headers=bearer) as answer:
+        assert answer.status_code != 500, f"{method} {path}"
+        if path.startswith("/api/v1/") and answer.is_json:
+            msgspec.json.decode(answer.get_data())
+
+
+def api_words() -> list[str]:
+    _, _, paths = site()
+    whole = [path.replace("<pool>", "web").replace("<node>", "web1") for path in paths]
+    return [*(f"{method} {path}" for path in whole for method in ("GET", "POST")), "?pool=web", "&from=", "\0{", "%00"]
+
+
+TARGETS = {
+    "messages": Target(message, message_words, is_json=True),
+    "haproxy": Target(haproxy_reply, haproxy_words),
+    "ipvs": Target(ipvs_table, ipvs_words),
+    "keepalived": Target(keepalived_configuration, keepalived_words),
+    "configuration": Target(configuration, configuration_words),
+    "api": Target(api, api_words),
+}
