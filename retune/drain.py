@@ -67,13 +67,15 @@ async def drain_and_apply(
     """Sets values that need a reload, and gives the node its requests back whatever happens."""
     outcome = ApplyOutcome()
     reason = ", ".join(f"{knob} = {value}" for knob, value in values.items())
+    before = cluster.cycles()
     try:
         await cluster.request("drain", node, reason, for_s=min(60.0, drain_s + ANSWER_S))
     except NotNow as error:
         outcome.trouble = f"it cannot be drained: {error}"
         return outcome
     try:
-        if not await cluster.wait(lambda: _is_drained(cluster, node), SHOWN_S):
+        # A Cycle from before the request may show a weight of 0 that is long gone.
+        if not await cluster.wait(lambda: cluster.cycles() > before and _is_drained(cluster, node), SHOWN_S):
             outcome.trouble = "it cannot be drained: the guard does not allow it now"
             return outcome
         # The Cycle that shows the weight was counted before it was set: the next one counts. What is still in flight

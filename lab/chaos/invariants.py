@@ -105,7 +105,11 @@ class BaselineWithoutDecisions(Invariant):
         if look.weights is None or _one_of(look.active, self._excuses.balancer):
             self._away_s = look.at_s
             return None
-        lowered = {name: weight for name, weight in look.weights.items() if weight != BASE_WEIGHT}
+        lowered = {
+            name: weight
+            for name, weight in look.weights.items()
+            if weight != BASE_WEIGHT and look.at_s > look.drained_until_s.get(name, 0.0) + SLACK_S
+        }
         if not lowered:
             return None
         for who, heard_s in (("Verdict", look.verdict_s), ("Cycle", look.cycle_s)):

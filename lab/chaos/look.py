@@ -53,6 +53,8 @@ class Look:
 
     at_s: float
     weights: Mapping[str, int] | None = None
+    drained_until_s: Mapping[str, float] = field(default_factory=dict)
+    """Server -> until when it may stay without weight for a reload, by the last Cycle that showed it drained."""
     cycle_s: float | None = None
     """When lbengine was last heard on the bus."""
     verdict_s: float | None = None

@@ -26,7 +26,6 @@ from lab.cluster.noise import Noise
 from lab.cluster.paths import BIN, LAB_DIR, program, system_program
 from lab.cluster.retunable import KEY_FILE, make_keys, wsengine_toml
 from lab.cluster.spawn import call, placed, wait_until
-from slackwater.supervise.state_dir import read_serve
 
 BUS = ("127.0.0.1", 14222)
 FIRST_LINK_PORT = 14300
@@ -203,13 +202,6 @@ class Site:
         """The host in a target such as `monitor of host2`."""
         return self.host(target.rsplit(" ", 1)[-1])
 
-    def child_pid(self, name: str) -> int | None:
-        """Process of one of the first controller's children; None while it is down."""
-        with contextlib.suppress(ValueError):
-            pid = ((read_serve(STATE_DIR) or {}).get("children") or {}).get(name)
-            return pid if isinstance(pid, int) else None
-        return None
-
     def pids(self, target: str) -> list[int]:
         """The processes of a part: a unit's main one, a child of the controller, HAProxy, or a host's web servers."""
         if target in self.units:
@@ -222,8 +214,8 @@ class Site:
             names = (f"apache2 of {self.host_of(target).name}", f"php-fpm8.2 of {self.host_of(target).name}")
             mine = [one.process.pid for one in self.lab.programs if one.name in names and one.running]
             return [*mine, *(child for pid in mine for child in children_of(pid))]
-        pid = self.child_pid(target)
-        return [pid] if pid else []
+        main = self.units[CONTROLLER].pid  # not serve.json: on a full disk it is of before
+        return [pid for pid in children_of(main) if part_of(pid) == target] if main else []
 
     def signal(self, target: str, number: signal.Signals) -> None:
         """To all processes of a part; those that are gone meanwhile are left out."""
@@ -261,3 +253,14 @@ def children_of(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(word) for word in text.split()]
+
+
+def part_of(pid: int) -> str:
+    """A short name: the program, or the part that a controller's child is."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return str(pid)
+    if any("nats-server" in word for word in words):
+        return "nats-server"
+    return words[words.index("run") + 1] if "run" in words[:-1] else Path(words[0]).name

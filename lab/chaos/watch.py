@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.chaos.look import Failed, Look, Recorded, Usage
-from lab.chaos.site import BUS, CONTROLLER, SECOND, STATE_DIR, Site, children_of
+from lab.chaos.site import BUS, CONTROLLER, SECOND, STATE_DIR, Site, children_of, part_of
 from lab.cluster.balancer import ask, parse_stat
 from lab.cluster.controller import POOL
 from lab.cluster.load import Demand, Load
@@ -26,6 +26,8 @@ FRESH_S = 2.0
 USAGE_EVERY_S = 2.0
 JOURNAL_EVERY_S = 0.5
 ASK_S = 0.5
+DRAIN_MOST_S = 60.0
+"""The longest that the second stage asks a drain for."""
 PIECE_S = 5.0
 """Length of a run of the load: as near as a failed request's time is known."""
 JOURNALS = {CONTROLLER: STATE_DIR / "journal.sqlite", SECOND: LAB_DIR / "lb2/slackwater/journal.sqlite"}
@@ -39,6 +41,7 @@ class Listener:
         self.verdicts: dict[str, tuple[float, str]] = {}
         """Node -> when its last Verdict was heard (monotonic), and the state."""
         self.leases_until_s: dict[str, float] = {}
+        self.drained_until_s: dict[str, float] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._listen()), name="listener", daemon=True)
 
@@ -64,8 +67,12 @@ class Listener:
             await asyncio.sleep(0.1)
         await bus.close()
 
-    def _cycle(self, _: Cycle) -> None:
+    def _cycle(self, cycle: Cycle) -> None:
         self.cycle_s = time.monotonic()
+        drained = {server.server for server in cycle.servers if server.cause == "drained"}
+        self.drained_until_s = {
+            server: self.drained_until_s.get(server, self.cycle_s + DRAIN_MOST_S) for server in drained
+        }
 
     def _verdict(self, verdict: Verdict) -> None:
         self.verdicts[verdict.node] = time.monotonic(), verdict.state
@@ -144,6 +151,7 @@ class Watch:
         return Look(
             at_s=self._at(time.monotonic()),
             weights=weights,
+            drained_until_s={name: self._at(until_s) for name, until_s in dict(heard.drained_until_s).items()},
             cycle_s=None if heard.cycle_s is None else self._at(heard.cycle_s),
             verdict_s=None if verdict_s is None else self._at(verdict_s),
             judged=self.judged(),
@@ -172,7 +180,7 @@ class Watch:
                 continue
             found[name] = usage_of(unit.pid)
             for child in children_of(unit.pid):
-                found[f"{name}: {_command(child)}"] = usage_of(child)
+                found[f"{name}: {part_of(child)}"] = usage_of(child)
         return found
 
 
@@ -186,17 +194,6 @@ def usage_of(pid: int) -> Usage:
     except (OSError, IndexError):
         return Usage(0, 0, 0)
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
-
-
-def _command(pid: int) -> str:
-    """A short name: the program, or the part that a controller's child is."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return str(pid)
-    if any("nats-server" in word for word in words):
-        return "nats-server"
-    return words[words.index("run") + 1] if "run" in words[:-1] else Path(words[0]).name
 
 
 def _is_turned(folder: Path) -> bool:

@@ -133,6 +133,16 @@ CASES: list[tuple[str, list[Look], list[str]]] = [
         [at(1.0, weights=LOWERED), at(20.0, weights=LOWERED, cycle_s=20.0, verdict_s=1.0)],
         ["baseline"],
     ),
+    (
+        "it is drained for a reload, which has a time of its own",
+        [at(20.0, weights=LOWERED, cycle_s=1.0, drained_until_s={"host1": 50.0})],
+        [],
+    ),
+    (
+        "and that time is over",
+        [at(60.0, weights=LOWERED, cycle_s=1.0, drained_until_s={"host1": 50.0})],
+        ["baseline"],
+    ),
     ("it is within the time", [at(1.0, weights=LOWERED), at(12.0, weights=LOWERED, cycle_s=1.0)], []),
     (
         "HAProxy hangs",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retune.drain import NotNow
+from retune.drain import NotNow, drain_and_apply
 from slackwater.messages import Change, ChangeCause
-from tests.support.played_retune import CHILDREN, FREQUENCY, NODES, Story, play
+from tests.support.played_retune import CHILDREN, FREQUENCY, NODES, PlayedCluster, Story, play
 
 
 @pytest.fixture
@@ -149,6 +149,17 @@ def test_a_node_that_the_guard_does_not_let_be_drained_is_not_reloaded(folder: P
         assert "drain web1" in log
         assert not [line for line in log if CHILDREN in line]
         assert "undo web1" in log
+
+    play(tell())
+
+
+def test_a_node_is_not_reloaded_because_a_cycle_from_before_the_drain_shows_it_without_weight() -> None:
+    async def tell() -> None:
+        site = PlayedCluster()
+        site.is_silent = True
+        outcome = await drain_and_apply(site, "web1", {CHILDREN: 16}, "a test", 10.0)
+        assert site.log == ["drain web1", "undo web1"]
+        assert "cannot be drained" in outcome.trouble
 
     play(tell())
 

@@ -43,6 +43,8 @@ class PlayedCluster:
         self.answers: dict[str, Change] = {}
         self.refuses = ""
         self.guard_refuses = False
+        self.is_silent = False
+        """No Cycle comes any more; the last one, of long ago, showed every server without weight."""
         self.kept = 0
         """The weight that the others cannot carry of a server that is drained."""
         self.pool: Pool | None = None
@@ -96,7 +98,7 @@ class PlayedCluster:
 
     def server(self, node: str) -> ServerState | None:
         drained = node in self.drained
-        weight = self.kept if drained else 30 if node in self.moved else 100
+        weight = self.kept if drained or self.is_silent else 30 if node in self.moved else 100
         return ServerState(
             node,
             "UP",
@@ -111,7 +113,7 @@ class PlayedCluster:
         )
 
     def cycles(self) -> int:
-        self._cycles += 1
+        self._cycles += not self.is_silent
         return self._cycles
 
     def answer(self, order: str) -> Change | None:
