@@ -1,0 +1,16 @@
+//! The files of monitor and wsengine.
+#![no_main]
+
+use slackwater_node::settings::{ConfigError, parse};
+
+libfuzzer_sys::fuzz_target!(|data: &str| {
+    check(parse::<slackwater_monitor::config::Settings>(data, "node.toml", "web1").err());
+    check(parse::<slackwater_wsengine::config::Settings>(data, "node.toml", "web1").err());
+});
+
+/// Each fault says where.
+fn check(error: Option<ConfigError>) {
+    if let Some(error) = error {
+        assert!(error.to_string().lines().next().is_some_and(|line| line.starts_with("node.toml")), "{error}");
+    }
+}
