@@ -24,8 +24,7 @@ def rows() -> list[str]:
 
 
 def exists(file: str, test: str) -> bool:
-    """Python's tests are below tests/, Rust's are in their crate."""
-    path = ROOT / file if file.endswith(".rs") else ROOT / "tests" / file
+    path = ROOT / file
     keyword = "fn" if file.endswith(".rs") else "def"
     return path.exists() and re.search(rf"\b{keyword} {test}\(", path.read_text()) is not None
 
@@ -42,5 +41,5 @@ def test_tests_that_the_text_names_exist() -> None:
 
 
 def test_a_test_that_is_not_there_is_noticed() -> None:
-    assert not exists("project/test_failures.py", "test_that_nobody_wrote")
-    assert not exists("project/test_nowhere.py", "test_a_test_that_is_not_there_is_noticed")
+    assert not exists("tests/project/test_failures.py", "test_that_nobody_wrote")
+    assert not exists("tests/project/test_nowhere.py", "test_a_test_that_is_not_there_is_noticed")
