@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Builds the Debian packages: the same bytes each time from the same sources (SOURCE_DATE_EPOCH, or the last commit's
-time).
+time). Beside each is the list of its parts (SBOM, `.cdx.json`).
 
 `make deb` calls it; `make setup` must have been there. The controller's Python packages come from `.build/wheels`,
 into which pip downloads what is missing, and nothing is compiled on the target hosts.
@@ -21,12 +21,15 @@ import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import components
 import manual
+import sbom
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
 BUILD = ROOT / ".build"
 WHEELS = BUILD / "wheels"
+LOCK = ROOT / "requirements.txt"
 SITE = Path("opt/slackwater/lib/python3.11/site-packages")
 PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 MAINTAINER = "Slackwater <slackwater@localhost>"
@@ -80,6 +83,7 @@ def documents(stage: Path, name: str, epoch_s: int, full_version: str) -> None:
     head = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\nFiles: *\n"
     head += "Copyright: the Slackwater authors\nLicense: Apache-2.0\n"
     head += " On Debian systems the text of the licence is in /usr/share/common-licenses/Apache-2.0.\n"
+    head += "Comment: third-party-notices.txt.gz beside this file has the licences of what others wrote.\n"
     write(folder / "copyright", head)
     day = output("date", "-u", "-R", "-d", f"@{epoch_s}").strip()
     entry = f"{name} ({full_version}) bookworm; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {day}\n"
@@ -110,14 +114,14 @@ def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
 def third_party() -> Path:
     """The controller's pinned packages, installed and compiled; kept below .build until requirements.txt changes."""
     how = "".join(map(inspect.getsource, (third_party, compile_python)))
-    wanted = (ROOT / "requirements.txt").read_bytes() + how.encode()
+    wanted = LOCK.read_bytes() + how.encode()
     place = BUILD / f"controller-{hashlib.sha256(wanted).hexdigest()[:16]}"
     if place.exists():
         return place
     fresh = Path(tempfile.mkdtemp(dir=BUILD, prefix="controller."))
     pip = (BUILD / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "-q")
     binary = ("--only-binary=:all:", "--find-links", WHEELS)
-    locked = ("--require-hashes", "-r", ROOT / "requirements.txt")
+    locked = ("--require-hashes", "-r", LOCK)
     output(*pip, "download", "-d", WHEELS, *binary, *locked)
     offline = (
         "install",
@@ -195,7 +199,18 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
         write(stage / place, script)
 
 
-PACKAGES = {"slackwater-node": ("node", stage_node), "slackwater-controller": ("controller", stage_controller)}
+def parts_of_node() -> list[components.Component]:
+    return components.rust(PROGRAMS)
+
+
+def parts_of_controller() -> list[components.Component]:
+    return components.python(third_party() / SITE, LOCK, WHEELS)
+
+
+PACKAGES = {
+    "slackwater-node": ("node", stage_node, parts_of_node),
+    "slackwater-controller": ("controller", stage_controller, parts_of_controller),
+}
 
 
 def settle(stage: Path, epoch_s: int) -> None:
@@ -209,7 +224,7 @@ def settle(stage: Path, epoch_s: int) -> None:
 
 def build(name: str, revision: str, out: Path, epoch_s: int) -> Path:
     """One package; returns its file."""
-    folder_name, fill = PACKAGES[name]
+    folder_name, fill, parts = PACKAGES[name]
     folder = PACKAGING / folder_name
     program_version = version()
     full_version = f"{program_version}-{revision}"
@@ -220,6 +235,9 @@ def build(name: str, revision: str, out: Path, epoch_s: int) -> Path:
         fill(stage, program_version, epoch_s)
         units(stage, folder, name)
         documents(stage, name, epoch_s, full_version)
+        carried = parts()
+        notices = components.notices(f"What others wrote in {name} {full_version}", carried)
+        write_gz(stage / "usr/share/doc" / name / "third-party-notices.txt.gz", notices.encode())
         files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
         size_kib = sum(-(-path.stat().st_size // 1024) for path in files)
         digests = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(stage)}\n" for path in files]
@@ -236,6 +254,8 @@ def build(name: str, revision: str, out: Path, epoch_s: int) -> Path:
         output(
             "dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", stage, file, SOURCE_DATE_EPOCH=str(epoch_s)
         )
+        listed = sbom.document(name, full_version, architecture, carried, epoch_s)
+        write(out / f"{file.stem}.cdx.json", listed)
     return file
 
 

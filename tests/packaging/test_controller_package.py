@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -16,13 +15,12 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from slackwater.cli.commands import SERVICES
 from slackwater.cli.main import COMMANDS, HIDDEN, NEEDS
-from tests.support.built_packages import build, unpacked
+from tests.support.built_packages import build, packaging_module, unpacked
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
 from tests.support.real_wsengine import make_keys
@@ -46,27 +44,12 @@ print(json.dumps(list(walk(cli, []))))
 """Prints the words of every subcommand, the hidden ones too."""
 
 
-def packaging_build() -> ModuleType:
-    """packaging/build.py, which is no module of a package."""
-    place = ROOT / "packaging/build.py"
-    spec = importlib.util.spec_from_file_location("packaging_build", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(place.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(place.parent))
-    return module
-
-
 @pytest.fixture(scope="module")
 def site_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our Python code as the Debian package has it."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
-    builder = packaging_build()
+    builder = packaging_module("build")
     stage = tmp_path_factory.mktemp("stage")
     builder.stage_python(stage)
     return Path(stage / builder.SITE)
@@ -158,7 +141,7 @@ def test_the_wheel_has_the_same_files_and_the_lab(site_packages: Path, tmp_path:
 
 def test_the_settings_of_linters_and_types_name_the_same_packages() -> None:
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    assert set(packaging_build().python_packages()) <= set(found["mypy"]["files"])
+    assert set(packaging_module("build").python_packages()) <= set(found["mypy"]["files"])
 
 
 # --- that it runs

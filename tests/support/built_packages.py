@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.support.paths import ROOT
 
 
+def packaging_module(name: str) -> ModuleType:
+    """A module of packaging/, which is no package: its modules import each other by their plain names."""
+    pytest.importorskip("cyclonedx", reason="needs the locked packages: make setup")
+    folder = str(ROOT / "packaging")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+
+
 def build(out: Path, name: str, **environment: str) -> Path:
+    pytest.importorskip("cyclonedx", reason="needs the locked packages: make setup")
     for program in ("dpkg-deb", "chrpath", "strip", "git"):
         if shutil.which(program) is None:
             pytest.skip(f"needs {program}")
