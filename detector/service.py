@@ -32,7 +32,7 @@ BASELINES = "detector-baselines.json"
 async def run(settings: ControllerSettings) -> None:
     """Judges until SIGTERM or SIGINT. Raises `detector.classify.tree.ModelError` for an unusable model, BusError."""
     model = choose_model(settings.detector)
-    bus = await Bus.connect(settings.bus, "slackwater-detector")
+    bus = await Bus.connect(settings.controller_bus, "slackwater-detector")
     try:
         await Detector(settings, bus, model).run()
     finally:

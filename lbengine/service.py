@@ -55,7 +55,7 @@ async def run(settings: ControllerSettings) -> None:
         episodes = Path(settings.state_dir) / "hooks.json"
         hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s, episodes)
         drivers = _drivers(settings, journal, hooks)
-        connecting = asyncio.create_task(_connect(settings.bus, drivers))
+        connecting = asyncio.create_task(_connect(settings.controller_bus, drivers))
         driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
             # A driver ends at `stop`; one that fails takes the process along, to be started afresh.
@@ -136,6 +136,7 @@ class Driver:
                 self._owning = asyncio.create_task(self._own_later(bus))
         await bus.subscribe("verdict", self._take, pool=self.pool.name)
         await bus.serve(f"slackwater.control.{self.pool.name}", self._control)
+        await bus.serve(f"slackwater.request.{self.pool.name}", self._request)
 
     async def drive(self, stop: asyncio.Event) -> None:
         """Turns until `stop`, then puts the baseline weights back."""
@@ -216,17 +217,9 @@ class Driver:
         log.log(level, "pool %s: %s; trying again every %g s", self.pool.name, complaint, self.cycle_s)
 
     async def _control(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Carries out a command of a person or of the second stage; ValueError becomes the answer's `error`.
-
-        In standby the other lbengine answers.
-        """
+        """Carries out a person's command; ValueError becomes the answer's `error`. In standby the other one answers."""
         if self.engine.standby:
             return None
-        if question.get("action") in temporary.ACTIONS:
-            sentence = await self._in_thread(self.engine.override_temporarily, question, time.monotonic())
-            log.info("%s", sentence)
-            self._wake.set()
-            return {"sentence": sentence}
         request = request_of(question)
         try:
             if request.mode == "act" and not self.engine.acting:
@@ -237,6 +230,18 @@ class Driver:
         log.info("%s", sentence)
         await self.publish()
         await self._in_thread(self.engine.settle)
+        return {"sentence": sentence}
+
+    async def _request(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Grants the second stage a temporary override; otherwise as `_control`."""
+        if self.engine.standby:
+            return None
+        if (action := question.get("action")) not in temporary.ACTIONS:
+            known = ", ".join(f"`{name}`" for name in temporary.ACTIONS)
+            raise ValueError(f"action {action!r} is not known; expected {known}")
+        sentence = await self._in_thread(self.engine.override_temporarily, question, time.monotonic())
+        log.info("%s", sentence)
+        self._wake.set()
         return {"sentence": sentence}
 
     async def _may_act(self) -> None:

@@ -43,7 +43,7 @@ async def run(settings: ControllerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
-        bus = await Bus.connect(settings.bus, "slackwater-retune")
+        bus = await Bus.connect(settings.controller_bus, "slackwater-retune")
         try:
             pools = []
             for pool in settings.pool:
@@ -109,7 +109,7 @@ class BusAccess:
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
         question = {"action": action, "node": node, "by": BY, "why": why, **fields}
         try:
-            answer = await self._bus.request(f"slackwater.control.{self._pool.name}", question)
+            answer = await self._bus.request(f"slackwater.request.{self._pool.name}", question)
         except BusError as error:
             raise NotNow(str(error)) from None
         if "error" in answer:

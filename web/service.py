@@ -35,7 +35,7 @@ async def run(settings: ControllerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     host, port = host_and_port(settings.web.listen)
-    app = create_app(settings, send=partial(control.send_once, settings.bus))
+    app = create_app(settings, send=partial(control.send_once, settings.control_bus))
     try:
         server = waitress.server.create_server(
             app, host=host, port=port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True, send_bytes=1

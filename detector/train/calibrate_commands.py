@@ -112,7 +112,9 @@ async def _interruptible(
 ) -> list[Path]:
     """The calibration; SIGINT and SIGTERM end it as a limit does."""
     work = asyncio.ensure_future(
-        calibrating.calibrate(settings.bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True))
+        calibrating.calibrate(
+            settings.controller_bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True)
+        )
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)

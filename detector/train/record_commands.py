@@ -34,7 +34,9 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         begun = f"recording pool {pool}; Ctrl-C ends it and writes {out}"
-        return await live.collect(settings.bus, pool, seconds, stop, lambda text: click.echo(text, err=True), begun)
+        return await live.collect(
+            settings.controller_bus, pool, seconds, stop, lambda text: click.echo(text, err=True), begun
+        )
 
     heard = asyncio.run(main())
     made = live.save(out, heard, pool, Path(settings.state_dir), about or f"pool {pool}, live")

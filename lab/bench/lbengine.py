@@ -217,16 +217,18 @@ def on_the_bus(folder: Path, servers: int, rounds: int) -> tuple[list[float], li
     """`Nodes.episodes`, with everything running."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+        port = str(probe.getsockname()[1])
+    listen = f"127.0.0.1:{port}"
     config = folder / "controller.toml"
     run = [sys.executable, "-m", "slackwater.cli.main", "run"]
     with contextlib.ExitStack() as stack:
         admin_socket = stack.enter_context(haproxy(folder, servers, "roundrobin"))
         config.write_text(
-            f'state_dir = "{folder}"\n[bus]\nlisten = "{listen}"\n[lbengine]\nramp_s = 0.01\n[[pool]]\nname = "web"\n'
-            f'backend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
+            f'state_dir = "{folder}"\n[bus]\nurl = "nats://{listen}"\n[lbengine]\nramp_s = 0.01\n'
+            f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{admin_socket}"\nmode = "act"\n'
         )
-        stack.enter_context(background(folder, "nats-server", *nats_server.command(folder, listen)))
+        nats = ("nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", str(folder))
+        stack.enter_context(background(folder, "nats-server", *nats))
         nats_server.wait_until_it_answers(listen, folder / "nats.log")
         stack.enter_context(background(folder, "journal", *run, "journal", "--config", str(config)))
         stack.enter_context(background(folder, "lbengine", *run, "lbengine", "--config", str(config)))

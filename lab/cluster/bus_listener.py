@@ -8,7 +8,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from lab.cluster.controller import POOL
+from lab.cluster import bus
+from lab.cluster.bus import POOL
 from lab.cluster.paths import LabError
 from slackwater.bus.bus import Bus
 
@@ -16,11 +17,10 @@ from slackwater.bus.bus import Bus
 class BusListener:
     """Collects the pool's messages of a kind from the bus, in a thread of its own."""
 
-    def __init__(self, url: str, kind: str = "sample") -> None:
+    def __init__(self, kind: str = "sample") -> None:
         self.heard: list[Any] = []
         self.received_unix_s: list[float] = []
         """When each was heard, by this machine's clock."""
-        self._url = url
         self._kind = kind
         self._error: Exception | None = None
         self._end: asyncio.Event | None = None
@@ -35,10 +35,10 @@ class BusListener:
 
     async def _listen(self) -> None:
         self._end = asyncio.Event()
-        bus = await Bus.connect(self._url, "lab-record")
-        await bus.subscribe(self._kind, self._take, pool=POOL)
+        connection = await Bus.connect(bus.SITE.controller_bus, "lab-record")
+        await connection.subscribe(self._kind, self._take, pool=POOL)
         await self._end.wait()
-        await bus.close()
+        await connection.close()
 
     def _take(self, message: Any) -> None:
         self.received_unix_s.append(time.time())

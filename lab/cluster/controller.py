@@ -12,8 +12,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from lab.cluster import bus
 from lab.cluster.balancer import BACKEND, free_port
-from lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from lab.cluster.bus import POOL, STATE_DIR
+from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab
 from lab.cluster.paths import BIN, LAB_DIR, LabError, program, system_program
 from lab.cluster.spawn import Program, wait_until
@@ -22,10 +24,7 @@ from slackwater.journal.journal import Journal, JournalError
 from slackwater.messages import Mode, Verdict
 from slackwater.supervise.state_dir import read_serve
 
-POOL = BACKEND
-BUS_LISTEN = f"{BRIDGE_ADDRESS}:14222"
 CONTROLLER_FILE = LAB_DIR / "controller.toml"
-STATE_DIR = LAB_DIR / "slackwater"
 JOURNAL_FILE = STATE_DIR / "journal.sqlite"
 READY_S = 30.0
 STOP_S = 15.0
@@ -44,9 +43,7 @@ socket = "{admin_socket}"
 mode = "{mode}"
 law = "{law}"
 
-[bus]
-listen = "{BUS_LISTEN}"
-
+{bus.controller_section()}
 [web]
 listen = "{web_listen}"
 """
@@ -58,9 +55,7 @@ def node_toml(host: Host) -> str:
 node = "{host.name}"
 pool = "{POOL}"
 
-[bus]
-url = "nats://{BUS_LISTEN}"
-
+{bus.monitor_section(host)}
 [cpu]
 cgroup = "{host.vm}"
 
@@ -75,8 +70,8 @@ ports = [80]
 
 def start_bus(lab: Lab) -> Program:
     """A nats-server alone, for recordings that need no controller."""
-    host, port = BUS_LISTEN.split(":")
-    argv = lab.in_front([program("nats-server"), "-a", host, "-p", port])
+    bus.prepare(lab.hosts)
+    argv = lab.in_front([program("nats-server"), "-c", str(bus.SITE.bus_folder / "nats.conf")])
     return lab.add(Program.start("nats-server", argv, LAB_DIR / "nats-server.log"))
 
 
@@ -112,6 +107,7 @@ class Controller:
 
     def write(self, mode: Mode) -> None:
         """Writes the controller's file; in force from the next start."""
+        bus.prepare(self.lab.hosts)
         CONTROLLER_FILE.write_text(controller_toml(self.lab.balancer.admin_socket, self.web, mode, self.law))
 
     def start(self) -> None:

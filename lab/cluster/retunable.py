@@ -8,6 +8,7 @@ import shutil
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from lab.cluster import bus
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab
 from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
@@ -29,7 +30,7 @@ def make_keys() -> None:
     PUBLIC_FILE.chmod(0o644)
 
 
-def wsengine_toml(host: Host, pool: str, bus: str, knobs: dict[str, dict[str, str]]) -> str:
+def wsengine_toml(host: Host, pool: str, knobs: dict[str, dict[str, str]]) -> str:
     """The file of one host; `knobs` is section -> knob -> allowed values, as TOML."""
     folder = host.folder
     sections = {
@@ -49,8 +50,8 @@ def wsengine_toml(host: Host, pool: str, bus: str, knobs: dict[str, dict[str, st
         },
     }
     text = (
-        f'node = "{host.name}"\npool = "{pool}"\nstate_dir = "{folder}/wsengine"\n[bus]\nurl = "nats://{bus}"\n'
-        f'[orders]\npublic_key = "{PUBLIC_FILE}"\n'
+        f'node = "{host.name}"\npool = "{pool}"\nstate_dir = "{folder}/wsengine"\n'
+        f'{bus.wsengine_section(host)}[orders]\npublic_key = "{PUBLIC_FILE}"\n'
     )
     for section, settings in sections.items():
         rows = {**settings, **knobs.get(section, {})}
@@ -68,8 +69,8 @@ def start_wsengine(lab: Lab, host: Host, nice: int = 0) -> Program:
     return lab.add(Program.start(f"{WSENGINE} of {host.name}", argv, host.folder / "wsengine.log"))
 
 
-def start_wsengines(lab: Lab, pool: str, bus: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Program]:
+def start_wsengines(lab: Lab, pool: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Program]:
     """One in each guest, beside the monitor."""
     for host in lab.hosts:
-        (host.folder / "wsengine.toml").write_text(wsengine_toml(host, pool, bus, knobs))
+        (host.folder / "wsengine.toml").write_text(wsengine_toml(host, pool, knobs))
     return [start_wsengine(lab, host, nice) for host in lab.hosts]

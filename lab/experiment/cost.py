@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.cluster.controller import STATE_DIR
+from lab.cluster.bus import STATE_DIR
 from lab.cluster.lab import Lab
 from lab.cluster.machine import ProcessUse, process_use
 from slackwater.supervise.state_dir import read_serve

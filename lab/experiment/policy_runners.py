@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.bus import STATE_DIR
 from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import BUS_LISTEN, STATE_DIR, Controller, start_bus, start_monitors
+from lab.cluster.controller import Controller, start_bus, start_monitors
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import wait_until
@@ -23,7 +24,6 @@ from slackwater.config import Law
 from slackwater.messages import WSENGINE, Change, Sample, Verdict
 
 READY_S = 15.0
-BUS = f"nats://{BUS_LISTEN}"
 MONITOR = "slackwater-monitor of "
 
 
@@ -60,8 +60,8 @@ class PolicyRunner:
 
     def listen(self) -> None:
         """To monitors and detector, until the end of the run."""
-        self.listener = self.stack.enter_context(BusListener(BUS))
-        self.judged = self.stack.enter_context(BusListener(BUS, "verdict"))
+        self.listener = self.stack.enter_context(BusListener())
+        self.judged = self.stack.enter_context(BusListener("verdict"))
 
     def begin(self) -> None:
         """Starts what the policy needs."""
@@ -130,7 +130,7 @@ class SampleRunner(PolicyRunner):
         self._error: Exception | None = None
         self.stack.callback(stop_programs, self.lab, "nats-server")
         start_bus(self.lab)
-        self.listener = listener = self.stack.enter_context(BusListener(BUS))
+        self.listener = listener = self.stack.enter_context(BusListener())
         self.stack.callback(stop_programs, self.lab, MONITOR)
         start_monitors(self.lab)
         names = {host.name for host in self.lab.hosts}

@@ -12,14 +12,15 @@ import uuid
 from collections.abc import Mapping
 
 from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.bus import POOL, SITE, STATE_DIR
 from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import BUS_LISTEN, CONTROLLER_FILE, POOL, STATE_DIR, Controller
+from lab.cluster.controller import CONTROLLER_FILE, Controller
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.cluster.spawn import wait_until
 from lab.experiment.decisions import INTERVAL_S, Look, Seen, WebServerOnly
-from lab.experiment.policy_runners import BUS, MONITOR, READY_S, PolicyRunner
+from lab.experiment.policy_runners import MONITOR, READY_S, PolicyRunner
 from lab.experiment.steady import stop_programs
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
@@ -93,9 +94,9 @@ class TwoStageRunner(PolicyRunner):
         self.stack.callback(controller.stop)
         controller.start()
         self.stack.callback(stop_programs, self.lab, PROGRAM_OF, RESTORE_S)
-        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
+        start_wsengines(self.lab, POOL, BOUNDS, FIRST)
         self.listen()
-        self.changes = self.stack.enter_context(BusListener(BUS, "change"))
+        self.changes = self.stack.enter_context(BusListener("change"))
 
 
 class Orders:
@@ -132,10 +133,10 @@ class WebServerRunner(PolicyRunner):
         self.stack.callback(controller.stop)
         controller.start()
         self.listen()
-        self.changes = self.stack.enter_context(BusListener(BUS, "change"))
-        knobs = self.stack.enter_context(BusListener(BUS, "knobs"))
+        self.changes = self.stack.enter_context(BusListener("change"))
+        knobs = self.stack.enter_context(BusListener("knobs"))
         self.stack.callback(stop_programs, self.lab, PROGRAM_OF, RESTORE_S)
-        start_wsengines(self.lab, POOL, BUS_LISTEN, BOUNDS, FIRST)
+        start_wsengines(self.lab, POOL, BOUNDS, FIRST)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)
         self._over = threading.Event()
@@ -154,7 +155,7 @@ class WebServerRunner(PolicyRunner):
     async def _give_orders(self) -> None:
         decide, orders = WebServerOnly(), Orders(NAME)
         signer = Signer.load(KEY_FILE)
-        bus = await Bus.connect(BUS, NAME)
+        bus = await Bus.connect(SITE.controller_bus, NAME)
         try:
             while not await asyncio.to_thread(self._over.wait, INTERVAL_S):
                 now_s = time.monotonic()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.cluster import machine
-from lab.cluster.controller import POOL, Controller
+from lab.cluster.bus import POOL
+from lab.cluster.controller import Controller
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LabError
 from lab.disturb import swing

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from rich.table import Table
 
 from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.controller import POOL, Controller
+from lab.cluster.bus import POOL
+from lab.cluster.controller import Controller
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand, Load
 from lab.cluster.noise import Noise

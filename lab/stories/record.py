@@ -13,7 +13,7 @@ from pathlib import Path
 from detector.recordings.recording import Label, write
 from lab.cluster import machine
 from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import BUS_LISTEN, start_bus, start_monitors
+from lab.cluster.controller import start_bus, start_monitors
 from lab.cluster.lab import Lab
 from lab.cluster.spawn import wait_until
 from lab.disturb import swing
@@ -71,7 +71,7 @@ def record(lab: Lab, script: Timetable, out: Path, note: str, progress: Callable
     capacity = capacity_rps(lab)
     progress(f"capacity {capacity:.0f} requests/s in calm")
     bus = start_bus(lab)
-    with BusListener(f"nats://{BUS_LISTEN}") as listener:
+    with BusListener() as listener:
         monitors = start_monitors(lab) if site is None else site.start_monitors()
         if site is not None:
             site.cpu_s = lab.settings.quota_cores * len(lab.hosts) / capacity

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lab.cluster import machine
-from lab.cluster.controller import BUS_LISTEN, POOL, STATE_DIR
+from lab.cluster.bus import POOL, STATE_DIR
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand, Stream
 from lab.cluster.noise import Noise
@@ -149,7 +149,7 @@ def run(lab: Lab, test: SecondStageTest, progress: Callable[[str], None]) -> dic
     make_keys()
     warm = lab.load(Demand(clients=test.clients), WARM_UP_S)
     controller.start()
-    start_wsengines(lab, POOL, BUS_LISTEN, allowed(test.knobs))
+    start_wsengines(lab, POOL, allowed(test.knobs))
     warm.finish()
     rounds = []
     for number in range(1, test.rounds + 1):

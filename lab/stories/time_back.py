@@ -10,8 +10,9 @@ from typing import Any
 
 from lab.cluster import machine
 from lab.cluster.balancer import BASE_WEIGHT, Snapshot
+from lab.cluster.bus import POOL
 from lab.cluster.commit import commit
-from lab.cluster.controller import POOL, Controller
+from lab.cluster.controller import Controller
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand, Stream
 from lab.cluster.paths import LabError

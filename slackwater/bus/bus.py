@@ -3,7 +3,7 @@
 Subjects: `slackwater.sample.<pool>.<node>`, `slackwater.verdict.<pool>.<node>`, `slackwater.order.<pool>.<node>`,
 `slackwater.weight.<pool>.<node>`, `slackwater.knobs.<pool>.<node>`, `slackwater.cycle.<pool>`; Changes of nodes
 `slackwater.change.<pool>.<node>`, of the controller `slackwater.controller-change.<pool>`; requests
-`slackwater.control.<pool>`.
+`slackwater.control.<pool>` of people and `slackwater.request.<pool>` of the second stage.
 
 Whoever may publish on a subject has an identity by that alone: what a message says of its sender must fit its subject.
 """
@@ -91,6 +91,10 @@ def _access(settings: BusSettings) -> dict[str, Any]:
                     f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
                 )
             access |= {"user": settings.user, "password": path.read_text(encoding="utf-8").strip()}
+        except PermissionError:
+            raise BusError(f"bus.password_file: {path}: may not be read; run this as root or as its owner") from None
+        except FileNotFoundError:
+            raise BusError(f"bus.password_file: {path}: is not there; has `slackwater serve` been started?") from None
         except OSError as error:
             raise BusError(f"bus.password_file: {path}: {error.strerror}") from None
     if settings.tls_ca:

@@ -1,7 +1,8 @@
-"""The configuration of a site's own nats-server: two users for each node, who can publish under its name only.
+"""The configuration of a nats-server, private or the site's own: who may publish and hear what.
 
-The monitor's user publishes Samples and receives the weight to report to HAProxy. The wsengine's user receives Orders,
-which only the controller may publish, and publishes Changes and the state of its knobs.
+The controller's parts have a user, people's commands another one, and each node two, who can publish under its name
+only. The monitor's user publishes Samples and receives the weight to report to HAProxy. The wsengine's user receives
+Orders, which only the controller may publish, and publishes Changes and the state of its knobs.
 
 Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/securing_nats/authorization
 """
@@ -9,20 +10,27 @@ Configuration keys: https://docs.nats.io/running-a-nats-service/configuration/se
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slackwater.bus.nats_server import MAX_PAYLOAD_BYTES, is_loopback
-from slackwater.config import ConfigError
+from slackwater.config import CONTROL, CONTROLLER, ConfigError, is_loopback
 from slackwater.messages import NAME_PATTERN
 
-CONTROLLER = "slackwater-controller"
-"""The user of `slackwater serve` and of the command line."""
 WSENGINE = "wsengine:"
 """Prefix of the user of a node's wsengine: it has its own password, which the monitor does not know."""
+MAX_PAYLOAD_BYTES = 256 * 1024
+"""A Cycle of a pool of some hundred servers has 50 kB."""
+LOG_BYTES = 4 * 1024 * 1024
+STORE_BYTES = 16 * 1024 * 1024
+"""For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
+STORE = ["$JS.API.>", "$KV.slackwater_lease.>"]
+"""The key-value store of lbengine's leases, where JetStream is switched on."""
+MADE_BY_CONTROLLER = ("verdict", "order", "weight", "cycle", "controller-change", "request")
+"""What the controller's parts publish. `control` is missing: only a person's command is one."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,10 @@ class Node:
 
     pool: str
     name: str
+
+    def subject(self, kind: str) -> str:
+        """Where it alone publishes this kind of message, or hears it."""
+        return f"slackwater.{kind}.{self.pool}.{self.name}"
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,15 @@ class Tls:
 
 
 def read_nodes(text: str, where: str) -> list[Node]:
-    """Reads lines of `POOL NODE`; `#` starts a comment. Raises ConfigError with the line."""
+    """Reads lines of `POOL NODE`; `#` starts a comment. Raises ConfigError with the line, also when there is none."""
+    nodes = parse_nodes(text, where)
+    if not nodes:
+        raise ConfigError(f"{where}: expected at least one line of `POOL NODE`")
+    return nodes
+
+
+def parse_nodes(text: str, where: str) -> list[Node]:
+    """As `read_nodes`; there may be no line."""
     nodes: list[Node] = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -56,38 +76,55 @@ def read_nodes(text: str, where: str) -> list[Node]:
         node = Node(*words)
         if node.name.startswith(WSENGINE):
             raise ConfigError(f"{where}:{number}: names that begin with {WSENGINE} are those of wsengines")
-        if node.name == CONTROLLER or any(node.name == other.name for other in nodes):
+        same_subject = any(node.subject("sample") == other.subject("sample") for other in nodes)
+        if same_subject:
+            raise ConfigError(f"{where}:{number}: {node.subject('sample')} is the subject of another node too")
+        if node.name in (CONTROLLER, CONTROL) or any(node.name == other.name for other in nodes):
             raise ConfigError(
                 f"{where}:{number}: the name {node.name} is taken; each node has its own, also across pools"
             )
         nodes.append(node)
-    if not nodes:
-        raise ConfigError(f"{where}: expected at least one line of `POOL NODE`")
     return nodes
 
 
 def users(nodes: list[Node]) -> list[str]:
     """The names of all users."""
-    return [CONTROLLER, *(prefix + node.name for node in nodes for prefix in ("", WSENGINE))]
+    return [CONTROLLER, CONTROL, *(prefix + node.name for node in nodes for prefix in ("", WSENGINE))]
 
 
-def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: Tls | None) -> str:
-    """The server's file. Raises ConfigError when passwords would go through a network in the clear."""
+def config_text(
+    nodes: list[Node],
+    passwords: dict[str, str],
+    listen: str,
+    tls: Tls | None,
+    *,
+    by: str = "slackwater bus config",
+    log_file: Path | None = None,
+    store_dir: Path | None = None,
+) -> str:
+    """The server's file, written by the command `by`. With a `store_dir` JetStream is switched on.
+
+    Raises ConfigError when passwords would go through a network in the clear.
+    """
     if tls is None and not is_loopback(listen):
         raise ConfigError(f"{listen} is reached from outside: passwords need TLS (--tls-cert and --tls-key)")
     options: dict[str, Any] = {"server_name": "slackwater", "listen": listen, "max_payload": MAX_PAYLOAD_BYTES}
     if tls:
         options["tls"] = {"cert_file": str(tls.certificate), "key_file": str(tls.key)}
-    # The last two are the key-value store of lbengine's leases, where JetStream is switched on.
-    everything = ["slackwater.>", "_INBOX.>", "$JS.API.>", "$KV.slackwater_lease.>"]
-    rights = [(CONTROLLER, everything, everything)]
+    if log_file:
+        options |= {"log_file": str(log_file.absolute()), "logfile_size_limit": LOG_BYTES}
+    if store_dir:
+        limits = {"max_memory_store": STORE_BYTES, "max_file_store": STORE_BYTES}
+        options["jetstream"] = {"store_dir": str(store_dir.absolute()), **limits}
+    answers = ["_INBOX.>", *STORE]
+    rights = [
+        (CONTROLLER, [*(f"slackwater.{kind}.>" for kind in MADE_BY_CONTROLLER), *answers], ["slackwater.>", *answers]),
+        (CONTROL, ["slackwater.control.>"], ["_INBOX.>"]),
+    ]
     for node in nodes:
-        sample, weight, order, knobs, change = (
-            f"slackwater.{kind}.{node.pool}.{node.name}" for kind in ("sample", "weight", "order", "knobs", "change")
-        )
         rights += [
-            (node.name, [sample], [weight]),
-            (WSENGINE + node.name, [change, knobs], [order]),
+            (node.name, [node.subject("sample")], [node.subject("weight")]),
+            (WSENGINE + node.name, [node.subject("change"), node.subject("knobs")], [node.subject("order")]),
         ]
     options["authorization"] = {
         "users": [
@@ -99,13 +136,13 @@ def config_text(nodes: list[Node], passwords: dict[str, str], listen: str, tls: 
             for user, publish, subscribe in rights
         ]
     }
-    head = "# Written by `slackwater bus config`. It holds passwords: readable for nats-server's user alone.\n"
+    head = f"# Written by `{by}`; changes here are lost. It holds passwords: readable for nats-server's user alone.\n"
     return head + "".join(f"{key}: {json.dumps(value, indent=2)}\n" for key, value in options.items())
 
 
 def passwords_in(folder: Path, names: list[str]) -> dict[str, str]:
     """A password for each name, in `folder`/NAME.password; those that are there stay."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     passwords = {}
     for name in names:
         path = folder / f"{name}.password"
@@ -115,10 +152,30 @@ def passwords_in(folder: Path, names: list[str]) -> dict[str, str]:
     return passwords
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder that only its owner can use."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        _give_to_owner_of(folder.parent, folder)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+
+
 def write_secret(path: Path, text: str) -> None:
-    """Writes a file that only its owner can read, whole or not at all."""
+    """Writes a file that only its owner can read, whole or not at all; one that is so already is left alone."""
+    if path.exists() and path.read_text(encoding="utf-8") == text and not path.stat().st_mode & 0o077:
+        return
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     fresh.touch(mode=0o600)
+    _give_to_owner_of(path.parent, fresh)
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
+
+
+def _give_to_owner_of(folder: Path, made: Path) -> None:
+    """What root makes in a folder belongs to whom the folder belongs to: the controller's user reads it."""
+    if os.geteuid() == 0:
+        found = folder.stat()
+        os.chown(made, found.st_uid, found.st_gid)

@@ -1,61 +1,80 @@
-"""The private nats-server of a controller: its configuration, and waiting until it answers.
+"""The private nats-server of a controller: its configuration and its nodes, and waiting until it answers.
 
 Configuration keys: https://docs.nats.io/running-a-nats-service/configuration
 """
 
 from __future__ import annotations
 
-import ipaddress
-import json
+import contextlib
+import fcntl
+import os
 import shutil
 import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slackwater.bus.bus import BusError
-from slackwater.config import host_and_port
+from slackwater.bus.config import Node, Tls, config_text, make_private, parse_nodes, passwords_in, users, write_secret
+from slackwater.config import ControllerSettings, host_and_port
 
-MAX_PAYLOAD_BYTES = 256 * 1024
-"""A Cycle of a pool of some hundred servers has 50 kB."""
-LOG_BYTES = 4 * 1024 * 1024
-STORE_BYTES = 16 * 1024 * 1024
-"""For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
 START_WITHIN_S = 30.0
 
 
-def command(state_dir: Path, listen: str) -> list[str]:
-    """Writes the configuration below `state_dir`; returns the command line. Raises BusError without the program."""
+def command(settings: ControllerSettings) -> list[str]:
+    """Writes the configuration below `bus_folder`; returns the command line. Raises BusError without the program."""
     program = shutil.which("nats-server")
     if program is None:
         raise BusError(
             "nats-server is not on the PATH (Debian: package nats-server); or name your own NATS with bus.url"
         )
-    path = state_dir / "nats.conf"
-    path.write_text(config_text(listen, state_dir / "nats.log", state_dir / "jetstream"), encoding="utf-8")
-    return [program, "-c", str(path)]
+    change_nodes(settings, lambda nodes: nodes)
+    return [program, "-c", str(settings.bus_folder / "nats.conf")]
 
 
-def config_text(listen: str, log_file: Path, store_dir: Path) -> str:
-    """The server's configuration file."""
-    return (
-        "# Written by `slackwater serve` at each start; changes here are lost.\n"
-        'server_name: "slackwater"\n'
-        f"listen: {json.dumps(listen)}\n"
-        f"max_payload: {MAX_PAYLOAD_BYTES}\n"
-        f"log_file: {json.dumps(str(log_file.absolute()))}\n"
-        f"logfile_size_limit: {LOG_BYTES}\n"
-        f"jetstream: {{ store_dir: {json.dumps(str(store_dir.absolute()))}, max_memory_store: {STORE_BYTES},"
-        f" max_file_store: {STORE_BYTES} }}\n"
-    )
+def log_file(settings: ControllerSettings) -> Path:
+    """Where it writes its log."""
+    return Path(settings.state_dir) / "nats.log"
 
 
-def is_loopback(listen: str) -> bool:
-    """Whether only this machine reaches the address; a host name other than `localhost` counts as outside."""
-    host, _ = host_and_port(listen)
+def nodes_of(settings: ControllerSettings) -> list[Node]:
+    """The nodes that may log in. Raises ConfigError for a list that somebody broke."""
+    path = settings.bus_folder / "nodes"
+    return parse_nodes(path.read_text(encoding="utf-8"), str(path)) if path.exists() else []
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time writes there."""
+    lock = os.open(folder, os.O_RDONLY)
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def change_nodes(settings: ControllerSettings, change: Callable[[list[Node]], list[Node]]) -> None:
+    """Replaces the list of nodes with what `change` makes of it, and writes their passwords and the configuration.
+
+    A server that runs takes it over when it gets SIGHUP. The password of a node that went is gone.
+    """
+    folder = settings.bus_folder
+    make_private(folder)
+    with _locked(folder):
+        before = nodes_of(settings)
+        text = "".join(f"{node.pool} {node.name}\n" for node in change(before))
+        nodes = parse_nodes(text, "the list of nodes")
+        names = users(nodes)
+        passwords = passwords_in(folder / "passwords", names)
+        tls = Tls(Path(settings.bus.tls_cert), Path(settings.bus.tls_key)) if settings.bus.tls_cert else None
+        where = {"log_file": log_file(settings), "store_dir": Path(settings.state_dir) / "jetstream"}
+        config = config_text(nodes, passwords, settings.bus.listen, tls, by="slackwater serve", **where)
+        write_secret(folder / "nats.conf", config)
+        write_secret(folder / "nodes", text)
+        for gone in set(users(before)) - set(names):
+            with contextlib.suppress(FileNotFoundError):
+                (folder / "passwords" / f"{gone}.password").unlink()
 
 
 def check_free(listen: str) -> None:
@@ -85,12 +104,12 @@ def answers(listen: str, timeout_s: float = 0.5) -> bool:
         return False
 
 
-def wait_until_it_answers(listen: str, log_file: Path, within_s: float = START_WITHIN_S) -> None:
+def wait_until_it_answers(listen: str, log: Path, within_s: float = START_WITHIN_S) -> None:
     """Returns when the server greets; raises BusError, with the last line of its log, when it does not in time."""
     deadline_s = time.monotonic() + within_s
     while not answers(listen):
         if time.monotonic() >= deadline_s:
-            lines = log_file.read_text(errors="replace").splitlines() if log_file.exists() else []
-            last = f"; the last line of {log_file}: {lines[-1]}" if lines else ""
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            last = f"; the last line of {log}: {lines[-1]}" if lines else ""
             raise BusError(f"the private nats-server does not answer on {listen} within {within_s:g} s{last}")
         time.sleep(0.02)

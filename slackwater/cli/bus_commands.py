@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import click
 
-from slackwater.bus.config import CONTROLLER, WSENGINE, Tls, config_text, passwords_in, read_nodes, users, write_secret
-from slackwater.config import ADDRESS_PATTERN, ConfigError
+from slackwater.bus import nats_server
+from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users, write_secret
+from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
+from slackwater.options import config_option
 from slackwater.renamed import RenamedOption
+from slackwater.supervise.state_dir import read_serve, running_serve
 
 
 def an_address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -18,9 +23,9 @@ def an_address(_context: click.Context, _parameter: click.Parameter, text: str) 
     return text
 
 
-@click.group(epilog="Example: slackwater bus config --nodes nodes.txt --out bus")
+@click.group(epilog="Example: slackwater bus node add web web1")
 def bus() -> None:
-    """Users and permissions of a nats-server of your own."""
+    """Users and permissions of the bus: of the controller's own nats-server, or of one of yours."""
 
 
 @bus.command(
@@ -48,7 +53,7 @@ def bus() -> None:
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Its certificate (PEM), by its path there.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The certificate's key (PEM).")
 def config(nodes_file: Path, folder: Path, listen: str, tls_cert: Path | None, tls_key: Path | None) -> None:
-    """Write nats-server's configuration: each node may publish its own Samples, and nothing else.
+    """Write the configuration of a nats-server of your own: each node may publish its own Samples, and nothing else.
 
     Passwords are made once and stay: run it again when a node comes or goes, then `nats-server --signal reload`.
     """
@@ -64,3 +69,67 @@ def config(nodes_file: Path, folder: Path, listen: str, tls_cert: Path | None, t
     click.echo(f"each node: its file of {folder}/passwords as bus.password_file, its name as bus.user")
     click.echo(f"each node's wsengine: the same with {WSENGINE} before the name")
     click.echo(f"the controller: {folder}/passwords/{CONTROLLER}.password, bus.user {CONTROLLER}")
+    click.echo(
+        f"commands: {folder}/passwords/{CONTROL}.password as bus.control_password_file, bus.control_user {CONTROL}"
+    )
+
+
+@bus.group(epilog="Example: slackwater bus node add web web1")
+def node() -> None:
+    """The nodes that may log in to the controller's own nats-server."""
+
+
+@node.command(epilog="Example: slackwater bus node add web web1")
+@click.argument("pool_name", metavar="POOL")
+@click.argument("name", metavar="NODE")
+@config_option
+def add(pool_name: str, name: str, config_path: Path) -> None:
+    """Let NODE of POOL log in; prints what goes to the node. A password that is there stays."""
+    settings = private(config_path)
+    new = Node(settings.the_pool(pool_name).name, name)
+    nats_server.change_nodes(settings, lambda nodes: nodes if new in nodes else [*nodes, new])
+    taken_over(settings)
+    for part, user, open_to in (
+        ("monitor", name, "group slackwater-node, 0640"),
+        ("wsengine", WSENGINE + name, "0600"),
+    ):
+        password = settings.bus_folder / "passwords" / f"{user}.password"
+        click.echo(f"{part}: copy {password} to the node ({open_to}); bus.url {settings.bus.address}, bus.user {user}")
+
+
+@node.command(name="list", epilog="Example: slackwater bus node list")
+@config_option
+def list_nodes(config_path: Path) -> None:
+    """Print the nodes that may log in, as POOL NODE."""
+    for one in nats_server.nodes_of(private(config_path)):
+        click.echo(f"{one.pool} {one.name}")
+
+
+@node.command(epilog="Example: slackwater bus node remove web1")
+@click.argument("name", metavar="NODE")
+@config_option
+def remove(name: str, config_path: Path) -> None:
+    """Let NODE no longer log in, and end its connections; its passwords are deleted."""
+    settings = private(config_path)
+    if all(one.name != name for one in nats_server.nodes_of(settings)):
+        raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")
+    nats_server.change_nodes(settings, lambda nodes: [one for one in nodes if one.name != name])
+    taken_over(settings)
+    click.echo(f"{name} may no longer log in")
+
+
+def private(config_path: Path) -> ControllerSettings:
+    """The settings of a controller with a nats-server of its own. Raises ConfigError."""
+    settings = load(config_path)
+    if settings.bus.url:
+        raise ConfigError(f"{config_path}: bus.url names a nats-server of yours: use `slackwater bus config`")
+    return settings
+
+
+def taken_over(settings: ControllerSettings) -> None:
+    """Has a nats-server that runs read its configuration again."""
+    if running_serve(settings.state_dir) is None:
+        return
+    pid = (read_serve(Path(settings.state_dir)) or {}).get("children", {}).get("nats-server")
+    if isinstance(pid, int):
+        os.kill(pid, signal.SIGHUP)

@@ -97,7 +97,7 @@ class LocalClient:
         from slackwater.control import Request, send_once
 
         of = self._settings.the_pool(pool)
-        return send_once(self._settings.bus, of.name, Request(by=login_name(), **fields))
+        return send_once(self._settings.control_bus, of.name, Request(by=login_name(), **fields))
 
 
 class ApiClient:

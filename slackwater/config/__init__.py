@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from slackwater.config.description import describe
+from slackwater.config.kinds import ADDRESS_PATTERN, TCP, ConfigError, host_and_port, is_loopback
 from slackwater.config.reading import load, parse, use_new_names
 from slackwater.config.settings import (
-    ADDRESS_PATTERN,
-    TCP,
+    CONTROL,
+    CONTROLLER,
     BusSettings,
-    ConfigError,
     ControllerSettings,
     DetectorSettings,
     JournalSettings,
@@ -16,6 +16,5 @@ from slackwater.config.settings import (
     LbengineSettings,
     PoolSettings,
     RetuneSettings,
-    host_and_port,
     place_in_words,
 )

@@ -14,7 +14,8 @@ import msgspec
 
 from slackwater import renamed
 from slackwater.config.description import hints, struct_of
-from slackwater.config.settings import PATTERNS_IN_WORDS, ConfigError, ControllerSettings
+from slackwater.config.kinds import PATTERNS_IN_WORDS, ConfigError
+from slackwater.config.settings import ControllerSettings
 from slackwater.config.toml_lines import KeyPath, dotted, key_lines, line_of
 
 log = logging.getLogger("slackwater.config")
@@ -51,11 +52,10 @@ def parse(text: str, where: str) -> ControllerSettings:
         settings = msgspec.convert(raw, ControllerSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(_located(str(error), where, lines)) from None
-    if bool(settings.bus.user) != bool(settings.bus.password_file):
-        given = "user" if settings.bus.user else "password_file"
-        raise ConfigError(
-            f"{where}:{line_of(('bus', given), lines)}: bus.user and bus.password_file must be set together"
-        )
+    for pair in (("user", "password_file"), ("control_user", "control_password_file")):
+        if len(given := [key for key in pair if getattr(settings.bus, key)]) == 1:
+            both = " and ".join(f"bus.{key}" for key in pair)
+            raise ConfigError(f"{where}:{line_of(('bus', given[0]), lines)}: {both} must be set together")
     taken: set[tuple[str, ...]] = set()
     for index, pool in enumerate(settings.pool):
         names = [("name", f"pool `{pool.name}`")]

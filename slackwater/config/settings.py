@@ -2,65 +2,68 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from slackwater.messages import NAME_PATTERN, Mode, Name
-
-
-class ConfigError(Exception):
-    """A configuration that cannot be used; the text has the place, the fault and what was expected."""
+from slackwater.config.kinds import (
+    HEADER_PATTERN,
+    TCP,
+    URL_PATTERN,
+    WEB_URL_PATTERN,
+    Address,
+    ConfigError,
+    FilePath,
+    OptionalAddress,
+    Positive,
+    Service,
+    Socket,
+    host_and_port,
+    is_loopback,
+)
+from slackwater.messages import Mode, Name
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Base of all sections: an unknown key is an error."""
 
 
-Positive = Annotated[float, Meta(gt=0)]
-_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-ADDRESS_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$(?!\n)"
-Address = Annotated[str, Meta(pattern=ADDRESS_PATTERN)]
-OPTIONAL_ADDRESS_PATTERN = rf"^$(?!\n)|{ADDRESS_PATTERN}"
-OptionalAddress = Annotated[str, Meta(pattern=OPTIONAL_ADDRESS_PATTERN)]
-URL_PATTERN = r"^$(?!\n)|^(nats|tls)://[^\s/]+$(?!\n)"
-TCP = "tcp://"
-"""Prefix of an admin socket on a TCP address."""
-SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
-Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
-FilePath = Annotated[str, Meta(min_length=1)]
-WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
-HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
-SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
-Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
-PATTERNS_IN_WORDS = {
-    NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
-    ADDRESS_PATTERN: "HOST:PORT",
-    OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
-    SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
-    SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
-    HEADER_PATTERN: "the name of an HTTP header",
-    WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
-    URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
-}
-"""The patterns in words."""
 Law = Literal["optimal", "tail", "ice", "equalise"]
 BALANCERS = {"haproxy": "HAProxy", "lvs": "IPVS", "keepalived": "keepalived"}
 """The balancers' names in texts."""
 
 
+CONTROLLER = "slackwater-controller"
+"""The user of the controller's parts at the bus."""
+CONTROL = "slackwater-control"
+"""The user of people's commands at the bus: it alone may publish them, and it may do nothing else."""
+
+
 class BusSettings(Settings, frozen=True):
-    """NATS. Without `url`, `slackwater serve` starts a private nats-server on `listen`."""
+    """NATS. Without `url`, `slackwater serve` starts a private nats-server on `listen`, with users of its own."""
 
     url: Annotated[
         str, Meta(pattern=URL_PATTERN, description="URL of the site's own NATS, nats://HOST:PORT; empty: a private one")
     ] = ""
-    listen: Annotated[Address, Meta(description="HOST:PORT on which the private nats-server listens")] = (
-        "127.0.0.1:14222"
-    )
+    listen: Annotated[
+        Address,
+        Meta(description="HOST:PORT on which the private nats-server listens; one that others reach needs `tls_cert`"),
+    ] = "127.0.0.1:14222"
+    tls_cert: Annotated[
+        str, Meta(description="the private nats-server's certificate (PEM), for the host in `listen`; empty: no TLS")
+    ] = ""
+    tls_key: Annotated[str, Meta(description="the certificate's key (PEM)")] = ""
     user: Annotated[str, Meta(description="user name at `url`, with password_file; empty: none")] = ""
     password_file: Annotated[str, Meta(description="file with the user's password, closed to others")] = ""
+    control_user: Annotated[
+        str,
+        Meta(
+            description="user name at `url` for people's commands, with control_password_file; empty: as the controller"
+        ),
+    ] = ""
+    control_password_file: Annotated[str, Meta(description="file with its password")] = ""
     tls_ca: Annotated[
         str, Meta(description="certificate authority (PEM) that a tls:// server must be of; empty: the machine's")
     ] = ""
@@ -68,7 +71,20 @@ class BusSettings(Settings, frozen=True):
     @property
     def address(self) -> str:
         """The URL that clients connect to."""
-        return self.url or f"nats://{self.listen}"
+        return self.url or f"{'tls' if self.tls_cert else 'nats'}://{self.listen}"
+
+    def __post_init__(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("`tls_cert` and `tls_key` must be set together")
+        if self.url:
+            return
+        if not self.tls_cert and not is_loopback(self.listen):
+            raise ValueError(
+                f"`listen` {self.listen} is reached from other machines: set `tls_cert` and `tls_key`, so that no"
+                " password is sent in the clear; or listen on 127.0.0.1, or name a NATS of your own in `url`"
+            )
+        if self.tls_cert and host_and_port(self.listen)[0] in ("0.0.0.0", "::"):
+            raise ValueError(f"`listen` {self.listen}: expected the address or name that the certificate is for")
 
 
 class PoolSettings(Settings, frozen=True):
@@ -344,6 +360,30 @@ class ControllerSettings(Settings, frozen=True):
     web: WebSettings = WebSettings()
     journal: JournalSettings = JournalSettings()
 
+    @property
+    def bus_folder(self) -> Path:
+        """Where the private nats-server's configuration, its list of nodes and its users' passwords are."""
+        return Path(self.state_dir) / "bus"
+
+    @property
+    def controller_bus(self) -> BusSettings:
+        """The bus as the controller's parts log in to it."""
+        return self.bus if self.bus.url else self._private_bus(CONTROLLER)
+
+    @property
+    def control_bus(self) -> BusSettings:
+        """The bus as people's commands log in to it."""
+        bus = self.bus
+        if not bus.url:
+            return self._private_bus(CONTROL)
+        if not bus.control_user:
+            return bus
+        return msgspec.structs.replace(bus, user=bus.control_user, password_file=bus.control_password_file)
+
+    def _private_bus(self, user: str) -> BusSettings:
+        password_file = self.bus_folder / "passwords" / f"{user}.password"
+        return BusSettings(self.bus.address, user=user, password_file=str(password_file), tls_ca=self.bus.tls_ca)
+
     def the_pool(self, name: str | None) -> PoolSettings:
         """The pool of this name; without a name the only one. Raises ConfigError."""
         known = ", ".join(pool.name for pool in self.pool)
@@ -355,9 +395,3 @@ class ControllerSettings(Settings, frozen=True):
             if pool.name == name:
                 return pool
         raise ConfigError(f"no pool `{name}`; the configuration has: {known}")
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Splits an `Address` that was accepted in the settings; an IPv6 host loses its brackets."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -155,7 +155,7 @@ async def run(settings: ControllerSettings) -> None:
     queue = Queue()
     with Journal.open(journal_path(settings.state_dir)) as journal:
         writer = Writer(journal, queue)
-        bus = await Bus.connect(settings.bus, "slackwater-journal")
+        bus = await Bus.connect(settings.controller_bus, "slackwater-journal")
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

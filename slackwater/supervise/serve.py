@@ -118,14 +118,10 @@ class Supervisor:
         settings = self._settings
         if not settings.bus.url:
             nats_server.check_free(settings.bus.listen)
-            if not nats_server.is_loopback(settings.bus.listen):
-                log.warning(
-                    "the private nats-server listens on %s without authentication: anyone who reaches it can change"
-                    " weights; keep it in a closed network, or name a NATS with users and TLS in bus.url",
-                    settings.bus.listen,
-                )
-            self._add(NATS, nats_server.command(self._folder, settings.bus.listen))
-            nats_server.wait_until_it_answers(settings.bus.listen, self._folder / "nats.log")
+            self._add(NATS, nats_server.command(settings))
+            nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings))
+            if not nats_server.nodes_of(settings):
+                log.warning("no node may log in to the bus yet: `slackwater bus node add POOL NODE`")
         names = ["journal", "detector", "lbengine"]
         names += ["retune"] if settings.retune.mode != "off" else []
         names += ["web"] if settings.web.listen else []

@@ -1,6 +1,6 @@
 """Verdicts on the guest's bus, five times a second until it is killed.
 
-`verdicts.py SLOW CALM...` says that node SLOW has a noisy neighbour and that the others are calm.
+`verdicts.py CONTROLLER_TOML SLOW CALM...` says that node SLOW has a noisy neighbour and that the others are calm.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import time
 
 from slackwater.bus.bus import Bus
+from slackwater.config import load
 from slackwater.messages import Verdict
 
 
@@ -31,7 +32,7 @@ def verdict(node: str, slow: bool, since_unix_s: float) -> Verdict:
 
 
 async def tell(nodes: list[str]) -> None:
-    bus = await Bus.connect("nats://127.0.0.1:14222", "test", wait_s=60.0)
+    bus = await Bus.connect(load(sys.argv[1]).controller_bus, "test", wait_s=60.0)
     since_unix_s = time.time()
     while True:
         for node in nodes:
@@ -39,4 +40,4 @@ async def tell(nodes: list[str]) -> None:
         await asyncio.sleep(0.2)
 
 
-asyncio.run(tell(sys.argv[1:]))
+asyncio.run(tell(sys.argv[2:]))

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from lab.bench.harness import machine, table
+from lab.cluster.bus import POOL
 from lab.cluster.commit import commit
-from lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE, POOL
+from lab.cluster.controller import CONTROLLER_FILE, JOURNAL_FILE
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.experiment.steady import shown

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from lab.cluster.balancer import BASE_WEIGHT
+from lab.cluster.bus import POOL
 from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import BUS_LISTEN, POOL, Controller
+from lab.cluster.controller import Controller
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.noise import Noise
@@ -162,7 +163,7 @@ def test_an_lbengine_that_is_killed_comes_back_and_gives_the_weight_back(stage: 
 
 
 def test_wanted_weights_are_back_within_two_cycles_of_a_reload(stage: Stage) -> None:
-    with BusListener(f"nats://{BUS_LISTEN}", "cycle") as listener, stage.neighbour():
+    with BusListener("cycle") as listener, stage.neighbour():
         begin_unix_s = time.time()
         stage.lab.balancer.reload()
         stage.mitigated()

@@ -51,7 +51,7 @@ class Controller:
 
     def noise(self) -> None:
         """Has the first node slow from now on; returns when its server has less weight."""
-        verdicts = f"{self.python} {GUEST}/verdicts.py {' '.join(NODES)} >/run/verdicts.log 2>&1"
+        verdicts = f"{self.python} {GUEST}/verdicts.py {self.config} {' '.join(NODES)} >/run/verdicts.log 2>&1"
         self.guest.ok(f"{verdicts} & echo $! >/run/verdicts.pid; disown")
         self._until(f"! ipvsadm -Sn | grep -q -e '-r {SERVERS[0]} .*-w 20'")
 

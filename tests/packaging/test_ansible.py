@@ -139,7 +139,7 @@ def test_the_broker_s_permissions_are_those_of_the_command() -> None:
         slackwater_vault={"controller_password": "x"},
     )
     assert permissions(role) == permissions(command)
-    assert len(permissions(role)) == 5
+    assert len(permissions(role)) == 6
 
 
 def controller(**values: Any) -> str:

@@ -375,8 +375,10 @@ def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Pa
     stolen = site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip()
     authority = tmp_path / "authority.pem"
     authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
+    orders_key = site.hosts.ssh("web1", "cat /etc/slackwater/node/orders.pub").stdout
     said = site.play("rotate.yml")
     assert said.status == 0, said.end
+    assert site.hosts.ssh("web1", "cat /etc/slackwater/node/orders.pub").stdout != orders_key
     assert site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip() != stolen
     assert rollout_thief.is_refused(f"{site.hosts['lb1'].address}:14222", stolen, authority)
     wait_until(lambda: set(states(site)) == set(WEBS) and "unknown" not in states(site).values(), "all are heard")

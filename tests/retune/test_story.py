@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from lab.cluster.balancer import BACKEND
-from lab.cluster.controller import BUS_LISTEN, POOL, Controller
+from lab.cluster.bus import POOL, SITE
+from lab.cluster.controller import Controller
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
@@ -117,7 +118,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         make_keys()
         controller = Controller(lab, "act")
         controller.start()
-        start_wsengines(lab, POOL, BUS_LISTEN, KNOBS)
+        start_wsengines(lab, POOL, KNOBS)
         for host in lab.hosts:
             eventually(f"the wsengine of {host.name} listens", lambda host=host: listens(host), 30.0)  # type: ignore[misc]
         yield lab
@@ -173,7 +174,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     """One host after the other; fails when a wsengine refuses."""
     pool = PoolSettings(name=POOL, backend="web", socket=str(lab.balancer.admin_socket), mode="act")
     story = Story(held={host.name: {} for host in lab.hosts})
-    bus = await Bus.connect(f"nats://{BUS_LISTEN}", "a-test")
+    bus = await Bus.connect(SITE.controller_bus, "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:
         site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE))
         site.pool = story.listener  # type: ignore[assignment]

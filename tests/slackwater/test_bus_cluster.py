@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bucket, Bus, BusError, NoStoreError
 from tests.support.nats_cluster import ELECTED_WITHIN_S, Cluster
-from tests.support.nats_process import until
+from tests.support.nats_process import open_server, until
 from tests.support.real_processes import free_address
 
 
@@ -161,7 +161,7 @@ def test_a_store_that_one_server_keeps_gets_copies_once_there_are_three(cluster:
 
 def test_a_single_server_is_left_as_it_is(tmp_path: Path) -> None:
     listen = free_address()
-    process = subprocess.Popen(nats_server.command(tmp_path, listen))
+    process = subprocess.Popen(open_server(tmp_path, listen))
 
     async def story() -> None:
         bus = await Bus.connect(f"nats://{listen}", "test")

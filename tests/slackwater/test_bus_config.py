@@ -16,10 +16,10 @@ from nats.aio.msg import Msg
 
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus, BusError, subject_of
-from slackwater.bus.config import CONTROLLER, WSENGINE, Node, config_text, read_nodes
+from slackwater.bus.config import WSENGINE, Node, config_text, read_nodes
 from slackwater.bus.signing import Signer
 from slackwater.cli.main import cli
-from slackwater.config import BusSettings, ConfigError
+from slackwater.config import CONTROL, CONTROLLER, BusSettings, ConfigError
 from slackwater.messages import Change, Knobs, Order, Sample, Weight, encode
 from tests.support.certificates import IN_TIME_S, certificates
 from tests.support.real_processes import free_address
@@ -242,9 +242,9 @@ def test_passwords_stay_when_nodes_come_and_files_are_closed_to_others(tmp_path:
     passwords = tmp_path / "bus/passwords"
     before = {path.name: path.read_text() for path in passwords.iterdir()}
     nodes = ("web-1.example", "web-2", "api-1")
-    users = (CONTROLLER, *nodes, *(WSENGINE + node for node in nodes))
+    users = (CONTROLLER, CONTROL, *nodes, *(WSENGINE + node for node in nodes))
     assert set(before) == {f"{user}.password" for user in users}
-    assert len(set(before.values())) == 7
+    assert len(set(before.values())) == 8
     assert write(tmp_path).exit_code == 0
     assert {path.name: path.read_text() for path in passwords.iterdir()} == before
     for path in (tmp_path / "bus/nats.conf", *passwords.iterdir()):

@@ -25,6 +25,7 @@ from slackwater.cli.main import COMMANDS, HIDDEN, cli, is_expected
 from slackwater.config import ConfigError
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cycle, ServerState, Verdict
+from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address
 
 IN_TIME_S = 60.0
@@ -36,7 +37,7 @@ def site(tmp_path: Path) -> Path:
     path = tmp_path / "controller.toml"
     path.write_text(
         f'state_dir = "{tmp_path}/state"\n'
-        f'[bus]\nlisten = "{free_address()}"\n'
+        f'[bus]\nurl = "nats://{free_address()}"\n'
         f'[[pool]]\nname = "web"\nbackend = "be"\nsocket = "{tmp_path}/haproxy.sock"\n'
         f'[pool.servers]\ns3 = "host3"\n'
         f'[[pool]]\nname = "api"\nbackend = "api"\nsocket = "{tmp_path}/haproxy.sock"\n'
@@ -319,7 +320,7 @@ def test_pause_needs_the_pools_name_when_there_are_several(site: Path) -> None:
 def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "WAIT_S", IN_TIME_S)
     monkeypatch.setattr(control, "ANSWERS_WITHIN_S", IN_TIME_S)
-    listen = site.read_text().partition('listen = "')[2].partition('"')[0]
+    listen = site.read_text().partition('url = "nats://')[2].partition('"')[0]
     asked: list[dict[str, Any]] = []
     ready, done = threading.Event(), threading.Event()
 
@@ -338,7 +339,7 @@ def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: 
             await asyncio.sleep(0.02)
         await bus.close()
 
-    with subprocess.Popen(nats_server.command(tmp_path, listen)) as server:
+    with subprocess.Popen(open_server(tmp_path, listen)) as server:
         try:
             nats_server.wait_until_it_answers(listen, tmp_path / "nats.log")
             alone = run("pause", "--config", site, "--pool", "web")

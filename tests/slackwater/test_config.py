@@ -123,7 +123,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_are_split(address: str, parts: tuple[str, int]) -> None:
-    assert parse(POOL + f'[bus]\nlisten = "{address}"\n', "f.toml").bus.listen == address
+    assert parse(POOL + f'[web]\nlisten = "{address}"\n', "f.toml").web.listen == address
     assert host_and_port(address) == parts
 
 

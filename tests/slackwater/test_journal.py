@@ -28,6 +28,7 @@ from slackwater.journal.schema import APPLICATION_ID
 from slackwater.journal.service import COMPLAIN_S, Queue, Writer
 from slackwater.journal.steps import STEPS
 from slackwater.messages import Change, Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
+from tests.support.nats_process import open_server
 from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 
@@ -497,7 +498,7 @@ def test_the_service_writes_what_goes_over_the_bus_and_flushes_on_sigterm(tmp_pa
         "import asyncio, sys; from slackwater.journal import service; from slackwater.config import parse\n"
         "asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
     )
-    nats = subprocess.Popen(nats_server.command(bus_folder, address))
+    nats = subprocess.Popen(open_server(bus_folder, address))
     service = None
     try:
         nats_server.wait_until_it_answers(address, bus_folder / "nats.log", IN_TIME_S)

@@ -11,7 +11,13 @@ import pytest
 
 from slackwater.bus import nats_server
 from slackwater.bus.bus import BusError
+from slackwater.bus.config import MAX_PAYLOAD_BYTES
+from slackwater.config import BusSettings, ControllerSettings, is_loopback
 from tests.support.real_processes import free_address
+
+
+def of(state_dir: Path, listen: str = "127.0.0.1:1") -> ControllerSettings:
+    return ControllerSettings(pool=[], state_dir=str(state_dir), bus=BusSettings(listen=listen))
 
 
 @pytest.fixture
@@ -43,20 +49,19 @@ def test_waiting_ends_with_the_last_line_of_the_log(taken: str, tmp_path: Path) 
 def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BusError, match=r"nats-server is not on the PATH \(Debian: package nats-server\)"):
-        nats_server.command(tmp_path, "127.0.0.1:1")
+        nats_server.command(of(tmp_path))
 
 
 def test_server_starts_in_a_folder_with_an_awkward_name(tmp_path: Path) -> None:
     folder = tmp_path / 'a "quoted" # name'
-    folder.mkdir()
     listen = free_address()
-    with subprocess.Popen(nats_server.command(folder, listen), stdin=subprocess.DEVNULL) as server:
+    with subprocess.Popen(nats_server.command(of(folder, listen)), stdin=subprocess.DEVNULL) as server:
         try:
             nats_server.wait_until_it_answers(listen, folder / "nats.log")
             assert nats_server.answers(listen)
             with socket.create_connection(("127.0.0.1", int(listen.partition(":")[2]))) as connection:
                 greeting = connection.recv(4096)
-            assert f'"max_payload":{nats_server.MAX_PAYLOAD_BYTES}'.encode() in greeting
+            assert f'"max_payload":{MAX_PAYLOAD_BYTES}'.encode() in greeting
         finally:
             server.terminate()
     assert "Server is ready" in (folder / "nats.log").read_text()
@@ -76,4 +81,4 @@ def test_server_starts_in_a_folder_with_an_awkward_name(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_of_this_machine_alone_are_known(listen: str, expected: bool) -> None:
-    assert nats_server.is_loopback(listen) is expected
+    assert is_loopback(listen) is expected

@@ -16,9 +16,11 @@ import pytest
 
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
+from slackwater.config import load
 from slackwater.messages import Verdict
 from slackwater.supervise import state_dir
 from slackwater.supervise.serve import stop_signals
+from tests.support.nats_process import open_server
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.real_processes import is_alive
 from tests.support.served_site import CHILDREN, HOSTS, IN_TIME_S, Site, until, weights
@@ -57,7 +59,7 @@ def noise(site: Site) -> Iterator[Callable[[], None]]:
         )
 
     async def tell() -> None:
-        bus = await Bus.connect(f"nats://{site.listen}", "test", wait_s=IN_TIME_S)
+        bus = await Bus.connect(load(site.config).controller_bus, "test", wait_s=IN_TIME_S)
         since_unix_s = time.time()
         while not done.is_set():
             for host in HOSTS:
@@ -257,7 +259,7 @@ def test_observe_mode_touches_nothing(site: Site) -> None:
 
 
 def test_own_nats_of_the_site_is_used_and_left_running(site: Site, tmp_path: Path) -> None:
-    with subprocess.Popen(nats_server.command(tmp_path, site.listen)) as own:
+    with subprocess.Popen(open_server(tmp_path, site.listen)) as own:
         try:
             nats_server.wait_until_it_answers(site.listen, tmp_path / "nats.log")
             site.write(bus=f'url = "nats://{site.listen}"', web="")

@@ -16,6 +16,7 @@ from typing import Any
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus, BusError
 from slackwater.messages import State
+from tests.support.nats_process import open_server
 from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import RealHAProxy
 from tests.support.real_processes import free_address
@@ -46,7 +47,7 @@ class LbengineProcess:
         self.url = f"nats://{self.listen}"
         self.config = folder / "controller.toml"
         self.config.write_text(
-            f'state_dir = "{folder}"\n[bus]\nlisten = "{self.listen}"\n'
+            f'state_dir = "{folder}"\n[bus]\nurl = "{self.url}"\n'
             f"[lbengine]\nlease_s = {LEASE_S:g}\nramp_s = 0.5\nsocket_timeout_s = {PATIENCE_S:g}\n"
             f'[[pool]]\nname = "web"\nbackend = "web"\nmode = "act"\n' + (pool or f'socket = "{balancer.socket}"\n'),
             encoding="utf-8",
@@ -81,7 +82,7 @@ class LbengineProcess:
         return events
 
     def start_bus(self) -> None:
-        self.bus_process = subprocess.Popen(nats_server.command(self.folder, self.listen))
+        self.bus_process = subprocess.Popen(open_server(self.folder, self.listen))
         nats_server.wait_until_it_answers(self.listen, self.folder / "nats.log")
 
     def start(self) -> subprocess.Popen[bytes]:

@@ -18,10 +18,12 @@ from typing import Any
 
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
+from slackwater.bus.config import Node
 from slackwater.config import load
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.supervise import state_dir
 from slackwater.views.pool import PoolView, pool_view
+from tests.support.nats_process import as_node
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, web_servers
 from tests.support.real_processes import free_address
 from tests.support.synthetic_cluster import PERIOD_S, Cluster
@@ -65,6 +67,7 @@ class LiveCluster:
         self._done = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._publish()), daemon=True)
         self._load = threading.Thread(target=self._request, daemon=True)
+        nats_server.change_nodes(load(self.config), lambda _: [Node("web", name) for name in self.cluster.names])
         users = Users(self.state)
         users.add_user("anna", "operator", PASSWORD)
         users.add_user("victor", "viewer", PASSWORD)
@@ -141,7 +144,8 @@ class LiveCluster:
                 self.balancer.request(round(TOTAL_RPS / BURSTS_PER_S))
 
     async def _publish(self) -> None:
-        bus = await Bus.connect(load(self.config).bus, "test-nodes")
+        settings = load(self.config)
+        monitors = {name: await Bus.connect(as_node(settings, name), name) for name in self.cluster.names}
         weights = dict.fromkeys(self.cluster.names, 100)
         try:
             while not self._done.is_set():
@@ -156,10 +160,11 @@ class LiveCluster:
                     sample = self.cluster.sample(host, 0.0)
                     sample.time_unix_s = time.time()
                     sample.absent["steal"] = f"not told here {MARKUP}"
-                    await bus.publish(sample)
+                    await monitors[host].publish(sample)
                 await asyncio.sleep(max(0.0, PERIOD_S - (time.monotonic() - began)))
         finally:
-            await bus.close()
+            for bus in monitors.values():
+                await bus.close()
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from slackwater import messages
 from slackwater.bus import nats_server
 from slackwater.bus.signing import Signer
 from slackwater.messages import Change, Order
+from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address
 
 IN_TIME_S = 60.0
@@ -72,7 +73,7 @@ class Nats:
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(nats_server.command(self._folder, self.listen))
+        self._process = subprocess.Popen(open_server(self._folder, self.listen))
         nats_server.wait_until_it_answers(self.listen, self._folder / "nats.log", IN_TIME_S)
 
     def stop(self) -> None:

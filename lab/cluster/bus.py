@@ -1,0 +1,100 @@
+"""The lab's bus: TLS and a user for each part, as at a site whose nodes are other machines."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.x509.oid import NameOID
+
+from lab.cluster.balancer import BACKEND
+from lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from lab.cluster.paths import LAB_DIR
+from slackwater.bus import nats_server
+from slackwater.bus.config import WSENGINE, Node, write_secret
+from slackwater.config import BusSettings, ControllerSettings
+
+POOL = BACKEND
+STATE_DIR = LAB_DIR / "slackwater"
+AUTHORITY_FILE = LAB_DIR / "bus-authority.pem"
+CERTIFICATE_FILE = LAB_DIR / "bus.pem"
+KEY_FILE = LAB_DIR / "bus.key"
+SITE = ControllerSettings(
+    pool=[],
+    state_dir=str(STATE_DIR),
+    bus=BusSettings(
+        listen=f"{BRIDGE_ADDRESS}:14222",
+        tls_cert=str(CERTIFICATE_FILE),
+        tls_key=str(KEY_FILE),
+        tls_ca=str(AUTHORITY_FILE),
+    ),
+)
+"""What the lab's controller has of its bus."""
+VALID = datetime.timedelta(days=30)
+
+
+def prepare(lab_hosts: Sequence[Host]) -> None:
+    """Makes the bus's certificate, unless it is there, and its users: the controller's, and those of all hosts."""
+    if not CERTIFICATE_FILE.exists():
+        _make_certificate()
+    nats_server.change_nodes(SITE, lambda _: [Node(POOL, host.name) for host in lab_hosts])
+
+
+def controller_section() -> str:
+    """The section of the controller's file."""
+    bus = SITE.bus
+    return (
+        f'[bus]\nlisten = "{bus.listen}"\ntls_cert = "{bus.tls_cert}"\ntls_key = "{bus.tls_key}"\n'
+        f'tls_ca = "{bus.tls_ca}"\n'
+    )
+
+
+def monitor_section(host: Host) -> str:
+    """The section of the file of a host's monitor."""
+    return _section(host.name)
+
+
+def wsengine_section(host: Host) -> str:
+    """The section of the file of a host's wsengine."""
+    return _section(WSENGINE + host.name)
+
+
+def _section(user: str) -> str:
+    password = SITE.bus_folder / "passwords" / f"{user}.password"
+    return (
+        f'[bus]\nurl = "{SITE.bus.address}"\nuser = "{user}"\npassword_file = "{password}"\n'
+        f'tls_ca = "{AUTHORITY_FILE}"\n'
+    )
+
+
+def _make_certificate() -> None:
+    """One for the bridge's address, signed by an authority that is forgotten at once."""
+    authority, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Slackwater's lab")])
+    is_authority = x509.BasicConstraints(ca=True, path_length=0)
+    own = _certificate(name, name, authority).add_extension(is_authority, critical=True)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(BRIDGE_ADDRESS))])
+    bus = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, BRIDGE_ADDRESS)])
+    signed = _certificate(bus, name, key).add_extension(names, critical=False)
+    pem = serialization.Encoding.PEM
+    AUTHORITY_FILE.write_bytes(own.sign(authority, hashes.SHA256()).public_bytes(pem))
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_secret(KEY_FILE, private.decode())
+    CERTIFICATE_FILE.write_bytes(signed.sign(authority, hashes.SHA256()).public_bytes(pem))
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + VALID)
+    )

@@ -1,0 +1,58 @@
+"""Kinds of values in the settings: names, addresses, URLs, and what they look like."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+from msgspec import Meta
+
+from slackwater.messages import NAME_PATTERN
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the text has the place, the fault and what was expected."""
+
+
+Positive = Annotated[float, Meta(gt=0)]
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ADDRESS_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):{_PORT}$(?!\n)"
+Address = Annotated[str, Meta(pattern=ADDRESS_PATTERN)]
+OPTIONAL_ADDRESS_PATTERN = rf"^$(?!\n)|{ADDRESS_PATTERN}"
+OptionalAddress = Annotated[str, Meta(pattern=OPTIONAL_ADDRESS_PATTERN)]
+URL_PATTERN = r"^$(?!\n)|^(nats|tls)://[^\s/]+$(?!\n)"
+TCP = "tcp://"
+"""Prefix of an admin socket on a TCP address."""
+SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
+Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
+FilePath = Annotated[str, Meta(min_length=1)]
+WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
+HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
+SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
+Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
+PATTERNS_IN_WORDS = {
+    NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
+    ADDRESS_PATTERN: "HOST:PORT",
+    OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
+    SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
+    SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
+    HEADER_PATTERN: "the name of an HTTP header",
+    WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
+    URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
+}
+"""The patterns in words."""
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Splits an `Address` that was accepted in the settings; an IPv6 host loses its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address; a host name other than `localhost` counts as outside."""
+    host, _ = host_and_port(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
