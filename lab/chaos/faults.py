@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from lab.chaos.hostile import Hostile
 from lab.chaos.link import State
 from lab.chaos.schedule import Injection, Kind
-from lab.chaos.site import CONTROLLER, SECOND, STATE_DIR, Site
+from lab.chaos.site import CONTROLLER, RENAMED, SECOND, SETTINGS, STATE_DIR, Site
+from lab.cluster.bus import as_node
 from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError, program, system_program
 from lab.cluster.spawn import call
+from slackwater.bus.config import WSENGINE
 
 Undo = Callable[[], None]
 Inject = Callable[[Site, Injection], Undo]
@@ -237,7 +239,7 @@ def rename(site: Site, one: Injection) -> Undo:
         for unit in units:
             unit.send(signal.SIGTERM)
 
-    under(f"{host.name}-renamed")
+    under(host.name + RENAMED)
     return lambda: under(host.name)
 
 
@@ -254,7 +256,8 @@ def second_controller(site: Site, one: Injection) -> Undo:  # noqa: ARG001
 
 def hostile_node(site: Site, one: Injection) -> Undo:
     """Somebody who has all that a node has, says what a node could say, and more than one would."""
-    hostile = Hostile(site.links[one.target].url, one.target, str(one.value), site.seed)
+    parts = [as_node(SETTINGS, user, site.links[one.target].url) for user in (one.target, WSENGINE + one.target)]
+    hostile = Hostile(parts[0], parts[1], one.target, str(one.value), site.seed)
     hostile.start()
     return hostile.stop
 

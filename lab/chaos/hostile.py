@@ -10,8 +10,9 @@ from random import Random
 
 import msgspec
 
-from lab.cluster.controller import POOL
+from lab.cluster.bus import POOL
 from slackwater.bus.bus import Bus, BusError
+from slackwater.config import BusSettings
 from slackwater.messages import VERSION, Change, Knobs, Message, Sample, Verdict
 from slackwater.messages.knobs import KnobState
 
@@ -21,10 +22,10 @@ YEAR_S = 365 * 86_400.0
 
 
 class Hostile:
-    """Publishes through a node's link until it is stopped. `what`: a key of PER_S."""
+    """Publishes through a node's link, as its monitor and its wsengine, until it is stopped. `what`: a key of PER_S."""
 
-    def __init__(self, url: str, node: str, what: str, seed: int) -> None:
-        self._url = url
+    def __init__(self, monitor: BusSettings, wsengine: BusSettings, node: str, what: str, seed: int) -> None:
+        self._parts = monitor, wsengine
         self._node = node
         self._what = what
         self._random = Random(seed)
@@ -43,17 +44,20 @@ class Hostile:
         asyncio.run(self._publish())
 
     async def _publish(self) -> None:
+        parts: list[Bus] = []
         try:
-            bus = await Bus.connect(self._url, f"hostile {self._node}")
-        except BusError:  # the bus may be away too, or may not let it in
-            return
-        try:
+            for settings in self._parts:
+                parts.append(await Bus.connect(settings, f"hostile {self._node}"))
             while not self._over.is_set():
                 for _ in range(max(1, round(PER_S[self._what] * BURST_S))):
-                    await bus.publish(self.message())
+                    message = self.message()
+                    await parts[0 if isinstance(message, Sample) else 1].publish(message)
                 await asyncio.sleep(BURST_S)
+        except BusError:  # the bus may be away too
+            pass
         finally:
-            await bus.close()
+            for bus in parts:
+                await bus.close()
 
     def message(self) -> Message:
         """The next one: a lie about this node, one about others, or one of many."""
@@ -87,7 +91,7 @@ class Hostile:
             before=100,
             after=self._random.choice((0, 1, 100, "\x1b[2J")),
             why="a lie",
-            by=self._random.choice(("lbengine", "serve", "root")),
+            by=self._random.choice(("lbengine", "serve", "root", "wsengine")),
             applied=True,
         )
 

@@ -19,17 +19,25 @@ from lab.chaos.clock import Clock
 from lab.chaos.link import Link
 from lab.chaos.unit import Unit
 from lab.cluster.balancer import free_port
-from lab.cluster.controller import POOL, node_toml
+from lab.cluster.bus import POOL, section_of
+from lab.cluster.controller import node_toml
 from lab.cluster.hosts import BRIDGE_ADDRESS, FRONT_WEIGHT, TOP, Host, join_network, make_cgroups_of
 from lab.cluster.lab import Lab
 from lab.cluster.noise import Noise
 from lab.cluster.paths import BIN, LAB_DIR, program, system_program
 from lab.cluster.retunable import KEY_FILE, make_keys, wsengine_toml
 from lab.cluster.spawn import call, placed, wait_until
+from slackwater.bus import nats_server
+from slackwater.bus.config import WSENGINE, Node
+from slackwater.config import CONTROLLER as CONTROLLER_USER
+from slackwater.config import BusSettings, ControllerSettings
 
 BUS = ("127.0.0.1", 14222)
+RENAMED = "-renamed"
 FIRST_LINK_PORT = 14300
 STATE_DIR = LAB_DIR / "lb1/slackwater"
+SETTINGS = ControllerSettings(pool=[], state_dir=str(STATE_DIR), bus=BusSettings(listen=f"{BUS[0]}:{BUS[1]}"))
+"""What the first controller has of its bus."""
 DISK_MIB = 64
 JOURNAL_MAX_MB = 20
 JOURNAL_SLACK_MB = 12
@@ -115,6 +123,8 @@ class Site:
         for number, name in enumerate(("lb2", *(host.name for host in self.lab.hosts))):
             self.links[name] = Link(name, (BRIDGE_ADDRESS, FIRST_LINK_PORT + number), BUS, self.seed)
             self.links[name].start()
+        names = [name for host in self.lab.hosts for name in (host.name, host.name + RENAMED)]
+        nats_server.change_nodes(SETTINGS, lambda _: [Node(POOL, name) for name in names])
         self._add_controllers()
         for host in self.lab.hosts:
             self._add_node(host)
@@ -133,9 +143,8 @@ class Site:
         web = f"127.0.0.1:{free_port(8099)}"
         first.write_text(controller_toml(STATE_DIR, socket, f'listen = "{BUS[0]}:{BUS[1]}"', web))
         second = LAB_DIR / "lb2/controller.toml"
-        second.write_text(
-            controller_toml(LAB_DIR / "lb2/slackwater", socket, f'url = "{self.links["lb2"].url}"', "127.0.0.1:8099")
-        )
+        link = section_of(SETTINGS, CONTROLLER_USER, self.links["lb2"].url)
+        second.write_text(controller_toml(LAB_DIR / "lb2/slackwater", socket, link, "127.0.0.1:8099"))
         path = f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"
         for name, file, machine, netns in (
             (CONTROLLER, first, "lb1", None),
@@ -173,13 +182,14 @@ class Site:
     def write_node(self, host: Host, name: str) -> None:
         """The files of a node's parts, under this name; in force from their next start."""
         link = self.links[host.name]
-        bus = f"{link.listen[0]}:{link.listen[1]}"
-        settings = f'\n[bus]\nurl = "nats://{bus}"\n'
-        head, _, tail = node_toml(host).partition("\n[bus]\n")
-        text = head + settings + tail.split("\n", 1)[1]
-        (host.folder / "node.toml").write_text(text.replace(f'node = "{host.name}"', f'node = "{name}"'))
-        wsengine = wsengine_toml(host, POOL, bus, KNOBS)
-        (host.folder / "wsengine.toml").write_text(wsengine.replace(f'node = "{host.name}"', f'node = "{name}"'))
+        for file, text, user in (
+            ("node.toml", node_toml(host), name),
+            ("wsengine.toml", wsengine_toml(host, POOL, KNOBS), WSENGINE + name),
+        ):
+            head, _, tail = text.partition("[bus]\n")
+            section = f"[bus]\n{section_of(SETTINGS, user, link.url)}\n"
+            text = head + section + tail[tail.index("\n[") :]
+            (host.folder / file).write_text(text.replace(f'node = "{host.name}"', f'node = "{name}"'))
 
     def _boot(self, machine: str) -> list[str]:
         """The command before each program of a machine: it sees that machine's boot and machine id."""

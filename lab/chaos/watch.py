@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.chaos.look import Failed, Look, Recorded, Usage
-from lab.chaos.site import BUS, CONTROLLER, SECOND, STATE_DIR, Site, children_of, part_of
+from lab.chaos.site import CONTROLLER, SECOND, SETTINGS, STATE_DIR, Site, children_of, part_of
 from lab.cluster.balancer import ask, parse_stat
-from lab.cluster.controller import POOL
+from lab.cluster.bus import POOL
 from lab.cluster.load import Demand, Load
 from lab.cluster.paths import LAB_DIR, LabError
 from slackwater.bus.bus import Bus, BusError
@@ -57,7 +57,7 @@ class Listener:
         bus = None
         while bus is None and not self._end.is_set():
             with contextlib.suppress(BusError):
-                bus = await Bus.connect(f"nats://{BUS[0]}:{BUS[1]}", "chaos", wait_s=2.0)
+                bus = await Bus.connect(SETTINGS.controller_bus, "chaos", wait_s=2.0)
         if bus is None:
             return
         await bus.subscribe("cycle", self._cycle, pool=POOL)

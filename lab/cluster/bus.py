@@ -64,11 +64,19 @@ def wsengine_section(host: Host) -> str:
 
 
 def _section(user: str) -> str:
-    password = SITE.bus_folder / "passwords" / f"{user}.password"
-    return (
-        f'[bus]\nurl = "{SITE.bus.address}"\nuser = "{user}"\npassword_file = "{password}"\n'
-        f'tls_ca = "{AUTHORITY_FILE}"\n'
-    )
+    return f'[bus]\n{section_of(SITE, user, SITE.bus.address)}\ntls_ca = "{AUTHORITY_FILE}"\n'
+
+
+def as_node(settings: ControllerSettings, user: str, url: str) -> BusSettings:
+    """A controller's bus as this user logs in to it, at a URL that leads there."""
+    password_file = settings.bus_folder / "passwords" / f"{user}.password"
+    return BusSettings(url, user=user, password_file=str(password_file))
+
+
+def section_of(settings: ControllerSettings, user: str, url: str) -> str:
+    """The same in a file."""
+    bus = as_node(settings, user, url)
+    return f'url = "{bus.url}"\nuser = "{bus.user}"\npassword_file = "{bus.password_file}"'
 
 
 def _make_certificate() -> None:

@@ -35,6 +35,7 @@ from lab.chaos.unit import RESTART_S, Unit
 from lab.cluster.balancer import free_port
 from lab.cluster.traces import mounts_below
 from slackwater import messages
+from slackwater.config import BusSettings
 
 HOSTS = ["host1", "host2", "host3"]
 FAULTS = table(HOSTS)
@@ -349,7 +350,8 @@ def test_a_clock_steps_for_running_programs_and_for_nobody_else(tmp_path: Path) 
 
 @pytest.mark.parametrize("what", list(PER_S))
 def test_what_a_hostile_node_says_is_valid(what: str) -> None:
-    hostile = Hostile("nats://nowhere", "host1", what, seed=1)
+    nowhere = BusSettings("nats://nowhere:1")
+    hostile = Hostile(nowhere, nowhere, "host1", what, seed=1)
     for _ in range(50):
         message = hostile.message()
         kind = type(message).__name__.lower()
