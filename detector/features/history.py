@@ -65,7 +65,7 @@ class SampleWindows(SlotArrays):
                 values[:, number] = signal.read(columns)
         now = _window_row(columns, values[:, INDEX["canary_ratio"]], values[:, INDEX["late"]])
         cores = np.where(columns["cpu.cores"] > 0, columns["cpu.cores"], np.nan)
-        by_route = self.routes.read(table.routes)
+        by_route = self.routes.read(slots, table.routes)
         if by_route is not None:
             values[:, INDEX["rt_routes"]] = self.routes.ratio(slots, *by_route)
 

@@ -18,12 +18,14 @@ from detector.slot_arrays import SlotArrays
 from slackwater.messages import RouteTraffic
 
 MAX_ROUTES = 24
-"""Routes of a pool that are followed; the first that come. The others are left out."""
+"""Routes of a node that are followed; the first that come. The others are left out."""
 FIRST = 5
 """Calm ticks with requests on a route before it counts; their mean is the first calm response time."""
 STEP = 0.02
 """A calm response time moves by at most this share a tick: towards the median, whatever the outliers."""
 FLOOR_MS = 1.0
+_NONE = -1
+"""Column of a route that is not followed."""
 _FIELDS = attrgetter("route", "rps", "rt_mean_ms")
 
 
@@ -34,36 +36,51 @@ class RouteTimes(SlotArrays):
     _ticks: Ints
 
     def __init__(self) -> None:
-        self._names: dict[str, int] = {}
+        self._columns: list[dict[str, int]] = []
+        """For each slot, route -> its column. A node takes no column of another's by the routes that it reports."""
+        self._used = 0
+        """Columns in use: those of the slot with most routes."""
         super().__init__(_calm_ms=np.full(MAX_ROUTES, np.nan), _ticks=np.zeros(MAX_ROUTES, dtype=np.int64))
 
-    def read(self, routes: Sequence[Sequence[RouteTraffic]]) -> tuple[Floats, Floats] | None:
-        """Requests per second and mean response time (ms) by route of M Samples, NaN without; None: no routes.
+    def resize(self, slots: int) -> None:
+        """Makes room for so many slots."""
+        super().resize(slots)
+        self._columns += [{} for _ in range(slots - len(self._columns))]
 
-        Each is (M, R); R is the number of routes that the pool has had so far.
+    def forget(self, slot: int) -> None:
+        """Empties a slot."""
+        super().forget(slot)
+        self._columns[slot] = {}
+
+    def read(self, slots: Ints, routes: Sequence[Sequence[RouteTraffic]]) -> tuple[Floats, Floats] | None:
+        """Requests per second and mean response time (ms) by route of a Sample of each slot; None: no routes.
+
+        `slots` is (M,); each array returned is (M, R), NaN without; R is the most routes that a node has had so far.
         """
         each = list(chain.from_iterable(routes))
         if not each:
             return None
-        rows = np.repeat(np.arange(len(routes)), np.fromiter(map(len, routes), dtype=np.int64, count=len(routes)))
+        lengths = list(map(len, routes))
+        rows = np.repeat(np.arange(len(routes)), lengths)
+        of_each = list(chain.from_iterable(map(repeat, [self._columns[slot] for slot in slots.tolist()], lengths)))
         names, rps, rt_ms = zip(*map(_FIELDS, each), strict=True)
         found = np.array((rps, rt_ms), dtype=np.float64)
         present = (found[0] > 0) & np.isfinite(found).all(axis=0)
         found[:, ~present] = np.nan
-        if not self._names.keys() >= set(names):
-            for number in np.flatnonzero(present).tolist():
-                self._column(names[number])
-        count = len(self._names)
-        columns = np.fromiter(map(self._names.get, names, repeat(count)), dtype=np.int64, count=len(names))
-        both = np.full((2, len(routes), count + 1), np.nan)
+        columns = np.fromiter(map(dict.get, of_each, names, repeat(_NONE)), dtype=np.int64, count=len(names))
+        for number in np.flatnonzero(present & (columns == _NONE)).tolist():
+            columns[number] = self._column(of_each[number], names[number])
+        # What has no column goes into one more, at the end, which is cut off.
+        both = np.full((2, len(routes), self._used + 1), np.nan)
         both[:, rows, columns] = found
-        return both[0, :, :count], both[1, :, :count]
+        return both[0, :, :-1], both[1, :, :-1]
 
-    def _column(self, route: str) -> int:
-        """Number of a route; `MAX_ROUTES` for one too many."""
-        if route not in self._names and len(self._names) < MAX_ROUTES:
-            self._names[route] = len(self._names)
-        return self._names.get(route, MAX_ROUTES)
+    def _column(self, columns: dict[str, int], route: str) -> int:
+        """A route's column, a new one if need be; `_NONE` for one too many."""
+        if route not in columns and len(columns) < MAX_ROUTES:
+            columns[route] = len(columns)
+            self._used = max(self._used, len(columns))
+        return columns.get(route, _NONE)
 
     def ratio(self, slots: Ints, rps: Floats, rt_ms: Floats) -> Floats:
         """(M,) response time over the calm one, mean over the requests of the routes that are known; else NaN."""
@@ -89,7 +106,7 @@ class RouteTimes(SlotArrays):
         """One slot as JSON: route -> calm response time in ms."""
         return {
             name: float(f"{self._calm_ms[slot, column]:.4g}")
-            for name, column in self._names.items()
+            for name, column in self._columns[slot].items()
             if self._ticks[slot, column] >= FIRST
         }
 
@@ -100,8 +117,8 @@ class RouteTimes(SlotArrays):
             for name, calm_ms in routes.items():
                 if not 0 < float(calm_ms) < np.inf:
                     raise ValueError(f"route {name}: expected a response time, got {calm_ms}")
-                column = self._column(name)
-                if column < MAX_ROUTES:
+                column = self._column(self._columns[slot], name)
+                if column != _NONE:
                     self._calm_ms[slot, column], self._ticks[slot, column] = float(calm_ms), FIRST
         except (ValueError, TypeError, AttributeError) as error:
             self.forget(slot)

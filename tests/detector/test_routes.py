@@ -22,13 +22,13 @@ def learnt(*routes: tuple[str, float, float | None], ticks: int = FIRST) -> Rout
 
 
 def learn(times: RouteTimes, *routes: tuple[str, float, float | None]) -> None:
-    read = times.read([sample(*routes)])
+    read = times.read(np.array([0]), [sample(*routes)])
     assert read is not None
     times.learn(np.array([0]), read[1], np.array([True]))
 
 
 def ratio(times: RouteTimes, *routes: tuple[str, float, float | None]) -> float:
-    read = times.read([sample(*routes)])
+    read = times.read(np.array([0]), [sample(*routes)])
     assert read is not None
     return float(times.ratio(np.array([0]), *read)[0])
 
@@ -45,7 +45,7 @@ def test_routes_that_are_new_idle_or_without_a_time_say_nothing() -> None:
     assert ratio(times, ("page", 90.0, 2.0), ("new", 900.0, 5000.0)) == pytest.approx(1.0)
     assert np.isnan(ratio(times, ("page", 0.0, None)))
     assert np.isnan(ratio(times, ("new", 5.0, 10.0)))
-    assert times.read([sample(), sample()]) is None
+    assert times.read(np.array([0, 0]), [sample(), sample()]) is None
 
 
 def test_the_calm_time_follows_slowly_whatever_the_outliers() -> None:
@@ -63,6 +63,24 @@ def test_more_routes_than_are_followed_are_left_out() -> None:
     times = learnt(*many)
     assert ratio(times, *many) == pytest.approx(1.0)
     assert len(times.export(0)) == MAX_ROUTES
+
+
+def test_a_node_that_invents_routes_takes_no_other_nodes_columns() -> None:
+    times = RouteTimes()
+    times.resize(2)
+    liar, honest = 0, 1
+    invented = sample(*((f"r{number}", 10.0, 5.0) for number in range(MAX_ROUTES + 9)))
+    both = np.array([liar, honest])
+    for _ in range(FIRST):
+        read = times.read(both, [invented, sample(("page", 90.0, 2.0))])
+        assert read is not None
+        times.learn(both, read[1], np.array([True, True]))
+    read = times.read(both, [invented, sample(("page", 90.0, 6.0))])
+    assert read is not None
+    assert times.ratio(both, *read)[honest] == pytest.approx(3.0)
+    assert list(times.export(honest)) == ["page"]
+    times.forget(liar)
+    assert times.export(liar) == {}, "its columns are free for the next node"
 
 
 def test_calm_times_come_back_from_disk_and_damaged_ones_are_refused() -> None:
