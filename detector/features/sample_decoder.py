@@ -85,5 +85,5 @@ def decode(data: bytes | str) -> Sample:
         return sample
     except msgspec.ValidationError as error:
         raise MessageError(f"sample: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"sample: not JSON: {error}") from None

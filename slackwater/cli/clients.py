@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from slackwater.config import ControllerSettings, load
+from slackwater.messages import plain_json
 from slackwater.options import Command, config_option
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class ApiClient:
         if answered.status != http.HTTPStatus.OK:
             raise ClientError(f"{self._url}: {_refusal(answered.status, answered.data)}")
         try:
-            return msgspec.json.decode(answered.data, type=answer)
+            return msgspec.json.decode(plain_json(answered.data), type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ClientError(f"{self._url} does not answer as this version of slackwater expects: {error}") from None
 
@@ -197,7 +198,7 @@ def _refusal(status: int, body: bytes) -> str:
     from slackwater.views.answers import Error
 
     try:
-        text = msgspec.json.decode(body, type=Error).error
+        text = msgspec.json.decode(plain_json(body), type=Error).error
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = http.client.responses.get(status, "refused")
     hint = "; give one with --token-file or SLACKWATER_TOKEN" if status == http.HTTPStatus.UNAUTHORIZED else ""

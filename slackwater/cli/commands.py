@@ -16,6 +16,7 @@ import click
 
 from slackwater.cli.clients import login_name
 from slackwater.config import ControllerSettings, PoolSettings, load
+from slackwater.messages import plain_text
 from slackwater.options import all_pools_option, config_option, pool_option, why_option
 
 SERVICES = {
@@ -75,10 +76,10 @@ async def _until_stopped(service: Callable[[ControllerSettings], Any], settings:
 
 
 class OneLine(logging.Formatter):
-    """Time, level, name, text. A line break within a name or a reason does not start a new line."""
+    """Time, level, name, text. A line break within a name or a reason starts no new line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+        return plain_text(super().formatMessage(record))
 
 
 class ForJournald(OneLine):

@@ -61,10 +61,8 @@ def change_as_line(change: Change) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     milliseconds = int((change.time_unix_s - seconds) * 1000)
     done = describe_change(change) if change.applied else f"would: {describe_change(change)}"
-    line = f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {change.by}" + (
-        f": {change.why}" if change.why else ""
-    )
-    return _one_line(line)
+    why = f": {change.why}" if change.why else ""
+    return f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {change.by}{why}"
 
 
 def _console() -> Console:
@@ -75,7 +73,7 @@ def _console() -> Console:
 def _render(views: list[PoolView], now_unix_s: float) -> RenderableType:
     parts: list[RenderableType] = []
     for view in views:
-        parts += [_headline(view), _table(view, now_unix_s), Text(_one_line(view.sentence), style="dim"), Text()]
+        parts += [_headline(view), _table(view, now_unix_s), Text(view.sentence, style="dim"), Text()]
     return Group(*parts[:-1])
 
 
@@ -121,7 +119,7 @@ def _cells(row: Row, now_unix_s: float) -> list[RenderableType]:
         _number(row.rps, "{:.1f}"),
         _number(row.rt_p95_ms, "{:.1f}"),
         _number(row.cpu, "{:.0%}"),
-        Text(_one_line(row.why)),
+        Text(row.why),
     ]
 
 
@@ -135,8 +133,3 @@ def _weight(row: Row) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def _one_line(text: str) -> str:
-    """Reasons come from other machines: no control characters reach the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)

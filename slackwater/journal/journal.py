@@ -21,7 +21,7 @@ from slackwater import messages
 from slackwater.journal import schema
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history
-from slackwater.messages import WSENGINE, Change, Cycle, Knobs, Message, Sample, Verdict
+from slackwater.messages import WSENGINE, Change, Cycle, Knobs, Message, Sample, Verdict, plain_json
 
 __all__ = ["Journal", "JournalError", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -267,7 +267,8 @@ class Journal:
                 (pool, since_unix_s),
             ).fetchall()
         return [
-            msgspec.convert({**row, "path": msgspec.json.decode(row["path"])}, StateSpan) for row in map(dict, rows)
+            msgspec.convert({**row, "path": msgspec.json.decode(plain_json(row["path"]))}, StateSpan)
+            for row in map(dict, rows)
         ]
 
     def readings(self, pool: str, last_s: float = 2.0) -> dict[str, Reading]:
@@ -306,16 +307,16 @@ class Journal:
 
     def _decode(self, kind: type[M], text: str) -> M:
         try:
-            return msgspec.json.decode(text, type=kind)
+            return msgspec.json.decode(plain_json(text), type=kind)
         except msgspec.MsgspecError as error:
             raise JournalError(f"{self.path}: a {kind.__name__} cannot be read: {error}") from None
 
     def _decode_change(self, text: str) -> Change:
         """Also one beyond the limits of today's messages: it was stored before there were any, or by us."""
         try:
-            return msgspec.json.decode(text, type=Change)
+            return msgspec.json.decode(plain_json(text), type=Change)
         except msgspec.ValidationError:
-            fields = msgspec.json.decode(text)
+            fields = msgspec.json.decode(plain_json(text))
             return Change(**{name: fields[name] for name in Change.__struct_fields__ if name in fields})
         except msgspec.MsgspecError as error:
             raise JournalError(f"{self.path}: a Change cannot be read: {error}") from None

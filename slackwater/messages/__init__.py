@@ -28,6 +28,7 @@ from slackwater.messages.fields import (
     is_name,
 )
 from slackwater.messages.knobs import Knobs, KnobState, Order
+from slackwater.messages.plain_text import plain_json, plain_text
 from slackwater.messages.sample import (
     Canary,
     Counters,
@@ -63,10 +64,13 @@ def encode(message: Message) -> bytes:
 
 
 def decode(kind: str, data: bytes | str) -> Message:
-    """Reads a message of this kind (a key of `KINDS`); raises MessageError naming the field that is wrong."""
+    """Reads a message of this kind (a key of `KINDS`), with its texts made plain.
+
+    Raises MessageError naming the field that is wrong.
+    """
     try:
-        return _DECODERS[kind].decode(data)
+        return _DECODERS[kind].decode(plain_json(data))
     except msgspec.ValidationError as error:
         raise MessageError(f"{kind}: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"{kind}: not JSON: {error}") from None

@@ -33,7 +33,7 @@ def test_for_journald_a_line_begins_with_its_level_and_has_no_time() -> None:
     def line(level: int, text: str) -> str:
         return form.format(logging.LogRecord("lbengine", level, "", 0, text, None, None))
 
-    assert line(logging.ERROR, "no\nway") == "<3>lbengine: no\\nway"
+    assert line(logging.ERROR, "no\nway") == "<3>lbengine: no␊way"
     assert [line(level, "a")[:3] for level in (logging.WARNING, logging.INFO, logging.DEBUG)] == ["<4>", "<6>", "<7>"]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from lbengine.backends.haproxy.answers import facts_of, parse, states
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from slackwater.config import TCP, host_and_port
-from slackwater.messages import is_name
+from slackwater.messages import is_name, plain_text
 
 MOST_BYTES = 8000
 """Longest line sent at once: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
@@ -203,7 +203,7 @@ class HAProxy(Balancer):
 
 def in_words(answer: str) -> str:
     """HAProxy's refusal, and what to do about it where that is known."""
-    text = answer.strip().splitlines()[0] if answer.strip() else ""
+    text = plain_text(answer.strip().splitlines()[0]) if answer.strip() else ""
     return next((f"{text} ({words})" for start, words in ADVICE.items() if text.startswith(start)), text)
 
 
