@@ -19,6 +19,7 @@ from detector.features.balancer_latency import response_times_ms
 from detector.features.columns import Row, row_of
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
+from slackwater.heartbeat import Heartbeat
 from slackwater.messages import Cycle, Sample, Verdict
 
 log = logging.getLogger("detector")
@@ -97,9 +98,11 @@ class Detector:
             await self._bus.subscribe("cycle", partial(self._take_cycle, settings.servers), pool=settings.name)
         spare_the_collector()
         tick_s = self._settings.detector.tick_s
+        heartbeat = Heartbeat()
         while not self._stop.is_set():
             began_s = time.monotonic()
             await self._tick(began_s)
+            heartbeat.beat()
             try:
                 await asyncio.wait_for(self._stop.wait(), max(LEAST_PAUSE_S, began_s + tick_s - time.monotonic()))
             except TimeoutError:

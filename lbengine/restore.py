@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import Change
 
 log = logging.getLogger("lbengine")
+
+RECORD_WITHIN_S = 0.5
+"""So long the weights wait for the journal. A disk that hangs must not keep them as they are."""
+RECORD_AFTERWARDS_S = 5.0
 
 
 class LeftOutError(BalancerUnreachable):
@@ -30,9 +35,9 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
 
     Without a stored baseline nothing of ours is set, so there is nothing to do. Afterwards the stored baseline is
     removed. Where the nodes are asked for the weights, their leases end by themselves: that is waited for. The
-    Changes go to the journal; when that cannot be written the weights are set all the same. Raises BaselineError (the
-    file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError (part of the
-    balancer does not answer: the rest is set, and the stored baseline stays for the next time).
+    Changes go to the journal; when that cannot be written, or not soon, the weights are set all the same. Raises
+    BaselineError (the file cannot be read), BalancerError (the balancer cannot be reached or refuses) or LeftOutError
+    (part of the balancer does not answer: the rest is set, and the stored baseline stays for the next time).
     """
     store = BaselineStore(Path(settings.state_dir), pool)
     stored = store.load()
@@ -47,12 +52,16 @@ def restore(settings: ControllerSettings, pool: PoolSettings, by: str, why: str)
         for pairs, text in ((weights, why), (limits, f"{why} (maxconn)"))
         for name, (before, after) in pairs.items()
     ]
+    recording = threading.Thread(target=_record, args=(settings, changes))
     if changes:
-        _record(settings, changes)
+        recording.start()
+        recording.join(RECORD_WITHIN_S)
     if weights:
         balancer.restore_weights({name: after for name, (_, after) in weights.items()}, settings.lbengine.lease_s)
     if limits:
         balancer.set_maxconns({name: after for name, (_, after) in limits.items()})
+    if changes:
+        recording.join(RECORD_AFTERWARDS_S)
     if snapshot.absent:
         again = f"`slackwater restore --pool {pool.name}`"
         raise LeftOutError(f"{snapshot.describe_absent()}; when it answers, run {again} again", changes)

@@ -30,6 +30,7 @@ from lbengine.state_file import StateFileError
 from slackwater.bus.bus import Bus, BusError, NoStoreError
 from slackwater.config import BusSettings, ControllerSettings, PoolSettings
 from slackwater.control import request_of
+from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
 
@@ -86,6 +87,9 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
             drivers.append(Driver(engine, pool, settings.lbengine.cycle_s, hooks))
     if not drivers:
         raise refused[0]
+    heartbeat = Heartbeat(driver.pool.name for driver in drivers)
+    for driver in drivers:
+        driver.beat = partial(heartbeat.beat, driver.pool.name)
     return drivers
 
 
@@ -113,6 +117,8 @@ class Driver:
         self.engine = engine
         self.pool = pool
         self.cycle_s = cycle_s
+        self.beat: Callable[[], None] = lambda: None
+        """Called after each piece of work."""
         self._hooks = hooks
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
@@ -146,7 +152,9 @@ class Driver:
                 self._wake.clear()
                 if self._ownership is not None and self._ownership.lease.stale:
                     await self._ownership.step()
+                    self.beat()
                 await self._turn()
+                self.beat()
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait({waking, stopping}, timeout=self.cycle_s, return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from retune.pool import Pool
 from slackwater.bus.bus import Bus, BusError
 from slackwater.bus.signing import Signer
 from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Order, ServerState
 
@@ -53,7 +55,11 @@ async def run(settings: ControllerSettings) -> None:
                 for kind in KINDS:
                     await bus.subscribe(kind, access.take, pool=pool.name)
             log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
-            driving = [asyncio.create_task(_drive(pool, stop)) for pool in pools]
+            heartbeat = Heartbeat(pool.name for pool in settings.pool)
+            driving = [
+                asyncio.create_task(_drive(pool, partial(heartbeat.beat, of.name), stop))
+                for pool, of in zip(pools, settings.pool, strict=True)
+            ]
             try:
                 await asyncio.gather(*driving)
             finally:
@@ -64,9 +70,10 @@ async def run(settings: ControllerSettings) -> None:
             await bus.close()
 
 
-async def _drive(pool: Pool, stop: asyncio.Event) -> None:
+async def _drive(pool: Pool, beat: Callable[[], None], stop: asyncio.Event) -> None:
     while not stop.is_set():
         await pool.step()
+        beat()
         try:
             await asyncio.wait_for(stop.wait(), STEP_S)
         except TimeoutError:

@@ -165,7 +165,7 @@ def api() -> str:
         "curl -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n"
         '    -d \'{"action": "pause", "why": "deploy"}\' http://127.0.0.1:8099/api/v1/pools/web/control\n'
         "```\n",
-        "`/healthz` answers 200 while every pool has fresh cycles, and 503 otherwise.\n",
+        "`/healthz` answers 200 while every pool has fresh cycles, and 503 otherwise. It is up to a second old.\n",
         table(("request", "meaning", "query parameters", "answer"), rows),
         "## Objects\n",
     ]

@@ -20,6 +20,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from slackwater.config import ControllerSettings, host_and_port
 from web.security import is_loopback
+from web.sessions import EndedSessions
 from web.users import Role, Users, session_key
 
 OPEN = {"static", "login.show", "login.log_in", "api.healthz"}
@@ -48,6 +49,7 @@ class Gate:
     def __init__(self, settings: ControllerSettings, clock: Callable[[], float] = time.time) -> None:
         web = settings.web
         self.users = Users(settings.state_dir)
+        self.ended = EndedSessions(settings.state_dir)
         self._settings = web
         self.clock = clock
         alone = bool(web.listen) and is_loopback(host_and_port(web.listen)[0]) and not web.hosts
@@ -77,6 +79,14 @@ class Gate:
             return None
         return Who(name[:64], "operator" if name in self._settings.proxy_operators else "viewer", "proxy")
 
+    def client_address(self) -> str:
+        """Of the present request: the last address that no trusted proxy has (`X-Forwarded-For`)."""
+        address = request.remote_addr or ""
+        forwarded = ",".join(request.headers.getlist("X-Forwarded-For")).split(",")
+        while forwarded and self._trusted(address) and _is_address(forwarded[-1].strip()):
+            address = forwarded.pop().strip()
+        return address
+
     def _trusted(self, address: str) -> bool:
         try:
             return ipaddress.ip_address(address).is_loopback or address in self._settings.proxies
@@ -84,8 +94,10 @@ class Gate:
             return False
 
     def _by_session(self) -> Who | None:
-        name, stamp, since_unix_s = (session.get(key) for key in ("name", "stamp", "since"))
-        if not isinstance(name, str) or not isinstance(since_unix_s, int | float):
+        name, stamp, since_unix_s, session_id = (session.get(key) for key in ("name", "stamp", "since", "id"))
+        if not isinstance(name, str) or not isinstance(since_unix_s, int | float) or not isinstance(session_id, str):
+            return None
+        if session_id in self.ended:
             return None
         user = self.users.get(name)
         if user is None or user.stamp != stamp:
@@ -133,6 +145,14 @@ def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
     @app.context_processor
     def _who() -> dict[str, Any]:
         return {"who": gate.who()}
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def path_on_this_site(path: str) -> str:

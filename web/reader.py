@@ -68,6 +68,17 @@ class _Made(msgspec.Struct):
     json: bytes
 
 
+class Health(msgspec.Struct):
+    """Whether the controller works, as it was at one time."""
+
+    time_unix_s: float
+    error: str
+    """Why the journal cannot be read; empty otherwise."""
+    ages_s: dict[str, float | None]
+    """Seconds since each pool's last cycle."""
+    stale: dict[str, bool]
+
+
 class Reader:
     """Reads for the configured pools. May be used from several threads."""
 
@@ -77,6 +88,8 @@ class Reader:
         self._path = journal_path(settings.state_dir)
         self._lock = threading.Lock()
         self._made: dict[str, _Made] = {}
+        self._health: Health | None = None
+        self._health_lock = threading.Lock()
 
     def pool(self, name: str) -> PoolSettings | None:
         """The pool's settings; None if there is no such pool."""
@@ -140,6 +153,33 @@ class Reader:
             if not made.json:
                 made.json = msgspec.json.encode(made.event)
             return made.json
+
+    def health(self) -> Health:
+        """Read again when older than 0.9 s, by one caller; while that one reads, others get what there was."""
+        now_unix_s = self.clock()
+        known = self._health
+        if known is not None and 0 <= now_unix_s - known.time_unix_s < FRESH_S:
+            return known
+        if not self._health_lock.acquire(blocking=known is None):
+            assert known is not None
+            if now_unix_s - known.time_unix_s <= WAIT_S + FRESH_S:
+                return known
+            return msgspec.structs.replace(known, error=f"{self._path}: not read: the disk does not answer")
+        try:
+            if self._health is known:
+                self._health = self._read_health(now_unix_s)
+            assert self._health is not None
+            return self._health
+        finally:
+            self._health_lock.release()
+
+    def _read_health(self, now_unix_s: float) -> Health:
+        try:
+            views = self.views()
+        except JournalError as error:
+            return Health(now_unix_s, str(error), {}, {})
+        ages_s = {view.pool: view.age_s for view in views}
+        return Health(now_unix_s, "", ages_s, {view.pool: view.stale for view in views})
 
     def _fresh(self, pool: str | None) -> _Made:
         now_unix_s = self.clock()

@@ -1,4 +1,4 @@
-"""The dashboard's process: serves `create_app` with waitress (https://docs.pylonsproject.org/projects/waitress/)."""
+"""The dashboard's process: serves `create_app`, with `web.http_server`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import signal
 import threading
 from functools import partial
 
-import waitress.server
-
 from slackwater import control
 from slackwater.config import ControllerSettings, host_and_port
-from web import create_app
+from slackwater.heartbeat import Heartbeat
+from web import create_app, http_server
 from web.security import is_loopback
-from web.streams import MAX_STREAMS
 
 log = logging.getLogger("slackwater.web")
 logging.getLogger("waitress").setLevel(logging.WARNING)  # it logs each viewer that leaves
-
-THREADS = MAX_STREAMS + 16
 
 
 class WebError(Exception):
@@ -37,9 +33,7 @@ async def run(settings: ControllerSettings) -> None:
     host, port = host_and_port(settings.web.listen)
     app = create_app(settings, send=partial(control.send_once, settings.control_bus))
     try:
-        server = waitress.server.create_server(
-            app, host=host, port=port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True, send_bytes=1
-        )
+        server = http_server.HttpServer(app, host, port, Heartbeat().beat)
     except OSError as error:
         raise WebError(
             f"the dashboard cannot listen on {settings.web.listen}: {error.strerror or error}; see `web.listen`"
@@ -60,5 +54,4 @@ async def run(settings: ControllerSettings) -> None:
     app.extensions["slackwater"].streams.stop.set()
     if not thread.is_alive():
         raise WebError(f"the dashboard on {settings.web.listen} ended by itself; see the log above")
-    server.task_dispatcher.shutdown(timeout=2)
     server.close()

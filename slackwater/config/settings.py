@@ -226,7 +226,10 @@ class LbengineSettings(Settings, frozen=True):
             " is kept until the minute is over",
         ),
     ] = 6
-    socket_timeout_s: Annotated[Positive, Meta(description="how long the balancer may take to answer")] = 1.0
+    socket_timeout_s: Annotated[
+        Positive,
+        Meta(description="how long the balancer may take to answer; a hung lbengine is noticed after twice this"),
+    ] = 1.0
     hooks: Annotated[
         list[FilePath],
         Meta(description="programs called with JSON on stdin when an episode begins or ends and after each change"),
@@ -308,7 +311,8 @@ class WebSettings(Settings, frozen=True):
         ),
     ] = ""
     proxies: Annotated[
-        list[str], Meta(description="addresses of proxies whose header is trusted; loopback always is")
+        list[str],
+        Meta(description="addresses of proxies whose headers are trusted, X-Forwarded-For too; loopback always is"),
     ] = []
     proxy_operators: Annotated[
         list[str], Meta(description="people named by the proxy who are operators; the others are viewers")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from slackwater import messages
 from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, JournalSettings
+from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.journal.retention import keep
 from slackwater.messages import WSENGINE, Change, Message
@@ -173,11 +174,13 @@ async def run(settings: ControllerSettings) -> None:
 async def _loop(writer: Writer, settings: JournalSettings, stop: asyncio.Event) -> None:
     keep_at = time.monotonic()
     keeping: asyncio.Task[None] | None = None
+    heartbeat = Heartbeat()
     while not stop.is_set():
         try:
             await asyncio.wait_for(stop.wait(), FLUSH_S)
         except TimeoutError:
             await writer.flush()
+            heartbeat.beat()
             # Beside the writing: rolling up a large pool takes some seconds.
             if time.monotonic() >= keep_at and (keeping is None or keeping.done()):
                 keep_at = time.monotonic() + KEEP_S

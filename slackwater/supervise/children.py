@@ -1,4 +1,4 @@
-"""A child process of the supervisor: started, restarted when it dies, stopped.
+"""A child process of the supervisor: started, killed when it hangs, restarted when it dies, stopped.
 
 The kernel signals the children when the supervisor dies, however it dies: prctl(2), PR_SET_PDEATHSIG.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -14,12 +15,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from slackwater import heartbeat
+from slackwater.supervise.progress import Pipe, Progress
+
 log = logging.getLogger("slackwater.serve")
 
 FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 5.0
 STEADY_AFTER_S = 10.0
 """A child that lived this long is started again without delay, as if it had never died before."""
+LONGEST_LOOK_S = 0.2
+"""What one look adds to a child's silence at most: while the machine or the supervisor stood still, none could work."""
+GONE_WITHIN_S = 2.0
+"""After SIGKILL; a process stays longer only while the kernel cannot end it (a disk that hangs)."""
 
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -49,10 +57,23 @@ class Death:
     name: str
     at_s: float
     alive_s: float
+    hung: bool = False
+    """It made no progress and was sent SIGKILL; from then on it does nothing, even if the kernel cannot end it yet."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a child may be silent: while it starts, and between two reports of progress."""
+
+    start_s: float = math.inf
+    silence_s: float = math.inf
 
 
 class Child:
-    """One process that is to run for ever. `clock` gives seconds that never go back."""
+    """One process that is to run for ever. `clock` gives seconds that never go back.
+
+    It reports progress over a pipe (`slackwater.heartbeat`), unless `progress` observes it in another manner.
+    """
 
     def __init__(
         self,
@@ -60,14 +81,26 @@ class Child:
         command: Sequence[str],
         *,
         pass_fds: Sequence[int] = (),
+        limits: Limits = Limits(),
+        progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self.starts = 0
+        self.hangs = 0
+        self.has_progressed = False
+        """In its present life."""
         self._command = list(command)
         self._pass_fds = list(pass_fds)
+        self._limits = limits
+        self._progress = progress
+        self._reports: Progress | None = None
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
+        self._looked_s = 0.0
+        self._silent_s = 0.0
+        self._is_killed = False
         self._wait_s = 0.0
         self._start_at_s = 0.0
 
@@ -75,6 +108,11 @@ class Child:
     def pid(self) -> int | None:
         """None while it is down."""
         return self._process.pid if self._process else None
+
+    @property
+    def is_stuck(self) -> bool:
+        """True when it was killed and is still there: the kernel cannot end it."""
+        return self._is_killed
 
     def start(self) -> None:
         """Starts the process; raises OSError when there is no such program."""
@@ -86,35 +124,44 @@ class Child:
             if os.getppid() != parent:  # it died before prctl
                 os._exit(1)
 
+        self._close_reports()
+        pipe = Pipe() if self._progress is None else None
         # A process group of its own: Ctrl-C on the terminal reaches the supervisor alone, which ends its children in
-        # order. The supervisor has one thread, so preexec_fn is safe, and PDEATHSIG (which is about the thread) right.
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-            pass_fds=self._pass_fds,
-            preexec_fn=prepare,
-        )
-        self._started_s = self._clock()
+        # order. Only the supervisor's main thread starts children, so PDEATHSIG (which is about the thread) is right.
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+                pass_fds=[*self._pass_fds, *([pipe.writer] if pipe else [])],
+                env=os.environ | {heartbeat.VARIABLE: str(pipe.writer)} if pipe else None,
+                preexec_fn=prepare,
+            )
+        except OSError:
+            if pipe:
+                pipe.close()
+            raise
+        finally:
+            if pipe:
+                pipe.close_writer()
+        self._reports = pipe or self._progress
+        self.starts += 1
+        self._started_s = self._looked_s = self._clock()
+        self._silent_s = 0.0
+        self.has_progressed = self._is_killed = False
 
     def tend(self) -> Death | None:
-        """Returns a death, once, and restarts the process when it is time."""
+        """Returns a death, once, and restarts the process when it is time. One that hangs is killed."""
         now_s = self._clock()
         if self._process is None:
             if now_s >= self._start_at_s:
-                try:
-                    self.start()
-                except OSError as error:
-                    self._wait_s = wait_before_start_s(self._wait_s, 0.0)
-                    self._start_at_s = now_s + self._wait_s
-                    log.error("%s cannot be started: %s", self.name, error)
-                else:
-                    log.info("%s runs again (pid %d)", self.name, self.pid)
+                self._start_again(now_s)
             return None
         status = self._process.poll()
-        if status is None:
-            return None
         alive_s = now_s - self._started_s
+        if status is None:
+            return self._kill_if_silent(now_s, alive_s)
+        was_killed = self._is_killed
         self._wait_s = wait_before_start_s(self._wait_s, alive_s)
         self._start_at_s = now_s + self._wait_s
         log.error(
@@ -125,8 +172,47 @@ class Child:
             alive_s,
             self._wait_s,
         )
+        self._forget()
+        return None if was_killed else Death(self.name, now_s, alive_s)
+
+    def _start_again(self, now_s: float) -> None:
+        try:
+            self.start()
+        except OSError as error:
+            self._wait_s = wait_before_start_s(self._wait_s, 0.0)
+            self._start_at_s = now_s + self._wait_s
+            log.error("%s cannot be started: %s", self.name, error)
+        else:
+            log.info("%s runs again (pid %d)", self.name, self.pid)
+
+    def _kill_if_silent(self, now_s: float, alive_s: float) -> Death | None:
+        assert self._process is not None
+        self._silent_s += min(now_s - self._looked_s, LONGEST_LOOK_S)
+        self._looked_s = now_s
+        if self._is_killed:
+            return None
+        if self._reports is not None and self._reports.is_made():
+            self._silent_s = 0.0
+            self.has_progressed = True
+        limit_s = self._limits.silence_s if self.has_progressed else self._limits.start_s
+        if self._silent_s <= limit_s:
+            return None
+        log.error("%s (pid %d) hangs: no progress for %.1f s; killing it", self.name, self.pid, self._silent_s)
+        self._process.kill()
+        self._is_killed = True
+        self.has_progressed = False
+        self.hangs += 1
+        return Death(self.name, now_s, alive_s, hung=True)
+
+    def _forget(self) -> None:
         self._process = None
-        return Death(self.name, now_s, alive_s)
+        self.has_progressed = self._is_killed = False
+        self._close_reports()
+
+    def _close_reports(self) -> None:
+        if self._reports is not None:
+            self._reports.close()
+            self._reports = None
 
     def ask_to_stop(self) -> None:
         """Sends SIGTERM, if it runs."""
@@ -134,7 +220,7 @@ class Child:
             self._process.terminate()
 
     def stop(self, wait_s: float) -> None:
-        """Ends it: SIGTERM, after `wait_s` SIGKILL. Returns when it is gone."""
+        """Ends it: SIGTERM, after `wait_s` SIGKILL. Returns when it is gone, or does nothing more."""
         self.ask_to_stop()
         if self._process is None:
             return
@@ -143,5 +229,8 @@ class Child:
         except subprocess.TimeoutExpired:
             log.error("%s (pid %d) did not end within %g s: killing it", self.name, self._process.pid, wait_s)
             self._process.kill()
-            self._process.wait()
-        self._process = None
+            try:
+                self._process.wait(GONE_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                log.error("%s (pid %d) is stuck in the kernel, and is left", self.name, self._process.pid)
+        self._forget()

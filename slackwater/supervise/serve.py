@@ -1,4 +1,4 @@
-"""The supervisor: `slackwater serve` starts the parts, restarts those that die, and restores the baseline weights.
+"""The supervisor: `slackwater serve` starts the parts, restarts those that die or hang, restores the baseline weights.
 
 It decides nothing about weights. It writes to a balancer only to restore the baseline weights, if lbengine could not.
 """
@@ -11,21 +11,26 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from slackwater import __version__
 from slackwater.bus import nats_server
 from slackwater.bus.bus import without_password
-from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
 from slackwater.supervise import state_dir
-from slackwater.supervise.children import Child, Death
+from slackwater.supervise.children import Child, Death, Limits
 from slackwater.supervise.notify import Notify
+from slackwater.supervise.progress import Greeting
 
 log = logging.getLogger("slackwater.serve")
 
 LOOK_EVERY_S = 0.1
 LBENGINE_STOPS_WITHIN_S = 5.0
 OTHERS_STOP_WITHIN_S = 3.0
+START_WITHIN_S = 300.0
+"""Until a part's first progress: the first start after an update may convert a large journal."""
+OTHERS_SILENT_S = 20.0
 NATS = "nats-server"
 
 
@@ -33,6 +38,11 @@ def stop_signals() -> frozenset[signal.Signals]:
     """The signals that end `serve`; SIGHUP only if nohup(1) does not ignore it."""
     hangup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else set()
     return frozenset({signal.SIGTERM, signal.SIGINT} | hangup)
+
+
+def lbengine_silent_s(settings: LbengineSettings) -> float:
+    """How long lbengine may be silent: a cycle comes round even when the balancer twice takes all the time it has."""
+    return settings.cycle_s + 2 * settings.socket_timeout_s
 
 
 class Outage:
@@ -44,14 +54,19 @@ class Outage:
         self._handled = True
 
     def died(self, death: Death) -> None:
-        """A life of a lease or longer ends a row of deaths: in it lbengine read the balancer and set it right."""
-        if self._since_s is None or death.alive_s >= self._lease_s:
+        """A life of a lease or longer ends a row of deaths: in it lbengine read the balancer and set it right.
+
+        One that hung has used up its time already.
+        """
+        if death.hung:
+            self._since_s = death.at_s - self._lease_s
+        elif self._since_s is None or death.alive_s >= self._lease_s:
             self._since_s = death.at_s
         self._handled = False
 
-    def is_overdue(self, now_s: float, running: bool) -> bool:
-        """True once after each death, when the row of deaths is a lease old and lbengine is down."""
-        if self._handled or running or self._since_s is None or now_s - self._since_s < self._lease_s:
+    def is_overdue(self, now_s: float, works: bool) -> bool:
+        """True once after each death, when the row of deaths is a lease old; `works`: lbengine makes progress again."""
+        if self._handled or works or self._since_s is None or now_s - self._since_s < self._lease_s:
             return False
         self._handled = True
         return True
@@ -97,7 +112,7 @@ class Supervisor:
         self._lock_fd = lock_fd
         self._outage = Outage(settings.lbengine.lease_s)
         self._children: list[Child] = []
-        self._written: dict[str, int | None] | None = None
+        self._written: dict[str, dict[str, int | None]] = {}
         self._notify = Notify()
 
     def run(self) -> int:
@@ -106,8 +121,10 @@ class Supervisor:
             self._start()
             self._notify.ready()
             while (number := self._wait_for_signal()) is None:
-                self._notify.alive(time.monotonic())
                 self._tend()
+                # A child that makes no progress is killed. While one cannot be killed, systemd's watchdog is not fed.
+                if not any(child.is_stuck for child in self._children):
+                    self._notify.alive(time.monotonic())
             self._notify.stopping()
             log.info("stopping (%s): lbengine first", signal.Signals(number).name)
         finally:
@@ -118,7 +135,15 @@ class Supervisor:
         settings = self._settings
         if not settings.bus.url:
             nats_server.check_free(settings.bus.listen)
-            self._add(NATS, nats_server.command(settings))
+            self._add(
+                Child(
+                    NATS,
+                    nats_server.command(settings),
+                    pass_fds=[self._lock_fd],
+                    limits=Limits(START_WITHIN_S, OTHERS_SILENT_S),
+                    progress=Greeting(settings.bus.listen),
+                )
+            )
             nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings))
             if not nats_server.nodes_of(settings):
                 log.warning("no node may log in to the bus yet: `slackwater bus node add POOL NODE`")
@@ -127,15 +152,15 @@ class Supervisor:
         names += ["web"] if settings.web.listen else []
         for name in names:
             run = [sys.executable, "-P", "-m", "slackwater.cli.main", "run", name, "--config", str(self._config_path)]
-            self._add(name, run)
+            silent_s = lbengine_silent_s(settings.lbengine) if name == "lbengine" else OTHERS_SILENT_S
+            self._add(Child(name, run, pass_fds=[self._lock_fd], limits=Limits(START_WITHIN_S, silent_s)))
         self._describe()
         for pool in settings.pool:
             log.info("pool %s: %s, law %s, %s", pool.name, pool.mode, pool.law, pool.place)
         log.info("running: %s", ", ".join(f"{child.name} (pid {child.pid})" for child in self._children))
         log.info("bus %s, dashboard %s", without_password(settings.bus.address), self._dashboard() or "off")
 
-    def _add(self, name: str, command: list[str]) -> None:
-        child = Child(name, command, pass_fds=[self._lock_fd])
+    def _add(self, child: Child) -> None:
         child.start()
         self._children.append(child)
 
@@ -151,9 +176,12 @@ class Supervisor:
                 continue
             if death:
                 self._outage.died(death)
-            if self._outage.is_overdue(time.monotonic(), child.pid is not None):
-                log.error("lbengine could not be kept running for %g s", self._settings.lbengine.lease_s)
-                self._restore("lbengine could not be kept running")
+            if self._outage.is_overdue(time.monotonic(), child.has_progressed):
+                if child.is_stuck:
+                    self._restore("lbengine hung")
+                else:
+                    log.error("lbengine could not be kept running for %g s", self._settings.lbengine.lease_s)
+                    self._restore("lbengine could not be kept running")
         self._describe()
 
     def _stop(self) -> bool:
@@ -173,8 +201,10 @@ class Supervisor:
 
     def _restore(self, why: str) -> bool:
         # Also pools that the configuration has in observe mode: an operator may have had them act.
-        confirmed = [self._restore_pool(pool, why) for pool in self._settings.pool]
-        return all(confirmed)
+        # At once: one balancer that does not answer holds up no other.
+        pools = self._settings.pool
+        with ThreadPoolExecutor(len(pools), thread_name_prefix="restore") as threads:
+            return all(list(threads.map(lambda pool: self._restore_pool(pool, why), pools)))
 
     def _restore_pool(self, pool: PoolSettings, why: str) -> bool:
         from lbengine.restore import LeftOutError, restore
@@ -197,18 +227,23 @@ class Supervisor:
         return f"http://{self._settings.web.listen}" if self._settings.web.listen else ""
 
     def _describe(self) -> None:
-        """Writes serve.json when a pid changed."""
-        pids = {child.name: child.pid for child in self._children}
-        if pids == self._written:
+        """Writes serve.json when something about a child changed."""
+        children: dict[str, dict[str, int | None]] = {
+            "children": {child.name: child.pid for child in self._children},
+            "starts": {child.name: child.starts for child in self._children},
+            "works": {child.name: child.has_progressed for child in self._children},
+            "hangs": {child.name: child.hangs for child in self._children},
+        }
+        if children == self._written:
             return
-        self._written = pids
+        self._written = children
         description = {
             "pid": os.getpid(),
             "config": str(self._config_path),
             "pools": {pool.name: pool.mode for pool in self._settings.pool},
             "bus": without_password(self._settings.bus.address),
             "web": self._dashboard(),
-            "children": pids,
+            **children,
         }
         try:
             state_dir.write_serve(self._folder, description)

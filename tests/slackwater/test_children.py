@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.supervise.children import Child, Death, how_it_ended, wait_before_start_s
-from slackwater.supervise.serve import Outage
+from lbengine.restore import RECORD_WITHIN_S
+from slackwater.config import LbengineSettings
+from slackwater.heartbeat import VARIABLE, Heartbeat
+from slackwater.supervise.children import LONGEST_LOOK_S, Child, Death, Limits, how_it_ended, wait_before_start_s
+from slackwater.supervise.progress import Greeting
+from slackwater.supervise.serve import LOOK_EVERY_S, OTHERS_SILENT_S, Outage, lbengine_silent_s
 from tests.support.real_processes import is_alive
 
 IN_TIME_S = 20.0
@@ -147,21 +152,198 @@ def test_children_end_when_the_supervisor_is_killed() -> None:
 
 def test_outage_is_overdue_when_lbengine_died_over_and_over_for_a_lease() -> None:
     outage = Outage(lease_s=3.0)
-    assert not outage.is_overdue(0.0, running=True)
+    assert not outage.is_overdue(0.0, works=True)
     outage.died(Death("lbengine", 10.0, 60.0))
-    assert not outage.is_overdue(12.9, running=False)
+    assert not outage.is_overdue(12.9, works=False)
     outage.died(Death("lbengine", 12.9, 0.5))
-    assert not outage.is_overdue(13.5, running=True)  # it may be well now
+    assert not outage.is_overdue(13.5, works=True)  # it may be well now
     outage.died(Death("lbengine", 13.6, 0.5))
-    assert outage.is_overdue(13.7, running=False)
-    assert not outage.is_overdue(13.8, running=False)  # said once
+    assert outage.is_overdue(13.7, works=False)
+    assert not outage.is_overdue(13.8, works=False)  # said once
     outage.died(Death("lbengine", 15.0, 1.0))
-    assert outage.is_overdue(15.1, running=False)
+    assert outage.is_overdue(15.1, works=False)
 
 
 def test_a_life_of_a_lease_ends_the_outage() -> None:
     outage = Outage(lease_s=3.0)
     outage.died(Death("lbengine", 10.0, 60.0))
     outage.died(Death("lbengine", 14.0, 3.5))
-    assert not outage.is_overdue(14.1, running=False)
-    assert outage.is_overdue(17.0, running=False)
+    assert not outage.is_overdue(14.1, works=False)
+    assert outage.is_overdue(17.0, works=False)
+
+
+def test_an_lbengine_that_hung_is_overdue_at_once() -> None:
+    outage = Outage(lease_s=3.0)
+    outage.died(Death("lbengine", 10.0, 60.0, hung=True))
+    assert outage.is_overdue(10.0, works=False)
+    assert not outage.is_overdue(10.1, works=False)
+
+
+# --- children that hang
+
+
+def worker(clock: Clock, beats: int, **limits: float) -> tuple[Child, int]:
+    """A child that reports progress so often at once, and then hangs; and the end of a pipe that says when."""
+    program = (
+        "import os, sys, time\nfrom slackwater.heartbeat import Heartbeat\nheartbeat = Heartbeat()\n"
+        f"for _ in range({beats}): heartbeat.beat()\nos.write(int(sys.argv[1]), b'hangs')\ntime.sleep(1000)"
+    )
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", program, str(writer)]
+    child = Child("worker", command, pass_fds=[writer], limits=Limits(**limits), clock=clock)
+    child.start()
+    os.close(writer)
+    return child, reader
+
+
+def look(child: Child, clock: Clock, for_s: float) -> list[Death]:
+    """Looks every 0.1 s."""
+    found = []
+    for _ in range(round(for_s / LOOK_EVERY_S)):
+        clock.now_s += LOOK_EVERY_S
+        if (death := child.tend()) is not None:
+            found.append(death)
+    return found
+
+
+def test_child_that_makes_no_more_progress_is_killed_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    child, reader = worker(clock, 3, start_s=100.0, silence_s=2.0)
+    first = child.pid
+    assert first is not None
+    try:
+        assert os.read(reader, 10) == b"hangs"
+        assert look(child, clock, 1.9) == []
+        assert child.has_progressed
+        deaths = look(child, clock, 0.5)
+        assert [(death.name, death.hung) for death in deaths] == [("worker", True)]
+        assert not child.has_progressed
+        assert child.hangs == 1
+        assert "hangs: no progress for 2." in caplog.text
+        until(lambda: child.tend() is None and child.pid is None)
+        assert not child.is_stuck
+        assert "was killed by SIGKILL" in caplog.text
+        clock.now_s += 5.0
+        assert child.tend() is None
+        assert child.starts == 2
+        assert child.pid not in (None, first)
+    finally:
+        child.stop(0.0)
+        os.close(reader)
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs root and the freezer of cgroup v1")
+def test_child_that_the_kernel_cannot_end_is_reported_dead_at_once() -> None:
+    """As in a system call on a disk that hangs: SIGKILL has no effect before the call returns."""
+    clock = Clock()
+    child, reader = worker(clock, 1, start_s=10.0, silence_s=1.0)
+    group = FREEZER / f"slackwater-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        assert os.read(reader, 10) == b"hangs"
+        (group / "cgroup.procs").write_text(str(child.pid))
+        (group / "freezer.state").write_text("FROZEN")
+        until(lambda: (group / "freezer.state").read_text() == "FROZEN\n")
+        assert [death.hung for death in look(child, clock, 2.0)] == [True]
+        assert child.is_stuck
+        assert look(child, clock, 5.0) == []  # once
+        assert child.is_stuck
+        (group / "freezer.state").write_text("THAWED")
+        until(lambda: child.tend() is None and not child.is_stuck)
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        child.stop(0.0)
+        os.close(reader)
+        until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_child_may_take_longer_to_start_than_to_work() -> None:
+    clock = Clock()
+    child, reader = worker(clock, 0, start_s=4.0, silence_s=1.0)
+    try:
+        assert os.read(reader, 10) == b"hangs"
+        assert look(child, clock, 3.9) == []
+        assert [death.hung for death in look(child, clock, 0.5)] == [True]
+    finally:
+        child.stop(0.0)
+        os.close(reader)
+
+
+def test_child_survives_a_time_in_which_nobody_could_work() -> None:
+    """The machine was suspended, or the supervisor was stopped: its first look afterwards ends nothing."""
+    clock = Clock()
+    child, reader = worker(clock, 1, start_s=10.0, silence_s=2.0)
+    try:
+        assert os.read(reader, 10) == b"hangs"
+        assert look(child, clock, 1.0) == []
+        for pause_s in (3600.0, 31e6):
+            clock.now_s += pause_s
+            assert child.tend() is None
+        assert child.pid is not None
+        assert [death.hung for death in look(child, clock, 1.0)] == [True]
+    finally:
+        child.stop(0.0)
+        os.close(reader)
+
+
+def test_progress_is_reported_when_every_part_has_come_round() -> None:
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    environment = {VARIABLE: str(writer)}
+    heartbeat = Heartbeat(["web", "shop"], environment)
+    assert environment == {}  # not for programs that the child starts
+    assert not os.get_inheritable(writer)
+    for _ in range(5):
+        heartbeat.beat("web")  # while shop hangs
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 10)
+    heartbeat.beat("shop")
+    assert os.read(reader, 10) == b"."
+    heartbeat.beat("shop")
+    heartbeat.beat("web")
+    assert os.read(reader, 10) == b"."
+    for _ in range(100_000):  # a supervisor that does not read holds nobody up
+        heartbeat.beat("shop")
+        heartbeat.beat("web")
+    os.close(reader)
+    heartbeat.beat("shop")
+    heartbeat.beat("web")
+    os.close(writer)
+    Heartbeat(["web"], {}).beat("web")
+
+
+def test_server_that_greets_makes_progress_and_one_that_hangs_does_not() -> None:
+    clock = Clock()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        greeting = Greeting(f"127.0.0.1:{server.getsockname()[1]}", clock)
+
+        def looks() -> bool:
+            clock.now_s += 1.0
+            return greeting.is_made()
+
+        assert not looks()
+        taken, _ = server.accept()
+        assert not any(looks() for _ in range(100))  # it hangs
+        taken.sendall(b"INFO {}\r\n")
+        until(looks)
+        taken.close()
+        assert not looks()
+        taken, _ = server.accept()
+        taken.close()
+        until(lambda: greeting._connection is None or looks())
+        assert not looks()
+    greeting.close()
+    assert not any(looks() for _ in range(5))  # nobody listens
+    greeting.close()
+
+
+@pytest.mark.parametrize("settings", [LbengineSettings(), LbengineSettings(socket_timeout_s=0.2, cycle_s=1.0)])
+def test_the_baseline_is_back_within_five_seconds_of_a_hang(settings: LbengineSettings) -> None:
+    """All that may pass until the last weight is set, with every step at its limit."""
+    noticed_s = lbengine_silent_s(settings) + LOOK_EVERY_S
+    read_and_set_s = 2 * settings.socket_timeout_s
+    assert noticed_s + RECORD_WITHIN_S + read_and_set_s < 5.0
+    assert LOOK_EVERY_S < LONGEST_LOOK_S < lbengine_silent_s(settings) < OTHERS_SILENT_S

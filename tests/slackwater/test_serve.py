@@ -234,6 +234,36 @@ def test_supervisor_sets_the_baseline_when_lbengine_cannot_be_kept_running(
     assert "lbengine could not be kept running for 1.5 s" in said
 
 
+def test_supervisor_sets_the_baseline_when_lbengine_hangs(site: Site, noise: Callable[[], None]) -> None:
+    site.write(socket_timeout_s=1.0)
+    site.serve()
+    noise()
+    pid = frozen_lbengine(site)
+    until(lambda: not is_alive(pid), "the end of the lbengine that hangs")
+    until(lambda: site.changes_by("serve"), "the return to the baseline")
+    change = site.changes_by("serve")[0]
+    assert (change.target, change.after, change.why) == ("host1", 100, "lbengine hung")
+    until(lambda: site.children().get("lbengine", pid) != pid, "another lbengine")
+    until(lambda: site.balancer.weight("host1") < 100, "its work")
+    assert f"lbengine (pid {pid}) hangs: no progress for" in site.log.read_text()
+    described = state_dir.read_serve(site.state)
+    assert described is not None
+    assert described["hangs"] == {name: int(name == "lbengine") for name in CHILDREN}
+    assert described["starts"]["lbengine"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CHILDREN - {"lbengine"}))
+def test_any_part_that_hangs_is_replaced(site: Site, name: str) -> None:
+    site.serve()
+    until(lambda: (state_dir.read_serve(site.state) or {})["works"][name], f"the first progress of {name}")
+    pid = site.children()[name]
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: site.children().get(name, pid) != pid, f"another {name}")
+    assert f"{name} (pid {pid}) hangs" in site.log.read_text()
+    assert baseline(site)
+
+
 def test_end_without_a_balancer_is_not_called_clean(site: Site, noise: Callable[[], None]) -> None:
     serve = site.serve()
     noise()

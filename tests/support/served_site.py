@@ -52,12 +52,14 @@ class Site:
         self._running: list[subprocess.Popen[bytes]] = []
         self.write()
 
-    def write(self, *, mode: str = "act", bus: str = "", web: str | None = None) -> None:
+    def write(
+        self, *, mode: str = "act", bus: str = "", web: str | None = None, socket_timeout_s: float = 20.0
+    ) -> None:
         bus = bus or f'listen = "{self.listen}"'
         web = free_address() if web is None else web
         self.config.write_text(
             f'state_dir = "{self.state}"\n[bus]\n{bus}\n[web]\nlisten = "{web}"\n'
-            "[lbengine]\nlease_s = 1.5\nsocket_timeout_s = 20\n"
+            f"[lbengine]\nlease_s = 1.5\nsocket_timeout_s = {socket_timeout_s:g}\n"
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{self.balancer.socket}"\nmode = "{mode}"\n'
         )
 

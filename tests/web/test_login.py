@@ -21,6 +21,7 @@ from slackwater.control import Refused, Request
 from tests.support.web_settings import settings_in
 from web import create_app
 from web.commands import web as web_command
+from web.sessions import EndedSessions
 from web.users import Users, UsersError
 
 T0 = 1_795_000_000.0
@@ -317,3 +318,72 @@ def test_people_and_tokens_are_kept_by_the_command(tmp_path: Path) -> None:
     run("token", "remove", "grafana")
     run("user", "remove", "anna")
     assert json.loads((tmp_path / "web-users.json").read_text()) == {"users": [], "tokens": []}
+
+
+# --- logging out, and wrong logins
+
+
+def test_a_copy_of_a_session_ends_with_it(site: Site, tmp_path: Path) -> None:
+    client = site.logged_in("anna")
+    other = site.logged_in("anna")
+    copy = site.client()
+    cookie = client.get_cookie("slackwater")
+    assert cookie is not None
+    copy.set_cookie("slackwater", cookie.value)
+    assert copy.get("/confirm/pause").status_code == 200
+    assert client.post("/logout", data={"csrf_token": token_of(client, "/confirm/pause")}).status_code == 302
+    assert copy.get("/confirm/pause").status_code == 302
+    assert other.get("/confirm/pause").status_code == 200, "another session of the same person goes on"
+    restarted = create_app(site.settings, clock=lambda: site.now_unix_s, send=site.ask).test_client()
+    restarted.set_cookie("slackwater", cookie.value)
+    assert restarted.get("/confirm/pause").status_code == 302
+    kept = tmp_path / "web-ended-sessions"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert len(kept.read_text().splitlines()) == 1
+
+
+def test_ended_sessions_stay_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.sessions.MOST", 3)
+    ended = EndedSessions(tmp_path)
+    for name in "abcd":
+        ended.add(name)
+    for known in (ended, EndedSessions(tmp_path)):
+        assert [name in known for name in "abcd"] == [False, True, True, True]
+
+
+def test_a_logout_holds_while_the_disk_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "web-ended-sessions.new").mkdir()
+    ended = EndedSessions(tmp_path)
+    ended.add("a")
+    assert "a" in ended
+    assert "a logout may be forgotten at the next start" in caplog.text
+
+
+def wrong_logins(site: Site, name: str, times: int, forwarded: str = "", peer: str = "127.0.0.1") -> list[int]:
+    client = site.client()
+    form = {"name": name, "password": "wrong wrong wrong", "csrf_token": token_of(client)}
+    headers = {"X-Forwarded-For": forwarded} if forwarded else {}
+    base = {"REMOTE_ADDR": peer}
+    return [client.post("/login", data=form, headers=headers, environ_base=base).status_code for _ in range(times)]
+
+
+def test_wrong_logins_lock_out_nobody_else(site: Site) -> None:
+    """Also behind a proxy that does not say for whom it asks."""
+    assert wrong_logins(site, "victor", 12)[-2:] == [429, 429]
+    site.logged_in("anna")
+
+
+def test_behind_a_proxy_clients_are_told_apart(tmp_path: Path) -> None:
+    site = Site(tmp_path, 'proxies = ["10.0.0.9"]\n')
+    for peer in ("127.0.0.1", "10.0.0.9"):
+        assert wrong_logins(site, "anna", 11, f"192.0.2.66, 198.51.100.{len(peer)}", peer)[-1] == 429
+        assert wrong_logins(site, "anna", 1, f"198.51.100.{len(peer)}, 192.0.2.66", peer) == [401]
+        assert wrong_logins(site, "anna", 1, f"192.0.2.1, 198.51.100.{len(peer)}", peer) == [429], "the last one counts"
+        assert wrong_logins(site, "anna", 1, f"198.51.100.{len(peer)}, 10.0.0.9", peer) == [429], "two proxies"
+    site.logged_in("anna")
+
+
+def test_a_stranger_cannot_choose_an_address(site: Site) -> None:
+    found = [wrong_logins(site, "anna", 1, f"192.0.2.{n}", "203.0.113.5") for n in range(11)]
+    assert found[-1] == [429]
+    assert wrong_logins(site, "anna", 1, "not an address") == [401]

@@ -30,6 +30,8 @@ MAX_LATENCY_S = 60.0
 METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_info", ("version",), "The version that runs; always 1."),
     ("slackwater_part_up", ("part",), "1 while a part of `slackwater serve` runs."),
+    ("slackwater_part_starts_total", ("part",), "How often `slackwater serve` started a part."),
+    ("slackwater_part_hangs_total", ("part",), "How often it killed a part that made no progress."),
     ("slackwater_journal_readable", (), "1 while the journal can be read."),
     ("slackwater_journal_bytes", (), "What the journal's rows take."),
     ("slackwater_pool_acting", ("pool",), "1 in act mode, 0 in observe mode."),
@@ -114,6 +116,9 @@ def _controller(application: Context) -> Iterator[Value]:
     serve = state_dir.read_serve(Path(application.settings.state_dir)) or {}
     for part, pid in serve.get("children", {}).items():
         yield "slackwater_part_up", (part,), int(isinstance(pid, int) and state_dir.is_alive(pid))
+    for name, field in (("slackwater_part_starts_total", "starts"), ("slackwater_part_hangs_total", "hangs")):
+        for part, count in serve.get(field, {}).items():
+            yield name, (part,), count
     reader = application.reader
     try:
         with reader.journal() as journal:

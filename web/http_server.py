@@ -1,0 +1,94 @@
+"""The HTTP server of the dashboard: waitress, with limits that keep one client from holding it.
+
+One thread reads from all connections; a thread of the pool is taken only for a request that has come whole
+(https://docs.pylonsproject.org/projects/waitress/).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.server import TcpWSGIServer
+from waitress.task import ThreadedTaskDispatcher
+
+from web.streams import MAX_STREAMS
+
+THREADS = MAX_STREAMS + 16
+MOST_CONNECTIONS = 400
+"""Then the oldest that waits for a request is closed for a new one. Below 1024 descriptors with the journal's."""
+SILENT_S = 30
+"""A connection on which nothing comes for so long is closed."""
+MAX_REQUEST_BYTES = 64 * 1024
+"""Of its head, and of its body."""
+BEAT_EVERY_S = 1.0
+
+
+class HttpServer:
+    """Listens on every address of `host`. Raises OSError.
+
+    `beat` is called about once a second by a thread of the pool that was free, on behalf of the loop that reads: so it
+    stops when either does.
+    """
+
+    def __init__(self, application: Callable[..., Any], host: str, port: int, beat: Callable[[], None]) -> None:
+        self._settings = Adjustments(
+            host=host,
+            port=port,
+            threads=THREADS,
+            ident=None,
+            # `Gate.client_address` reads them, and believes trusted proxies only.
+            clear_untrusted_proxy_headers=False,
+            connection_limit=2 * MOST_CONNECTIONS,
+            channel_timeout=SILENT_S,
+            cleanup_interval=5,
+            max_request_header_size=MAX_REQUEST_BYTES,
+            max_request_body_size=MAX_REQUEST_BYTES,
+            asyncore_use_poll=True,
+        )
+        self._map: dict[int, Any] = {}
+        self._threads = ThreadedTaskDispatcher()
+        self._threads.set_thread_count(THREADS)
+        self._beat = _Beat(beat)
+        self._beat_at_s = 0.0
+        self.listening = [
+            _Listener(application, self._map, dispatcher=self._threads, adj=self._settings, sockinfo=one)
+            for one in self._settings.listen
+        ]
+
+    def run(self) -> None:
+        """Serves until `close`."""
+        while self._map:
+            wasyncore.loop(timeout=BEAT_EVERY_S, map=self._map, use_poll=True, count=1)
+            if time.monotonic() >= self._beat_at_s:
+                self._beat_at_s = time.monotonic() + BEAT_EVERY_S
+                self._threads.add_task(self._beat)
+
+    def close(self) -> None:
+        """From another thread; requests that run have 2 s to end."""
+        self._threads.shutdown(timeout=2)
+        for one in self.listening:
+            one.close()
+
+
+class _Listener(TcpWSGIServer):  # type: ignore[misc]
+    """Keeps room for new connections."""
+
+    def handle_accept(self) -> None:
+        super().handle_accept()
+        waiting = [one for one in self.active_channels.values() if not (one.requests or one.will_close)]
+        if len(self.active_channels) > MOST_CONNECTIONS and waiting:
+            min(waiting, key=lambda one: one.creation_time).will_close = True
+
+
+class _Beat:
+    """A task of waitress."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self.service = beat
+
+    def cancel(self) -> None:
+        """It is not needed any more."""

@@ -1,0 +1,59 @@
+"""Sessions that were ended by logging out: their cookies, copies too, are refused from then on.
+
+A cookie is signed, not stored, so what is kept is the ids of ended ones (`state_dir/web-ended-sessions`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from web.users import open_closed
+
+log = logging.getLogger("slackwater.web")
+
+MOST = 10_000
+"""The newest are kept. Only a person with a login can add to them, and sessions end by their age too."""
+DIGITS = 32
+
+
+class EndedSessions:
+    """Of one process. A file that cannot be written is logged; until the process ends they are refused all the same."""
+
+    def __init__(self, state_dir: str | Path) -> None:
+        self._path = Path(state_dir) / "web-ended-sessions"
+        self._ended = dict.fromkeys(self._read())
+
+    def __contains__(self, session_id: str) -> bool:
+        return _digest(session_id) in self._ended
+
+    def add(self, session_id: str) -> None:
+        self._ended[_digest(session_id)] = None
+        while len(self._ended) > MOST:
+            del self._ended[next(iter(self._ended))]
+        try:
+            fresh = self._path.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            with open_closed(fresh) as sink:
+                os.write(sink, "".join(f"{one}\n" for one in list(self._ended)).encode())
+                os.fsync(sink)
+            fresh.replace(self._path)
+        except OSError as error:
+            log.error("%s: a logout may be forgotten at the next start: %s", self._path, error.strerror)
+
+    def _read(self) -> Iterator[str]:
+        try:
+            lines = self._path.read_text(encoding="ascii", errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.error("%s: earlier logouts are not known: %s", self._path, error.strerror)
+            return
+        yield from (line for line in lines[-MOST:] if len(line) == DIGITS)
+
+
+def _digest(session_id: str) -> str:
+    return hashlib.sha256(session_id.encode()).hexdigest()[:DIGITS]
