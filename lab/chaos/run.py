@@ -64,8 +64,8 @@ class Carrier:
     def _try(self, one: Injection, act: Callable[[], Any]) -> Any:
         try:
             return act()
-        except (LabError, OSError) as error:
-            self.failed.append(f"{one}: {error}")
+        except Exception as error:  # whatever it is, the next faults must have their turn
+            self.failed.append(f"{one}: {error!r}")
             return None
 
     def active(self, now_s: float) -> list[Injection]:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ class Unit:
         self._program: Program | None = None
         self._start_at_s = 0.0
         self._alive_s = 0.0
+        self._lock = threading.RLock()
         self._notices = self._open_socket()
 
     def _open_socket(self) -> socket.socket:
@@ -65,7 +67,10 @@ class Unit:
 
     def tend(self) -> None:
         """Notices an end, a silent watchdog, and when it is time to start."""
-        now_s = time.monotonic()
+        with self._lock:
+            self._tend(time.monotonic())
+
+    def _tend(self, now_s: float) -> None:
         self._listen(now_s)
         if self._program is not None and not self._program.running:
             self._ended(now_s)
@@ -96,7 +101,10 @@ class Unit:
         self.restarts += 1
         self._start_at_s = now_s + RESTART_S
         if self.after:
-            with (self._folder / f"{self.name}.log").open("ab") as log:
+            with (
+                (self._folder / f"{self.name}.log").open("ab") as log,
+                contextlib.suppress(subprocess.TimeoutExpired),  # as TimeoutStopSec= ends it
+            ):
                 subprocess.run(
                     self.after,
                     stdin=subprocess.DEVNULL,
@@ -115,12 +123,13 @@ class Unit:
     def down(self) -> None:
         """As when the machine loses its power: nothing is run afterwards, nothing comes back by itself."""
         self.wanted = False
-        after, self.after = self.after, []
-        if self._program is not None:
-            self._program.process.kill()
-            self._program.process.wait()
-            self._ended(time.monotonic())
-        self.after = after
+        with self._lock:
+            after, self.after = self.after, []
+            if self._program is not None:
+                self._program.process.kill()
+                self._program.process.wait()
+                self._ended(time.monotonic())
+            self.after = after
 
     def up(self) -> None:
         self.wanted = True
