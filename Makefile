@@ -24,6 +24,7 @@ lint: setup  ## formatting, lints and types of both languages; generated documen
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	python tools/lock.py --check
+	python tools/audit.py
 	python tools/schema.py --check
 	python tools/settings_doc.py --check
 	python -m tools.reference_docs --check

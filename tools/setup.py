@@ -33,6 +33,7 @@ APT = BUILD / "apt"
 """HAProxy 3 with the libraries that it was built for, its C library among them."""
 
 OHA_VERSION = "1.16.0"
+CARGO_DENY_VERSION = "0.20.2"
 MULTIARCH = f"{platform.machine()}-linux-gnu"
 LIBRARY_PATH = [
     *(DEBIAN / "usr/lib" / MULTIARCH, DEBIAN / "lib" / MULTIARCH),
@@ -341,6 +342,18 @@ def oha_run() -> None:
     shutil.rmtree(target, ignore_errors=True)
 
 
+def cargo_deny_or_not() -> None:
+    """Without it `make lint` leaves out what it checks, and says so; nothing else needs it."""
+    say(f"building cargo-deny {CARGO_DENY_VERSION} (once, some minutes)")
+    target = BUILD / "cargo-deny-target"
+    command: list[str | Path] = ["cargo", "install", "cargo-deny", "--version", CARGO_DENY_VERSION, "--locked"]
+    try:
+        run([*command, "--force", "--no-default-features", "--root", BUILD, "--target-dir", target])
+    except SetupError as error:
+        say(f"no cargo-deny here: {error}")
+    shutil.rmtree(target, ignore_errors=True)
+
+
 def browser_run() -> None:
     """What the dashboard's tests drive a browser with, from the npm registry, as package-lock.json names it."""
     need("npm", "apt-get install npm, or Node.js 20 from elsewhere; the browser tests need it")
@@ -388,6 +401,12 @@ STEPS = (
         other_haproxies_or_not,
     ),
     Step("load generator", lambda: [OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), oha_run),
+    Step(
+        "cargo-deny",
+        lambda: [CARGO_DENY_VERSION.encode()],
+        lambda: (BIN / "cargo-deny").exists(),
+        cargo_deny_or_not,
+    ),
     Step(
         "Rust binaries",
         rust_sources,
