@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
-from slackwater.messages import Mode, Name
+from slackwater.messages import PARTS, Mode, Name
 
 MOST_PIN_S = 86400.0
 WAIT_S = 2.0
@@ -62,6 +62,8 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     mode: Mode | None = None
 
     def __post_init__(self) -> None:
+        if self.by in PARTS:
+            raise ValueError(f"`by` is {self.by!r}, which is a part of Slackwater; expected a person's name")
         missing = [name for name in NEEDS.get(self.action, ()) if getattr(self, name) is None]
         if missing:
             raise ValueError(f"`{self.action}` needs {', '.join(f'`{name}`' for name in missing)}")

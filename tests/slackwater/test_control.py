@@ -20,6 +20,7 @@ def test_a_whole_request_is_taken() -> None:
         ({"action": "jump", "by": "anna"}, "action"),
         ({"action": "pause"}, "`by`"),
         ({"action": "pause", "by": ""}, "by"),
+        ({"action": "pause", "by": "wsengine"}, "a part of Slackwater"),
         ({"action": "pin", "by": "anna", "target": "web1"}, "`pin` needs `weight`, `for_s`"),
         ({"action": "pin", "by": "anna", "target": "web1", "weight": -1, "for_s": 1}, "weight"),
         ({"action": "pin", "by": "anna", "target": "web1", "weight": 1, "for_s": 1e9}, "for_s"),

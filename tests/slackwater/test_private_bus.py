@@ -186,7 +186,7 @@ def test_a_node_that_comes_is_let_in_and_one_that_goes_is_thrown_out(site: Contr
         assert f"bus.url {site.bus.address}, bus.user web3" in done.output
         async with asyncio.timeout(IN_TIME_S):
             while True:  # until the server has read its file again
-                with contextlib.suppress(nats.errors.Error):
+                with contextlib.suppress(nats.errors.Error, OSError):
                     new, _ = await connected(as_node(site, "web3"))
                     break
                 await asyncio.sleep(0.05)
