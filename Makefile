@@ -26,7 +26,6 @@ lint: setup  ## formatting, lints and types of both languages; generated documen
 	python tools/lock.py --check
 	python tools/audit.py
 	python tools/schema.py --check
-	python tools/settings_doc.py --check
 	python -m tools.reference_docs --check
 
 test: lint  ## everything that must hold on each change
@@ -82,7 +81,6 @@ evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 
 
 docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md
 	python tools/schema.py
-	python tools/settings_doc.py
 	python -m tools.reference_docs
 
 clean:  ## removes what setup and builds made

@@ -8,10 +8,12 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import WeightsMean
+
+Pool = TypeVar("Pool", bound=PoolSettings)
 
 
 class BalancerError(Exception):
@@ -169,13 +171,15 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Backend:
+class Backend(Generic[Pool]):
     """One kind of balancer: how the pools that name it in `balancer` are driven."""
 
-    open: Callable[[PoolSettings, float], Balancer]
+    settings: type[Pool]
+    """What is set of its pools. The tag is its word in `balancer`."""
+    open: Callable[[Pool, float], Balancer]
     """The pool's balancer, which may take so many seconds to answer. Opens nothing yet."""
-    check: Callable[[PoolSettings, LbengineSettings], list[str]]
+    check: Callable[[Pool, LbengineSettings], list[str]]
     """Looks at a pool's balancer before it is driven; returns warnings. Raises BalancerError."""
-    targets: Callable[[PoolSettings], list[Target]]
+    targets: Callable[[Pool], list[Target]]
     claim: Callable[[PoolSettings], str] = lambda _: ""
     """Why no other backend may drive this pool, in words; empty where it may. Raises BalancerError."""

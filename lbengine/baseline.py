@@ -37,18 +37,13 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """The most requests that it gets at a time; None: no limit, or the balancer has none."""
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The file. What is driven (`PoolSettings.driven`) stands beside these."""
+
     v: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
     pool: Name
     servers: dict[str, Baseline]
     balancer: str = ""
-    socket: str = ""
-    backend: str = ""
-    service: str = ""
-
-    @property
-    def place(self) -> str:
-        return place_in_words(self.balancer, self.service, self.backend, self.socket)
 
 
 @dataclass
@@ -69,16 +64,20 @@ class BaselineStore:
         """The stored baseline, or None when there is none. Raises BaselineError."""
         try:
             file = StateFile(self.path, _File).load()
+            fields = StateFile(self.path, dict[str, object]).load()
         except StateFileError as error:
             raise BaselineError(
                 f"{error}, so the weights to go back to are not known; set the weights as they should be, then remove"
                 " the file"
             ) from None
-        if file is None:
+        if file is None or fields is None:
             return None
-        if (file.pool, file.place) != (self.pool.name, self.pool.place):
+        place = place_in_words(
+            file.balancer, {key: str(value) for key, value in fields.items() if key not in _File.__struct_fields__}
+        )
+        if (file.pool, place) != (self.pool.name, self.pool.place):
             raise BaselineError(
-                f"{self.path}: it belongs to pool `{file.pool}`, {file.place}, not to `{self.pool.name}`,"
+                f"{self.path}: it belongs to pool `{file.pool}`, {place}, not to `{self.pool.name}`,"
                 f" {self.pool.place}; put that one's weights back, then remove the file"
             )
         return file.servers
@@ -86,8 +85,7 @@ class BaselineStore:
     def save(self, servers: Mapping[str, Baseline]) -> None:
         """Writes the file so that a power cut leaves the old one or the new one. Raises BaselineError."""
         pool = self.pool
-        sockets = ", ".join(pool.all_sockets)
-        file = _File(VERSION, pool.name, dict(servers), pool.balancer, sockets, pool.backend, pool.service)
+        file = msgspec.to_builtins(_File(VERSION, pool.name, dict(servers), pool.balancer)) | pool.driven
         try:
             replace_durably(self.path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
             self._written = self._identity()

@@ -291,7 +291,7 @@ class Engine:
             turn = self.cycle(now_s).removeprefix(f"{self.pool.name}: ")
             return f"{self.pool.name}: {turn if done in turn else f'{done}; {turn}'}"
         except BalancerError as error:
-            who = self.pool.balancer_name
+            who = self.pool.title
             return f"{self.pool.name}: {done}; {who} does not answer yet, its weights are set when it does ({error})"
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:

@@ -211,7 +211,7 @@ class Driver:
             self._complain(str(error))
         else:
             if self._complaint:
-                log.warning("pool %s: %s answers again", self.pool.name, self.pool.balancer_name)
+                log.warning("pool %s: %s answers again", self.pool.name, self.pool.title)
                 self._complaint = ""
             log.log(logging.DEBUG if sentence == self._sentence else logging.INFO, "%s", sentence)
             self._sentence = sentence
@@ -282,7 +282,7 @@ class Driver:
                         " `slackwater restore --pool %s`",
                         self.pool.name,
                         error,
-                        self.pool.balancer_name,
+                        self.pool.title,
                         self.pool.name,
                     )
                     break

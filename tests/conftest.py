@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from lab.cluster.traces import traces
 from tests.support import count_tests, real_haproxy
 from tests.support.ipvs_guest import IpvsGuest, booted

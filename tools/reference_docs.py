@@ -1,5 +1,5 @@
-"""Writes docs/reference/{messages,metrics,api,command-line}.md: from schema/, the code of the metrics, the description
-of the API, and what `--help` of each command prints.
+"""Writes docs/reference/{settings,messages,metrics,api,command-line}.md: from the declared settings, schema/, the code
+of the metrics, the description of the API, and what `--help` of each command prints.
 
 `--check` writes nothing and exits 1 when a page is not what it would be.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from slackwater import config
 from slackwater.cli.main import cli
 from slackwater.messages import KINDS
 from web.blueprints.api import described as described_api
@@ -79,6 +80,55 @@ def described(name: str, schema: Json, heading: str) -> Iterator[str]:
     if schema.get("description"):
         yield one_line(schema["description"]) + "\n"
     yield fields_of(schema)
+
+
+def settings_of(program: str) -> list[tuple[str, str, str]]:
+    """The settings of a program of the node: dotted name, default as TOML, help."""
+    listed = subprocess.run(
+        [ROOT / "target/release" / program, "config", "--list", "--json"], capture_output=True, text=True, check=True
+    ).stdout
+    return [(row["name"], row["default"], row["help"]) for row in json.loads(listed)]
+
+
+def setting_tables(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """One table a section."""
+    sections: dict[str, list[tuple[str, str, str]]] = {"": []}
+    for name, default, text in rows:
+        section, _, key = name.rpartition(".")
+        shown = "required" if default == "(required)" else f"`{default}`"
+        sections.setdefault(section, []).append((f"`{key}`", shown, one_line(text)))
+    for section, entries in sections.items():
+        heading = f"`[[{section}]]`" if section == "pool" else f"`[{section}]`" if section else "At the top"
+        if entries:
+            yield f"### {heading}\n"
+            yield table(("setting", "default", "meaning"), entries)
+
+
+def settings() -> str:
+    """Each setting of the controller's and the node's files."""
+    declared = (
+        "`slackwater/config/settings.py`, `lbengine/backends/*/settings.py`,\n"
+        "`monitor/src/config.rs` and `wsengine/src/config.rs`"
+    )
+    return "\n".join(
+        [
+            "# Settings\n",
+            NOTE.format(source=declared),
+            "An unknown setting is an error that names its line and the nearest known one.\n",
+            "## The controller's file\n",
+            "`/etc/slackwater/controller.toml`, or what `--config` or `SLACKWATER_CONFIG` names.\n"
+            "Check it with `slackwater config check FILE`. The smallest that works:\n",
+            '```toml\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/run/haproxy/admin.sock"\n```\n',
+            *setting_tables(config.describe()),
+            "## The node's file\n",
+            "`/etc/slackwater/node.toml`, or what `--config` names. Check it with `slackwater-monitor config FILE`.\n",
+            *setting_tables(settings_of("slackwater-monitor")),
+            "## The wsengine's file\n",
+            "`/etc/slackwater/wsengine.toml`, or what `--config` names.\n"
+            "Check it with `slackwater-wsengine config FILE`.\n",
+            *setting_tables(settings_of("slackwater-wsengine")),
+        ]
+    )
 
 
 def messages() -> str:
@@ -210,7 +260,13 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"messages.md": messages, "metrics.md": metrics, "api.md": api, "command-line.md": command_line}
+PAGES = {
+    "settings.md": settings,
+    "messages.md": messages,
+    "metrics.md": metrics,
+    "api.md": api,
+    "command-line.md": command_line,
+}
 
 
 def main() -> int:

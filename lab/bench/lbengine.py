@@ -24,11 +24,12 @@ from pathlib import Path
 
 from lab.bench.harness import BenchError, Report, background, measure, program, run, scratch, wait_for
 from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import BalancerError
 from lbengine.engine import Engine
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Cpu, Sample, State, Traffic, Verdict
 
@@ -100,7 +101,7 @@ def verdict_to_weight(folder: Path, servers: int, rounds: int, law: str) -> list
     """
     taken_ms = []
     with haproxy(folder, servers, "roundrobin") as path, Journal.open(journal_path(folder)) as journal:
-        pool = PoolSettings(name="web", backend="web", socket=path, mode="act", law=law)  # type: ignore[arg-type]
+        pool = HAProxyPool(name="web", backend="web", socket=path, mode="act", law=law)  # type: ignore[arg-type]
         balancer = Timed(path, "web", 10.0)
         engine = Engine(pool, LbengineSettings(ramp_s=0.001), folder, journal, balancer=balancer)
         now_s = 0.0

@@ -15,6 +15,7 @@ from detector.classify.tree import Model
 from detector.features.columns import Floats, Ints
 from lab.sim.signals import POOL
 from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
 from lbengine.decision.ramp import Position
@@ -31,7 +32,8 @@ def pool_settings(law: str = "optimal", max_mitigated: float = 0.5) -> PoolSetti
     """The pool as its settings would say. Raises msgspec.ValidationError for a law that there is none."""
     import msgspec
 
-    told = {
+    given = {
+        "balancer": HAProxyPool.word(),
         "name": POOL,
         "backend": POOL,
         "socket": "/simulated",
@@ -39,7 +41,7 @@ def pool_settings(law: str = "optimal", max_mitigated: float = 0.5) -> PoolSetti
         "law": law,
         "max_mitigated": max_mitigated,
     }
-    return msgspec.convert(told, PoolSettings)
+    return msgspec.convert(given, HAProxyPool)
 
 
 @dataclass

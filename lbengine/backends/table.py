@@ -1,18 +1,25 @@
-"""The one table of balancers: each word of the setting `balancer` and the backend that it names."""
+"""The one table of balancers: each word of the setting `balancer` and the backend that it names.
+
+Importing it declares the balancers' settings to `slackwater.config`.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from lbengine.backends.haproxy.backend import HAPROXY
 from lbengine.backends.ipvs.backend import IPVS
 from lbengine.backends.keepalived.backend import KEEPALIVED
 from lbengine.balancer import Backend, Balancer, BalancerError, Target
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings, PoolSettings, declare
 
-BACKENDS: dict[str, Backend] = {
-    "haproxy": HAPROXY,
-    "lvs": IPVS,
-    "keepalived": KEEPALIVED,
-}
+_ALL: tuple[Backend[Any], ...] = (
+    HAPROXY,
+    IPVS,
+    KEEPALIVED,
+)
+BACKENDS = {backend.settings.word(): backend for backend in _ALL}
+declare(backend.settings for backend in _ALL)
 
 
 def balancer_of(pool: PoolSettings, timeout_s: float) -> Balancer:

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import click
 
+import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater import __version__
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {

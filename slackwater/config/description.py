@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import FieldInfo
 
-from slackwater.config.settings import ControllerSettings, Settings
+from slackwater.config.balancers import BALANCERS, DEFAULT, default_of, describe_choice, own_settings
+from slackwater.config.settings import ControllerSettings, PoolSettings, Settings
 
 
 def hints(struct: type[Settings]) -> dict[str, Any]:
@@ -24,22 +27,34 @@ def struct_of(kind: Any) -> type[Settings] | None:
 
 def describe() -> list[tuple[str, str, str]]:
     """Every setting as (dotted name, default as TOML, help): the source of docs/reference/settings.md."""
-    rows: list[tuple[str, str, str]] = []
+    return list(_rows(ControllerSettings, msgspec.structs.fields(ControllerSettings), ""))
 
-    def walk(struct: type[Settings], prefix: str) -> None:
-        kinds = hints(struct)
-        for field in msgspec.structs.fields(struct):
-            inner = struct_of(kinds[field.name])
-            name = f"{prefix}{field.name}"
-            if inner is not None:
-                walk(inner, f"{name}.")
-                continue
-            made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-            default = "(required)" if field.required else _toml(made)
-            rows.append((name, default, _help(kinds[field.name])))
 
-    walk(ControllerSettings, "")
-    return rows
+def _rows(struct: type[Settings], fields: Iterable[FieldInfo], prefix: str) -> Iterator[tuple[str, str, str]]:
+    kinds = hints(struct)
+    for field in fields:
+        inner = struct_of(kinds[field.name])
+        name = f"{prefix}{field.name}"
+        if inner is PoolSettings:
+            yield from _pool_rows(f"{name}.")
+        elif inner is not None:
+            yield from _rows(inner, msgspec.structs.fields(inner), f"{name}.")
+        else:
+            default = "(required)" if field.required else _toml(default_of(field))
+            yield name, default, _help(kinds[field.name])
+
+
+def _pool_rows(prefix: str) -> Iterator[tuple[str, str, str]]:
+    """A pool's settings: its name, the balancer, what each balancer adds, and the rest."""
+    pool_name, *rest = msgspec.structs.fields(PoolSettings)
+    yield from _rows(PoolSettings, [pool_name], prefix)
+    yield f"{prefix}balancer", _toml(DEFAULT), describe_choice()
+    described: set[str] = set()
+    for kind in BALANCERS.values():
+        fields = [field for key, field in own_settings(kind).items() if key not in described]
+        described |= {field.name for field in fields}
+        yield from _rows(kind, fields, prefix)
+    yield from _rows(PoolSettings, rest, prefix)
 
 
 def _toml(value: Any) -> str:

@@ -21,21 +21,13 @@ Address = Annotated[str, Meta(pattern=ADDRESS_PATTERN)]
 OPTIONAL_ADDRESS_PATTERN = rf"^$(?!\n)|{ADDRESS_PATTERN}"
 OptionalAddress = Annotated[str, Meta(pattern=OPTIONAL_ADDRESS_PATTERN)]
 URL_PATTERN = r"^$(?!\n)|^(nats|tls)://[^\s/]+$(?!\n)"
-TCP = "tcp://"
-"""Prefix of an admin socket on a TCP address."""
-SOCKET_PATTERN = rf"^(?!tcp:)[^\x00-\x1f]+$(?!\n)|^{TCP}{ADDRESS_PATTERN.removeprefix('^')}"
-Socket = Annotated[str, Meta(min_length=1, pattern=SOCKET_PATTERN)]
 FilePath = Annotated[str, Meta(min_length=1)]
 WEB_URL_PATTERN = r"^$(?!\n)|^https?://[^\s?#]+$(?!\n)"
 HEADER_PATTERN = r"^[A-Za-z0-9-]*$(?!\n)"
-SERVICE_PATTERN = r"^(-t|-u|--sctp-service) (\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$(?!\n)|^-f [1-9][0-9]*( -6)?$(?!\n)"
-Service = Annotated[str, Meta(pattern=SERVICE_PATTERN)]
 PATTERNS_IN_WORDS = {
     NAME_PATTERN: "a name of letters, digits, `_`, `-`, `:` and `.` (no space, no `;`)",
     ADDRESS_PATTERN: "HOST:PORT",
     OPTIONAL_ADDRESS_PATTERN: 'HOST:PORT or ""',
-    SOCKET_PATTERN: "a path, or tcp://HOST:PORT",
-    SERVICE_PATTERN: "a service as for ipvsadm: `-t IP:PORT`, `-u IP:PORT`, `--sctp-service IP:PORT`, `-f MARK [-6]`",
     HEADER_PATTERN: "the name of an HTTP header",
     WEB_URL_PATTERN: 'http://HOST/PATH, https://HOST/PATH or ""',
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',

@@ -13,9 +13,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from slackwater import renamed
+from slackwater.config.balancers import (
+    BALANCERS,
+    controller_settings,
+    kind_of,
+    owners,
+    patterns_in_words,
+    quoted,
+    use_defaults,
+)
 from slackwater.config.description import hints, struct_of
-from slackwater.config.kinds import PATTERNS_IN_WORDS, ConfigError
-from slackwater.config.settings import ControllerSettings
+from slackwater.config.kinds import ConfigError
+from slackwater.config.settings import ControllerSettings, PoolSettings
 from slackwater.config.toml_lines import KeyPath, dotted, key_lines, line_of
 
 log = logging.getLogger("slackwater.config")
@@ -48,20 +57,19 @@ def parse(text: str, where: str) -> ControllerSettings:
             raise ConfigError(f"{where}:{at}: this is a node's file; check it with `slackwater-monitor config {where}`")
     for warning in use_new_names(raw, lines, where):
         log.warning("%s", warning)
+    for _, table in _tables(raw, "pool"):
+        use_defaults(table)
     try:
-        settings = msgspec.convert(raw, ControllerSettings)
+        settings = msgspec.convert(raw, controller_settings())
     except msgspec.ValidationError as error:
-        raise ConfigError(_located(str(error), where, lines)) from None
+        raise ConfigError(_located(str(error), raw, where, lines)) from None
     for pair in (("user", "password_file"), ("control_user", "control_password_file")):
         if len(given := [key for key in pair if getattr(settings.bus, key)]) == 1:
             both = " and ".join(f"bus.{key}" for key in pair)
             raise ConfigError(f"{where}:{line_of(('bus', given[0]), lines)}: {both} must be set together")
     taken: set[tuple[str, ...]] = set()
     for index, pool in enumerate(settings.pool):
-        names = [("name", f"pool `{pool.name}`")]
-        names += [("backend", f"backend `{pool.backend}` of {one}") for one in pool.all_sockets]
-        names += [("service", f"service `{pool.service}`")] if pool.service else []
-        for key, text in names:
+        for key, text in [("name", f"pool `{pool.name}`"), *pool.unique]:
             if (key, text) in taken:
                 raise ConfigError(f"{where}:{line_of(('pool', index, key), lines)}: {text} is there twice")
             taken.add((key, text))
@@ -98,37 +106,52 @@ def _tables(raw: dict[str, Any], section: str) -> list[tuple[KeyPath, dict[str, 
     return [(at, table) for at, table in [*tables, ((section,), found)] if isinstance(table, dict)]
 
 
-def _located(message: str, where: str, lines: dict[KeyPath, int]) -> str:
+def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath, int]) -> str:
     """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool[0].mode: ...`."""
     what, _, at = message.partition(" - at `")
     path: KeyPath = tuple(
         int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at.partition("$")[2])
     )
+    name = f"{dotted(path)}: " if path else ""
+    start = f"{where}:{line_of(path, lines)}: {name}"
+    kind = _kind_at(path, raw)
+    struct = struct_of(kind)
+    word = struct.word() if struct is not None and issubclass(struct, PoolSettings) else ""
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
         key, place = unknown.group(1), dotted(path) or "the file's top level"
-        struct = struct_of(_kind_at(path))
         assert struct is not None
-        near = difflib.get_close_matches(key, struct.__struct_fields__, n=1, cutoff=0.0)
+        if word and (others := owners(key)):
+            return (
+                f'{start}`{key}` does not go with `balancer = "{word}"`, only with {quoted(others, " or ")}; remove one'
+                " of them"
+            )
+        known = ["balancer", *struct.__struct_fields__] if word else struct.__struct_fields__
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
         line = line_of((*path, key), lines)
         return f"{where}:{line}: unknown setting `{key}` in {place}; the nearest known one is `{near[0]}`"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
-        what = f"`{missing.group(1)}` is missing"
-    for pattern, words in PATTERNS_IN_WORDS.items():
+        own = word and missing.group(1) not in PoolSettings.__struct_fields__
+        return f"{start}`{missing.group(1)}` is missing" + (f', which `balancer = "{word}"` needs' if own else "")
+    for pattern, words in patterns_in_words().items():
         what = what.replace(f"`str` matching regex {pattern!r}", words)
-    kind = _kind_at(path)
     inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if typing.get_origin(inner) is Literal:
-        what += " (expected " + " or ".join(f'"{word}"' for word in typing.get_args(inner)) + ")"
-    name = f"{dotted(path)}: " if path else ""
-    return f"{where}:{line_of(path, lines)}: {name}{what[0].lower()}{what[1:]}"
+        what += f" (expected {quoted(typing.get_args(inner), ' or ')})"
+        what = what.replace("Invalid value", "Invalid enum value")
+    return f"{start}{what[0].lower()}{what[1:]}"
 
 
-def _kind_at(path: KeyPath) -> Any:
+def _kind_at(path: KeyPath, raw: dict[str, Any]) -> Any:
     """The annotation of the setting or table at a path."""
     kind: Any = ControllerSettings
-    for key in (part for part in path if isinstance(part, str)):
+    for key in path:
         struct = struct_of(kind)
         if struct is None:  # below a setting that is a table itself, such as `servers`
             return None
-        kind = hints(struct)[key]
+        if isinstance(key, int):
+            kind = kind_of(raw["pool"][key]) if struct is PoolSettings and isinstance(raw["pool"][key], dict) else kind
+        elif key == "balancer" and issubclass(struct, PoolSettings):
+            return Literal[tuple(BALANCERS)]
+        else:
+            kind = hints(struct)[key]
     return kind

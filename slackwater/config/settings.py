@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from slackwater.config.kinds import (
     HEADER_PATTERN,
-    TCP,
     URL_PATTERN,
     WEB_URL_PATTERN,
     Address,
@@ -18,8 +18,6 @@ from slackwater.config.kinds import (
     FilePath,
     OptionalAddress,
     Positive,
-    Service,
-    Socket,
     host_and_port,
     is_loopback,
 )
@@ -31,8 +29,6 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Law = Literal["optimal", "tail", "ice", "equalise"]
-BALANCERS = {"haproxy": "HAProxy", "lvs": "IPVS", "keepalived": "keepalived"}
-"""The balancers' names in texts."""
 
 
 CONTROLLER = "slackwater-controller"
@@ -88,46 +84,16 @@ class BusSettings(Settings, frozen=True):
 
 
 class PoolSettings(Settings, frozen=True):
-    """One backend of one balancer."""
+    """What is set of every pool. Each balancer adds its own (`slackwater/config/balancers.py`)."""
+
+    title: ClassVar[str] = ""
+    """The balancer's name in texts."""
+    needs: ClassVar[str] = ""
+    """What the balancer is and which settings it requires, for the help of `balancer`."""
+    patterns: ClassVar[Mapping[str, str]] = {}
+    """The patterns of its settings in words, as in PATTERNS_IN_WORDS."""
 
     name: Annotated[Name, Meta(description="the pool's name, as the nodes give it in their Samples")]
-    balancer: Annotated[
-        Literal["haproxy", "lvs", "keepalived"],
-        Meta(
-            description="what balances: haproxy (needs `backend` and `socket`), lvs (IPVS set up with ipvsadm; needs"
-            " `service`) or keepalived (which owns the IPVS table; needs `service`)"
-        ),
-    ] = "haproxy"
-    backend: Annotated[Name, Meta(description="HAProxy's name of the backend; required with HAProxy")] = ""
-    socket: Annotated[
-        Socket,
-        Meta(
-            description="HAProxy's admin socket (`stats socket PATH level admin`), required with HAProxy: a path;"
-            " tcp://HOST:PORT needs `allow_tcp_socket`"
-        ),
-    ] = ""
-    service: Annotated[
-        Service,
-        Meta(
-            description="virtual service of IPVS as for ipvsadm, required with lvs and keepalived: `-t 10.0.0.1:80`,"
-            " `-u [fd00::1]:53`, `-f 7`, `-f 7 -6`"
-        ),
-    ] = ""
-    sockets: Annotated[
-        list[Socket],
-        Meta(description="admin sockets of further HAProxy processes or hosts with this backend; they get the same"),
-    ] = []
-    allow_tcp_socket: Annotated[
-        bool,
-        Meta(description="accept admin sockets on TCP addresses; they have no login: who reaches one controls HAProxy"),
-    ] = False
-    weight_delivery: Annotated[
-        Literal["socket", "agent-check"],
-        Meta(
-            description="how HAProxy gets its weights: by the admin socket, or by agent-check from the nodes' monitors"
-            " (`agent.listen` there), so that the socket is only read and `level operator` is enough"
-        ),
-    ] = "socket"
     mode: Annotated[Mode, Meta(description="observe: decide and record, touch nothing; act: set the weights")] = (
         "observe"
     )
@@ -154,50 +120,34 @@ class PoolSettings(Settings, frozen=True):
         ),
     ] = {}
 
-    def __post_init__(self) -> None:
-        if self.balancer == "haproxy":
-            missing, foreign = [key for key in ("backend", "socket") if not getattr(self, key)], ["service"]
-        else:
-            missing = [] if self.service else ["service"]
-            foreign = ["backend", "socket", "sockets", "allow_tcp_socket"] + ["weight_delivery"] * (
-                self.weight_delivery != "socket"
-            )
-        if missing:
-            raise ValueError(f'`{missing[0]}` is missing, which `balancer = "{self.balancer}"` needs')
-        if given := [key for key in foreign if getattr(self, key)]:
-            others = '"lvs" or "keepalived"' if self.balancer == "haproxy" else '"haproxy"'
-            raise ValueError(
-                f'`{given[0]}` does not go with `balancer = "{self.balancer}"`, only with {others}; remove one of them'
-            )
-        if len(set(self.all_sockets)) < len(self.all_sockets):
-            raise ValueError(f"`socket` and `sockets` name one twice: {', '.join(self.all_sockets)}")
-        if any(socket.startswith(TCP) for socket in self.all_sockets) and not self.allow_tcp_socket:
-            raise ValueError(
-                "an admin socket on a TCP address has no login, so anyone who reaches it controls HAProxy;"
-                " keep it in a closed network and set `allow_tcp_socket = true`, or use a path"
-            )
+    @classmethod
+    def word(cls) -> str:
+        """The balancer's word in the file, which is the struct's tag; empty where it is no balancer's."""
+        return str(cls.__struct_config__.tag or "")
 
     @property
-    def all_sockets(self) -> list[str]:
-        """Of every HAProxy that this pool is behind, the first one first."""
-        return [self.socket, *self.sockets] if self.socket else []
+    def balancer(self) -> str:
+        return self.word()
 
     @property
-    def balancer_name(self) -> str:
-        """The balancer's name in texts."""
-        return BALANCERS[self.balancer]
+    def driven(self) -> dict[str, str]:
+        """What is driven: the settings that tell it from all else, in the form that a baseline file keeps."""
+        return {}
+
+    @classmethod
+    def describe_place(cls, driven: Mapping[str, str]) -> str:
+        """`driven` in words."""
+        return f"{cls.title} {dict(driven)}"
 
     @property
     def place(self) -> str:
         """What is driven, in words."""
-        return place_in_words(self.balancer, self.service, self.backend, ", ".join(self.all_sockets))
+        return self.describe_place(self.driven)
 
-
-def place_in_words(balancer: str, service: str, backend: str, sockets: str) -> str:
-    """What is driven: IPVS's service, or a backend behind HAProxy's sockets."""
-    if service:
-        return f"{BALANCERS.get(balancer, balancer)}'s service `{service}`"
-    return f"backend `{backend}` behind {sockets}"
+    @property
+    def unique(self) -> list[tuple[str, str]]:
+        """What no two pools may share: the setting, and what it is in words."""
+        return []
 
 
 class DetectorSettings(Settings, frozen=True):

@@ -24,8 +24,9 @@ import pytest
 
 from lab.compare import report
 from lbengine.backends.ipvs.ipvs import Lvs
+from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.engine import Engine
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from tests.support import stream_frames as frames
 from tests.support.ipvs_guest import PYTHON, IpvsGuest, needs_ipvs
@@ -163,7 +164,7 @@ def test_frames_come_late_from_a_stalling_server_and_lbengine_sends_fewer_viewer
     try:
         static = streaming.watch(None)
         service = f"-t {streaming.address}"
-        pool = PoolSettings(name="web", balancer="lvs", service=service, mode="act")
+        pool = IpvsPool(name="web", service=service, mode="act")
         with Journal.open(journal_path(tmp_path)) as journal:
             engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=Lvs(service, guest.run))
             ours = streaming.watch(engine)

@@ -12,9 +12,10 @@ from hypothesis import strategies as some
 
 from lbengine.backends.haproxy.agent_check import PATIENCE_S, SEND_AGAIN_S, AgentCheck, in_force, percent_of
 from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.table import check
 from lbengine.balancer import BalancerError, Server, Snapshot
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from tests.support.real_agent import Agent
 from tests.support.real_haproxy import (
     RealHAProxy,
@@ -233,7 +234,7 @@ class TestOnARealHAProxy:
 
     def test_a_socket_that_only_reads_is_enough(self) -> None:
         with with_agents() as (running, _):
-            pool = PoolSettings(
+            pool = HAProxyPool(
                 name="web",
                 backend="web",
                 socket=running.operator,
@@ -251,7 +252,7 @@ class TestOnARealHAProxy:
 
     def test_a_server_without_an_agent_is_refused_with_the_line_that_it_needs(self) -> None:
         with web_servers(2) as ports, haproxy(backend(ports)) as running:
-            pool = PoolSettings(
+            pool = HAProxyPool(
                 name="web", backend="web", socket=running.operator, weight_delivery="agent-check", mode="act"
             )
             with pytest.raises(BalancerError, match=r"no agent for the weight of host1, host2; expected `agent-check"):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from lbengine.backends.table import BACKENDS
-from slackwater.config.settings import BALANCERS
+from slackwater.config.balancers import BALANCERS, own_settings
 from tests.support.paths import ROOT
 
 NAMES = re.compile(r"haproxy|ipvs|lvs|keepalived", re.IGNORECASE)
@@ -62,3 +62,9 @@ def test_the_search_sees_every_mention() -> None:
 
 def test_every_balancer_of_the_settings_has_a_backend() -> None:
     assert BACKENDS.keys() == BALANCERS.keys()
+
+
+def test_each_balancer_has_words_that_the_reference_and_the_messages_need() -> None:
+    for word, kind in BALANCERS.items():
+        assert (kind.word(), bool(kind.title), bool(kind.needs)) == (word, True, True)
+        assert set(own_settings(kind)), f"{word} has settings of its own"

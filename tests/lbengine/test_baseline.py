@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.backends.ipvs.settings import IpvsPool
+from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline, BaselineError, BaselineStore, merge
-from slackwater.config import PoolSettings
 
 
 def store(folder: Path, **others: object) -> BaselineStore:
-    return BaselineStore(folder, PoolSettings(**{"name": "web", "backend": "web", "socket": "/s", **others}))  # type: ignore[arg-type]
+    return BaselineStore(folder, HAProxyPool(**{"name": "web", "backend": "web", "socket": "/s", **others}))  # type: ignore[arg-type]
 
 
 def snapshot(**weights: tuple[int, int]) -> Snapshot:
@@ -65,7 +67,9 @@ def test_a_file_of_another_backend_is_refused(tmp_path: Path) -> None:
 
 def test_a_baseline_of_ipvs_belongs_to_its_service_and_balancer(tmp_path: Path) -> None:
     def of(balancer: Literal["lvs", "keepalived"], service: str) -> BaselineStore:
-        return BaselineStore(tmp_path, PoolSettings("web", balancer=balancer, service=service))
+        return BaselineStore(
+            tmp_path, {"lvs": IpvsPool, "keepalived": KeepalivedPool}[balancer]("web", service=service)
+        )
 
     servers = {"10.0.0.11:80": Baseline(20, 0)}
     of("lvs", "-t 10.0.0.1:80").save(servers)

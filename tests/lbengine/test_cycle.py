@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Balancer, Snapshot
 from lbengine.engine import Engine
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Cycle, WeightsMean
 from tests.support.pool_shown import server, snapshot
@@ -45,7 +46,7 @@ class Played(Balancer):
 def test_a_cycle_says_what_weights_mean_and_the_journal_keeps_it(
     balance: str, weights_mean: WeightsMean | None, tmp_path: Path
 ) -> None:
-    pool = PoolSettings(name="web", backend="web", socket="/unused")
+    pool = HAProxyPool(name="web", backend="web", socket="/unused")
     with Journal.open(journal_path(tmp_path)) as journal:
         engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=Played(balance))
         engine.cycle(1000.0)

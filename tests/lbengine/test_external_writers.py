@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.table import check
 from lbengine.balancer import Server
 from lbengine.engine import Engine
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from tests.support.played_verdict import verdict
 from tests.support.real_agent import Agent
@@ -38,7 +39,7 @@ class DrivenHAProxy:
     def __init__(self, running: RealHAProxy, folder: Path) -> None:
         self.running = running
         self.client = HAProxy(running.socket, "web", SETTINGS.socket_timeout_s)
-        self.pool = PoolSettings(name="web", backend="web", socket=running.socket, mode="act")
+        self.pool = HAProxyPool(name="web", backend="web", socket=running.socket, mode="act")
         self.journal = Journal.open(journal_path(folder))
         self.engine = Engine(self.pool, SETTINGS, folder, self.journal)
         self.now_s = 1000.0

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from lbengine.baseline import Baseline, BaselineStore
 from lbengine.engine import Engine
 from lbengine.restore import restore
-from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
+from slackwater.config import ControllerSettings, LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
 from tests.support.played_verdict import verdict
@@ -64,7 +65,7 @@ class DrivenHAProxy:
         self.balancer = balancer
         self.folder = folder
         self.journal = journal
-        self.pool = PoolSettings(name="web", backend="web", socket=balancer.socket, mode="act")
+        self.pool = HAProxyPool(name="web", backend="web", socket=balancer.socket, mode="act")
         self.now_s = 1000.0
 
     def engine(self, **others: Any) -> Engine:
@@ -122,7 +123,7 @@ def cut_everywhere(
 
 
 OLD, NEW = {"host1": Baseline(100, 100)}, {"host1": Baseline(70, 70, 50), "host2": Baseline(1, 1)}
-POOL = PoolSettings(name="web", backend="web", socket="/s")
+POOL = HAProxyPool(name="web", backend="web", socket="/s")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
 from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.engine import Engine
 from lbengine.leadership.lock import LockError, pool_lock
@@ -71,7 +72,7 @@ class Two:
     @property
     def pool(self) -> PoolSettings:
         first, second = (member.socket for member in self.members)
-        return PoolSettings(name="web", backend="web", socket=first, sockets=[second], mode="act")
+        return HAProxyPool(name="web", backend="web", socket=first, sockets=[second], mode="act")
 
     def weights(self) -> list[list[int]]:
         return [[member.weight(host) for host in HOSTS] for member in self.members]
@@ -325,11 +326,11 @@ def test_one_socket_is_plain_and_several_are_a_fleet(two: Two) -> None:
 
 def test_the_lock_is_on_every_socket(tmp_path: Path) -> None:
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
-    both = PoolSettings(name="web", backend="web", socket=one, sockets=[other])
-    with pool_lock(PoolSettings(name="b", backend="web", socket=other)):
+    both = HAProxyPool(name="web", backend="web", socket=one, sockets=[other])
+    with pool_lock(HAProxyPool(name="b", backend="web", socket=other)):
         with pytest.raises(LockError, match=f"behind {other}"):
             pool_lock(both).__enter__()
-        pool_lock(PoolSettings(name="c", backend="web", socket=one)).__enter__()
+        pool_lock(HAProxyPool(name="c", backend="web", socket=one)).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -355,4 +356,4 @@ def test_a_backend_may_not_be_in_two_pools_by_any_of_its_sockets() -> None:
 
 def test_a_tcp_socket_is_taken_when_it_is_allowed() -> None:
     text = '[[pool]]\nname = "a"\nbackend = "web"\nsocket = "tcp://10.0.0.1:9999"\nallow_tcp_socket = true\n'
-    assert parse(text, "f.toml").pool[0].all_sockets == ["tcp://10.0.0.1:9999"]
+    assert parse(text, "f.toml").pool[0].driven["socket"] == "tcp://10.0.0.1:9999"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.decision import guard
 from lbengine.decision.decide import Decisions
@@ -20,7 +21,6 @@ from lbengine.decision.law_weights import LAWS
 from lbengine.decision.ramp import Position
 from lbengine.overrides.overrides import Pin
 from lbengine.overrides.temporary import TemporaryOverride
-from slackwater.config import PoolSettings
 from slackwater.messages import State
 from tests.support.pool_shown import decided, server, snapshot, verdict
 
@@ -93,7 +93,7 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
     lines: list[tuple[int, bool]],
 ) -> None:
     """`lines` are the baselines and whether it is a backup."""
-    pool = PoolSettings(name="web", backend="web", socket="/none", law=law, max_mitigated=max_mitigated)  # type: ignore[arg-type]
+    pool = HAProxyPool(name="web", backend="web", socket="/none", law=law, max_mitigated=max_mitigated)  # type: ignore[arg-type]
     stored = {f"host{n}": Baseline(lines[n][0], lines[n][0]) for n in range(count)}
     backups = {f"host{n}" for n in range(count) if lines[n][1]}
     positions = {name: Position(baseline.weight) for name, baseline in stored.items()}

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 
 import pytest
 
+from lbengine.backends.ipvs import schedulers
 from lbengine.backends.ipvs.ipvs import Lvs, Result, run_here, server_name
 from lbengine.backends.ipvs.preflight import check
+from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.balancer import BalancerError, BalancerUnreachable
-from slackwater.config import PoolSettings
 from tests.support.ipvs_guest import IpvsGuest, needs_ipvs
 
 WEB = "-t 10.9.9.9:80"
-POOL = PoolSettings(name="web", balancer="lvs", service=WEB)
+POOL = IpvsPool(name="web", service=WEB)
 MADE = """\
 -A -t 10.9.9.9:80 -s wrr
 -a -t 10.9.9.9:80 -r 10.8.0.1:80 -m -w 100 -x 50 -y 20
@@ -202,6 +203,12 @@ def test_a_service_that_cannot_be_driven_is_refused(guest: IpvsGuest, lines: str
     with pytest.raises(BalancerError) as caught:
         check(Lvs(WEB, guest.run), POOL)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(("flags", "moved"), [({"mh-port"}, "connections"), (set(), "clients (without `mh-port`)")])
+def test_the_warning_about_a_hash_names_what_weights_move(flags: set[str], moved: str) -> None:
+    (found,) = schedulers.warnings("mh", frozenset(flags), None, True)
+    assert found == f"with scheduler `mh`, weights move a share of the {moved}"
 
 
 @needs_ipvs

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs.ipvs import Lvs
+from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.engine import Engine
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
@@ -22,7 +24,7 @@ def test_a_slow_server_is_lowered_and_the_end_restores_everything(guest: IpvsGue
     made = f"-A {SERVICE} -s wlc\n" + "".join(f"-a {SERVICE} -r {name} -m -w 100 -x 9 -y 3\n" for name in NAMES)
     guest.run(["ipvsadm", "-R"], made)
     before = guest.ok("ipvsadm -Ln --thresholds; ipvsadm -Sn")
-    pool = PoolSettings(name="web", backend="web", socket="/unused", mode="act")
+    pool = HAProxyPool(name="web", backend="web", socket="/unused", mode="act")
     with Journal.open(journal_path(tmp_path)) as journal:
         engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=Lvs(SERVICE, guest.run))
         now_s = 1000.0
@@ -47,7 +49,7 @@ def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseli
     guest: IpvsGuest, tmp_path: Path
 ) -> None:
     guest.run(["ipvsadm", "-R"], f"-A {SERVICE} -s wlc\n" + "".join(f"-a {SERVICE} -r {n} -m -w 100\n" for n in NAMES))
-    pool = PoolSettings(name="web", balancer="lvs", service=SERVICE, mode="act")
+    pool = IpvsPool(name="web", service=SERVICE, mode="act")
     with Journal.open(journal_path(tmp_path)) as journal:
         driven = Lvs(SERVICE, guest.run)
         engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=driven)

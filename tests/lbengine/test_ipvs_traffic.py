@@ -8,14 +8,14 @@ import pytest
 
 from lbengine.backends.ipvs import schedulers
 from lbengine.backends.ipvs.preflight import check
-from slackwater.config import PoolSettings
+from lbengine.backends.ipvs.settings import IpvsPool
 from tests.support.ipvs_guest import SCHEDULERS as SHIPPED
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_haproxy import until
 
 pytestmark = needs_ipvs
-POOL = PoolSettings(name="web", balancer="lvs", service="-t 10.9.0.1:80")
+POOL = IpvsPool(name="web", service="-t 10.9.0.1:80")
 RS1, RS2 = "10.9.1.2:80", "10.9.2.2:80"
 
 

@@ -12,14 +12,14 @@ import pytest
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
 from lbengine.backends.keepalived.preflight import check, claim
+from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
-from slackwater.config import PoolSettings
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_haproxy import until
 from tests.support.real_keepalived import FOLDER, RS1, RS2, RS3, WEB, RunningKeepalived, configuration, real_server
 
-POOL = PoolSettings(name="web", balancer="keepalived", service=WEB)
+POOL = KeepalivedPool(name="web", service=WEB)
 
 
 @pytest.fixture

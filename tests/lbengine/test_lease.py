@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from lbengine.backends.haproxy import backend as haproxy
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs import backend as ipvs
+from lbengine.backends.ipvs.settings import IpvsPool
+from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.baseline import Baseline
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
-from slackwater.config import PoolSettings
 from tests.support.played_lease_store import Clock, Store, say
 
 
@@ -180,12 +182,12 @@ def test_only_what_somebody_elsewhere_left_is_inherited(store: Store, clock: Clo
 
 def keys(backend: str, *sockets: str, name: str = "web") -> set[str]:
     first, *others = sockets
-    return set(keys_of(PoolSettings(name, backend=backend, socket=first, sockets=others, allow_tcp_socket=True)))
+    return set(keys_of(HAProxyPool(name, backend=backend, socket=first, sockets=others, allow_tcp_socket=True)))
 
 
 def test_a_key_tells_balancers_apart_and_hosts_where_paths_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_ipvs(balancer: Literal["lvs", "keepalived"], service: str) -> set[str]:
-        return set(keys_of(PoolSettings("web", balancer=balancer, service=service)))
+        return set(keys_of({"lvs": IpvsPool, "keepalived": KeepalivedPool}[balancer]("web", service=service)))
 
     found = keys("web", "/a") | keys("api", "/a") | keys("web", "tcp://h:1") | of_ipvs("lvs", "-f 7")
     assert len(found | of_ipvs("lvs", "-f 7 -6")) == 5

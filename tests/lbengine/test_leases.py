@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.engine import Engine
 from lbengine.leadership.lease import LEASE_S, RENEW_S
@@ -20,7 +21,7 @@ from lbengine.leadership.leases import Leases
 from lbengine.leadership.ownership import Ownership
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from tests.support.played_lease_store import Clock, Store, say
 from tests.support.played_verdict import verdict
@@ -154,7 +155,7 @@ class Owner:
 
     def __init__(self, members: list[RealHAProxy], store: Spread, folder: Path, journal: Journal) -> None:
         first, *others = (member.socket for member in members)
-        pool = PoolSettings(name="web", backend="web", socket=first, sockets=others, mode="act")
+        pool = HAProxyPool(name="web", backend="web", socket=first, sockets=others, mode="act")
         self.engine = Engine(pool, LbengineSettings(socket_timeout_s=60.0), folder, journal)
         self.thread = ThreadPoolExecutor(1)
         self.taken_over: list[float] = []

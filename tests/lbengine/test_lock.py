@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.backends.ipvs.settings import IpvsPool
+from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.leadership.lock import LONGEST_NAME, LockError, lock_name, pool_lock
 from slackwater.config import PoolSettings
 
@@ -16,7 +19,7 @@ HOLD = """
 import sys
 from lbengine.leadership.lock import pool_lock
 from slackwater.config import PoolSettings
-lock = pool_lock(PoolSettings(name="web", backend="web", socket=sys.argv[1]))
+lock = pool_lock(HAProxyPool(name="web", backend="web", socket=sys.argv[1]))
 lock.__enter__()
 print("held", flush=True)
 sys.stdin.read()
@@ -24,7 +27,7 @@ sys.stdin.read()
 
 
 def pool(path: Path, backend: str = "web") -> PoolSettings:
-    return PoolSettings(name="web", backend=backend, socket=str(path))
+    return HAProxyPool(name="web", backend=backend, socket=str(path))
 
 
 def test_a_second_lock_says_which_process_has_it(tmp_path: Path) -> None:
@@ -66,9 +69,9 @@ def test_a_long_path_still_makes_a_name_that_fits() -> None:
 
 
 def test_a_service_of_ipvs_has_one_lock_for_both_doors() -> None:
-    lvs = PoolSettings(name="web", balancer="lvs", service="-t 127.9.9.9:80")
-    keepalived = PoolSettings(name="web", balancer="keepalived", service="-t 127.9.9.9:80")
-    other = PoolSettings(name="web", balancer="lvs", service="-u 127.9.9.9:80")
+    lvs = IpvsPool(name="web", service="-t 127.9.9.9:80")
+    keepalived = KeepalivedPool(name="web", service="-t 127.9.9.9:80")
+    other = IpvsPool(name="web", service="-u 127.9.9.9:80")
     told = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
     with pool_lock(lvs), pool_lock(other), pytest.raises(LockError, match=told):
         pool_lock(keepalived).__enter__()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.table import check
 from lbengine.balancer import BalancerError
 from slackwater.config import LbengineSettings, PoolSettings
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("haproxy_version")
 
 
 def pool(socket: str, **others: object) -> PoolSettings:
-    return PoolSettings(name="web", socket=socket, **{"backend": "web", **others})  # type: ignore[arg-type]
+    return HAProxyPool(name="web", socket=socket, **{"backend": "web", **others})  # type: ignore[arg-type]
 
 
 def warnings_of(section: str, **others: object) -> list[str]:

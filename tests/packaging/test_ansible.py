@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.bus import config as bus_config
 from slackwater.config import parse
 from tests.support.ansible_files import ANSIBLE, module, rendered
@@ -167,8 +168,10 @@ def controller(**values: Any) -> str:
 
 def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
     alone = parse(controller(controller_settings={"detector": {"calm_dwell_s": 5.0}}), "alone").pool[0]
-    assert (alone.mode, alone.socket, alone.sockets) == ("observe", "/run/haproxy/admin.sock", [])
+    assert isinstance(alone, HAProxyPool)
+    assert (alone.mode, alone.all_sockets) == ("observe", ["/run/haproxy/admin.sock"])
     shared = parse(controller(slackwater_shared=True, slackwater_mode="act"), "shared").pool[0]
+    assert isinstance(shared, HAProxyPool)
     assert shared.all_sockets == ["tcp://10.0.0.1:14299", "tcp://10.0.0.2:14299"]
     lvs = controller(
         slackwater_balancer="lvs", controller_service="-t 10.0.0.9:80", controller_servers={"10.0.0.1:80": "web1"}

@@ -28,12 +28,12 @@ from lab.cluster.load import Demand
 from lab.cluster.paths import LAB_DIR, program
 from lab.cluster.retunable import KEY_FILE, WSENGINE, make_keys, start_wsengine, start_wsengines
 from lab.cluster.traces import traces
+from lbengine.backends.haproxy.settings import HAProxyPool
 from retune.drain import drain_and_apply
 from retune.knowledge import Value
 from retune.service import BusAccess
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
-from slackwater.config import PoolSettings
 from slackwater.journal.journal import Journal
 from slackwater.messages import Change, Cycle
 from tests.support.real_lab import eventually, needs_lab
@@ -172,7 +172,7 @@ async def kill_and_start(lab: Lab, host: Host, site: BusAccess, story: Story) ->
 
 async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     """One host after the other; fails when a wsengine refuses."""
-    pool = PoolSettings(name=POOL, backend="web", socket=str(lab.balancer.admin_socket), mode="act")
+    pool = HAProxyPool(name=POOL, backend="web", socket=str(lab.balancer.admin_socket), mode="act")
     story = Story(held={host.name: {} for host in lab.hosts})
     bus = await Bus.connect(SITE.controller_bus, "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lbengine.backends.ipvs.settings import ServicePool
 from slackwater import config
 from slackwater.config import ConfigError, host_and_port, load, parse
 from tests.support.paths import ROOT
@@ -42,7 +43,8 @@ def test_defaults_fill_what_is_not_given() -> None:
 def test_a_pool_of_ipvs_needs_its_service_only(balancer: str, service: str) -> None:
     text = LVS.replace("lvs", balancer).replace("-t 10.0.0.1:80", service)
     (pool,) = parse(text + '[pool.servers]\n"10.0.0.11:80" = "web1"\n', "f.toml").pool
-    assert (pool.balancer, pool.service, pool.all_sockets) == (balancer, service, [])
+    assert isinstance(pool, ServicePool)
+    assert (pool.balancer, pool.service) == (balancer, service)
     assert pool.servers == {"10.0.0.11:80": "web1"}
 
 
@@ -52,7 +54,7 @@ def test_two_pools_are_two_pools() -> None:
     assert [(pool.name, pool.mode) for pool in settings.pool] == [("web", "act"), ("api", "observe")]
     assert settings.pool[1].servers == {"host1": "node-1"}
     assert settings.lbengine.lease_s == 5
-    assert settings.the_pool("api").backend == "api"
+    assert settings.the_pool("api").driven["backend"] == "api"
     with pytest.raises(ConfigError, match="several pools, name one of them: web, api"):
         settings.the_pool(None)
     with pytest.raises(ConfigError, match="no pool `wbe`; the configuration has: web, api"):
@@ -134,6 +136,7 @@ def test_every_setting_is_described() -> None:
     assert {name.partition(".")[0] for name, _, _ in rows} == set(config.ControllerSettings.__struct_fields__)
 
 
-def test_the_page_of_settings_is_up_to_date() -> None:
-    done = subprocess.run([sys.executable, ROOT / "tools/settings_doc.py", "--check"], capture_output=True, text=True)
+def test_the_reference_is_up_to_date() -> None:
+    command = [sys.executable, "-m", "tools.reference_docs", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

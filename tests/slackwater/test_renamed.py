@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -21,7 +22,7 @@ WARNING = "`way` is now called `weight_delivery`; the old name will be refused f
 def test_a_setting_under_its_old_name_is_taken_with_a_warning_and_its_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         settings = parse(POOL + POOL.replace("web", "b").replace("be", "b") + '\nway = "agent-check"\n', "f.toml")
-    assert [pool.weight_delivery for pool in settings.pool] == ["socket", "agent-check"]
+    assert [msgspec.to_builtins(pool)["weight_delivery"] for pool in settings.pool] == ["socket", "agent-check"]
     assert caplog.messages == [f"f.toml:10: {WARNING}"]
 
 

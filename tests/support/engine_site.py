@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.engine import Engine
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.journal.journal import Journal, journal_path
@@ -33,7 +34,7 @@ class DrivenHAProxy:
         self.engine = self.start()
 
     def pool(self, **others: object) -> PoolSettings:
-        return PoolSettings(
+        return HAProxyPool(
             **{"name": "web", "backend": "web", "socket": self.balancer.socket, "mode": "act", **others}  # type: ignore[arg-type]
         )
 

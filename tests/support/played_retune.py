@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from retune import knowledge
 from retune.best_values import BestValues
 from retune.knowledge import Value
 from retune.node import RELEASE
 from retune.pool import Pool
-from slackwater.config import PoolSettings, RetuneSettings
+from slackwater.config import RetuneSettings
 from slackwater.messages import Change, ChangeCause, Cycle, Knobs, KnobState, ServerState, State, Verdict
 
 NODES = ("web1", "web2", "web3")
@@ -160,7 +161,7 @@ class Story:
 
     def start(self) -> Pool:
         """A new controller, as after a restart."""
-        settings = PoolSettings(name="web", backend="web", socket="/s", mode="act")
+        settings = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
         rules = knowledge.load()
         self.pool = Pool(settings, self.settings, rules, BestValues(self.folder), self.site, lambda: self.site.now_s)
         self.site.pool = self.pool

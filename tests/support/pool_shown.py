@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lbengine.backends.haproxy.algorithms import weights_mean
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs.schedulers import SCHEDULERS
 from lbengine.balancer import Server, Snapshot
 from lbengine.baseline import Baseline
@@ -16,7 +17,7 @@ from lbengine.decision.state import PoolState, PoolView
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.messages import State, Verdict
 
-POOL = PoolSettings(name="web", backend="web", socket="/none", mode="act")
+POOL = HAProxyPool(name="web", backend="web", socket="/none", mode="act")
 
 
 def server(name: str, weight: int, available: bool = True) -> Server:

@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.decision.ramp import Position
 from lbengine.decision.state import PoolState, PoolView
 from lbengine.decision.step import step
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 from slackwater.messages import State, Verdict
 from tests.support.one_machine import OneMachine
 from tests.support.pool_shown import server, snapshot
@@ -63,7 +64,7 @@ def simulate(
         baselines={name: Baseline(100, 100) for name in names},
         positions={name: Position(100) for name in names},
     )
-    pool, settings = PoolSettings(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
+    pool, settings = HAProxyPool(name="web", backend="web", socket="/s", mode="act"), LbengineSettings()
     severity = dict.fromkeys(names, 0.0)
     trace = []
     for number in range(int(seconds / TICK_S)):

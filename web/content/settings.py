@@ -74,7 +74,7 @@ def _sections(settings: ControllerSettings, text: str, file: str) -> Iterator[Se
     def section(title: str, table: str, path: KeyPath, struct: msgspec.Struct) -> Section:
         shown = []
         for prefix, _, name, help_text in described:
-            if prefix == table:
+            if prefix == table and hasattr(struct, name):
                 line = lines.get((*path, name))
                 source = f"{file}, line {line}" if line else "default"
                 shown.append(ShownSetting(name, _value(getattr(struct, name)), source, help_text))

@@ -7,17 +7,17 @@ import os
 from lbengine.backends.haproxy.agent_check import AgentCheck
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
+from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.balancer import Backend, Balancer, Target
 from lbengine.machine import machine_id
-from slackwater.config import TCP, PoolSettings
 
 
-def _open(pool: PoolSettings, timeout_s: float) -> Balancer:
+def _open(pool: HAProxyPool, timeout_s: float) -> Balancer:
     haproxy = haproxy_of(pool.backend, pool.all_sockets, timeout_s)
     return haproxy if pool.weight_delivery == "socket" else AgentCheck(haproxy)
 
 
-def _targets(pool: PoolSettings) -> list[Target]:
+def _targets(pool: HAProxyPool) -> list[Target]:
     return [_target(path, pool.backend) for path in pool.all_sockets]
 
 
@@ -33,4 +33,4 @@ def _target(path: str, backend: str) -> Target:
     )
 
 
-HAPROXY = Backend(open=_open, check=check, targets=_targets)
+HAPROXY = Backend(settings=HAProxyPool, open=_open, check=check, targets=_targets)

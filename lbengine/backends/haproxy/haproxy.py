@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lbengine.backends.haproxy.answers import facts_of, parse, states
+from lbengine.backends.haproxy.settings import TCP
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
-from slackwater.config import TCP, host_and_port
+from slackwater.config import host_and_port
 from slackwater.messages import is_name, plain_text
 
 MOST_BYTES = 8000

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from lbengine.backends.haproxy.algorithms import ALGORITHMS
 from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.balancer import BalancerError, Server, Snapshot
 from lbengine.preflight import check_servers, names
-from slackwater.config import TCP, LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 
 NOBODY = "slackwater.asks.for.the.level"
 
 
-def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+def check(pool: HAProxyPool, settings: LbengineSettings) -> list[str]:
     """Looks at each of the pool's HAProxies; returns warnings. Raises BalancerError when the pool cannot be driven.
 
     Changes nothing, except in `act` mode with a hash algorithm: there the only way to learn whether weights can be set
@@ -32,7 +33,7 @@ def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
     return warnings
 
 
-def _check_one(path: str, pool: PoolSettings, settings: LbengineSettings) -> tuple[Snapshot, list[str]]:
+def _check_one(path: str, pool: HAProxyPool, settings: LbengineSettings) -> tuple[Snapshot, list[str]]:
     warnings, where = [], path
     if path.startswith(TCP):
         warnings.append(
@@ -79,7 +80,7 @@ def _check_agents(snapshot: Snapshot, where: str) -> None:
         raise BalancerError(f"{where}: {', '.join(zero)} is configured with weight 0, of which every share is 0")
 
 
-def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: PoolSettings, where: str) -> list[str]:
+def _check_balance(haproxy: HAProxy, snapshot: Snapshot, pool: HAProxyPool, where: str) -> list[str]:
     balance = snapshot.balance
     algorithm = ALGORITHMS.get(balance)
     if algorithm is None:
@@ -115,7 +116,7 @@ def _takes_weights(haproxy: HAProxy, server: Server, backend: str) -> bool:
     return not tried.strip()
 
 
-def _warnings(snapshot: Snapshot, pool: PoolSettings) -> list[str]:
+def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
     where = f"backend `{pool.backend}`"
     by_socket = pool.weight_delivery == "socket"
     warnings = []

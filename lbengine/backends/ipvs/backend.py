@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from lbengine.backends.ipvs.ipvs import Lvs, run_here
 from lbengine.backends.ipvs.preflight import check
+from lbengine.backends.ipvs.settings import IpvsPool, ServicePool
 from lbengine.balancer import Backend, Target
 from lbengine.machine import machine_id
-from slackwater.config import LbengineSettings, PoolSettings
+from slackwater.config import LbengineSettings
 
 
-def _open(pool: PoolSettings, timeout_s: float) -> Lvs:
+def _open(pool: IpvsPool, timeout_s: float) -> Lvs:
     return Lvs(pool.service, run_here(timeout_s))
 
 
-def _check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+def _check(pool: IpvsPool, settings: LbengineSettings) -> list[str]:
     return check(_open(pool, settings.socket_timeout_s), pool)
 
 
-def targets(pool: PoolSettings) -> list[Target]:
+def targets(pool: ServicePool) -> list[Target]:
     """A service of this host's table: nobody else can reach it, and whoever drives it is the only one."""
     return [Target(pool.place, f"slackwater/ipvs/{pool.service}", (pool.service, machine_id()))]
 
 
-IPVS = Backend(open=_open, check=_check, targets=targets)
+IPVS = Backend(settings=IpvsPool, open=_open, check=_check, targets=targets)

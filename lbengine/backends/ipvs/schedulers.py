@@ -72,7 +72,7 @@ def warnings(scheduler: str, flags: frozenset[str], persistent_s: int | None, qu
     found = []
     if row.weights_mean == "keys":
         moved = "sh moves keys between all servers when a weight changes" if scheduler == "sh" else ""
-        key = "share" if row.port_flag in flags else f"clients (without `{row.port_flag}`)"
+        key = "connections" if row.port_flag in flags else f"clients (without `{row.port_flag}`)"
         found.append(
             f"with scheduler `{scheduler}`, weights move a share of the {key}"
             + (f"; {moved}, `mh` only to or from the changed one" if moved else "")

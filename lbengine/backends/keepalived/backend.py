@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from lbengine.backends.ipvs.backend import targets
 from lbengine.backends.ipvs.ipvs import run_here
+from lbengine.backends.ipvs.settings import ServicePool
 from lbengine.backends.ipvs.table import Service
 from lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles
 from lbengine.backends.keepalived.preflight import check, claim
+from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.balancer import Backend
 from slackwater.config import LbengineSettings, PoolSettings
 
 
-def _open(pool: PoolSettings, timeout_s: float) -> Keepalived:
+def _open(pool: KeepalivedPool, timeout_s: float) -> Keepalived:
     return Keepalived(pool.service, run_here(timeout_s), LocalFiles(), timeout_s)
 
 
-def _check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
+def _check(pool: KeepalivedPool, settings: LbengineSettings) -> list[str]:
     return check(_open(pool, settings.socket_timeout_s), pool, LocalFiles())
 
 
 def _claim(pool: PoolSettings) -> str:
-    return claim(Service.parse(pool.service), LocalFiles()) if pool.service else ""
+    return claim(Service.parse(pool.service), LocalFiles()) if isinstance(pool, ServicePool) else ""
 
 
-KEEPALIVED = Backend(open=_open, check=_check, targets=targets, claim=_claim)
+KEEPALIVED = Backend(settings=KeepalivedPool, open=_open, check=_check, targets=targets, claim=_claim)
