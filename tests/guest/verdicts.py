@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 
+import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater.bus.bus import Bus
 from slackwater.config import load
 from slackwater.messages import Verdict

@@ -17,8 +17,8 @@ from slackwater.config import PoolSettings
 
 HOLD = """
 import sys
+from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.leadership.lock import pool_lock
-from slackwater.config import PoolSettings
 lock = pool_lock(HAProxyPool(name="web", backend="web", socket=sys.argv[1]))
 lock.__enter__()
 print("held", flush=True)

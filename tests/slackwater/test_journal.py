@@ -495,7 +495,8 @@ def test_the_service_writes_what_goes_over_the_bus_and_flushes_on_sigterm(tmp_pa
         '[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/tmp/none"\n'
     )
     code = (
-        "import asyncio, sys; from slackwater.journal import service; from slackwater.config import parse\n"
+        "import asyncio, sys, lbengine.backends.table\n"
+        "from slackwater.journal import service; from slackwater.config import parse\n"
         "asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
     )
     nats = subprocess.Popen(open_server(bus_folder, address))

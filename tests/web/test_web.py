@@ -329,7 +329,8 @@ class Served:
             f'[web]\nlisten = "{address}"\n'
         )
         code = (
-            "import asyncio, sys; from slackwater.config import parse; from web import service\n"
+            "import asyncio, sys, lbengine.backends.table\n"
+            "from slackwater.config import parse; from web import service\n"
             "try: asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
             "except service.WebError as error: sys.exit(str(error))\n"
         )

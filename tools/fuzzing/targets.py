@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from flask.testing import FlaskClient
 
+import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from detector.features import sample_decoder
 from lbengine.backends.haproxy import answers, haproxy
 from lbengine.backends.ipvs import table
