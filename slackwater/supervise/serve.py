@@ -21,7 +21,7 @@ from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
 from slackwater.supervise import state_dir
 from slackwater.supervise.children import Child, Death, Limits
 from slackwater.supervise.notify import Notify
-from slackwater.supervise.progress import Greeting
+from slackwater.supervise.store_progress import StoreProgress
 
 log = logging.getLogger("slackwater.serve")
 
@@ -132,6 +132,8 @@ class Supervisor:
         return 0 if confirmed else 1
 
     def _start(self) -> None:
+        from lbengine.leadership.ownership import BUCKET
+
         settings = self._settings
         if not settings.bus.url:
             nats_server.check_free(settings.bus.listen)
@@ -141,7 +143,7 @@ class Supervisor:
                     nats_server.command(settings),
                     pass_fds=[self._lock_fd],
                     limits=Limits(START_WITHIN_S, OTHERS_SILENT_S),
-                    progress=Greeting(settings.bus.listen),
+                    progress=StoreProgress(settings.controller_bus, BUCKET),
                 )
             )
             nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from lbengine.restore import RECORD_WITHIN_S
 from slackwater.config import LbengineSettings
 from slackwater.heartbeat import VARIABLE, Heartbeat
 from slackwater.supervise.children import LONGEST_LOOK_S, Child, Death, Limits, how_it_ended, wait_before_start_s
-from slackwater.supervise.progress import Greeting
 from slackwater.supervise.serve import LOOK_EVERY_S, OTHERS_SILENT_S, Outage, lbengine_silent_s
 from tests.support.real_processes import is_alive
 
@@ -313,31 +311,6 @@ def test_progress_is_reported_when_every_part_has_come_round() -> None:
     heartbeat.beat("web")
     os.close(writer)
     Heartbeat(["web"], {}).beat("web")
-
-
-def test_server_that_greets_makes_progress_and_one_that_hangs_does_not() -> None:
-    clock = Clock()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        greeting = Greeting(f"127.0.0.1:{server.getsockname()[1]}", clock)
-
-        def looks() -> bool:
-            clock.now_s += 1.0
-            return greeting.is_made()
-
-        assert not looks()
-        taken, _ = server.accept()
-        assert not any(looks() for _ in range(100))  # it hangs
-        taken.sendall(b"INFO {}\r\n")
-        until(looks)
-        taken.close()
-        assert not looks()
-        taken, _ = server.accept()
-        taken.close()
-        until(lambda: greeting._connection is None or looks())
-        assert not looks()
-    greeting.close()
-    assert not any(looks() for _ in range(5))  # nobody listens
-    greeting.close()
 
 
 @pytest.mark.parametrize("settings", [LbengineSettings(), LbengineSettings(socket_timeout_s=0.2, cycle_s=1.0)])
