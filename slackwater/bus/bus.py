@@ -321,6 +321,8 @@ class Bus:
                 if not isinstance(question, dict):
                     raise ValueError(f"expected a JSON object, got {type(question).__name__}")
                 reply: dict[str, Any] | None = await handle(question)
+            except RecursionError:
+                reply = {"error": "expected a JSON object, got one that is nested too deeply"}
             except ValueError as error:
                 reply = {"error": str(error)}
             if reply is None:

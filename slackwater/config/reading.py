@@ -50,6 +50,10 @@ def parse(text: str, where: str) -> ControllerSettings:
         found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
         what, line = found.groups() if found else (str(error), None)
         raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {what}") from None
+    except ValueError:  # Python's bound for the digits of a number
+        raise ConfigError(f"{where}:1: not TOML: a number has too many digits") from None
+    except RecursionError:
+        raise ConfigError(f"{where}:1: not TOML: it is nested too deeply") from None
     lines = key_lines(text)
     for key in ("node", "pool"):
         if isinstance(raw.get(key), str):

@@ -106,6 +106,7 @@ def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Serv
         ("a b\n}\n", r"k\.conf:2: `\}` without `\{`"),
         ("{\n", r"k\.conf:1: `\{` after nothing"),
         ('file "x\n', r"k\.conf:1: a quote is never closed"),
+        ("a {\n" * 2000 + "}\n" * 2000, r"k\.conf:51: more than 50 blocks within each other"),
     ],
 )
 def test_what_does_not_match_is_said_with_its_place(text: str, problem: str) -> None:

@@ -167,6 +167,8 @@ def test_question_and_answer(server: Server) -> None:
         assert await asked(asker, {"action": "jump"}) == {"error": "cannot jump"}
         reply = await asker._client.request("slackwater.control.web", b"[]", timeout=IN_TIME_S)
         assert json.loads(reply.data) == {"error": "expected a JSON object, got list"}
+        reply = await asker._client.request("slackwater.control.web", b"[" * 20_000, timeout=IN_TIME_S)
+        assert "nested too deeply" in json.loads(reply.data)["error"]
 
     with_two(server.url, body)
 

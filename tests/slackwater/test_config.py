@@ -101,6 +101,8 @@ def test_two_pools_are_two_pools() -> None:
         ('period_s = 0.2\npool = "web"\n', 2, "this is a node's file"),
         (POOL + "state_dir = \n", 5, "not TOML: Invalid value"),
         ("state_dir = [1,\n", 1, "not TOML: "),
+        ("a = " + "[" * 3000, 1, "not TOML: it is nested too deeply"),
+        ("a = " + "9" * 5000, 1, "not TOML: a number has too many digits"),
         (POOL + 'name = "again"\n', 5, "not TOML: Cannot overwrite a value"),
     ],
 )  # fmt: skip

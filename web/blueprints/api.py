@@ -115,7 +115,10 @@ def story(pool: str, node: str) -> Response:
 @operators_only
 def control(pool: str) -> Response:
     settings = pool_settings(pool)
-    fields = request.get_json(silent=True)
+    try:
+        fields = request.get_json(silent=True)
+    except RecursionError:  # nested too deeply
+        fields = None
     if not isinstance(fields, dict):
         abort(400, "expected a JSON object")
     return as_json(Done(send(settings.name, fields)))

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from lbengine.backends.ipvs.table import Service
 
 DEEPEST_INCLUDE = 20
+DEEPEST_BLOCK = 50
 PROTOCOLS = {"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
 
 
@@ -87,6 +88,8 @@ def statements(text: str, where: str) -> list[Statement]:
             if word == "{":
                 if not open_ones[-1].inside:
                     raise ConfigurationError(f"{where}:{number}: `{{` after nothing")
+                if len(open_ones) > DEEPEST_BLOCK:
+                    raise ConfigurationError(f"{where}:{number}: more than {DEEPEST_BLOCK} blocks within each other")
                 open_ones.append(open_ones[-1].inside[-1])
             elif word == "}":
                 if len(open_ones) == 1:
