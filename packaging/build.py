@@ -106,9 +106,9 @@ def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
         install(ROOT / "target/release" / name, place, 0o755)
         output("chrpath", "-d", place)
         output("strip", "--strip-unneeded", place)
-        said = manual.read(str(ROOT / "target/release" / name))
-        write_gz(stage / f"usr/share/man/man1/{name}.1.gz", manual.man_page(said, program_version, epoch_s).encode())
-        write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(said))
+        help_of = manual.read(str(ROOT / "target/release" / name))
+        write_gz(stage / f"usr/share/man/man1/{name}.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
+        write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(help_of))
 
 
 def third_party() -> Path:
@@ -188,8 +188,8 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
         "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli.main import main\n\nmain()\n",
         0o755,
     )
-    said = manual.read(str(BUILD / "venv/bin/slackwater"))
-    write_gz(stage / "usr/share/man/man1/slackwater.1.gz", manual.man_page(said, program_version, epoch_s).encode())
+    help_of = manual.read(str(BUILD / "venv/bin/slackwater"))
+    write_gz(stage / "usr/share/man/man1/slackwater.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
     for shell, place in {
         "bash": "usr/share/bash-completion/completions/slackwater",
         "zsh": "usr/share/zsh/vendor-completions/_slackwater",

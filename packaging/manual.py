@@ -60,40 +60,40 @@ def _roff(text: str) -> str:
     return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in lines)
 
 
-def _all(said: Help) -> list[Help]:
-    return [said, *(inner for command in said.commands for inner in _all(command))]
+def _all(shown: Help) -> list[Help]:
+    return [shown, *(inner for command in shown.commands for inner in _all(command))]
 
 
-def man_page(said: Help, version: str, epoch_s: int) -> str:
+def man_page(shown: Help, version: str, epoch_s: int) -> str:
     """One page of section 1 for a program and all its subcommands."""
-    name = said.words[0]
+    name = shown.words[0]
     day = datetime.fromtimestamp(epoch_s, UTC).date().isoformat()
     parts = [
         f'.TH {name.upper()} 1 "{day}" "{name} {version}" "User Commands"',
         ".SH NAME",
-        f"{_roff(name)} \\- {_roff(said.about.rstrip('.'))}",
+        f"{_roff(name)} \\- {_roff(shown.about.rstrip('.'))}",
         ".SH SYNOPSIS",
         f".B {_roff(name)}",
         "COMMAND [OPTIONS]",
         ".SH DESCRIPTION",
         ".nf",
-        _roff(said.text),
+        _roff(shown.text),
         ".fi",
         ".SH COMMANDS",
     ]
-    for command in _all(said)[1:]:
+    for command in _all(shown)[1:]:
         parts += [f".SS {_roff(' '.join(command.words))}", ".nf", _roff(command.text), ".fi"]
     return "\n".join(parts) + "\n"
 
 
-def bash_completion(said: Help) -> str:
+def bash_completion(shown: Help) -> str:
     """A completion of subcommands and long options; what follows an option is a file."""
-    name = said.words[0]
+    name = shown.words[0]
     function = "_" + name.replace("-", "_")
     cases = [
         f'        "{" ".join(command.words[1:])}") words="'
         f'{" ".join([*(inner.words[-1] for inner in command.commands), *command.options])}" ;;'
-        for command in _all(said)
+        for command in _all(shown)
     ]
     return "\n".join(
         [

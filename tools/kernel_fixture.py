@@ -140,10 +140,12 @@ def take(package: Path, cgroups: str) -> str:
             *("-append", KERNEL_LINE),
         ]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=WITHIN_S)
-    said = done.stdout.decode(errors="replace").replace("\r", "")
-    parts = said.split("=== ")
+    output = done.stdout.decode(errors="replace").replace("\r", "")
+    parts = output.split("=== ")
     if len(parts) != 3:
-        raise SystemExit(f"the guest did not say all: {said[-2000:]}{done.stderr.decode(errors='replace')}")
+        raise SystemExit(
+            f"the guest did not answer in three parts: {output[-2000:]}{done.stderr.decode(errors='replace')}"
+        )
     release, _, files = parts[1].partition("\n")
     first_s, second_s = (float(word) for word in parts[2].split()[:2])
     step_ms = round((second_s - first_s) * 1000)

@@ -56,13 +56,13 @@ class Tally:
 
     def line(self) -> str:
         """Such as `2,445 ran: 2,443 passed, 2 skipped (1: no such program; 1: needs root)`."""
-        told = [f"{self.outcomes['passed']:,} passed"]
+        parts = [f"{self.outcomes['passed']:,} passed"]
         if self.outcomes["failed"]:
-            told.append(f"{self.outcomes['failed']:,} failed")
+            parts.append(f"{self.outcomes['failed']:,} failed")
         reasons = "; ".join(f"{number:,}: {' '.join(why.split())}" for why, number in self.reasons.most_common())
-        told.append(f"{self.outcomes['skipped']:,} skipped{f' ({reasons})' if reasons else ''}")
+        parts.append(f"{self.outcomes['skipped']:,} skipped{f' ({reasons})' if reasons else ''}")
         slow = f"; slow ones left to `make test-full`: {self.slow_left_out:,}" if self.slow_left_out else ""
-        return f"{self.outcomes.total():,} ran: {', '.join(told)}{slow}"
+        return f"{self.outcomes.total():,} ran: {', '.join(parts)}{slow}"
 
 
 def cargo(tally: Tally) -> int:

@@ -112,7 +112,7 @@ class Step:
     run: Callable[[], None]
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(f"setup: {text}", flush=True)
 
 
@@ -195,7 +195,7 @@ def debian_run() -> None:
     archives = APT / "archives"
     shutil.rmtree(archives, ignore_errors=True)
     archives.mkdir(parents=True)
-    say(f"downloading and unpacking {len(names)} Debian packages into .build/debian")
+    report(f"downloading and unpacking {len(names)} Debian packages into .build/debian")
     run(["apt-get", *apt_options(), "download", "-q", *names], cwd=archives)
     fresh = BUILD / "debian.new"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -285,7 +285,7 @@ def other_haproxies_or_not() -> None:
             try:
                 bring(name, release, BUILD / folder)
             except SetupError as error:
-                say(f"no {name} here, which some tests would like: {error}")
+                report(f"no {name} here, which some tests would like: {error}")
 
 
 # --- Python ----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def python_run() -> None:
         except SetupError as error:
             raise SetupError(f"{error}\n  On a plain Debian: apt-get install python3-venv") from None
     pip: list[str | Path] = [VENV / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    say("installing the pinned Python packages into .build/venv")
+    report("installing the pinned Python packages into .build/venv")
     run([*pip, "--require-hashes", "-r", ROOT / REQUIREMENTS])
     run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT])
     BIN.mkdir(parents=True, exist_ok=True)
@@ -326,7 +326,7 @@ def rust_sources() -> list[bytes]:
 def rust_run() -> None:
     need("cargo", "install Rust 1.89 or newer (https://rustup.rs, or Debian's rustup)")
     need("cc", "apt-get install gcc libc6-dev")
-    say("building the Rust binaries (release)")
+    report("building the Rust binaries (release)")
     run(["cargo", "build", "--release", "--locked", "--workspace"])
     BIN.mkdir(parents=True, exist_ok=True)
     for name in RUST_BINARIES:
@@ -335,7 +335,7 @@ def rust_run() -> None:
 
 def oha_run() -> None:
     need("cargo", "install Rust 1.89 or newer (https://rustup.rs, or Debian's rustup)")
-    say(f"building the load generator oha {OHA_VERSION} (once, some minutes)")
+    report(f"building the load generator oha {OHA_VERSION} (once, some minutes)")
     target = BUILD / "oha-target"
     command: list[str | Path] = ["cargo", "install", "oha", "--version", OHA_VERSION, "--locked", "--force"]
     run([*command, "--no-default-features", "--features", "rustls", "--root", BUILD, "--target-dir", target])
@@ -344,13 +344,13 @@ def oha_run() -> None:
 
 def cargo_deny_or_not() -> None:
     """Without it `make lint` leaves out what it checks, and says so; nothing else needs it."""
-    say(f"building cargo-deny {CARGO_DENY_VERSION} (once, some minutes)")
+    report(f"building cargo-deny {CARGO_DENY_VERSION} (once, some minutes)")
     target = BUILD / "cargo-deny-target"
     command: list[str | Path] = ["cargo", "install", "cargo-deny", "--version", CARGO_DENY_VERSION, "--locked"]
     try:
         run([*command, "--force", "--no-default-features", "--root", BUILD, "--target-dir", target])
     except SetupError as error:
-        say(f"no cargo-deny here: {error}")
+        report(f"no cargo-deny here: {error}")
     shutil.rmtree(target, ignore_errors=True)
 
 
@@ -369,7 +369,7 @@ def browser_or_not() -> None:
     try:
         browser_run()
     except SetupError as error:
-        say(f"no browser tests here: {error}")
+        report(f"no browser tests here: {error}")
 
 
 def contents(*names: str) -> Callable[[], list[bytes]]:
@@ -437,14 +437,14 @@ def main() -> int:
             step.run()
         except SetupError as error:
             failures.append(f"{step.name}: {error}")
-            say(f"{step.name}: FAILED after {time.monotonic() - started:.0f} s")
+            report(f"{step.name}: FAILED after {time.monotonic() - started:.0f} s")
             continue
         (STAMPS / step.name.replace(" ", "-")).write_text(digest)
-        say(f"{step.name}: done in {time.monotonic() - started:.0f} s")
+        report(f"{step.name}: done in {time.monotonic() - started:.0f} s")
     for failure in failures:
         print(f"setup: error: {failure}", file=sys.stderr)
     if not failures:
-        say("everything is in place")
+        report("everything is in place")
     return 1 if failures else 0
 
 

@@ -87,7 +87,7 @@ class Simulation:
         """Balancer and server of each request."""
         self._ended: dict[int, float] = {}
         self._answers: list[list[float]] = [[] for _ in self.servers]
-        self._told: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)] * setup.servers
+        self._reported: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)] * setup.servers
         """When each was last looked at, and its CPU time, runnable time and Samples then."""
         self._under_way: list[tuple[float, int, Sample]] = []
 
@@ -199,10 +199,10 @@ class Simulation:
         """The monitor's Sample of the period that ends now."""
         self._serve(number, now_s)
         server, setup = self.servers[number], self.setup
-        last_s, cpu_s, runnable_s, seq = self._told[number]
+        last_s, cpu_s, runnable_s, seq = self._reported[number]
         answers = self._answers[number]
         self._answers[number] = []
-        self._told[number] = (now_s, server.cpu_s, server.runnable_s, seq + 1)
+        self._reported[number] = (now_s, server.cpu_s, server.runnable_s, seq + 1)
         if self.driver.idle or self._lost() < setup.loss:
             return
         used_s = server.cpu_s - cpu_s

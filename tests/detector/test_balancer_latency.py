@@ -10,7 +10,7 @@ from slackwater.messages import Cycle, ServerState
 from tests.support.synthetic_cluster import Cluster
 
 
-def test_a_cycle_tells_nodes_response_times_where_there_are_requests() -> None:
+def test_a_cycle_shows_nodes_response_times_where_there_are_requests() -> None:
     servers = [
         ServerState("s1", "UP", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=4.0),
         ServerState("web2", "UP", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=5.0),

@@ -175,12 +175,12 @@ def test_ctrl_c_stops_the_noise_too(live: Site, tmp_path: Path) -> None:
             time.sleep(0.05)
         noise = int((live.loud / "host1").read_text())
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=DEADLINE_S)
+        _, printed = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
         process.wait(DEADLINE_S)
     assert process.returncode == 1
-    assert "stopped by hand" in said
+    assert "stopped by hand" in printed
     assert gone(noise)
 
 

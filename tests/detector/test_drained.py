@@ -51,8 +51,8 @@ def until(judge: Judge, cluster: Cluster, state: str, limit_s: float, dice: rand
     """Seconds until host1 is in a state; `dice`: its signals glitch."""
     begin_s = cluster.now_s
     for now_s, samples in cluster.run(limit_s):
-        told = [glitching(one, dice) if dice and one.node == "host1" else one for one in samples]
-        if any((verdict.node, verdict.state) == ("host1", state) for verdict in judge.tick(now_s, told)):
+        given = [glitching(one, dice) if dice and one.node == "host1" else one for one in samples]
+        if any((verdict.node, verdict.state) == ("host1", state) for verdict in judge.tick(now_s, given)):
             return now_s - begin_s
     raise AssertionError(f"host1 is not {state} after {limit_s:g} s")
 
@@ -82,8 +82,8 @@ def test_a_drained_server_whose_signals_glitch_is_calm_within_ten_seconds(seed: 
     dice = random.Random(seed)
     assert until(judge, cluster, "calm", 10.0, dice) <= 10.0
     for now_s, samples in cluster.run(60.0):
-        told = [glitching(one, dice) if one.node == "host1" else one for one in samples]
-        assert all(verdict.state == "calm" for verdict in judge.tick(now_s, told)), "and it stays so"
+        given = [glitching(one, dice) if one.node == "host1" else one for one in samples]
+        assert all(verdict.state == "calm" for verdict in judge.tick(now_s, given)), "and it stays so"
 
 
 @pytest.mark.parametrize("seed", range(3))

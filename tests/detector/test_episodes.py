@@ -89,7 +89,7 @@ def test_two_of_the_last_three_ticks_begin_an_episode() -> None:
     run.step("calm")
     status = run.step("interference")
     assert (status.state, status.began, status.episode) == ("interference", True, 1)
-    assert status.said == "2 of the last 3 ticks"
+    assert status.why == "2 of the last 3 ticks"
     assert status.since_unix_s == 1000.0 + run.now_s
 
 
@@ -115,17 +115,17 @@ def test_weak_ticks_are_needed_three_times_of_four_unless_one_is_strong_or_enoug
     assert weakly(Run(), ENOUGH) == ["interference"]
 
 
-def test_three_weak_ticks_of_four_are_told_so() -> None:
+def test_three_weak_ticks_of_four_are_reported() -> None:
     run = Run()
     weakly(run, WEAK, None, WEAK)
     run.now_s += PERIOD_S
-    assert run.one.step(run.now_s, 1000.0, "interference", strength=WEAK).said == "3 of the last 4 ticks"
+    assert run.one.step(run.now_s, 1000.0, "interference", strength=WEAK).why == "3 of the last 4 ticks"
 
 
 def test_a_node_without_a_baseline_needs_three_of_three() -> None:
     run = Run()
-    said = [run.step("interference", no_own_baseline=True).state for _ in range(3)]
-    assert said == ["calm", "calm", "interference"]
+    states = [run.step("interference", no_own_baseline=True).state for _ in range(3)]
+    assert states == ["calm", "calm", "interference"]
 
 
 def test_two_different_states_do_not_add_up() -> None:
@@ -182,12 +182,12 @@ def test_a_neighbour_that_shows_in_half_of_the_ticks_holds_the_episode(seed: int
     assert quiet <= 4, "it came back too early now and then, and its first requests showed the neighbour"
 
 
-def test_what_shows_without_requests_is_told() -> None:
+def test_what_shows_without_requests_is_reported() -> None:
     run = Run()
     run.until("interference", "interference")
     shows = "canary wall/CPU ratio 9 is 9x its calm baseline"
-    assert run.step("calm", low_traffic=True, residual=shows).said == f"held: {shows}"
-    assert run.step("calm", low_traffic=True).said == "held: looks calm for 0.2 of 2.0 s"
+    assert run.step("calm", low_traffic=True, residual=shows).why == f"held: {shows}"
+    assert run.step("calm", low_traffic=True).why == "held: looks calm for 0.2 of 2.0 s"
 
 
 def test_what_idle_processes_do_is_no_sign_where_there_are_no_requests() -> None:
@@ -204,7 +204,7 @@ def test_without_requests_an_episode_ends_for_a_trial_whatever_shows() -> None:
     begin_s = run.now_s
     while (status := run.step("interference", low_traffic=True, residual="late")).state != "calm":
         assert run.now_s - begin_s <= 60.0
-    assert status.said == "episode 1 ended: 55 s without requests, and only requests can tell"
+    assert status.why == "episode 1 ended: 55 s without requests, and only requests can tell"
     for _ in range(100):
         assert run.step("interference", low_traffic=True, residual="late").state == "calm", (
             "nothing was asked of it yet"
@@ -286,4 +286,4 @@ def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
         for slot, state in enumerate(seen):
             one = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, residual="x" if shows else "")
             assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
-            assert steps.describe(slot, lambda _: "x") == one.said
+            assert steps.describe(slot, lambda _: "x") == one.why

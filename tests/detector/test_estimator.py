@@ -141,7 +141,7 @@ def test_on_a_cluster_the_predictions_are_close_and_the_capacity_is_right() -> N
     assert np.median(capacities) == pytest.approx(CAPACITY_RPS, rel=0.1)
 
 
-def test_the_standard_error_tells_how_much_the_capacity_of_steady_and_unsteady_nodes_can_be_trusted() -> None:
+def test_the_standard_error_shows_how_much_the_capacity_of_steady_and_unsteady_nodes_can_be_trusted() -> None:
     random = np.random.default_rng(1)
     steady, unsteady = fresh(1), fresh(1)
     yes, no = np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
@@ -196,12 +196,12 @@ def test_ten_times_the_requests_ever_seen_are_not_extrapolated_and_do_not_bend_t
         estimator, old = taught(np.random.default_rng(3))
         before = estimator.coefficients[0].copy()
         highest = 0.4 * old + 0.55 * (1.0 + WIDEN) + 0.02
-        told = float(estimator.update(frame([3000.0], [0.5], cpi=1.2), no, no).predicted[0])
+        estimate = float(estimator.update(frame([3000.0], [0.5], cpi=1.2), no, no).predicted[0])
         bent = float(np.abs(estimator.coefficients[0] - before).max())
-        return told, highest, bent
+        return estimate, highest, bent
 
-    told, highest, bent = after_an_odd_sample()
-    assert told == pytest.approx(highest, abs=0.02), "as if it were just beyond what was seen"
+    estimate, highest, bent = after_an_odd_sample()
+    assert estimate == pytest.approx(highest, abs=0.02), "as if it were just beyond what was seen"
     monkeypatch.setattr("detector.estimator.WIDEN", np.inf)
     told_unguarded, _, bent_unguarded = after_an_odd_sample()
     assert told_unguarded == 2.0

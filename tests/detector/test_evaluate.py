@@ -84,7 +84,7 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
     assert found["confusion"]["calm"]["interference"] == 5, "a tick just after a noise counts neither way"
 
 
-def test_all_five_states_are_told_apart() -> None:
+def test_all_five_states_are_distinguished() -> None:
     labels = [label("*", 10, 20, "overload"), label("*", 30, 40, "slow_database"), label("*", 50, 60, "deploy")]
     states: dict[int, State] = {15: "overload", 35: "all_slow", 55: "calm", 80: "unknown"}
     found = score(recording(*labels), [verdict(at, state) for at, state in states.items()]).as_dict()

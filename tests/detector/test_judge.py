@@ -103,7 +103,7 @@ def test_two_neighbours_at_a_time_do_not_hide_each_other() -> None:
     assert set(states(verdicts, "host3")) == {"calm"}
 
 
-def test_a_cause_that_all_share_is_no_neighbour_and_is_said_so() -> None:
+def test_a_cause_that_all_share_is_no_neighbour_and_is_reported() -> None:
     judge, cluster = new_judge(), Cluster()
     play(judge, cluster, 8.0)
     for host in cluster.hosts.values():
@@ -332,7 +332,7 @@ def test_baselines_are_encoded_a_few_nodes_a_tick_and_the_file_holds_them_all() 
     assert msgspec.json.decode(checkpoint.whole(NOW_UNIX_S)) == msgspec.json.decode(content)
 
 
-def test_a_baseline_that_cannot_be_read_is_left_out_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_baseline_that_cannot_be_read_is_left_out_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     judge = new_judge()
     judge.restore_baselines({"host1": {"3": {"cpi": "broken"}}})
     assert set(states(play(judge, Cluster(), 3.0))) == {"calm"}

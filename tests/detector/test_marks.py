@@ -85,12 +85,12 @@ def test_a_live_pool_is_recorded_with_what_was_marked(site: Path, tmp_path: Path
     try:
         asyncio.run(story())
         recorder.send_signal(signal.SIGINT)
-        said, trouble = recorder.communicate(timeout=DEADLINE_S)
+        printed, trouble = recorder.communicate(timeout=DEADLINE_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             recorder.kill()
     assert recorder.returncode == 0, trouble
-    assert "2 labels" in said
+    assert "2 labels" in printed
     found = read(out)
     assert found.nodes == ["host1", "host2", "host3"]
     assert found.description == "a test"
@@ -117,13 +117,13 @@ def test_marks_that_make_no_sense_are_refused_in_words(site: Path) -> None:
         (["host1", "dcopy", "--begin", "--pool", "none"], "no pool `none`"),
         (["host1", "dcopy", "--begin", "--intensity", "-1"], "expected 0 or more"),
     ):
-        code, said = mark(site, *arguments)
+        code, printed = mark(site, *arguments)
         assert code != 0
-        assert says in said
+        assert says in printed
     assert mark(site, "host1", "dcopy", "--begin")[0] == 0
-    code, said = mark(site, "host1", "dcopy", "--begin")
+    code, printed = mark(site, "host1", "dcopy", "--begin")
     assert code == 1
-    assert "has begun already" in said
+    assert "has begun already" in printed
 
 
 def test_marks_are_cut_to_the_recording_and_only_its_nodes_count(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_without_a_signal_the_others_count_where_users_feel_it() -> None:
     assert not unfelt.affects_users_without(left_out).any()
 
 
-def test_it_is_told_with_its_limits() -> None:
+def test_it_is_reported_with_its_limits() -> None:
     first, second = explain_weak_signal(frame(0.5, run_delay_per_cpu=2.3, rt_mean=2.1), 0)
     assert first.startswith("run delay per CPU second 2.3 is 2.3x its calm baseline (>= 2.2x)")
     assert second.startswith("mean response time 2.1 ms is 2.1x its calm baseline (>= 2x)")

@@ -12,7 +12,7 @@ from detector.features.signals import INDEX
 from tests.support.detector_frames import frame
 
 
-def told(**signals: float) -> str:
+def resource_shown(**signals: float) -> str:
     """The resource of a node whose signals are so many times their calm baseline and their peers'."""
     return RESOURCES[int(resource_of(frame([80.0], [0.3], **signals))[0])]
 
@@ -34,8 +34,8 @@ def told(**signals: float) -> str:
         ({}, "unclear"),
     ],
 )
-def test_the_loudest_resource_is_told_if_it_is_clear(signals: dict[str, float], resource: str) -> None:
-    assert told(**signals) == resource
+def test_the_loudest_resource_is_reported_if_it_is_clear(signals: dict[str, float], resource: str) -> None:
+    assert resource_shown(**signals) == resource
 
 
 def test_what_the_peers_show_too_is_no_answer_and_one_side_is_enough_where_the_other_is_unknown() -> None:
@@ -60,4 +60,4 @@ def test_every_signal_that_speaks_is_one_that_there_is_and_every_resource_has_on
     )
 )
 def test_any_features_give_one_of_the_resources(signals: dict[str, float]) -> None:
-    assert told(**signals) in RESOURCES
+    assert resource_shown(**signals) in RESOURCES

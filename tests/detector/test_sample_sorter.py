@@ -45,60 +45,60 @@ def box_with(*samples: Sample) -> tuple[Box, list[str]]:
 
 
 def test_samples_come_out_once_one_of_each_node_at_a_time_in_order() -> None:
-    box, said = box_with(sample(0), sample(1), sample(0, node="host2"))
-    assert said == ["new"] * 3
+    box, logged = box_with(sample(0), sample(1), sample(0, node="host2"))
+    assert logged == ["new"] * 3
     assert box.taken() == [[("host1", 0, True), ("host2", 0, True)], [("host1", 1, False)]]
     assert box.taken() == []
 
 
 def test_a_duplicate_is_left_out() -> None:
-    box, said = box_with(sample(4), sample(4))
-    assert said == ["new", "duplicate"]
+    box, logged = box_with(sample(4), sample(4))
+    assert logged == ["new", "duplicate"]
     assert box.taken() == [[("host1", 4, True)]]
 
 
 def test_an_older_sample_is_left_out() -> None:
-    box, said = box_with(sample(4), sample(6), sample(5))
-    assert said == ["new", "new", "old"]
+    box, logged = box_with(sample(4), sample(6), sample(5))
+    assert logged == ["new", "new", "old"]
     assert box.taken()[-1] == [("host1", 6, False)]
 
 
 def test_a_gap_is_no_restart() -> None:
-    _, said = box_with(sample(4), sample(40))
-    assert said == ["new", "new"]
+    _, logged = box_with(sample(4), sample(40))
+    assert logged == ["new", "new"]
 
 
-def test_a_reboot_and_a_restarted_monitor_are_told_to_who_keeps_windows() -> None:
-    box, said = box_with(
+def test_a_reboot_and_a_restarted_monitor_are_reported_to_who_keeps_windows() -> None:
+    box, logged = box_with(
         sample(4), sample(0, 2000.0, boot="b"), sample(1, 2000.2, boot="b"), sample(0, 3000.0, boot="b")
     )
-    assert said == ["new", "restart", "new", "restart"]
+    assert logged == ["new", "restart", "new", "restart"]
     assert [batch[0][2] for batch in box.taken()] == [True, True, False, True]
 
 
 def test_a_late_sample_of_the_boot_before_is_no_restart() -> None:
-    _, said = box_with(sample(4), sample(0, 2000.0, boot="b"), sample(5, boot="a"))
-    assert said == ["new", "restart", "old"]
+    _, logged = box_with(sample(4), sample(0, 2000.0, boot="b"), sample(5, boot="a"))
+    assert logged == ["new", "restart", "old"]
 
 
 def test_a_restarted_monitor_whose_clock_was_set_back_is_heard_again_soon() -> None:
     again = [sample(seq, 500.0 + seq * 0.2) for seq in range(OLD_IN_A_ROW + 1)]
-    _, said = box_with(sample(90), *again)
-    assert said == ["new"] + ["old"] * (OLD_IN_A_ROW - 1) + ["restart", "new"]
+    _, logged = box_with(sample(90), *again)
+    assert logged == ["new"] + ["old"] * (OLD_IN_A_ROW - 1) + ["restart", "new"]
 
 
 def test_a_clock_set_back_under_a_running_monitor_changes_nothing() -> None:
-    _, said = box_with(sample(4), sample(5, 10.0), sample(6, 10.2))
-    assert said == ["new"] * 3
+    _, logged = box_with(sample(4), sample(5, 10.0), sample(6, 10.2))
+    assert logged == ["new"] * 3
 
 
-def test_a_quiet_node_is_stale_and_said_so_once_a_second_and_one_never_heard_of_is_absent() -> None:
+def test_a_quiet_node_is_stale_and_reported_so_once_a_second_and_one_never_heard_of_is_absent() -> None:
     box = Box()
     box.tick(10.0, sample(0))
-    said = [bool(box.sorter.stale(10.0 + tick / 20)) for tick in range(81)]
-    assert said.count(True) == 4, "at 1, 2, 3 and 4 s"
-    assert not any(said[:20])
-    assert said[20]
+    logged = [bool(box.sorter.stale(10.0 + tick / 20)) for tick in range(81)]
+    assert logged.count(True) == 4, "at 1, 2, 3 and 4 s"
+    assert not any(logged[:20])
+    assert logged[20]
     box.tick(14.1, sample(1))
     assert box.sorter.stale(14.2) == []
     assert [stale.node for stale in box.sorter.stale(15.2)] == ["host1"]
@@ -127,7 +127,7 @@ def test_a_sample_of_another_pool_is_refused() -> None:
 
 
 def arrivals(box: Box, *offered: tuple[float, Sample]) -> list[str]:
-    return [said for now_s, one in offered for said in box.tick(now_s, one)]
+    return [logged for now_s, one in offered for logged in box.tick(now_s, one)]
 
 
 def test_what_waited_while_the_bus_was_away_is_not_taken_for_now() -> None:
@@ -138,9 +138,9 @@ def test_what_waited_while_the_bus_was_away_is_not_taken_for_now() -> None:
     back_s = 61.8
     kept = [sample(seq) for seq in range(285, 310)]
     kept[0].samples_dropped = 275
-    said = arrivals(box, *((back_s, one) for one in kept))
-    assert said[:19] == ["late"] * 19, "from 5 s to 1 s old"
-    assert set(said[21:]) == {"new"}, "the last second's"
+    logged = arrivals(box, *((back_s, one) for one in kept))
+    assert logged[:19] == ["late"] * 19, "from 5 s to 1 s old"
+    assert set(logged[21:]) == {"new"}, "the last second's"
     judged = [batch[0] for batch in box.taken()]
     assert judged[0][2], "nothing of before the gap counts in the windows"
     assert not any(first for _, _, first in judged[1:])
@@ -158,17 +158,17 @@ def test_a_node_that_was_suspended_is_heard_again_within_some_samples() -> None:
     """Its clock stood still meanwhile, so all it says looks late, and comes at its own pace."""
     box = Box()
     arrivals(box, *((seq * 0.2, sample(seq)) for seq in range(10)))
-    said = arrivals(box, *((600.0 + seq * 0.2, sample(seq)) for seq in range(10, 20)))
-    assert said == ["late"] * AT_ITS_OWN_PACE + ["new"] * (10 - AT_ITS_OWN_PACE)
+    logged = arrivals(box, *((600.0 + seq * 0.2, sample(seq)) for seq in range(10, 20)))
+    assert logged == ["late"] * AT_ITS_OWN_PACE + ["new"] * (10 - AT_ITS_OWN_PACE)
 
 
 def test_clocks_that_drift_apart_make_nothing_late() -> None:
     box = Box()
-    said = arrivals(box, *((seq * 0.2 * (1 + 8e-4), sample(seq)) for seq in range(10_000)))
-    assert set(said) == {"new"}
+    logged = arrivals(box, *((seq * 0.2 * (1 + 8e-4), sample(seq)) for seq in range(10_000)))
+    assert set(logged) == {"new"}
 
 
-def test_loss_is_noticed_told_once_a_minute_and_does_not_reach_into_the_windows() -> None:
+def test_loss_is_noticed_reported_once_a_minute_and_does_not_reach_into_the_windows() -> None:
     box = Box()
     dropped = sample(40)
     dropped.samples_dropped = 30
@@ -182,6 +182,6 @@ def test_loss_is_noticed_told_once_a_minute_and_does_not_reach_into_the_windows(
 
 
 def test_a_restart_loses_nothing() -> None:
-    box, said = box_with(sample(90), sample(0, 2000.0), sample(3, 3000.0, boot="b"))
-    assert said == ["new", "restart", "restart"]
+    box, logged = box_with(sample(90), sample(0, 2000.0), sample(3, 3000.0, boot="b"))
+    assert logged == ["new", "restart", "restart"]
     assert box.sorter.losses(0.0) == []

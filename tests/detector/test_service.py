@@ -122,10 +122,10 @@ def test_samples_become_verdicts_and_silence_becomes_unknown(bus_url: str, start
 
     with_wire(bus_url, story)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, said
-    assert "web/host1: calm -> interference: " in said
-    assert "Traceback" not in said
+    _, printed = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, printed
+    assert "web/host1: calm -> interference: " in printed
+    assert "Traceback" not in printed
 
 
 def test_baselines_are_saved_at_the_end_and_read_at_the_next_start(bus_url: str, start: Start, tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_baselines_are_saved_at_the_end_and_read_at_the_next_start(bus_url: str,
     second = start()
     with_wire(bus_url, story)
     second.send_signal(signal.SIGTERM)
-    _, said = second.communicate(timeout=DEADLINE_S)
-    assert "web: baselines of 3 nodes read from" in said
+    _, printed = second.communicate(timeout=DEADLINE_S)
+    assert "web: baselines of 3 nodes read from" in printed
 
 
-def test_damaged_baselines_are_learnt_anew_and_that_is_said(bus_url: str, start: Start, tmp_path: Path) -> None:
+def test_damaged_baselines_are_learnt_anew_and_that_is_reported(bus_url: str, start: Start, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / BASELINES).write_text("{")
 
@@ -155,13 +155,13 @@ def test_damaged_baselines_are_learnt_anew_and_that_is_said(bus_url: str, start:
     process = start()
     with_wire(bus_url, story)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=DEADLINE_S)
+    _, printed = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-    assert "not the detector's baselines" in said
-    assert "learnt anew" in said
+    assert "not the detector's baselines" in printed
+    assert "learnt anew" in printed
 
 
-def test_without_a_shipped_model_the_thresholds_judge_and_that_is_said(
+def test_without_a_shipped_model_the_thresholds_judge_and_that_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tree, "SHIPPED", tmp_path / "none.skops")

@@ -205,11 +205,11 @@ def test_permuting_nodes_permutes_verdicts(order: list[str], seed: int, takes: s
             for one in judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda one: one.node)):
                 found[one.node, one.time_unix_s] = (one.state, one.path, one.resource)
         back = {new: old for old, new in rename.items()}
-        return {(back[node], at): said for (node, at), said in found.items()}
+        return {(back[node], at): judged for (node, at), judged in found.items()}
 
     same = verdicts(["host1", "host2", "host3"])
     assert verdicts(order) == same
-    assert ("interference" in {said[0] for said in same.values()}) is True
+    assert ("interference" in {judged[0] for judged in same.values()}) is True
 
 
 @settings(max_examples=15, deadline=None)

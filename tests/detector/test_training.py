@@ -95,7 +95,7 @@ def test_random_trees_are_walked_as_scikit_learn_does() -> None:
         assert ours.interference[leaves] == pytest.approx(shares)
 
 
-def test_a_verdict_tells_the_trees_path_in_words_with_values(model_file: Path) -> None:
+def test_a_verdict_shows_the_trees_path_in_words_with_values(model_file: Path) -> None:
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=tree.load(model_file))
     cluster, found = Cluster(seed=11), []
     for now_s, samples in cluster.run(12.0, lambda at: setattr(cluster.hosts["host1"], "neighbour", 0.9 * (at > 6))):

@@ -32,7 +32,7 @@ def verdict(node: str, slow: bool, since_unix_s: float) -> Verdict:
     )
 
 
-async def tell(nodes: list[str]) -> None:
+async def publish_verdicts(nodes: list[str]) -> None:
     bus = await Bus.connect(load(sys.argv[1]).controller_bus, "test", wait_s=60.0)
     since_unix_s = time.time()
     while True:
@@ -41,4 +41,4 @@ async def tell(nodes: list[str]) -> None:
         await asyncio.sleep(0.2)
 
 
-asyncio.run(tell(sys.argv[2:]))
+asyncio.run(publish_verdicts(sys.argv[2:]))

@@ -78,7 +78,7 @@ def test_weights_that_never_left_are_back_at_once() -> None:
     assert back_for_good(history((1.0, 100, 100, 100), (4.0, 100, 100, 100)), 100, 2.0, 3.0) is None
 
 
-def test_a_round_tells_the_change_the_drain_the_trial_the_return_and_who_was_cut_meanwhile() -> None:
+def test_a_round_shows_the_change_the_drain_the_trial_the_return_and_who_was_cut_meanwhile() -> None:
     found = watched(DRAINED_AND_BACK, {"host1": 10.0}, 26.0)
     weights = found.pop("weights")
     assert [step["after_s"] for step in weights] == [-17.0, -15.5, -15.0, 1.0, 3.0, 4.0, 4.5, 6.0, 10.0]

@@ -44,7 +44,7 @@ def test_a_weight_that_was_set_is_seen_and_lost_by_a_reload(balancer: Balancer) 
     assert balancer.snapshot().weight["host1"] == 100
 
 
-def test_a_weight_that_haproxy_refuses_is_told(balancer: Balancer) -> None:
+def test_a_weight_that_haproxy_refuses_is_reported(balancer: Balancer) -> None:
     with pytest.raises(LabError, match="HAProxy refused weight 100 for host9"):
         balancer.set_weight("host9", 100)
 

@@ -30,16 +30,16 @@ def run(name: str, *arguments: str) -> str:
 def test_the_benchmark_judges_every_sample_and_says_on_what_machine(tmp_path: Path) -> None:
     out = tmp_path / "bench.md"
     options = "--nodes 60 --warm 5 --seconds 2 --rounds 1 --hour 2 --minutes 0.6"
-    said = run("detector", *options.split(), "--write", str(out))
-    row = next(line for line in said.splitlines() if line.startswith("| 60 | 1 |"))
+    printed = run("detector", *options.split(), "--write", str(out))
+    row = next(line for line in printed.splitlines() if line.startswith("| 60 | 1 |"))
     assert 500 <= int(row.split("|")[3]) <= 700
-    medians = next(line for line in said.splitlines() if line.startswith("| 60 | "))
+    medians = next(line for line in printed.splitlines() if line.startswith("| 60 | "))
     assert medians.endswith("| 1 of 1 |"), "one node of a hundred, at least one, has a neighbour, and is found"
-    assert "Memory (MiB resident) of 2 nodes over 0.6 minutes' 360 Samples" in said
-    assert "after 0.6 min" in said
-    assert "Machine: " in said
-    assert "--nodes 60" in said
-    assert said.strip() in out.read_text()
+    assert "Memory (MiB resident) of 2 nodes over 0.6 minutes' 360 Samples" in printed
+    assert "after 0.6 min" in printed
+    assert "Machine: " in printed
+    assert "--nodes 60" in printed
+    assert printed.strip() in out.read_text()
 
 
 def test_the_plan_of_fresh_recordings_has_options_that_the_lab_knows_and_two_sets_that_differ() -> None:
@@ -65,9 +65,9 @@ def test_what_is_recorded_already_is_not_recorded_again(tmp_path: Path) -> None:
     first.parent.mkdir()
     first.touch()
     assert [scene for scene, _ in plan.missing(tmp_path)] == list(plan.SCENES[1:])
-    said = run("recordings", "--plan", "--out", str(tmp_path))
-    assert said.startswith(f"{len(plan.SCENES) - 1} recordings of 200 s to make: about ")
-    assert plan.SCENES[0].name not in said
+    printed = run("recordings", "--plan", "--out", str(tmp_path))
+    assert printed.startswith(f"{len(plan.SCENES) - 1} recordings of 200 s to make: about ")
+    assert plan.SCENES[0].name not in printed
 
 
 def test_the_whole_plan_takes_at_most_forty_minutes_and_each_part_less_than_five() -> None:
@@ -77,7 +77,7 @@ def test_the_whole_plan_takes_at_most_forty_minutes_and_each_part_less_than_five
     assert len(plan.SCENES) * part_s <= 40 * 60
 
 
-def test_the_page_tells_each_kind_and_each_disturbance_with_counts(tmp_path: Path) -> None:
+def test_the_page_shows_each_kind_and_each_disturbance_with_counts(tmp_path: Path) -> None:
     plan = recordings
     noises = [Noise("disk", 1.0, None, 2.0), Noise("disk", 1.0, 0.6, 2.0), Noise("cpu", 1.0, 0.4, 9.0)]
     scores = Scores(noises=noises, calm_node_hours=1.0, false_episodes=1)
@@ -88,7 +88,7 @@ def test_the_page_tells_each_kind_and_each_disturbance_with_counts(tmp_path: Pat
     tail = {"paae": 0.2, "r2": 0.7, "rows": 30, "learning_curve": [[0.1, 0.5, 0.2], [1.0, 0.1, 0.9]]}
     for app in plan.APPS:
         (tmp_path / f"tail-{app}.json").write_text(json.dumps({"random forest": tail, "SVM": tail}))
-    said = plan.page(tmp_path)
+    printed = plan.page(tmp_path)
     for line in (
         "| shipped | 3 | 1 | 0.5 | 0.59 | 1 | 1.00 | 114 |",
         "| disk | no | 2 | 2.0 | 2 | 1 | 0.6 | 0.6 |",
@@ -98,4 +98,4 @@ def test_the_page_tells_each_kind_and_each_disturbance_with_counts(tmp_path: Pat
         "| application, estimator | rows | PAAE | R2 | 10% | 100% |",
         "| dokuwiki, SVM | 30 | 0.20 | 0.70 | 0.50 | 0.10 |",
     ):
-        assert line in said
+        assert line in printed

@@ -26,7 +26,7 @@ def test_without_root_it_says_what_root_is_for() -> None:
     assert missing_privileges(1000, ALL) == ["root (for network namespaces, veth pairs, cgroups and packet capture)"]
 
 
-def test_root_without_a_capability_is_told_its_name() -> None:
+def test_root_without_a_capability_learns_its_name() -> None:
     assert missing_privileges(0, NO_NET_ADMIN) == ["CAP_NET_ADMIN (for network namespaces and veth pairs)"]
     assert missing_privileges(0, ALL) == []
 
@@ -98,7 +98,7 @@ def change(before: int, after: int) -> Change:
     return Change(1, f"{before}-{after}", "web", 1.0, "weight", "host1", before, after, "because", "lbengine", True)
 
 
-def test_of_a_ramp_the_first_step_and_the_last_are_told() -> None:
+def test_of_a_ramp_the_first_step_and_the_last_are_reported() -> None:
     last: dict[str, int] = {}
     steps = [change(100, 40), change(40, 0), change(0, 5), change(5, 10), change(95, 100), change(100, 0)]
     assert [worth_showing(step, last) for step in steps] == [True, False, True, False, True, True]

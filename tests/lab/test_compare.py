@@ -51,7 +51,7 @@ def test_within_a_round_an_application_is_started_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scenarios", "policies", "said"),
+    ("scenarios", "policies", "progress"),
     [
         (("nowhere",), ("static",), "no scenario `nowhere`; there are: one, "),
         (("one",), ("magic",), "no policy `magic`; there are: static, "),
@@ -59,8 +59,8 @@ def test_within_a_round_an_application_is_started_once() -> None:
         (("one",), (), "expected each policy once, and one at least, got: none"),
     ],
 )
-def test_names_that_are_not_in_the_tables_are_refused(scenarios: Any, policies: Any, said: str) -> None:
-    with pytest.raises(ExperimentError, match=said):
+def test_names_that_are_not_in_the_tables_are_refused(scenarios: Any, policies: Any, progress: str) -> None:
+    with pytest.raises(ExperimentError, match=progress):
         plan.planned(scenarios, policies, rounds=1, seed=1)
 
 
@@ -199,14 +199,14 @@ def pretended_lab(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretended_lab: list[int]) -> None:
     asked = plan.planned(("one",), ("static", "slackwater"), rounds=3, seed=1)
-    said: list[str] = []
+    progress: list[str] = []
     with pytest.raises(LabError, match="the power went out"):
-        compare.run(tmp_path, compare.begin(tmp_path, asked), said.append)
+        compare.run(tmp_path, compare.begin(tmp_path, asked), progress.append)
     assert not results.summary(tmp_path)["complete"]
-    assert "2 of 6; about 0 min left" in said
-    compare.run(tmp_path, compare.begin(tmp_path, asked), said.append)
+    assert "2 of 6; about 0 min left" in progress
+    compare.run(tmp_path, compare.begin(tmp_path, asked), progress.append)
     assert pretended_lab == [1, 2, 3, 3, 4, 5, 6], "the one that failed once more, and nothing twice"
-    assert "going on: 2 of 6 runs are recorded" in said
+    assert "going on: 2 of 6 runs are recorded" in progress
     found = results.summary(tmp_path)
     assert found["complete"]
     assert found["capacity_rps"] == {"events": 900.0}
@@ -215,10 +215,10 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, pretende
 
 def test_no_run_is_begun_when_the_time_is_up(tmp_path: Path, pretended_lab: list[int]) -> None:
     asked = plan.planned(("one",), ("static", "slackwater"), rounds=3, seed=1)
-    said: list[str] = []
-    compare.run(tmp_path, compare.begin(tmp_path, asked), said.append, time.monotonic() - 1.0)
+    progress: list[str] = []
+    compare.run(tmp_path, compare.begin(tmp_path, asked), progress.append, time.monotonic() - 1.0)
     assert pretended_lab == []
-    assert said[-1] == "time is up: 6 of 6 runs are left; the same command goes on"
+    assert progress[-1] == "time is up: 6 of 6 runs are left; the same command goes on"
 
 
 def test_a_folder_with_another_comparison_is_left_alone(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_look_is_what_one_interval_s_samples_say() -> None:
     assert (other.requests, other.rt_mean_ms, other.cpu_idle, other.weight) == (0, None, None, 30)
 
 
-def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_told() -> None:
+def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> None:
     events: list[str] = []
 
     def noise_in(together: list[str], kind: str, intensity: float, _seconds: float, weight: int) -> list[Any]:

@@ -38,7 +38,7 @@ def lab_balancer(folder: Path, agents: Agents | None) -> Iterator[Balancer]:
         running.program.stop()
 
 
-def test_an_agent_answers_whoever_asks_with_what_it_was_told() -> None:
+def test_an_agent_answers_whoever_asks_with_what_it_was_given() -> None:
     with Agents(NAMES, 50) as agents:
         port = int(agents.lines["host2"].split("agent-port ")[1].split()[0])
         assert agents.lines["host2"].endswith("agent-inter 50ms")
@@ -61,12 +61,12 @@ def test_weights_by_agent_check_are_those_that_the_admin_socket_would_set(tmp_pa
     some = [decide(look).weights for look in looks()[::10]]
     some.append({"host1": 1, "host2": 100, "host3": 53})
     with Agents(NAMES, 50) as agents, lab_balancer(tmp_path / "asks", agents) as asks:
-        with lab_balancer(tmp_path / "told", None) as told:
+        with lab_balancer(tmp_path / "told", None) as driven:
             for weights in some:
                 agents.answer(weights)
-                set_weights(SimpleNamespace(balancer=told), weights)  # type: ignore[arg-type]
+                set_weights(SimpleNamespace(balancer=driven), weights)  # type: ignore[arg-type]
                 until(lambda w=weights: asks.snapshot().weight == w, f"weights {weights}")  # type: ignore[misc]
-                assert told.snapshot().weight == weights
+                assert driven.snapshot().weight == weights
         assert min(agents.asked.values()) >= len(some)
 
 

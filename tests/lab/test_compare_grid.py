@@ -47,11 +47,11 @@ def test_every_cell_comes_once_a_round_in_an_order_that_the_seed_decides() -> No
 
 
 @pytest.mark.parametrize(
-    ("workers", "children", "said"),
+    ("workers", "children", "match"),
     [((), (2,), "of 1 or more, got"), ((8,), (0,), "of 1 or more"), ((100,), (2,), "100 workers: expected")],
 )
-def test_values_that_cannot_be_had_are_refused(workers: tuple[int, ...], children: tuple[int, ...], said: str) -> None:
-    with pytest.raises(ExperimentError, match=said):
+def test_values_that_cannot_be_had_are_refused(workers: tuple[int, ...], children: tuple[int, ...], match: str) -> None:
+    with pytest.raises(ExperimentError, match=match):
         grid.question(1, 1, workers, children, "llcprobe")
 
 
@@ -82,10 +82,10 @@ def test_an_interrupted_grid_is_marked_so_and_knows_what_is_left(tmp_path: Path)
     assert shown.output.startswith("CUT SHORT: 3 of 8 cells")
     with pytest.raises(ExperimentError, match="it holds another grid"):
         grid.begin(tmp_path, grid.question(1, 1, (8, 16), (2, 4), "llcprobe"))
-    said: list[str] = []
+    progress: list[str] = []
     grid._write(tmp_path, [row(cell, phase, 1.0) for cell in asked.cells() for phase in grid.PHASES])
-    grid.run(tmp_path, asked, said.append)
-    assert said == [], "nothing is left: no lab is started"
+    grid.run(tmp_path, asked, progress.append)
+    assert progress == [], "nothing is left: no lab is started"
 
 
 def test_a_damaged_grid_is_named(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_recordings_of_an_earlier_version_are_read_and_say_what_they_lack(
     assert found["commits"] == ["not recorded"]
 
 
-def test_a_summary_tells_detections_by_scenario_and_who_measured(tmp_path: Path) -> None:
+def test_a_summary_shows_detections_by_scenario_and_who_measured(tmp_path: Path) -> None:
     comparison(tmp_path, scenarios=("one", "one-70"))
     cells = {(cell["scenario"], cell["policy"]): cell for cell in results.summary(tmp_path)["cells"]}
     found = cells["one", "slackwater"]["detections"]

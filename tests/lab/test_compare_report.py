@@ -135,7 +135,7 @@ def test_the_page_has_the_goals_the_figures_and_the_commands(compared: Path, tmp
     assert {goal["state"] for goal in data["goals"]} == {"reached", "NOT reached", "not decided"}
 
 
-def test_the_page_tells_what_slackwater_costs_and_how_severity_counts(tmp_path: Path) -> None:
+def test_the_page_shows_what_slackwater_costs_and_how_severity_counts(tmp_path: Path) -> None:
     comparison(tmp_path / "some", scenarios=("one", "one-severe"))
     out = tmp_path / "page"
     CliRunner().invoke(lab, ["report", "--compare", str(tmp_path / "some"), "--out", str(out)], catch_exceptions=False)
@@ -220,7 +220,7 @@ def test_peers_are_in_the_figure_and_in_a_table_of_changes(tmp_path: Path) -> No
     assert "these recordings hold no Verdicts" in page
 
 
-def test_detections_are_told_by_scenario_and_drawn(compared: Path, tmp_path: Path) -> None:
+def test_detections_are_reported_by_scenario_and_drawn(compared: Path, tmp_path: Path) -> None:
     out = tmp_path / "page"
     CliRunner().invoke(lab, ["report", "--compare", str(compared), "--out", str(out)], catch_exceptions=False)
     page = (out / report.PAGE).read_text()
@@ -230,17 +230,17 @@ def test_detections_are_told_by_scenario_and_drawn(compared: Path, tmp_path: Pat
 
 
 def test_a_streaming_service_s_delays_are_taken_in_as_a_table(tmp_path: Path) -> None:
-    told = tmp_path / "streaming.json"
+    streaming = tmp_path / "streaming.json"
     row = {"frames": 2040, "noisy_share": 0.33, "late_share": 0.29, "p50_ms": 2.6, "p95_ms": 202.0, "p99_ms": 245.0}
-    told.write_text(json.dumps({"command": "pytest here", "policies": {"static wrr": row}}))
+    streaming.write_text(json.dumps({"command": "pytest here", "policies": {"static wrr": row}}))
     out = tmp_path / "page"
-    CliRunner().invoke(lab, ["report", "--streaming", str(told), "--out", str(out)], catch_exceptions=False)
+    CliRunner().invoke(lab, ["report", "--streaming", str(streaming), "--out", str(out)], catch_exceptions=False)
     page = (out / report.PAGE).read_text()
     assert "<code>pytest here</code>" in page
     assert "<td>static wrr</td><td>2040</td><td>33%</td><td>29%</td><td>2.6</td><td>202.0</td><td>245.0</td>" in page
-    told.write_text('{"policies": {"static wrr": {"frames": 1}}}')
+    streaming.write_text('{"policies": {"static wrr": {"frames": 1}}}')
     with pytest.raises(ExperimentError, match=r"streaming\.json: expected what the streaming service's test writes"):
-        report.read_streaming(told)
+        report.read_streaming(streaming)
 
 
 def test_the_law_is_fitted_on_odd_rounds_of_samples_and_judged_on_even_ones(tmp_path: Path) -> None:

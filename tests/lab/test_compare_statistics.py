@@ -32,7 +32,7 @@ def test_intervals_hold_the_true_median_about_as_often_as_they_say(draw, truth: 
     assert 0.90 <= inside / 200 <= 0.99
 
 
-def test_of_five_rounds_the_interval_is_said_to_be_of_five() -> None:
+def test_of_five_rounds_the_interval_is_reported_as_of_five() -> None:
     found = statistics.median([5.0, 1.0, 4.0, 2.0, 3.0])
     assert found is not None
     assert (found.value, found.count) == (3.0, 5)

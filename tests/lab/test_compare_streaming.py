@@ -69,10 +69,10 @@ def test_each_frame_is_due_a_period_after_the_one_before_and_delay_is_from_the_r
     port = free_port()
     with serving(port):
         eventually("fifty frames for two viewers in 2.5 s", has_fifty, 60.0)
-    told = np.array([(due_s, late_ms) for due_s, late_ms, _ in found["frames"]])
+    figures = np.array([(due_s, late_ms) for due_s, late_ms, _ in found["frames"]])
     assert found["broken"] == 0
     assert {name for _, _, name in found["frames"]} == {"here"}
-    assert told[:, 1].min() > -5.0, "no frame is early"
+    assert figures[:, 1].min() > -5.0, "no frame is early"
 
 
 def test_a_server_that_stands_still_sends_its_frames_late_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_server_that_stands_still_sends_its_frames_late_and_loses_none(monkeyp
     assert late[0] > 100.0
 
 
-def told(found: dict[str, object]) -> dict[str, float]:
+def figures(found: dict[str, object]) -> dict[str, float]:
     """Frames due after the weights had settled."""
     rows = [row for row in found["frames"] if row[0] >= SETTLED_S]  # type: ignore[attr-defined]
     late = np.array([late_ms for _, late_ms, _ in rows])
@@ -146,7 +146,7 @@ class Streaming:
                     engine.inbox.put(verdict(name, "interference" if name == self.names[0] else "calm"), now_s)
                 engine.cycle(now_s)
             time.sleep(0.5)
-        return told(json.loads(self.guest.ok("cat /run/frames.json")))
+        return figures(json.loads(self.guest.ok("cat /run/frames.json")))
 
     def clean(self) -> None:
         self.guest.sh(

@@ -115,5 +115,5 @@ def test_only_all_policies_in_enough_rounds_validate_the_simulator() -> None:
     assert word(near("static"), near("leastconn", error=0.2)) == "NOT reached", "one that is off is enough"
     assert word(near("static"), near("leastconn", error=0.2, rounds=1)) == "not decided"
     assert word() == "not decided"
-    told = goals.of_simulator([], [near("static"), near("ice", rounds=1)])[1].found
-    assert told.startswith("goals: static +5% of 5 (fitted); goals: ice +5% of 1; in fewer than 5 rounds: leastconn, ")
+    text = goals.of_simulator([], [near("static"), near("ice", rounds=1)])[1].found
+    assert text.startswith("goals: static +5% of 5 (fitted); goals: ice +5% of 1; in fewer than 5 rounds: leastconn, ")

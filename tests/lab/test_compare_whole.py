@@ -82,9 +82,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def measure_grid(folder: Path, asked: grid.Question, _say: Any, _until: float) -> None:
         ran.append(folder.name)
-        told = {"requests": 9, "errors": 0} | dict.fromkeys(("rps", "mean_ms", "p50_ms", "p95_ms", "p99_ms"), 1.0)
+        latencies = {"requests": 9, "errors": 0} | dict.fromkeys(("rps", "mean_ms", "p50_ms", "p95_ms", "p99_ms"), 1.0)
         rows = [
-            dict(zip(("round", "workers", "children"), cell, strict=True)) | {"phase": phase} | told
+            dict(zip(("round", "workers", "children"), cell, strict=True)) | {"phase": phase} | latencies
             for cell in asked.cells()
             for phase in grid.PHASES
         ]
@@ -128,20 +128,20 @@ def test_one_finished_part_of_two_is_cut_short_everywhere(tmp_path: Path, small:
         .invoke(lab, ["report", "--evaluation", str(tmp_path), "--out", str(out)], catch_exceptions=False)
         .output
     )
-    said = "CUT SHORT: 8 of 10 runs, 0 of 2 cells; not whole: grid 0 of 2, second 0 of 2"
-    assert shown.index(said) < shown.index("not decided")
+    printed = "CUT SHORT: 8 of 10 runs, 0 of 2 cells; not whole: grid 0 of 2, second 0 of 2"
+    assert shown.index(printed) < shown.index("not decided")
     page = (out / report.PAGE).read_text()
-    assert page.index(said) < page.index("<table>")
+    assert page.index(printed) < page.index("<table>")
     assert f"<code>slackwater lab report --evaluation {tmp_path} --out {out}</code>" in page
     for title in ("MaxClients and pm.max_children", "Simulated", "The simulator against the lab", "The load estimator"):
         assert "Not measured" in page[page.index(f"<h2>{title}") :][:200], title
     assert "A streaming service behind LVS</h2>\n<p><b>Not measured" in page
     data = json.loads((out / report.DATA).read_text())
     assert data["complete"] is False
-    assert data["cut_short"].startswith(said)
+    assert data["cut_short"].startswith(printed)
     assert {one["part"]: (one["done"], one["planned"]) for one in data["planned"]}["second"] == (0, 2)
     with Image.open(out / "improvement-one.png") as picture:
-        assert picture.text["Description"].startswith(said)  # type: ignore[attr-defined]
+        assert picture.text["Description"].startswith(printed)  # type: ignore[attr-defined]
 
 
 def test_a_whole_evaluation_is_complete_and_its_pictures_say_nothing(tmp_path: Path, small: list[str]) -> None:
@@ -182,8 +182,8 @@ def test_the_same_comparison_twice_is_refused(tmp_path: Path) -> None:
         report.write(Parts([tmp_path, tmp_path / "x/.."]), tmp_path / "page", None, lambda _: None)
 
 
-def test_the_plan_is_told_without_a_lab(tmp_path: Path) -> None:
-    said = CliRunner().invoke(lab, ["evaluate", "--out", str(tmp_path / "x"), "--plan"], catch_exceptions=False).output
-    assert said.splitlines()[0].startswith("goals: ")
-    assert f"together about {sum(whole.minutes().values()) / 60:.1f} hours" in said
+def test_the_plan_is_reported_without_a_lab(tmp_path: Path) -> None:
+    plan = CliRunner().invoke(lab, ["evaluate", "--out", str(tmp_path / "x"), "--plan"], catch_exceptions=False).output
+    assert plan.splitlines()[0].startswith("goals: ")
+    assert f"together about {sum(whole.minutes().values()) / 60:.1f} hours" in plan
     assert not (tmp_path / "x").exists()

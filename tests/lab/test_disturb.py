@@ -43,7 +43,7 @@ def test_a_clock_step_moves_the_wall_clock_of_one_program_alone(tmp_path: Path) 
         assert program.stdin is not None
         assert program.stdout is not None
 
-        def told() -> tuple[float, float]:
+        def clocks() -> tuple[float, float]:
             program.stdin.write("now\n")  # type: ignore[union-attr]
             program.stdin.flush()  # type: ignore[union-attr]
             wall_s, monotonic_s = map(float, program.stdout.readline().split())  # type: ignore[union-attr]
@@ -52,7 +52,7 @@ def test_a_clock_step_moves_the_wall_clock_of_one_program_alone(tmp_path: Path) 
         for step_s in (0.0, 20.5, -2.25, 0.0):
             clock.step(step_s)
             before_s = time.time(), time.monotonic()
-            wall_s, monotonic_s = told()
+            wall_s, monotonic_s = clocks()
             after_s = time.time(), time.monotonic()
             assert before_s[0] - 0.1 <= wall_s - step_s <= after_s[0] + 0.1
             assert before_s[1] - 0.1 <= monotonic_s <= after_s[1] + 0.1
@@ -87,7 +87,7 @@ def asked_s(port: int) -> float:
         return time.monotonic() - begin
 
 
-def test_the_shared_service_takes_as_long_as_it_is_told_to(service: int) -> None:
+def test_the_shared_service_takes_as_long_as_it_is_set_to(service: int) -> None:
     set_delay("127.0.0.1", service, 0.3)
     assert asked_s(service) >= 0.3
     set_delay("127.0.0.1", service, 0.0)
@@ -123,7 +123,7 @@ def test_a_real_lab_outlives_every_disturbance_and_serves_afterwards() -> None:
 
 @pytest.mark.lab
 @needs_lab
-def test_a_restart_that_fails_is_told() -> None:
+def test_a_restart_that_fails_is_reported() -> None:
     if found := traces():
         pytest.skip(f"a lab is up or was left behind: {found}")
     with Lab(LabSettings(hosts=2)) as lab:

@@ -139,7 +139,7 @@ def test_a_closed_loop_keeps_its_clients_busy(tmp_path: Path) -> None:
     assert len(found.seconds) == pytest.approx(asked.requests, abs=4)
 
 
-def test_a_generator_that_cannot_start_is_told(tmp_path: Path) -> None:
+def test_a_generator_that_cannot_start_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="oha ended with status"):
         load("no such url", tmp_path, Demand(clients=1), 1.0).finish()
 

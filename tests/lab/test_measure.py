@@ -61,7 +61,7 @@ def test_the_first_reduction_after_an_instant_is_found_whatever_came_before() ->
     assert first_reduction(seen, "b", 0.0) is None
 
 
-def test_back_at_the_baseline_is_only_told_of_a_server_that_was_away_from_it() -> None:
+def test_back_at_the_baseline_is_only_reported_of_a_server_that_was_away_from_it() -> None:
     seen = history((0.0, 100, 0, 0), (1.0, 0, 0, 0), (2.0, 0, 0, 0), (3.5, 100, 0, 0), (4.0, 100, 0, 0))
     assert first_at(seen, "a", 100, 1.5) == pytest.approx(2.0)
     assert first_at(seen, "a", 100, 3.6) is None

@@ -53,7 +53,7 @@ def test_a_stopped_noise_is_gone_at_once_and_knows_when(maker: str) -> None:
     noise.stop()
 
 
-def test_a_noise_that_was_killed_by_another_is_told(maker: str) -> None:
+def test_a_noise_that_was_killed_by_another_is_reported(maker: str) -> None:
     noise = start(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])
     noise.process.kill()
     noise.process.wait()
@@ -71,7 +71,7 @@ def test_it_joins_the_cgroups_before_it_begins(maker: str, tmp_path: Path) -> No
         noise.stop()
 
 
-def test_a_cgroup_that_cannot_be_joined_is_told(maker: str) -> None:
+def test_a_cgroup_that_cannot_be_joined_is_reported(maker: str) -> None:
     with pytest.raises(LabError, match="did not begin in here: noise: /no/such: No such file"):
         start(maker, "here", "cpu", 0.2, 1.0, quota_cores=0.4, procs_files=["/no/such"])
 
@@ -104,7 +104,7 @@ def test_sizes_of_sysfs_are_read(text: str, mib: int) -> None:
     assert cache_mib(text) == mib
 
 
-def test_the_largest_cache_counts_and_a_machine_that_tells_none_gets_a_guess(tmp_path: Path) -> None:
+def test_the_largest_cache_counts_and_a_machine_that_shows_none_gets_a_guess(tmp_path: Path) -> None:
     assert last_level_cache_mib(tmp_path) == 32
     for index, size in enumerate(("32K", "1024K", "8192K")):
         (tmp_path / f"index{index}").mkdir()
@@ -126,7 +126,7 @@ def test_several_wait_for_each_other_and_begin_at_the_same_moment(maker: str) ->
             noise.stop()
 
 
-def test_one_that_is_not_told_to_begin_ends_with_whom_it_waits_for(maker: str) -> None:
+def test_one_that_is_not_started_ends_with_whom_it_waits_for(maker: str) -> None:
     filled = prepare(maker, "here", "cpu", 0.2, 60.0, quota_cores=0.4, procs_files=[])
     assert filled.process.stdin is not None
     filled.process.stdin.close()

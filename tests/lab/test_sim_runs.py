@@ -70,7 +70,7 @@ def test_a_neighbour_that_stays_does_not_make_the_weights_swing(model) -> None: 
     assert long.turns <= 8
 
 
-def test_both_models_tell_the_same_of_slackwater() -> None:
+def test_both_models_show_the_same_of_slackwater() -> None:
     """20 servers, two of them noisy all the time. What stays of the noise is the first half second, and the trials of
     the drained servers: the run is long enough for several."""
     setup = Setup(servers=20, noisy=0.1, episode_s=0.0, capacity_rps=40.0, load=0.4, seconds=90.0)
@@ -102,9 +102,9 @@ def test_late_cycles_are_counted_and_so_is_how_far_behind_they_put_the_next() ->
 def test_only_cycles_after_learning_are_counted_and_requests_have_none() -> None:
     run = cycles.simulate(replace(SMALL, period_s=1.0), "slackwater", None)
     assert len(run.cycle_s) == SMALL.seconds
-    told = run.as_json()
-    assert told["pace"]["cycles"] == SMALL.seconds
-    assert "cycle_s" not in told
+    written = run.as_json()
+    assert written["pace"]["cycles"] == SMALL.seconds
+    assert "cycle_s" not in written
     assert requests.simulate(replace(SMALL, seconds=1.0), "static", None).as_json()["pace"] is None
 
 
@@ -150,7 +150,7 @@ def test_episodes_take_the_share_of_time_that_was_asked_for() -> None:
     )
 
 
-def test_a_timeline_tells_who_changed_on_the_way() -> None:
+def test_a_timeline_shows_who_changed_on_the_way() -> None:
     line = Timeline(3, [Episode(1, 2.0, 4.0, 0.5), Episode(0, 3.0, 9.0, 0.7)])
     assert line.advance(1.0) == []
     assert line.next_s == 2.0
@@ -159,7 +159,7 @@ def test_a_timeline_tells_who_changed_on_the_way() -> None:
     assert line.advance(9.0) == [1, 0]
 
 
-def test_the_score_tells_answers_misses_false_alarms_and_turns_apart() -> None:
+def test_the_score_counts_answers_misses_false_alarms_and_turns_apart() -> None:
     setup = replace(SMALL, servers=3)
     score = Score(setup, [Episode(0, 40.0, 50.0, 0.8), Episode(1, 41.0, 45.0, 0.8)])
     score.advance(40.0)

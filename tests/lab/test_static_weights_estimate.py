@@ -90,8 +90,8 @@ def estimated(scenario: Scenario, folder: Path) -> tuple[float | None, str]:
         found = [one for one in episodes(journal, POOL, 0.0) if one.node == NOISY]
         if not found:
             return None, "no episode was found"
-        told = with_changes(journal, found[0], pool.servers)
-        page = pages.page(journal, settings, pool, told, found[0].since_unix_s + 60.0)
+        story = with_changes(journal, found[0], pool.servers)
+        page = pages.page(journal, settings, pool, story, found[0].since_unix_s + 60.0)
         return page.static_ms, page.static_note
 
 

@@ -72,5 +72,5 @@ def test_a_share_of_time_and_a_cgroup_that_cannot_be_joined_are_refused(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_kinds_are_told_apart_from_the_lab_s_own() -> None:
+def test_its_kinds_are_distinguished_from_the_lab_s_own() -> None:
     assert not STRESSORS.keys() & NOISES.keys()

@@ -27,12 +27,12 @@ def start_up(*arguments: str) -> subprocess.Popen[str]:
         lab_command("up", *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
-    said = []
+    printed = []
     for line in process.stdout:
-        said.append(line)
+        printed.append(line)
         if "Ctrl-C" in line:
             return process
-    raise AssertionError(f"lab up ended with {process.wait()}: {''.join(said)}")
+    raise AssertionError(f"lab up ended with {process.wait()}: {''.join(printed)}")
 
 
 def page(url: str) -> str:
@@ -93,7 +93,7 @@ def test_an_error_inside_takes_all_of_it_down() -> None:
     assert traces() == []
 
 
-def test_a_web_server_that_ends_is_told_by_name() -> None:
+def test_a_web_server_that_ends_is_reported_by_name() -> None:
     with Lab(LabSettings(hosts=2)) as lab:
         lab.programs[1].process.kill()
         eventually("it ended", lambda: not lab.programs[1].running, 60.0)

@@ -93,7 +93,7 @@ def test_what_was_asked_for_is_shown_while_haproxy_has_not_asked_yet() -> None:
     assert driven.read().trouble == ()
 
 
-def test_a_weight_that_haproxy_never_shows_is_told_as_it_is_and_no_more_asked_for() -> None:
+def test_a_weight_that_haproxy_never_shows_is_reported_as_it_is_and_no_more_asked_for() -> None:
     clock, shown = Clock(), Shown(a=100, b=100)
     driven = AgentCheck(shown, clock)
     driven.read()
@@ -110,7 +110,7 @@ def test_a_weight_that_haproxy_never_shows_is_told_as_it_is_and_no_more_asked_fo
     assert weights(driven)["a"] == 50
 
 
-def test_words_are_told_when_they_are_new_and_again_within_their_lease() -> None:
+def test_words_are_reported_when_they_are_new_and_again_within_their_lease() -> None:
     clock, shown = Clock(), Shown(a=100)
     driven = AgentCheck(shown, clock)
     driven.read()
@@ -208,9 +208,9 @@ class TestOnARealHAProxy:
 
     def test_a_percentage_leaves_alone_what_an_operator_has_set(self) -> None:
         with with_agents() as (running, (first, _)):
-            running.say("set server web/host1 state maint")
+            running.send("set server web/host1 state maint")
             assert HAProxy(running.socket, "web", 20.0).read().servers[0].status.startswith("MAINT")
-            running.say("set server web/host1 state drain")
+            running.send("set server web/host1 state drain")
             first.line = "70%\n"
             until(lambda: running.weight("host1") == 70, "weight 70")
             shown = HAProxy(running.socket, "web", 20.0).read().servers[0]

@@ -69,7 +69,7 @@ def monitor(folder: Path, node: str, agent: str, bus: str) -> Iterator[subproces
 def test_a_slow_node_answers_less_and_then_all_again(site: LbengineProcess) -> None:
     site.start()
 
-    async def tell(_: Bus, detector: Detector) -> None:
+    async def script(_: Bus, detector: Detector) -> None:
         detector.states["host1"] = "interference"
         await until(lambda: site.weights() == [0, 100, 100], site, "host1 answers 0%")
         site.balancer.request(20)
@@ -81,14 +81,14 @@ def test_a_slow_node_answers_less_and_then_all_again(site: LbengineProcess) -> N
         assert all(change.by == "lbengine" and change.applied for change in made), "nobody else is suspected"
         assert (made[-1].after, made[0].after) == (0, 100)
 
-    story(site, tell)
+    story(site, script)
 
 
 def test_without_lbengine_the_lease_ends_and_each_node_answers_all(site: LbengineProcess) -> None:
     site.with_settings(lease_s=1.5)
     process = site.start()
 
-    async def tell(_: Bus, detector: Detector) -> None:
+    async def script(_: Bus, detector: Detector) -> None:
         detector.states["host1"] = "interference"
         await until(lambda: site.weights() == [0, 100, 100], site, "host1 answers 0%")
         process.kill()
@@ -99,13 +99,13 @@ def test_without_lbengine_the_lease_ends_and_each_node_answers_all(site: Lbengin
         assert done.exit_code == 0, done.output
         assert not (site.folder / "baseline/web.json").exists()
 
-    story(site, tell)
+    story(site, script)
 
 
-def test_a_stop_tells_the_nodes_to_answer_all_at_once(site: LbengineProcess) -> None:
+def test_a_stop_has_the_nodes_answer_all_at_once(site: LbengineProcess) -> None:
     process = site.start()
 
-    async def tell(bus: Bus, detector: Detector) -> None:
+    async def script(bus: Bus, detector: Detector) -> None:
         heard: list[tuple[str, int]] = []
         await bus.subscribe("weight", lambda word: heard.append((word.node, word.percent)), pool="web")
         detector.states["host1"] = "interference"
@@ -116,17 +116,17 @@ def test_a_stop_tells_the_nodes_to_answer_all_at_once(site: LbengineProcess) -> 
         await until(lambda: site.weights() == [100, 100, 100], site, "all weights are back")
         assert not (site.folder / "baseline/web.json").exists()
 
-    story(site, tell)
+    story(site, script)
 
 
 def test_a_dead_monitor_holds_the_last_weight_and_lbengine_says_so(site: LbengineProcess) -> None:
     site.start()
 
-    async def tell(_: Bus, detector: Detector) -> None:
+    async def script(_: Bus, detector: Detector) -> None:
         await until(lambda: site.weights() == [100, 100, 100], site, "calm")
         os.kill(site.monitors["host1"].pid, signal.SIGKILL)
         detector.states["host1"] = "interference"
         await until(lambda: "host1 shows weight 100 instead of" in site.log.read_text(), site, "it is said")
         assert site.weights() == [100, 100, 100]
 
-    story(site, tell)
+    story(site, script)

@@ -74,9 +74,9 @@ def below_s(weights: Weights, server: str) -> float:
 
 
 def test_the_recording_holds_the_three_stories(recording: Recording) -> None:
-    told = noises(recording)
-    assert [len(labels) for labels in told] == [3, 3, 1]
-    first = [max(label.start_unix_s for label in labels) - labels[0].start_unix_s for labels in told]
+    labelled = noises(recording)
+    assert [len(labels) for labels in labelled] == [3, 3, 1]
+    first = [max(label.start_unix_s for label in labels) - labels[0].start_unix_s for labels in labelled]
     assert first[AT_ONCE] < 0.1 < 0.4 < first[ONE_AFTER_THE_OTHER]
 
 

@@ -130,7 +130,7 @@ def test_observe_decides_and_records_but_touches_nothing(site: DrivenHAProxy) ->
 def test_in_observe_mode_the_baseline_follows_the_operator(site: DrivenHAProxy) -> None:
     site.start(mode="observe")
     site.cycle()
-    site.balancer.say("set server web/host2 weight 40")
+    site.balancer.send("set server web/host2 weight 40")
     site.cycle()
     assert site.changes() == []
     cycle = site.engine.outbox[-1]
@@ -223,7 +223,7 @@ def test_all_slow_in_one_verdict_is_panic(site: DrivenHAProxy) -> None:
 @oldest_and_newest_too
 def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: DrivenHAProxy) -> None:
     site.cycle()
-    site.balancer.say("set server web/host2 weight 30")
+    site.balancer.send("set server web/host2 weight 30")
     assert "host2 100 -> 30 by someone else" in site.cycle(host2="interference")
     (change,) = site.changes()
     assert (change.target, change.before, change.after, change.by) == ("host2", 100, 30, "someone else")
@@ -231,7 +231,7 @@ def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: Dri
         assert "host2 is held at 30 by someone else" in site.cycle(host2="interference")
     assert site.weights() == [100, 30, 100]
     assert len(site.changes()) == 1
-    site.balancer.say("set server web/host2 weight 100")
+    site.balancer.send("set server web/host2 weight 100")
     assert site.cycle() == "web: 3 unchanged"
     assert "host2 100 -> 0" in site.cycle(host2="interference")
 
@@ -239,7 +239,7 @@ def test_a_weight_that_someone_else_set_is_left_alone_until_it_is_back(site: Dri
 def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
-    site.balancer.say("set server web/host1 weight 100")
+    site.balancer.send("set server web/host1 weight 100")
     assert "host1 0 -> 100 by someone else" in site.cycle(host1="interference")
     site.cycle(host1="interference")
     assert site.weights() == [100, 100, 100]
@@ -250,9 +250,9 @@ def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: DrivenHA
 @oldest_and_newest_too
 def test_servers_in_maintenance_or_drained_are_left_alone(site: DrivenHAProxy) -> None:
     site.cycle()
-    site.balancer.say("set server web/host3 state maint")
+    site.balancer.send("set server web/host3 state maint")
     assert "host3 is left alone (MAINT)" in site.cycle(host3="interference")
-    site.balancer.say("set server web/host2 state maint")
+    site.balancer.send("set server web/host2 state maint")
     assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
     assert site.weights() == [100, 100, 100]
     assert site.changes() == []
@@ -266,12 +266,12 @@ def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone
         until(lambda: client.read().servers[2].status.startswith("DOWN"), "the check finds host3 down")
         site.cycle()
         assert "host3 is left alone (DOWN" in site.cycle(host3="interference")
-        site.balancer.say("set server web/host2 state drain")
+        site.balancer.send("set server web/host2 state drain")
         assert "host2 is left alone (DRAIN" in site.cycle(host2="interference")
         assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
         assert site.weights() == [100, 100, 100]
         assert site.changes() == []
-        site.balancer.say("set server web/host2 state ready")
+        site.balancer.send("set server web/host2 state ready")
         until(lambda: client.read().servers[1].available, "host2 is back")
         site.cycle(AFTER_PANIC_S)
         site.cycle(host2="interference")
@@ -282,7 +282,7 @@ def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone
 def test_when_only_the_reduced_server_is_left_it_gets_its_weight_back(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
-    site.balancer.say("set server web/host2 state maint; set server web/host3 state maint")
+    site.balancer.send("set server web/host2 state maint; set server web/host3 state maint")
     site.cycle(host1="interference")
     assert site.weights()[0] == 100
 
@@ -306,7 +306,7 @@ def test_pause_puts_the_weights_back_and_outlives_a_restart(site: DrivenHAProxy)
 def test_in_a_pause_weights_are_the_operators_and_resume_takes_them_as_they_are(site: DrivenHAProxy) -> None:
     site.cycle()
     site.engine.command(Request(action="pause", by="alice"), site.now_s)
-    site.balancer.say("set server web/host2 weight 50")
+    site.balancer.send("set server web/host2 weight 50")
     site.cycle(host1="interference")
     assert site.weights() == [100, 50, 100]
     assert "already" in site.engine.command(Request(action="pause", by="bob"), site.now_s)
@@ -544,7 +544,7 @@ def turn(site: DrivenHAProxy, slow_ms: float, calm_ms: float, after_s: float = 0
     return site.engine.cycle(site.now_s)
 
 
-def test_a_change_tells_what_p95_was_and_is_predicted_to_be_and_later_what_came_of_it(site: DrivenHAProxy) -> None:
+def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_of_it(site: DrivenHAProxy) -> None:
     for _ in range(3):
         turn(site, 4.0, 4.0)
     for _ in range(2):
@@ -565,20 +565,20 @@ def test_a_change_tells_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert "host1's share of the requests 33% -> 0%" in follow.why
 
 
-def test_a_move_that_is_cut_short_is_told_when_it_ends(site: DrivenHAProxy) -> None:
+def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:
     site.cycle()
     for _ in range(12):
         site.cycle(host1="interference")
     for _ in range(20):
         site.cycle()
     down, up = site.changes()[0], next(change for change in site.changes() if change.after == 2)
-    told = [change for change in site.changes() if change.what == "outcome"]
-    assert [change.follows for change in told] == [down.id]
+    recorded = [change for change in site.changes() if change.what == "outcome"]
+    assert [change.follows for change in recorded] == [down.id]
     for _ in range(60):
         site.cycle()
-    told = [change for change in site.changes() if change.what == "outcome"]
-    assert [change.follows for change in told] == [down.id, up.id]
-    assert told[1].why.startswith("10 s after 0 -> 100: the pool's p95 is not known")
+    recorded = [change for change in site.changes() if change.what == "outcome"]
+    assert [change.follows for change in recorded] == [down.id, up.id]
+    assert recorded[1].why.startswith("10 s after 0 -> 100: the pool's p95 is not known")
 
 
 def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
@@ -589,8 +589,8 @@ def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
     follow_ups = FollowUps({})
     assert follow_ups.add(made[0], 0.0, 0.3) == []
     assert follow_ups.add(made[1], 0.4, 0.3) == [], "0 s after 100 -> 0 nothing has come of it yet"
-    (told,) = follow_ups.add(made[2], 0.4 + LEAST_AFTER_S, 0.3)
-    assert (told[0].first, told[1]) == (made[1], LEAST_AFTER_S)
+    (recorded,) = follow_ups.add(made[2], 0.4 + LEAST_AFTER_S, 0.3)
+    assert (recorded[0].first, recorded[1]) == (made[1], LEAST_AFTER_S)
 
 
 @pytest.mark.usefixtures("haproxy_in_full")
@@ -612,7 +612,7 @@ def test_the_cycle_message_carries_what_the_balancer_sees_of_each_server(tmp_pat
 
 
 @pytest.mark.usefixtures("haproxy_in_full")
-def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) -> None:
+def test_a_server_that_keeps_its_clients_by_cookie_is_reported(tmp_path: Path) -> None:
     section = backend([1, 2, 3]).replace("    balance", "    cookie SRV insert\n    balance")
     with web_servers(3) as ports:
         for number, port in enumerate(ports, start=1):
@@ -620,12 +620,12 @@ def test_a_server_that_keeps_its_clients_by_cookie_is_told_of(tmp_path: Path) ->
         with haproxy(section) as balancer:
             site = DrivenHAProxy(balancer, ports, tmp_path)
             site.cycle()
-            said = []
+            remarks = []
             for _ in range(8):
                 balancer.request(4, cookie="SRV=c1")
-                said.append(site.cycle(1.0, host1="interference"))
-            assert "host1 gets 100% of the requests, its weight calls for 0%: cookie persistence" in said[-1]
-            assert "cookie" not in said[2]
+                remarks.append(site.cycle(1.0, host1="interference"))
+            assert "host1 gets 100% of the requests, its weight calls for 0%: cookie persistence" in remarks[-1]
+            assert "cookie" not in remarks[2]
             assert [change.target for change in site.changes() if change.what == "share"] == ["host1"]
             site.journal.close()
 
@@ -707,7 +707,7 @@ def test_a_killed_engine_is_followed_by_one_that_knows_the_limit(limited: Driven
 def test_a_limit_that_someone_else_changes_is_theirs(limited: DrivenHAProxy) -> None:
     at_load(limited)
     at_load(limited, host1="interference")
-    limited.balancer.say("set maxconn server web/host1 33")
+    limited.balancer.send("set maxconn server web/host1 33")
     assert "host1's maxconn is 33 by someone else" in at_load(limited, host1="interference")
     at_load(limited, host1="interference")
     assert maxconns(limited)[0] == 33
@@ -736,7 +736,7 @@ def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Dr
     other.take_over(given, None, site.now_s)
     site.engine = other
     assert "host1 stays at 0 of 100 (waiting for its first Verdict)" in site.silent_cycle()
-    site.balancer.say("set server web/host1 weight 50")
+    site.balancer.send("set server web/host1 weight 50")
     site.cycle(host1="interference")
     assert site.weights()[0] == 0, "the one before may be on its way back: that is not someone else"
     for _ in range(25):
@@ -759,7 +759,7 @@ def test_a_pause_is_taken_over_too(site: DrivenHAProxy, tmp_path: Path) -> None:
 def test_a_bus_that_comes_back_leaves_what_someone_else_holds_alone(site: DrivenHAProxy) -> None:
     site.cycle()
     site.cycle(host1="interference")
-    site.balancer.say("set server web/host2 weight 30")
+    site.balancer.send("set server web/host2 weight 30")
     site.cycle(host1="interference")
     site.engine.take_over(None, None, site.now_s)
     assert "host2 is held at 30 by someone else" in site.cycle(host1="interference")

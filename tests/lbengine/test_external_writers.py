@@ -75,7 +75,7 @@ def test_a_backup_server_is_left_alone_and_counts_for_nothing(tmp_path: Path) ->
             assert site.weights() == {"host1": 100, "host2": 100, "spare": 100}, "it takes no requests"
             site.cycle("host1", "spare")
             assert site.weights() == {"host1": 0, "host2": 100, "spare": 100}, "host1 is one of two, not two of three"
-            site.running.say("set server web/host2 state maint")
+            site.running.send("set server web/host2 state maint")
             site.cycle("host1")
             assert site.weights()["host1"] == 100, "a backup does not stand in for the last server"
 
@@ -86,12 +86,12 @@ def test_a_server_in_slowstart_is_described_and_its_weight_stays_as_it_is(tmp_pa
         with site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path) as site:
             until(lambda: {one.status for one in site.servers().values()} == {"UP"}, "checks have passed")
             assert "slow start" not in site.cycle()
-            site.running.say("set server web/host1 health down")
+            site.running.send("set server web/host1 health down")
             until(lambda: site.servers()["host1"].slow_start, "host1 is back from a failed check")
-            told = site.cycle()
-            assert "host1 is in the balancer's slow start" in told
+            remarks = site.cycle()
+            assert "host1 is in the balancer's slow start" in remarks
             assert site.weights() == {"host1": 100, "host2": 100}
-            assert "someone else" not in told, "slowstart works beside the weight, not on it"
+            assert "someone else" not in remarks, "slowstart works beside the weight, not on it"
             assert any("slowstart holds host1 down" in text for text in check(site.pool, SETTINGS))
             site.cycle("host1")
             assert site.weights() == {"host1": 0, "host2": 100}
@@ -106,8 +106,8 @@ def test_a_live_agent_check_beside_us_is_warned_of_and_what_it_sets_is_left_alon
         asked = f"weight 100 agent-check agent-port {agent.port} agent-inter {agent_inter_ms()}ms"
         lines = servers_of(ports).replace(f"127.0.0.1:{ports[1]} weight 100", f"127.0.0.1:{ports[1]} {asked}")
         site = stack.enter_context(site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path))
-        told = "\n".join(check(site.pool, SETTINGS))
-        assert "the agent-check of host2 sets weights too; two writers would fight" in told
+        remarks = "\n".join(check(site.pool, SETTINGS))
+        assert "the agent-check of host2 sets weights too; two writers would fight" in remarks
         site.cycle()
         agent.line = "30%\n"
         until(lambda: site.weights()["host2"] == 30, "HAProxy has asked the agent")
@@ -149,8 +149,8 @@ def test_weights_of_srv_records_are_warned_of_and_a_change_there_is_someone_else
     with with_srv(tmp_path) as (site, dns):
         first = site.servers()["host1"]
         assert first.srv_record
-        told = "\n".join(check(site.pool, SETTINGS))
-        assert "the weights of host1, host2, host3 come from SRV records; set `resolve-opts ignore-weight`" in told
+        remarks = "\n".join(check(site.pool, SETTINGS))
+        assert "the weights of host1, host2, host3 come from SRV records; set `resolve-opts ignore-weight`" in remarks
         site.cycle()
         dns.weights = dict.fromkeys(dns.weights, 65_535)
         until(lambda: site.weights()["host1"] != first.weight, "HAProxy has taken the new weights")

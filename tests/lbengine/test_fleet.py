@@ -96,10 +96,10 @@ def test_load_is_summed_and_weights_go_to_all(two: Two) -> None:
 
 
 @needs_haproxy
-def test_a_weight_that_differs_on_one_of_them_is_the_one_that_is_told(two: Two) -> None:
+def test_a_weight_that_differs_on_one_of_them_is_the_one_that_is_reported(two: Two) -> None:
     two.fleet.read()
     two.fleet.set_weights({"host1": 7})
-    two.members[1].say("set server web/host1 weight 30")
+    two.members[1].send("set server web/host1 weight 30")
     assert two.fleet.read().servers[0].weight == 30
 
 
@@ -125,7 +125,7 @@ def test_one_that_is_stuck_is_left_out_asked_seldom_and_taken_back_as_started_an
 
 
 @needs_haproxy
-def test_when_nobody_answers_it_is_said_of_all(two: Two) -> None:
+def test_when_nobody_answers_it_is_reported_of_all(two: Two) -> None:
     with (
         two.stuck(0),
         two.stuck(1),
@@ -145,7 +145,7 @@ def test_a_server_that_only_one_has_is_set_there_only(two: Two) -> None:
 
 
 @needs_haproxy
-def test_maxconns_go_to_all_and_refusals_are_told(two: Two) -> None:
+def test_maxconns_go_to_all_and_refusals_are_reported(two: Two) -> None:
     two.fleet.read()
     two.fleet.set_maxconns({"host1": 4})
     assert two.fleet.read().servers[0].maxconn == 4
@@ -235,11 +235,11 @@ def test_one_that_is_stuck_at_the_end_is_put_back_by_the_next_restore(driven: Dr
             driven.engine.stop(driven.now_s, "the end")
         assert [members[1 - stuck].weight(host) for host in HOSTS] == CALM
         assert '"weight": 100' in driven.baseline()
-        status, told = driven.restore(2 * SOON_S)
+        status, remarks = driven.restore(2 * SOON_S)
         assert status == 1
-        assert f"left out: {members[stuck].socket}" in told
-        assert "run `slackwater restore --pool web` again" in told
-        assert "nothing to put back" not in told
+        assert f"left out: {members[stuck].socket}" in remarks
+        assert "run `slackwater restore --pool web` again" in remarks
+        assert "nothing to put back" not in remarks
     assert [members[stuck].weight(host) for host in HOSTS] == LOWERED
     assert driven.restore() == (0, "web: host1 0 -> 100\n")
     assert driven.two.weights() == [CALM, CALM]
@@ -247,13 +247,13 @@ def test_one_that_is_stuck_at_the_end_is_put_back_by_the_next_restore(driven: Dr
 
 
 @needs_haproxy
-def test_what_restore_does_set_beside_one_whose_socket_is_gone_is_told_too(driven: Driven) -> None:
+def test_what_restore_does_set_beside_one_whose_socket_is_gone_is_reported_too(driven: Driven) -> None:
     gone = Path(driven.two.members[0].socket)
     gone.rename(f"{gone}.away")
-    status, told = driven.restore()
+    status, remarks = driven.restore()
     assert status == 1
-    assert told.startswith("web: host1 0 -> 100\n")
-    assert f"left out: {gone}: no such socket" in told
+    assert remarks.startswith("web: host1 0 -> 100\n")
+    assert f"left out: {gone}: no such socket" in remarks
     Path(f"{gone}.away").rename(gone)
     assert driven.restore() == (0, "web: host1 0 -> 100\n")
     assert driven.two.weights() == [CALM, CALM]
@@ -266,9 +266,9 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
         with pytest.raises(BalancerUnreachable):
             driven.engine.stop(driven.now_s, "the end")
         driven.start()
-        told = driven.cycle()
-        assert "left out" in told
-        assert "started anew" not in told
+        remarks = driven.cycle()
+        assert "left out" in remarks
+        assert "started anew" not in remarks
     assert "one that was left out answers again; host1 0 -> 100" in driven.cycle(after_s=ASK_AGAIN_S)
     for _ in range(25):
         driven.cycle()
@@ -282,11 +282,11 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
 def test_a_pause_while_one_is_stuck_reaches_it_later_and_leaves_the_operators_weights_alone(driven: Driven) -> None:
     first, second = driven.two.members
     with driven.two.stuck(1):
-        told = driven.engine.command(Request(action="pause", by="alice", why="deploy"), driven.now_s)
-        assert "host1 0 -> 100 put back" in told
-        assert f"left out: {second.socket}" in told
+        remarks = driven.engine.command(Request(action="pause", by="alice", why="deploy"), driven.now_s)
+        assert "host1 0 -> 100 put back" in remarks
+        assert f"left out: {second.socket}" in remarks
         assert [first.weight(host) for host in HOSTS] == CALM
-        first.say("set server web/host2 weight 50")
+        first.send("set server web/host2 weight 50")
         driven.cycle("interference")
         driven.cycle("interference")
         assert [first.weight(host) for host in HOSTS] == [100, 50, 100]

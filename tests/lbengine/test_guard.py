@@ -101,20 +101,22 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
     for told_of_all, pause_s, total, waiting in turns:
         now_s += pause_s
         of = dict(zip(stored, told_of_all, strict=False))
-        theirs = {name: told.controlled for name, told in of.items() if told.controlled is not None}
+        theirs = {name: facts.controlled for name, facts in of.items() if facts.controlled is not None}
         positions |= {name: Position(weight) for name, weight in theirs.items()}
         servers = [
-            dataclasses.replace(server(name, positions[name].weight, told.up), backup=name in backups)
-            for name, told in of.items()
+            dataclasses.replace(server(name, positions[name].weight, facts.up), backup=name in backups)
+            for name, facts in of.items()
         ]
-        rates = {name: told.rps for name, told in of.items()}
+        rates = {name: facts.rps for name, facts in of.items()}
         decisions = decided(
             snapshot(servers, balance),
             positions,
             {
-                name: msgspec.structs.replace(verdict(name, told.state, told.severity, told.capacity_rps), cpu=told.cpu)
-                for name, told in of.items()
-                if told.state is not None
+                name: msgspec.structs.replace(
+                    verdict(name, facts.state, facts.severity, facts.capacity_rps), cpu=facts.cpu
+                )
+                for name, facts in of.items()
+                if facts.state is not None
             },
             now_s=now_s,
             pool=pool,
@@ -125,7 +127,7 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
             total_rps=sum(rates.values()) if total is True else total,
             drains={n: TemporaryOverride("drain", now_s + 1.0, "a test", "why") for n, t in of.items() if t.drained},
             holds={n: TemporaryOverride("hold", now_s + 1.0, "a test", "") for n, t in of.items() if t.held},
-            pins={name: Pin(told.pin, "anna") for name, told in of.items() if told.pin is not None},
+            pins={name: Pin(facts.pin, "anna") for name, facts in of.items() if facts.pin is not None},
         )
         active = [s for s in servers if s.available and not s.backup]
         governed = [s.name for s in active if s.name not in theirs and stored[s.name].weight > 0]
@@ -232,7 +234,7 @@ def four(
     """Four servers of 300 requests/s; one in interference has 60 left, unless it only waits for its end (`unshown`)."""
     states = {name: (states or {}).get(name, "calm") for name in FOUR}
     slow = {name for name, state in states.items() if state == "interference" and name not in unshown}
-    told = {
+    facts = {
         name: msgspec.structs.replace(
             verdict(
                 name,
@@ -247,7 +249,7 @@ def four(
     }
     positions = of_view.pop("positions", {name: Position(weight) for name, weight in zip(FOUR, weights, strict=True)})
     shown = snapshot([server(name, positions[name].weight) for name in FOUR], balance)
-    return decided(shown, positions, told, now_s=100.0, total_rps=total_rps, **of_view)
+    return decided(shown, positions, facts, now_s=100.0, total_rps=total_rps, **of_view)
 
 
 def weights_of(found: Decisions) -> list[int]:
@@ -306,7 +308,7 @@ def test_a_drain_beyond_the_blast_radius_is_refused_in_words() -> None:
     assert found.servers["host3"].cause == "not_drained"
 
 
-def test_a_pin_wins_and_what_it_does_to_the_others_is_said() -> None:
+def test_a_pin_wins_and_what_it_does_to_the_others_is_reported() -> None:
     easy, hard = (four(total, pins={"host1": Pin(0, "anna")}) for total in (600.0, 1000.0))
     assert weights_of(easy) == weights_of(hard) == [100, 0, 100, 100]
     assert easy.servers["host1"].why == "pinned at 0 by anna"

@@ -55,7 +55,7 @@ def answering(path: Path, reply: bytes | None) -> Iterator[None]:
 
 
 @needs_haproxy
-def test_a_snapshot_tells_process_algorithm_and_servers(running: RealHAProxy) -> None:
+def test_a_snapshot_shows_process_algorithm_and_servers(running: RealHAProxy) -> None:
     running.request(30)
     seen = HAProxy(running.socket, "web", TIMEOUT_S).read()
     assert seen.pid == running.pid()
@@ -84,7 +84,7 @@ def test_weights_are_set_and_heeded(running: RealHAProxy) -> None:
 def test_weight_zero_is_not_taken_for_an_operators_drain(running: RealHAProxy) -> None:
     client = HAProxy(running.socket, "web", TIMEOUT_S)
     client.set_weights({"host1": 0})
-    running.say("set server web/host2 state drain; set server web/host3 state maint")
+    running.send("set server web/host2 state drain; set server web/host3 state maint")
     assert [server.available for server in client.read().servers] == [True, False, False]
 
 
@@ -109,7 +109,7 @@ def test_a_weight_out_of_bounds_is_not_sent(running: RealHAProxy, weight: int) -
 
 
 @needs_haproxy
-def test_what_haproxy_refuses_is_said_with_the_server(running: RealHAProxy) -> None:
+def test_what_haproxy_refuses_is_reported_with_the_server(running: RealHAProxy) -> None:
     with pytest.raises(
         BalancerError, match=r"backend `web` refused: host9: No such server\. \(.*removed by a reload\?\)$"
     ):
@@ -145,7 +145,7 @@ def test_a_stopped_haproxy_is_waited_for_only_so_long(running: RealHAProxy) -> N
 
 
 @needs_haproxy
-def test_an_admin_socket_without_a_free_connection_is_told_from_nothing(running: RealHAProxy) -> None:
+def test_an_admin_socket_without_a_free_connection_is_distinguished_from_nothing(running: RealHAProxy) -> None:
     """HAProxy lets 10 in at a time by default, and the rest wait."""
     with contextlib.ExitStack() as stack:
         for _ in range(10):

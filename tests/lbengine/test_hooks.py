@@ -44,24 +44,24 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_episodes_and_changes_are_told_as_json(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+def test_episodes_and_changes_are_reported_as_json(tmp_path: Path) -> None:
+    received = tmp_path / "told"
 
     async def story() -> None:
-        hooks = Hooks([program(tmp_path, f"cat >> {told}")], 60.0, tmp_path / "hooks.json")
+        hooks = Hooks([program(tmp_path, f"cat >> {received}")], 60.0, tmp_path / "hooks.json")
         hooks.verdict(verdict("interference"))
-        await until(lambda: len(lines(told)) == 1)
+        await until(lambda: len(lines(received)) == 1)
         hooks.change(change())
-        await until(lambda: len(lines(told)) == 2)
+        await until(lambda: len(lines(received)) == 2)
         hooks.verdict(verdict("calm"))
-        await until(lambda: len(lines(told)) == 3)
+        await until(lambda: len(lines(received)) == 3)
         hooks.verdict(verdict("unknown"))
         hooks.verdict(verdict("calm"))
         await hooks.close()
 
     asyncio.run(story())
-    assert [line["event"] for line in lines(told)] == ["episode-start", "change", "episode-end"]
-    assert lines(told)[1]["change"] == {
+    assert [line["event"] for line in lines(received)] == ["episode-start", "change", "episode-end"]
+    assert lines(received)[1]["change"] == {
         "v": 1,
         "id": "0",
         "pool": "web",
@@ -85,9 +85,9 @@ class Called(Hooks):
         super().__init__(["/hook"], 1.0, folder / "hooks.json", lambda: self.now_s)
 
     def call(self, about: dict[str, object]) -> None:
-        said = about["verdict"]
-        assert isinstance(said, dict)
-        self.calls.append((str(about["event"]), said["node"]))
+        verdict_of = about["verdict"]
+        assert isinstance(verdict_of, dict)
+        self.calls.append((str(about["event"]), verdict_of["node"]))
 
 
 def test_an_episode_that_goes_on_over_a_takeover_ends_once(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_no_more_run_at_a_time_than_may_and_the_oldest_that_wait_are_dropped(
     assert caplog.text.count("a call was dropped") == 3
 
 
-def test_one_that_is_not_there_or_fails_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_is_not_there_or_fails_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         hooks = Hooks([str(tmp_path / "none"), program(tmp_path, "exit 3")], 60.0, tmp_path / "hooks.json")
         hooks.change(change())

@@ -43,7 +43,7 @@ def table(guest: IpvsGuest) -> list[str]:
 
 
 @needs_ipvs
-def test_a_snapshot_tells_scheduler_and_servers(guest: IpvsGuest) -> None:
+def test_a_snapshot_shows_scheduler_and_servers(guest: IpvsGuest) -> None:
     make(guest)
     seen = Lvs(WEB, guest.run).read()
     assert (seen.balance, seen.most_weight, seen.counts) == ("wrr", 65535, "connections")
@@ -126,7 +126,7 @@ class Meddling:
 
 
 @needs_ipvs
-def test_a_server_that_goes_meanwhile_is_told_although_ipvsadm_hides_it(guest: IpvsGuest) -> None:
+def test_a_server_that_goes_meanwhile_is_reported_although_ipvsadm_hides_it(guest: IpvsGuest) -> None:
     make(guest)
     gone = Meddling(guest, "ipvsadm -d -t 10.9.9.9:80 -r 10.8.0.1:80")
     with pytest.raises(BalancerError, match=r"10\.8\.0\.1:80 is gone \(No such destination\)"):
@@ -136,7 +136,7 @@ def test_a_server_that_goes_meanwhile_is_told_although_ipvsadm_hides_it(guest: I
 
 
 @needs_ipvs
-def test_a_service_that_goes_meanwhile_is_told(guest: IpvsGuest) -> None:
+def test_a_service_that_goes_meanwhile_is_reported(guest: IpvsGuest) -> None:
     make(guest)
     with pytest.raises(BalancerError, match=r"`-t 10\.9\.9\.9:80` is not in the kernel's table; it has: `-t \[fd09::9"):
         Lvs(WEB, Meddling(guest, f"ipvsadm -D {WEB}")).set_weights({"10.8.0.1:80": 5})
@@ -228,7 +228,7 @@ def test_a_good_service_has_no_warnings_and_a_poor_one_has_its_own(guest: IpvsGu
 
 
 @needs_ipvs
-def test_a_user_without_rights_is_told_what_is_missing(guest: IpvsGuest) -> None:
+def test_a_user_without_rights_learns_what_is_missing(guest: IpvsGuest) -> None:
     make(guest)
 
     def as_nobody(argv: list[str], stdin: str) -> Result:
@@ -250,7 +250,7 @@ def test_a_user_without_rights_is_told_what_is_missing(guest: IpvsGuest) -> None
         ("", "`ipvsadm -Sn` failed: without a message"),
     ],
 )
-def test_what_ipvsadm_complains_of_is_said_in_words(error: str, words: str) -> None:
+def test_what_ipvsadm_complains_of_is_reported_in_words(error: str, words: str) -> None:
     with pytest.raises(BalancerUnreachable) as caught:
         Lvs(WEB, lambda _argv, _stdin: Result(2, "", error)).read()
     assert str(caught.value).startswith(f"IPVS service `{WEB}`: {words}")

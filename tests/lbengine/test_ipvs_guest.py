@@ -25,8 +25,8 @@ def test_what_is_written_is_read_again_to_the_letter(guest: IpvsGuest) -> None:
 
 def test_this_machines_files_are_there_and_cannot_be_changed(guest: IpvsGuest) -> None:
     assert guest.ok(f"cat {__file__}") == Path(__file__).read_text()
-    status, said = guest.sh(f"echo changed >>{__file__}")
-    assert (status, "Read-only file system" in said) == (1, True)
+    status, printed = guest.sh(f"echo changed >>{__file__}")
+    assert (status, "Read-only file system" in printed) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -106,17 +106,17 @@ def story(controller: Controller) -> None:
     before = table(controller.guest)
     controller.serve()
     controller.noise()
-    status, told = controller.cli("status --json")
-    (pool,) = json.loads(told)["pools"]
+    status, printed = controller.cli("status --json")
+    (pool,) = json.loads(printed)["pools"]
     assert [(row["server"], row["baseline"]) for row in pool["rows"]] == [(server, 20) for server in SERVERS]
     controller.kill_all()
     lowered = controller.weight()
     assert lowered < 20, "nobody put it back"
     assert controller.cli("restore --why killed") == (0, f"web: {SERVERS[0]} {lowered} -> 20\n")
     assert table(controller.guest) == before
-    status, told = controller.cli("why web1")
+    status, printed = controller.cli("why web1")
     assert status == 0
-    assert "said by the test" in told
+    assert "said by the test" in printed
     assert "Traceback" not in controller.log()
 
 
@@ -134,15 +134,15 @@ def test_a_service_of_keepalived_is_served_and_restored(controller: Controller, 
     try:
         keepalived.start(configuration(*(real_server(number) for number in (1, 2, 3))))
         controller.configure("lvs")
-        status, told = controller.cli("serve")
-        assert (status, 'use `balancer = "keepalived"`' in told) == (1, True)
+        status, printed = controller.cli("serve")
+        assert (status, 'use `balancer = "keepalived"`' in printed) == (1, True)
         controller.configure("keepalived")
         story(controller)
         assert site.guest.ok(f"cat {FOLDER}/rs1").strip() == "0"
         assert controller.cli("restore") == (0, "web: nothing to put back\n")
         controller.serve()
-        status, told = controller.cli("serve")
-        assert (status, f"service `{WEB}`; stop that one first" in told) == (1, True)
+        status, printed = controller.cli("serve")
+        assert (status, f"service `{WEB}`; stop that one first" in printed) == (1, True)
     finally:
         keepalived.stop()
         site.guest.ok(f"rm -rf {FOLDER}")

@@ -116,7 +116,7 @@ def test_a_server_that_keepalived_took_out_is_down_and_keeps_its_weight(
 
 @pytest.mark.slow
 @needs_ipvs
-def test_keepalived_that_does_not_follow_is_told(keepalived: RunningKeepalived) -> None:
+def test_keepalived_that_does_not_follow_is_reported(keepalived: RunningKeepalived) -> None:
     keepalived.start(configuration())
     driven = Keepalived(WEB, keepalived.guest.run, keepalived.guest, 0.0)
     keepalived.guest.ok("kill -STOP $(cat /run/checkers.pid)")
@@ -131,7 +131,7 @@ def test_keepalived_that_does_not_follow_is_told(keepalived: RunningKeepalived) 
 
 
 @needs_ipvs
-def test_a_folder_that_is_gone_and_a_server_that_is_not_there_are_told(keepalived: RunningKeepalived) -> None:
+def test_a_folder_that_is_gone_and_a_server_that_is_not_there_are_reported(keepalived: RunningKeepalived) -> None:
     driven = keepalived.start(configuration())
     with pytest.raises(BalancerError, match=r"has no server 10\.9\.9\.9:80; nothing was changed"):
         driven.set_weights({RS1: 5, "10.9.9.9:80": 5})
@@ -248,7 +248,7 @@ def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(t
         ("keepalived\0--vrrp\0", None),
     ],
 )
-def test_keepalived_tells_its_configuration_by_its_command_line(cmdline: str, found: str | None) -> None:
+def test_keepalived_shows_its_configuration_by_its_command_line(cmdline: str, found: str | None) -> None:
     running = owner(FakeProc(cmdline))
     assert (running and running.configuration) == found
 

@@ -109,7 +109,7 @@ def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Serv
         ("a {\n" * 2000 + "}\n" * 2000, r"k\.conf:51: more than 50 blocks within each other"),
     ],
 )
-def test_what_does_not_match_is_said_with_its_place(text: str, problem: str) -> None:
+def test_what_does_not_match_is_reported_with_its_place(text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         statements(text, "k.conf")
 

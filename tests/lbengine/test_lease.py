@@ -19,7 +19,7 @@ from lbengine.baseline import Baseline
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Lease, keys_of
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
-from tests.support.played_lease_store import Clock, Store, say
+from tests.support.played_lease_store import Clock, Store, owners
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -
 def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock, "/two", host="other")
     for _ in range(20):
-        assert say(one, two) == ["ours", "theirs"]
+        assert owners(one, two) == ["ours", "theirs"]
         clock.now_s += RENEW_S
     assert two.found is not None
     assert two.found.pid == os.getpid()
@@ -52,16 +52,16 @@ def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -
 
 def test_a_death_is_followed_within_three_seconds_with_what_the_first_one_left(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    say(one, two)
+    owners(one, two)
     baseline, pause = {"host1": Baseline(100, 100, 50)}, Pause("alice", "deploy", 1.0)
     asyncio.run(one.keep(baseline, pause))
     died_s = clock.now_s
-    while say(two) != ["ours"]:
+    while owners(two) != ["ours"]:
         clock.now_s += RENEW_S
     assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
     assert LEASE_S + 2 * RENEW_S < 3.0
     assert (two.baseline, two.paused) == (baseline, pause)
-    assert say(one) == ["theirs"], "the first one was only stopped"
+    assert owners(one) == ["theirs"], "the first one was only stopped"
 
 
 def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, clock: Clock) -> None:
@@ -69,7 +69,7 @@ def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, clo
     process.wait()
     one, two = lease(store, clock), lease(store, clock, "/two")
     one._me = msgspec.structs.replace(one._me, pid=process.pid)
-    assert say(one, two) == ["ours", "ours"]
+    assert owners(one, two) == ["ours", "ours"]
 
 
 def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: Clock) -> None:
@@ -80,7 +80,7 @@ def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: C
     one._me = msgspec.structs.replace(one._me, machine="another", process_space="another", pid=process.pid)
     assert one._me.host == two._me.host
     for _ in range(5):
-        assert say(one, two) == ["ours", "theirs"]
+        assert owners(one, two) == ["ours", "theirs"]
         clock.now_s += RENEW_S
     assert not two.is_neighbour
 
@@ -88,46 +88,46 @@ def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: C
 def test_a_process_id_of_before_a_reboot_says_nothing(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock)
     one._me = msgspec.structs.replace(one._me, process_space="the boot before", pid=os.getpid())
-    assert say(one, two) == ["ours", "theirs"]
+    assert owners(one, two) == ["ours", "theirs"]
     assert two.is_neighbour
     clock.now_s += LEASE_S + 0.01
-    assert say(two) == ["ours"]
+    assert owners(two) == ["ours"]
 
 
 def test_a_record_of_an_earlier_version_is_waited_for(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock, "/two")
     one._me = msgspec.structs.replace(one._me, machine="", process_space="", pid=2**22 + 1)
-    assert say(one, two) == ["ours", "theirs"]
+    assert owners(one, two) == ["ours", "theirs"]
 
 
 def test_a_lease_that_was_given_back_is_taken_at_once(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock, "/two")
-    say(one, two)
+    owners(one, two)
     asyncio.run(one.release())
     assert store.record().holder == ""
-    assert say(two) == ["ours"]
+    assert owners(two) == ["ours"]
 
 
 def test_without_the_store_nobody_knows_and_an_owner_stays_one_for_the_lease(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock, "/two", host="other")
-    say(one, two)
+    owners(one, two)
     store.away = True
     clock.now_s += LEASE_S / 2 + 0.01
-    assert say(one, two) == ["ours", "theirs"]
+    assert owners(one, two) == ["ours", "theirs"]
     assert one.stale
     clock.now_s += LEASE_S / 2 + 0.01
-    assert say(one, two) == ["unknown", "theirs"]
+    assert owners(one, two) == ["unknown", "theirs"]
     store.away = False
-    assert say(one) == ["ours"], "nobody else took it"
+    assert owners(one) == ["ours"], "nobody else took it"
 
 
 def test_an_owner_that_was_frozen_is_stale_before_it_may_act(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    say(one, two)
+    owners(one, two)
     assert not one.stale
     clock.now_s += LEASE_S + 0.01
     assert one.stale
-    assert say(two, one) == ["ours", "theirs"]
+    assert owners(two, one) == ["ours", "theirs"]
 
 
 def test_two_that_want_it_at_once_get_one_owner(store: Store, clock: Clock) -> None:
@@ -143,9 +143,9 @@ def test_two_that_want_it_at_once_get_one_owner(store: Store, clock: Clock) -> N
 
 def test_what_is_kept_after_somebody_took_over_is_refused(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    say(one, two)
+    owners(one, two)
     clock.now_s += LEASE_S + 0.01
-    assert say(two) == ["ours"]
+    assert owners(two) == ["ours"]
     with pytest.raises(BusError, match="somebody else has the lease"):
         asyncio.run(one.keep({"host1": Baseline(1, 1)}, None))
     assert store.record().baseline is None
@@ -154,29 +154,29 @@ def test_what_is_kept_after_somebody_took_over_is_refused(store: Store, clock: C
 @pytest.mark.parametrize("data", [b"{", b'{"holder": "\xff"}'])
 def test_a_record_that_cannot_be_read_is_nobodys(store: Store, clock: Clock, data: bytes) -> None:
     store.values["k"] = (data, 7)
-    assert say(lease(store, clock)) == ["ours"]
+    assert owners(lease(store, clock)) == ["ours"]
 
 
 def test_the_same_state_folder_on_the_same_host_is_a_neighbour(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock)
-    say(one, two)
+    owners(one, two)
     assert two.is_neighbour
 
 
 def test_only_what_somebody_elsewhere_left_is_inherited(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    say(one)
+    owners(one)
     assert not one.inherited
     store.away = True
     clock.now_s += LEASE_S + 0.01
-    say(one)
+    owners(one)
     store.away = False
-    assert say(one) == ["ours"]
+    assert owners(one) == ["ours"]
     assert not one.inherited, "it was its own all the time"
     clock.now_s += 1.0
-    say(two)
+    owners(two)
     clock.now_s += LEASE_S + 0.01
-    assert say(two) == ["ours"]
+    assert owners(two) == ["ours"]
     assert two.inherited
 
 
@@ -185,7 +185,7 @@ def keys(backend: str, *sockets: str, name: str = "web") -> set[str]:
     return set(keys_of(HAProxyPool(name, backend=backend, socket=first, sockets=others, allow_tcp_socket=True)))
 
 
-def test_a_key_tells_balancers_apart_and_hosts_where_paths_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_distinguishes_balancers_and_hosts_where_paths_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_ipvs(balancer: Literal["lvs", "keepalived"], service: str) -> set[str]:
         return set(keys_of({"lvs": IpvsPool, "keepalived": KeepalivedPool}[balancer]("web", service=service)))
 

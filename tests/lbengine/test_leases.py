@@ -23,7 +23,7 @@ from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
-from tests.support.played_lease_store import Clock, Store, say
+from tests.support.played_lease_store import Clock, Store, owners
 from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
 
@@ -58,7 +58,7 @@ def holders(store: Store) -> dict[str, str]:
 def test_of_two_that_share_one_balancer_only_one_has_any(store: Store, clock: Clock) -> None:
     one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
     for _ in range(5):
-        assert say(one, two) == ["ours", "theirs"]
+        assert owners(one, two) == ["ours", "theirs"]
         assert holders(store) == {"a": "one", "b": "one"}
         clock.now_s += RENEW_S
     assert two.other == "lbengine of one (pid 1) drives backend `web` behind b"
@@ -67,13 +67,13 @@ def test_of_two_that_share_one_balancer_only_one_has_any(store: Store, clock: Cl
 
 def test_of_two_with_the_same_balancers_the_other_one_has_all(store: Store, clock: Clock) -> None:
     one, two = leases(store, clock, "ab", "one"), leases(store, clock, "ba", "two")
-    assert say(one, two) == ["ours", "theirs"]
+    assert owners(one, two) == ["ours", "theirs"]
     assert two.other == "lbengine of one (pid 1) drives it"
     assert two.are_elsewhere
 
 
 def test_balancers_without_any_in_common_have_an_owner_each(store: Store, clock: Clock) -> None:
-    assert say(leases(store, clock, "ab", "one"), leases(store, clock, "cd", "two")) == ["ours", "ours"]
+    assert owners(leases(store, clock, "ab", "one"), leases(store, clock, "cd", "two")) == ["ours", "ours"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -94,44 +94,44 @@ def test_of_a_ring_that_wants_them_at_once_at_least_one_gets_all(
 
 def test_a_death_is_followed_in_the_same_time_with_what_any_record_carries(store: Store, clock: Clock) -> None:
     one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
-    say(one, two)
+    owners(one, two)
     pause = Pause("alice", "deploy", 1.0)
     asyncio.run(one.keep(BASELINE, pause))
     died_s = clock.now_s
-    say(two)
-    while say(two) != ["ours"]:
+    owners(two)
+    while owners(two) != ["ours"]:
         clock.now_s += RENEW_S
     assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
     assert (two.inherited, two.paused) == (BASELINE, pause)
     assert two.heard_s == died_s
-    say(two)
+    owners(two)
     carried = [msgspec.json.decode(store.values[key][0])["baseline"] for key in "bc"]
     assert carried[0] == carried[1] is not None, "both carry it now"
 
 
 def test_who_loses_one_gives_the_others_back(store: Store, clock: Clock) -> None:
     one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
-    say(one, two)
+    owners(one, two)
     asyncio.run(one.keep(BASELINE, None))
-    say(two)
+    owners(two)
     clock.now_s += LEASE_S + 0.01
     assert one.stale
-    assert say(two, one) == ["ours", "theirs"], "the first one was frozen"
+    assert owners(two, one) == ["ours", "theirs"], "the first one was frozen"
     assert holders(store) == {"b": "two", "c": "two"}
     assert not one.are_elsewhere
     third = leases(store, clock, "a", "three")
-    assert say(third) == ["ours"]
+    assert owners(third) == ["ours"]
     assert third.inherited == BASELINE, "what is to be put back behind a is not lost"
 
 
 def test_a_store_that_is_away_while_they_are_taken_leaves_nobody_with_half(store: Store, clock: Clock) -> None:
     one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
-    say(one)
+    owners(one)
     store.away = True
     clock.now_s += LEASE_S + 0.01
-    assert say(one, two) == ["unknown", "unknown"]
+    assert owners(one, two) == ["unknown", "unknown"]
     store.away = False
-    assert say(one, two) == ["ours", "theirs"]
+    assert owners(one, two) == ["ours", "theirs"]
     store.away = True
     with pytest.raises(BusError):
         asyncio.run(one.keep(BASELINE, None))

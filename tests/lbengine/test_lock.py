@@ -68,10 +68,10 @@ def test_a_long_path_still_makes_a_name_that_fits() -> None:
     assert all(len(name) <= LONGEST_NAME for name in names)
 
 
-def test_a_service_of_ipvs_has_one_lock_for_both_doors() -> None:
+def test_a_service_of_ipvs_has_one_lock_for_both_backends() -> None:
     lvs = IpvsPool(name="web", service="-t 127.9.9.9:80")
     keepalived = KeepalivedPool(name="web", service="-t 127.9.9.9:80")
     other = IpvsPool(name="web", service="-u 127.9.9.9:80")
-    told = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
-    with pool_lock(lvs), pool_lock(other), pytest.raises(LockError, match=told):
+    problem = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
+    with pool_lock(lvs), pool_lock(other), pytest.raises(LockError, match=problem):
         pool_lock(keepalived).__enter__()

@@ -39,7 +39,7 @@ def weights(site: DrivenHAProxy) -> list[int]:
     return [site.balancer.weight(host) for host in HOSTS]
 
 
-def told(site: DrivenHAProxy, what: str) -> list[Change]:
+def changes_of(site: DrivenHAProxy, what: str) -> list[Change]:
     return [change for change in site.journal.changes("web") if change.what == what]
 
 
@@ -49,7 +49,7 @@ def test_a_pin_holds_for_its_time_and_is_a_change_with_a_name(site: DrivenHAProx
     )
     site.cycle()
     assert weights(site) == [20, 100, 100]
-    (pin,) = told(site, "pin")
+    (pin,) = changes_of(site, "pin")
     assert (pin.target, pin.after, pin.by, pin.why) == ("host1", 20, "anna", "slow disk: for 60 s")
     site.cycle(30.0)
     assert weights(site) == [20, 100, 100]
@@ -69,7 +69,7 @@ def test_a_pin_outlives_a_restart_and_ends_at_its_time(site: DrivenHAProxy) -> N
     for _ in range(40):
         site.cycle()
     assert weights(site) == [100, 100, 100]
-    assert told(site, "unpin")[0].by == "bert"
+    assert changes_of(site, "unpin")[0].by == "bert"
 
 
 @pytest.mark.parametrize("step_s", [86_400.0, -86_400.0])
@@ -120,20 +120,20 @@ def test_a_pin_that_cannot_be_is_refused_and_changes_nothing(
         site.engine.command(Request(action="pin", target=server, weight=weight, for_s=60.0, by="anna"), site.now_s)
     site.cycle()
     assert weights(site) == [100, 100, 100]
-    assert told(site, "pin") == []
+    assert changes_of(site, "pin") == []
 
 
-def test_an_episode_ended_by_hand_stays_ended_and_the_next_one_counts(site: DrivenHAProxy) -> None:
+def test_an_episode_that_an_operator_ended_stays_ended_and_the_next_one_counts(site: DrivenHAProxy) -> None:
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
-    said = site.engine.command(
+    answer = site.engine.command(
         Request(action="end_episode", target="host1", by="anna", why="our own backup"), site.now_s
     )
-    assert "host1's episode was ended by anna" in said
+    assert "host1's episode was ended by anna" in answer
     for _ in range(40):
         site.cycle(host1="interference")
     assert weights(site) == [100, 100, 100]
-    assert told(site, "end_episode")[0].by == "anna"
+    assert changes_of(site, "end_episode")[0].by == "anna"
     site.cycle()
     site.cycle(host1="interference")
     assert weights(site)[0] < 100, "another episode"
@@ -147,7 +147,7 @@ def test_a_calm_node_has_no_episode_to_end(site: DrivenHAProxy) -> None:
 def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: DrivenHAProxy) -> None:
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
-    site.says(host1="interference")
+    site.publish(host1="interference")
     assert "mode is observe by anna" in site.engine.command(
         Request(action="mode", mode="observe", by="anna", why="first look"), site.now_s
     )
@@ -159,11 +159,11 @@ def test_observe_puts_the_baseline_back_and_act_takes_it_up_again(site: DrivenHA
     assert cycle.servers[0].wanted < 100
     site.start()
     assert not site.engine.acting, "it outlives a restart"
-    site.says(host1="interference")
+    site.publish(host1="interference")
     site.engine.command(Request(action="mode", mode="act", by="bert"), site.now_s)
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
-    assert [(change.before, change.after, change.by) for change in told(site, "mode")] == [
+    assert [(change.before, change.after, change.by) for change in changes_of(site, "mode")] == [
         ("observe", "act", "bert"),
         ("act", "observe", "anna"),
     ]
@@ -173,7 +173,7 @@ def test_a_pool_that_the_configuration_observes_can_be_had_to_act(site: DrivenHA
     site.start(mode="observe")
     site.cycle(host1="interference")
     assert weights(site) == [100, 100, 100]
-    site.says(host1="interference")
+    site.publish(host1="interference")
     site.engine.command(Request(action="mode", mode="act", by="anna"), site.now_s)
     site.cycle(host1="interference")
     assert weights(site)[0] < 100
@@ -200,6 +200,6 @@ def test_overrides_that_cannot_be_read_mean_observe(site: DrivenHAProxy) -> None
 
 def test_an_acknowledgement_changes_nothing_but_the_log(site: DrivenHAProxy) -> None:
     site.engine.command(Request(action="acknowledge", target="host1", by="anna", why="looking"), site.now_s)
-    (seen,) = told(site, "acknowledge")
+    (seen,) = changes_of(site, "acknowledge")
     assert (seen.target, seen.by, seen.why) == ("host1", "anna", "looking")
     assert weights(site) == [100, 100, 100]

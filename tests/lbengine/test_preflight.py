@@ -26,11 +26,11 @@ def warnings_of(section: str, **others: object) -> list[str]:
         for number, port in enumerate(ports, start=1):
             section = section.replace(f"PORT{number}", str(port))
         with haproxy(section) as running:
-            before = running.say("show servers state web")
+            before = running.send("show servers state web")
             found = check(pool(running.socket, **others), SETTINGS)
-            assert running.say("show servers state web").splitlines()[:2] == before.splitlines()[:2]
+            assert running.send("show servers state web").splitlines()[:2] == before.splitlines()[:2]
             assert [line.split()[7] for line in before.splitlines()[2:] if line] == [
-                line.split()[7] for line in running.say("show servers state web").splitlines()[2:] if line
+                line.split()[7] for line in running.send("show servers state web").splitlines()[2:] if line
             ]
             return found
 
@@ -46,7 +46,7 @@ def test_a_good_pool_has_no_warnings(balance: str) -> None:
 
 
 @needs_haproxy
-def test_least_connections_without_maxconn_has_one_lever_less_and_is_told_so() -> None:
+def test_least_connections_without_maxconn_has_one_lever_less_and_a_warning() -> None:
     (warning,) = warnings_of(plain("leastconn"), mode="act")
     assert "host1, host2, host3 has no `maxconn`" in warning
 

@@ -26,14 +26,14 @@ def test_counted_requests_are_believed_before_the_nodes() -> None:
     assert (rates.rps, rates.total_rps) == (None, 150.0)
 
 
-def test_counted_connections_are_not_requests_so_the_nodes_tell() -> None:
+def test_counted_connections_are_not_requests_so_the_nodes_give_the_rate() -> None:
     rates = Rates()
     for now_s in (0.0, 1.0):
         rates = rates.after(now_s, snapshot(int(50 * now_s), "connections"), {"a": 30.0, "b": 40.0})
     assert (rates.rps, rates.total_rps, rates.errors) == ({"a": 30.0, "b": 40.0}, 70.0, None)
 
 
-def test_a_server_with_weight_whose_node_tells_nothing_leaves_the_last_known_rate() -> None:
+def test_a_server_with_weight_whose_node_is_silent_leaves_the_last_known_rate() -> None:
     rates = Rates()
     rates = rates.after(0.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0})
     assert (rates.rps, rates.total_rps) == (None, None)

@@ -45,7 +45,7 @@ def test_under_least_connections_the_predicted_rates_add_up(pool: list[tuple[int
                 assert f / (1 - f) / weight == pytest.approx(other / (1 - other) / its, rel=1e-3)
 
 
-def test_a_pool_beyond_its_capacity_is_said_to_be_so() -> None:
+def test_a_pool_beyond_its_capacity_is_reported() -> None:
     assert residual.fullest([0, 100, 100], [60.0, 300.0, 300.0], [False, True, True], 900.0, True) == 1.5
 
 

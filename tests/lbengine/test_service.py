@@ -35,11 +35,11 @@ def site(tmp_path: Path) -> Iterator[LbengineProcess]:
             running.end()
 
 
-def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: LbengineProcess) -> None:
+def test_verdicts_move_weights_and_are_reported_on_the_bus_and_in_the_journal(site: LbengineProcess) -> None:
     changes: list[Change] = []
     cycles: list[Cycle] = []
 
-    async def tell(bus: Bus, detector: Detector) -> None:
+    async def script(bus: Bus, detector: Detector) -> None:
         await bus.subscribe("change", changes.append)
         await bus.subscribe("cycle", cycles.append)
         site.start()
@@ -50,7 +50,7 @@ def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: 
         detector.states["host1"] = "calm"
         await until(lambda: site.weights() == [100, 100, 100], site, "host1 back")
 
-    story(site, tell)
+    story(site, script)
     assert (changes[0].target, changes[0].before, changes[0].after) == ("host1", 100, 0)
     with Journal.open(journal_path(site.folder), read_only=True) as journal:
         recorded = [change.id for change in reversed(journal.changes("web"))]
@@ -61,7 +61,7 @@ def test_verdicts_move_weights_and_are_told_on_the_bus_and_in_the_journal(site: 
 
 
 def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: LbengineProcess) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
@@ -70,19 +70,19 @@ def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: Lben
         await until(lambda: "no Verdicts for 1.5 s" in site.log.read_text(), site, "the reason")
 
     site.with_settings(lease_s=1.5)
-    story(site, tell)
+    story(site, script)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_puts_the_weights_back(site: LbengineProcess, number: signal.Signals) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
         process.send_signal(number)
         await until(lambda: process.poll() is not None, site, "the end")
 
-    story(site, tell)
+    story(site, script)
     assert site.process is not None
     assert site.process.returncode == 0
     assert site.weights() == [100, 100, 100]
@@ -93,7 +93,7 @@ def test_a_signal_puts_the_weights_back(site: LbengineProcess, number: signal.Si
 def test_a_killed_process_is_followed_by_one_that_takes_over(site: LbengineProcess) -> None:
     events = site.with_hook()
 
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
@@ -109,11 +109,11 @@ def test_a_killed_process_is_followed_by_one_that_takes_over(site: LbengineProce
         await until(lambda: "episode-end" in events(), site, "its end is told")
         assert events() == ["episode-start", "episode-end"]
 
-    story(site, tell)
+    story(site, script)
 
 
 def test_pause_and_resume_are_answered(site: LbengineProcess) -> None:
-    async def tell(bus: Bus, detector: Detector) -> None:
+    async def script(bus: Bus, detector: Detector) -> None:
         site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
@@ -125,37 +125,37 @@ def test_pause_and_resume_are_answered(site: LbengineProcess) -> None:
         assert "expected `pause`, `resume`" in (await ask(bus, {"action": "stop", "by": "x"}))["error"]
         assert "Expected `str`, got `int` - at `$.by`" in (await ask(bus, {"action": "pause", "by": 7}))["error"]
 
-    story(site, tell)
+    story(site, script)
 
 
 def test_a_haproxy_that_is_stuck_is_complained_of_once_and_taken_up_again(site: LbengineProcess) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         await until(lambda: "3 unchanged" in site.log.read_text(), site, "a calm cycle")
         worker = site.balancer.pid()
         before = len(site.log.read_text())
 
-        def said() -> str:
+        def printed() -> str:
             return site.log.read_text()[before:]
 
         os.kill(worker, signal.SIGSTOP)
         try:
-            await until(lambda: "did not answer" in said(), site, "the complaint")
+            await until(lambda: "did not answer" in printed(), site, "the complaint")
             detector.states["host1"] = "interference"
             await asyncio.sleep(1.5)  # time for more complaints, if there were any
         finally:
             os.kill(worker, signal.SIGCONT)
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
-        await until(lambda: "HAProxy answers again" in said(), site, "the all-clear")
+        await until(lambda: "HAProxy answers again" in printed(), site, "the all-clear")
         assert process.poll() is None
-        assert said().partition("HAProxy answers again")[0].count("ERROR") == 1
+        assert printed().partition("HAProxy answers again")[0].count("ERROR") == 1
 
     site.with_settings(socket_timeout_s=0.5)
-    story(site, tell)
+    story(site, script)
 
 
 def test_without_a_bus_it_waits_and_leads_back_what_was_left(site: LbengineProcess) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         process = site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
@@ -163,7 +163,7 @@ def test_without_a_bus_it_waits_and_leads_back_what_was_left(site: LbengineProce
         process.wait()
 
     site.with_settings(lease_s=1.5)
-    story(site, tell)
+    story(site, script)
     assert site.bus_process is not None
     site.bus_process.kill()
     site.bus_process.wait()
@@ -197,7 +197,7 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
     seen: list[list[int]] = []
     events = site.with_hook()
 
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         first = site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
@@ -223,13 +223,13 @@ def test_a_second_lbengine_stands_by_and_takes_over_from_a_dead_one_without_a_ju
         await until(lambda: site.weights() == [100, 100, 100], site, "the baseline that the first one knew")
         await until(lambda: "episode-end" in events(), site, "the second one's hook is called")
 
-    story(site, tell)
+    story(site, script)
     assert {tuple(weights) for weights in seen} == {(0, 100, 100)}
     assert events() == ["episode-start", "episode-end"]
 
 
 def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: LbengineProcess) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         site.start_second('mode = "observe"')
         detector.states["host1"] = "interference"
         await until(lambda: "(observe): would set host1" in site.second_says(), site, "the second one only says it")
@@ -239,12 +239,12 @@ def test_one_that_observes_takes_no_lease_and_keeps_nobody_from_it(site: Lbengin
         detector.states["host1"] = "calm"
         await until(lambda: site.weights() == [100, 100, 100], site, "and goes back")
 
-    story(site, tell)
+    story(site, script)
     assert "standing by" not in site.log.read_text() + site.second_says()
 
 
 def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: LbengineProcess) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         first = site.start()
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
@@ -260,12 +260,12 @@ def test_a_frozen_owner_that_wakes_up_keeps_its_hands_off(site: LbengineProcess)
         first.send_signal(signal.SIGTERM)
         await until(lambda: first.poll() is not None, site, "the end")
 
-    story(site, tell)
+    story(site, script)
     assert site.second_says().count("by someone else") == 0
 
 
 def test_a_clean_stop_gives_the_lease_back_at_once(site: LbengineProcess) -> None:
-    async def tell(_bus: Bus, detector: Detector) -> None:
+    async def script(_bus: Bus, detector: Detector) -> None:
         first = site.start()
         await until(lambda: "3 unchanged" in site.log.read_text(), site, "a calm cycle")
         site.start_second()
@@ -275,4 +275,4 @@ def test_a_clean_stop_gives_the_lease_back_at_once(site: LbengineProcess) -> Non
         detector.states["host1"] = "interference"
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
 
-    story(site, tell)
+    story(site, script)

@@ -40,7 +40,7 @@ def test_it_stands_by_until_the_store_says_whose_the_balancer_is(cluster: Cluste
         site.url = cluster.url(0)
         cluster.start(0)  # alone it finds no leader
 
-        async def tell(_bus: Bus, detector: Detector) -> None:
+        async def script(_bus: Bus, detector: Detector) -> None:
             site.start()
             await until(lambda: "asking again" in site.log.read_text(), site, "it asks for the store")
             detector.states["host1"] = "interference"
@@ -50,6 +50,6 @@ def test_it_stands_by_until_the_store_says_whose_the_balancer_is(cluster: Cluste
             await until(lambda: site.weights()[0] == 0, site, "with the lease it drives")
 
         try:
-            story(site, tell)
+            story(site, script)
         finally:
             site.end()

@@ -102,8 +102,8 @@ def test_who_pauses_has_no_drains_left(site: DrivenHAProxy) -> None:
 def test_a_server_that_is_held_keeps_its_baseline_weight_beside_a_neighbour_until_the_hold_ends(
     site: DrivenHAProxy,
 ) -> None:
-    told = override(site, "host2", "hold", for_s=5.0)
-    assert told == "web: host2: kept at its baseline weight for retune: php-fpm reloads, for 5 s"
+    answer = override(site, "host2", "hold", for_s=5.0)
+    assert answer == "web: host2: kept at its baseline weight for retune: php-fpm reloads, for 5 s"
     site.cycle(host2="interference")
     assert site.weights() == [100, 100, 100]
     site.cycle(after_s=5.0, host2="interference")
@@ -122,7 +122,7 @@ def test_a_drain_goes_before_a_hold(site: DrivenHAProxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "more", "said"),
+    ("node", "more", "problem"),
     [
         ("host9", {}, "no server of web is the node 'host9'"),
         ("host1", {"for_s": 3600.0}, "`for_s` must be more than 0 and at most 60 seconds"),
@@ -130,8 +130,8 @@ def test_a_drain_goes_before_a_hold(site: DrivenHAProxy) -> None:
         ("host1", {"action": "limit", "maxconn": 0}, "`maxconn` must be a whole number from 1, got 0"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused_in_words(
-    site: DrivenHAProxy, node: str, more: dict[str, Any], said: str
+def test_an_override_that_makes_no_sense_is_refused(
+    site: DrivenHAProxy, node: str, more: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=problem):
         override(site, node, **more)

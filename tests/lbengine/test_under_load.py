@@ -79,7 +79,7 @@ def full_load(folder: Path) -> Iterator[tuple[RealHAProxy, list[SteadyLoad]]]:
 def judge(what: str, loads: Sequence[SteadyLoad]) -> None:
     print(f"\n{real_haproxy.PROGRAM}: {what}")
     for load in loads:
-        print(f"  {load.told()}")
+        print(f"  {load.describe()}")
     for load in loads:
         assert load.requests > 100
         assert load.failed == []

@@ -180,8 +180,8 @@ def test_every_subcommand_says_what_it_does(root: Path) -> None:
     commands: list[list[str]] = json.loads(walked.stdout)
     assert {tuple(words) for words in ([], ["serve"], ["lab"], ["detector", "evaluate"])} <= set(map(tuple, commands))
     with ThreadPoolExecutor(2) as pool:
-        said = list(pool.map(lambda words: run(*slackwater, *words, "--help"), commands))
-    for words, done in zip(commands, said, strict=True):
+        printed = list(pool.map(lambda words: run(*slackwater, *words, "--help"), commands))
+    for words, done in zip(commands, printed, strict=True):
         assert done.returncode == 0, f"slackwater {' '.join(words)} --help: {done.stderr}"
         assert done.stdout.startswith("Usage: slackwater")
     site = root / "opt/slackwater/lib/python3.11/site-packages"

@@ -39,10 +39,10 @@ def test_the_node_s_package_has_programs_units_pages_and_nothing_of_the_build(no
 
 def test_control_and_scripts_are_what_dpkg_and_sh_accept(node: Path, tmp_path: Path) -> None:
     fields = subprocess.run(["dpkg-deb", "-f", str(node)], capture_output=True, text=True, check=True).stdout
-    said = dict(line.split(": ", 1) for line in fields.splitlines() if ": " in line and not line.startswith(" "))
-    assert said["Package"] == "slackwater-node"
-    assert said["Version"].endswith("-7")
-    assert "libpcap0.8" in said["Depends"]
+    printed = dict(line.split(": ", 1) for line in fields.splitlines() if ": " in line and not line.startswith(" "))
+    assert printed["Package"] == "slackwater-node"
+    assert printed["Version"].endswith("-7")
+    assert "libpcap0.8" in printed["Depends"]
     root = unpacked(node, tmp_path / "root")
     for script in ("postinst", "prerm", "postrm"):
         assert (root / "DEBIAN" / script).stat().st_mode & 0o777 == 0o755

@@ -90,10 +90,10 @@ def is_in_mode(site: Site, mode: str) -> bool:
 
 def fails_early(site: Site, *options: str) -> str:
     """Runs site.yml, which must fail before it changed anything; what it said."""
-    said = site.play("site.yml", *options)
-    assert said.status != 0, said.end
-    assert said.changed == 0, said.end
-    return " ".join(said.text.split())
+    printed = site.play("site.yml", *options)
+    assert printed.status != 0, printed.end
+    assert printed.changed == 0, printed.end
+    return " ".join(printed.text.split())
 
 
 def test_an_unsupported_distribution_is_refused_in_words(site: Site) -> None:
@@ -128,8 +128,8 @@ def test_an_haproxy_without_socket_or_admin_level_is_refused_in_words(site: Site
         put(site.hosts, "lb1", place, haproxy_cfg(addresses, "\tstats socket /run/haproxy/admin.sock level operator\n"))
         assert "has level operator, and only `level admin` lets weights be set" in fails_early(site)
         put(site.hosts, "lb1", place, haproxy_cfg(addresses, ""))
-        said = fails_early(site, "-e", '{"balancer_edit": false}')
-        assert "there is no `stats socket /run/haproxy/admin.sock`" in said
+        printed = fails_early(site, "-e", '{"balancer_edit": false}')
+        assert "there is no `stats socket /run/haproxy/admin.sock`" in printed
     finally:
         put(site.hosts, "lb1", place, fine)
 
@@ -138,18 +138,18 @@ def test_an_haproxy_without_socket_or_admin_level_is_refused_in_words(site: Site
 
 
 def test_a_dry_run_shows_what_would_change_and_changes_nothing(site: Site) -> None:
-    said = site.play("site.yml", "--check", "--diff", "--limit", "lb1", "--tags", "balancer")
-    assert said.status == 0, said.end
-    assert re.search(r"\+\tdefault-server weight 100 +# added by Slackwater", said.text), said.end
+    printed = site.play("site.yml", "--check", "--diff", "--limit", "lb1", "--tags", "balancer")
+    assert printed.status == 0, printed.end
+    assert re.search(r"\+\tdefault-server weight 100 +# added by Slackwater", printed.text), printed.end
     assert "added by Slackwater" not in site.hosts.ssh("lb1", "cat /etc/haproxy/haproxy.cfg").stdout
 
 
 def test_a_dry_run_of_the_whole_goes_through_on_hosts_that_have_nothing(
     site: Site, before: dict[str, dict[str, str]]
 ) -> None:
-    said = site.play("site.yml", "--check", "--diff")
-    assert said.status == 0, said.end
-    assert said.changed > 10, "it says what would change"
+    printed = site.play("site.yml", "--check", "--diff")
+    assert printed.status == 0, printed.end
+    assert printed.changed > 10, "it says what would change"
     assert not site.vault.exists()
     for name in NAMES:
         assert difference(before[name], configuration(site.hosts, name)) == [], name
@@ -157,8 +157,8 @@ def test_a_dry_run_of_the_whole_goes_through_on_hosts_that_have_nothing(
 
 def test_one_command_turns_the_running_site_into_one_that_is_watched(site: Site) -> None:
     with Requests(site.hosts["lb1"].address) as load:
-        said = site.play("site.yml")
-    assert said.status == 0, said.end
+        printed = site.play("site.yml")
+    assert printed.status == 0, printed.end
     assert not load.failures, (len(load.failures), load.sent, load.failures[:3])
     assert load.sent > 100
     assert set(states(site)) == set(WEBS)
@@ -182,9 +182,9 @@ def test_units_are_confined_and_fed_by_their_programs(site: Site) -> None:
         ("web1", "slackwater-monitor", 3.0),
         ("web1", "slackwater-wsengine", 3.0),
     ]:
-        said = site.hosts.ssh(name, f"systemd-analyze security --no-pager {unit} 2>/dev/null | tail -1").stdout
-        score = float(said.split(":")[1].split()[0])
-        assert score <= worst, said
+        printed = site.hosts.ssh(name, f"systemd-analyze security --no-pager {unit} 2>/dev/null | tail -1").stdout
+        score = float(printed.split(":")[1].split()[0])
+        assert score <= worst, printed
     watched = site.hosts.ssh("web1", "systemctl show slackwater-monitor -p WatchdogTimestampMonotonic --value").stdout
     assert int(watched) > 0
     field = site.hosts.ssh("web1", "journalctl -n 1 --no-pager SLACKWATER_PART=monitor").stdout
@@ -233,27 +233,27 @@ def test_what_wsengine_turned_is_put_back_when_it_is_killed(site: Site, tmp_path
 
 
 def test_the_second_run_changes_nothing(site: Site) -> None:
-    said = site.play("site.yml")
-    assert said.status == 0, said.end
-    assert said.changed == 0, [line for line in said.text.splitlines() if line.startswith("changed")]
+    printed = site.play("site.yml")
+    assert printed.status == 0, printed.end
+    assert printed.changed == 0, [line for line in printed.text.splitlines() if line.startswith("changed")]
 
 
 def test_a_tag_reaches_its_role_alone(site: Site) -> None:
-    said = site.play("site.yml", "--tags", "controller", "-e", "controller_max_mitigated=0.4")
-    assert said.status == 0, said.end
-    assert said.recap["lb1"]["changed"] > 0
-    assert {said.recap[name]["changed"] for name in WEBS} == {0}
+    printed = site.play("site.yml", "--tags", "controller", "-e", "controller_max_mitigated=0.4")
+    assert printed.status == 0, printed.end
+    assert printed.recap["lb1"]["changed"] > 0
+    assert {printed.recap[name]["changed"] for name in WEBS} == {0}
     assert "max_mitigated = 0.4" in site.hosts.ssh("lb1", "cat /etc/slackwater/controller.toml").stdout
-    said = site.play("site.yml", "--tags", "controller")
-    assert said.status == 0, said.end
+    printed = site.play("site.yml", "--tags", "controller")
+    assert printed.status == 0, printed.end
 
 
 @pytest.mark.parametrize("playbook", ["site", "act", "upgrade", "rotate", "remove"])
 def test_a_dry_run_of_each_playbook_goes_through_and_changes_nothing(site: Site, playbook: str) -> None:
     seen = {name: configuration(site.hosts, name) for name in ("lb1", "web1")}
     secrets = site.vault.read_bytes()
-    said = site.play(f"{playbook}.yml", "--check")
-    assert said.status == 0, said.end
+    printed = site.play(f"{playbook}.yml", "--check")
+    assert printed.status == 0, printed.end
     assert site.vault.read_bytes() == secrets
     for name, had in seen.items():
         assert difference(had, configuration(site.hosts, name)) == [], name
@@ -261,21 +261,21 @@ def test_a_dry_run_of_each_playbook_goes_through_and_changes_nothing(site: Site,
 
 
 def test_the_doctor_finds_all_well_and_says_what_is_not(site: Site) -> None:
-    said = site.play("doctor.yml")
-    assert said.status == 0, said.end
+    printed = site.play("doctor.yml")
+    assert printed.status == 0, printed.end
     site.hosts.ssh("web1", "systemctl stop slackwater-monitor")
     try:
-        said = site.play("doctor.yml")
-        assert said.status != 0
-        assert re.search(r"BAD web1 +monitor runs +inactive", said.text), said.end
+        printed = site.play("doctor.yml")
+        assert printed.status != 0
+        assert re.search(r"BAD web1 +monitor runs +inactive", printed.text), printed.end
     finally:
         site.hosts.ssh("web1", "systemctl start slackwater-monitor")
 
 
 def test_one_variable_later_it_acts_and_observes_again(site: Site) -> None:
     for playbook, mode in (("act.yml", "act"), ("observe.yml", "observe")):
-        said = site.play(playbook)
-        assert said.status == 0, said.end
+        printed = site.play(playbook)
+        assert printed.status == 0, printed.end
         wait_until(partial(is_in_mode, site, mode), f"mode {mode}")
 
 
@@ -308,8 +308,8 @@ def test_an_upgrade_under_load_fails_no_request(site: Site, packages: Path, tmp_
     site.packages = newer(packages, tmp_path, "2")
     try:
         with Requests(site.hosts["lb1"].address) as load:
-            said = site.play("upgrade.yml")
-        assert said.status == 0, said.end
+            printed = site.play("upgrade.yml")
+        assert printed.status == 0, printed.end
         assert not load.failures, (len(load.failures), load.sent, load.failures[:3])
         (node,) = versions(site, "slackwater-node", WEBS)
         (controller,) = versions(site, "slackwater-controller", ["lb1"])
@@ -324,9 +324,9 @@ def test_an_upgrade_that_does_not_come_up_goes_back_and_stops_at_the_first_node(
 ) -> None:
     site.packages = newer(packages, tmp_path, "3", monitor="#!/bin/sh\nexit 1\n")
     try:
-        said = site.play("upgrade.yml")
-        assert said.status != 0
-        assert "did not come up on web1; it runs" in " ".join(said.text.split()), said.end
+        printed = site.play("upgrade.yml")
+        assert printed.status != 0
+        assert "did not come up on web1; it runs" in " ".join(printed.text.split()), printed.end
     finally:
         site.packages = packages
     (node,) = versions(site, "slackwater-node", WEBS)
@@ -349,8 +349,8 @@ def test_with_a_stolen_node_s_key_every_other_subject_is_refused(site: Site, tmp
         seed = site.hosts.ssh("web1", f"cat /etc/slackwater/node/{part}.nkey").stdout.strip()
         with rollout_thief.connect(broker, seed, authority) as thief:
             for subject in rollout_thief.subjects(WEBS):
-                said, heard = thief.may_publish(subject), thief.may_subscribe(subject)
-                assert said == (subject in may_say), f"{part} publishes {subject}"
+                printed, heard = thief.may_publish(subject), thief.may_subscribe(subject)
+                assert printed == (subject in may_say), f"{part} publishes {subject}"
                 assert heard == (subject in may_hear), f"{part} hears {subject}"
             for subject in rollout_thief.WILDCARDS:
                 assert not thief.may_subscribe(subject), f"{part} hears {subject}"
@@ -376,8 +376,8 @@ def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Pa
     authority = tmp_path / "authority.pem"
     authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
     orders_key = site.hosts.ssh("web1", "cat /etc/slackwater/node/orders.pub").stdout
-    said = site.play("rotate.yml")
-    assert said.status == 0, said.end
+    printed = site.play("rotate.yml")
+    assert printed.status == 0, printed.end
     assert site.hosts.ssh("web1", "cat /etc/slackwater/node/orders.pub").stdout != orders_key
     assert site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip() != stolen
     assert rollout_thief.is_refused(f"{site.hosts['lb1'].address}:14222", stolen, authority)
@@ -389,8 +389,8 @@ def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Pa
 
 def test_removal_under_load_fails_no_request_and_leaves_no_trace(site: Site, before: dict[str, dict[str, str]]) -> None:
     with Requests(site.hosts["lb1"].address) as load:
-        said = site.play("remove.yml")
-    assert said.status == 0, said.end
+        printed = site.play("remove.yml")
+    assert printed.status == 0, printed.end
     assert not load.failures, (len(load.failures), load.sent, load.failures[:3])
     for name in NAMES:
         assert difference(before[name], configuration(site.hosts, name)) == [], name

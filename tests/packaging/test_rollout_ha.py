@@ -96,8 +96,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         share_address(ours, BALANCERS, SHARED)
         groups = {"brokers": BROKERS, "controllers": BALANCERS, "balancers": BALANCERS, "nodes": WEBS}
         site = Site(ours, groups, packages, {"slackwater_mode": "act"})
-        said = site.play("site.yml")
-        assert said.status == 0, said.end
+        printed = site.play("site.yml")
+        assert printed.status == 0, printed.end
         yield site
 
 

@@ -46,7 +46,7 @@ def test_one_crash_and_what_comes_back_takes_up_its_work(whole: Whole, what: str
     whole.kill(what)
     begin_s = time.monotonic()
     if what == "wsengine":
-        wait_for(lambda: "put back" in whole.scene.engine.said(), "it puts back what it finds")
+        wait_for(lambda: "put back" in whole.scene.engine.log_text(), "it puts back what it finds")
     else:
         wait_for(lambda: whole.scene.text() == BY_HAND, "the baseline", within_s=LEASE_S + WITHIN_S + EDGE_S)
     print(f"{what}: as before {time.monotonic() - begin_s:.1f} s after the crash, lease {LEASE_S} s")

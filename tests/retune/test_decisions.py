@@ -63,7 +63,7 @@ def test_a_value_is_always_one_that_the_node_takes(factor: float, own: int, one:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "match"),
     [
         ('["k"]\nseverity = [0.2]\n', "expected `severity` and either `factor` or `value`"),
         ('["k"]\nseverity = [0.2, 0.4]\nfactor = [2.0]\n', "of the same length"),
@@ -73,12 +73,12 @@ def test_a_value_is_always_one_that_the_node_takes(factor: float, own: int, one:
         ("k", "not TOML"),
     ],
 )
-def test_a_knowledge_base_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_knowledge_base_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, text: str, match: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(KnowledgeError, match=str(file)) as refused:
         load(str(file))
-    assert said in str(refused.value)
+    assert match in str(refused.value)
 
 
 def test_every_row_of_the_shipped_file_is_explained_in_it() -> None:

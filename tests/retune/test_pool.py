@@ -30,7 +30,7 @@ def of(log: list[str]) -> list[str]:
 
 
 def test_an_episode_that_lasts_is_limited_first_then_drained_ordered_and_given_back(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         assert await story.run(28.0) == []
@@ -54,11 +54,11 @@ def test_an_episode_that_lasts_is_limited_first_then_drained_ordered_and_given_b
         assert "undo limit web1" in log
         assert story.site.values == {}
 
-    play(tell())
+    play(script())
 
 
 def test_leases_are_renewed_well_before_their_end(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder, lease_s=60.0)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -67,11 +67,11 @@ def test_leases_are_renewed_well_before_their_end(folder: Path) -> None:
         assert renewals.count(f"order web1 {CHILDREN} 16 renewed") == 3
         assert of(log) == []
 
-    play(tell())
+    play(script())
 
 
 def test_a_knob_that_is_being_turned_is_not_renewed_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder, lease_s=6.0)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -92,11 +92,11 @@ def test_a_knob_that_is_being_turned_is_not_renewed_meanwhile(folder: Path, monk
         assert f"order web1 {CHILDREN} 32" in log
         assert f"order web1 {CHILDREN} 32 renewed" in log
 
-    play(tell())
+    play(script())
 
 
 def test_one_node_of_a_pool_at_a_time(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states = dict.fromkeys(NODES, ("interference", 0.5))
         log = [line for line in of(await story.run(60.0)) if FREQUENCY not in line]
@@ -106,20 +106,20 @@ def test_one_node_of_a_pool_at_a_time(folder: Path) -> None:
                 node = line.split()[1]
                 assert log[at + 1 : at + 3] == [f"order {node} {CHILDREN} 16", f"undo {node}"]
 
-    play(tell())
+    play(script())
 
 
 def test_without_room_in_the_rest_of_the_pool_it_begins_at_once(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states = dict.fromkeys(NODES, ("interference", 0.5))
         assert any(line.startswith("drain") for line in await story.run(9.0))
 
-    play(tell())
+    play(script())
 
 
 def test_reloads_of_one_node_are_apart_however_fast_its_episode_gets_worse(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         apart_s = 30.0
         story = Story(folder, reload_min_interval_s=apart_s)
         for severity, lasts_s in ((0.3, 35.0), (0.5, 40.0), (0.7, 40.0)):
@@ -137,11 +137,11 @@ def test_reloads_of_one_node_are_apart_however_fast_its_episode_gets_worse(folde
         assert min(between_s) >= apart_s
         assert between_s[0] < 40.0, "it was the interval that was waited for"
 
-    play(tell())
+    play(script())
 
 
 def test_a_node_that_the_guard_does_not_let_be_drained_is_not_reloaded(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.site.guard_refuses = True
         story.states["web1"] = ("interference", 0.5)
@@ -150,24 +150,24 @@ def test_a_node_that_the_guard_does_not_let_be_drained_is_not_reloaded(folder: P
         assert not [line for line in log if CHILDREN in line]
         assert "undo web1" in log
 
-    play(tell())
+    play(script())
 
 
 def test_a_node_is_not_reloaded_because_a_cycle_from_before_the_drain_shows_it_without_weight() -> None:
-    async def tell() -> None:
+    async def script() -> None:
         site = PlayedCluster()
         site.is_silent = True
         outcome = await drain_and_apply(site, "web1", {CHILDREN: 16}, "a test", 10.0)
         assert site.log == ["drain web1", "undo web1"]
         assert "cannot be drained" in outcome.trouble
 
-    play(tell())
+    play(script())
 
 
 def test_a_node_whose_load_the_others_cannot_carry_is_reloaded_with_what_is_left_and_nobody_waits_for_its_end(
     folder: Path,
 ) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.site.kept = 40
         story.site.in_flight["web1"] = 9
@@ -175,21 +175,21 @@ def test_a_node_whose_load_the_others_cannot_carry_is_reloaded_with_what_is_left
         log = await story.run(40.0)
         assert of(log)[1:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
 
-    play(tell())
+    play(script())
 
 
 def test_requests_that_never_end_hold_a_reload_up_for_drain_s_only(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder, drain_s=5.0)
         story.site.in_flight["web1"] = 3
         story.states["web1"] = ("interference", 0.5)
         assert f"order web1 {CHILDREN} 16" in await story.run(45.0)
 
-    play(tell())
+    play(script())
 
 
 def test_a_refusal_is_not_repeated_in_the_same_episode(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.site.refuses = "php-fpm's configuration does not pass its test"
         story.states["web1"] = ("interference", 0.5)
@@ -201,11 +201,11 @@ def test_a_refusal_is_not_repeated_in_the_same_episode(folder: Path) -> None:
         story.states["web1"] = ("interference", 0.5)
         assert f"order web1 {CHILDREN} 16" in await story.run(45.0)
 
-    play(tell())
+    play(script())
 
 
 def test_what_an_operator_changed_is_theirs_until_the_episode_is_over(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -213,11 +213,11 @@ def test_what_an_operator_changed_is_theirs_until_the_episode_is_over(folder: Pa
         story.pool.see(put_back(3, "someone_else"))
         assert not [line for line in await story.run(90.0) if CHILDREN in line]
 
-    play(tell())
+    play(script())
 
 
 def test_what_a_crashed_wsengine_put_back_is_turned_again(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -225,7 +225,7 @@ def test_what_a_crashed_wsengine_put_back_is_turned_again(folder: Path) -> None:
         story.pool.see(put_back(4, "engine_died"))
         assert f"order web1 {CHILDREN} 16" in await story.run(60.0)
 
-    play(tell())
+    play(script())
 
 
 @pytest.mark.parametrize("cause", [None, "not_as_ordered"])
@@ -234,7 +234,7 @@ def test_what_was_put_back_for_a_reason_of_its_own_or_an_unknown_one_is_left_alo
 ) -> None:
     """A wsengine of before gives no cause: the value tells that it put the knob back."""
 
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.site.says_causes = cause is not None
         story.states["web1"] = ("interference", 0.5)
@@ -247,13 +247,13 @@ def test_what_was_put_back_for_a_reason_of_its_own_or_an_unknown_one_is_left_alo
         story.states["web1"] = ("interference", 0.5)
         assert f"order web1 {CHILDREN} 16" in await story.run(45.0)
 
-    play(tell())
+    play(script())
 
 
 def test_words_decide_nothing(folder: Path) -> None:
     """What a Change says for people may be anything."""
 
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -261,11 +261,11 @@ def test_words_decide_nothing(folder: Path) -> None:
         story.pool.see(Change(1, "c", "web", 0.0, CHILDREN, "web1", 16, 16, why, "wsengine", True, cause="ordered"))
         assert f"order web1 {CHILDREN} 16 renewed" in await story.run(30.0)
 
-    play(tell())
+    play(script())
 
 
 def test_a_restarted_controller_takes_up_what_is_turned_without_a_reload(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -276,11 +276,11 @@ def test_a_restarted_controller_takes_up_what_is_turned_without_a_reload(folder:
         story.states.clear()
         assert f"order web1 {CHILDREN} baseline" in await story.run(20.0)
 
-    play(tell())
+    play(script())
 
 
 def test_a_pause_gives_everything_back_and_turns_nothing(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.states["web1"] = ("interference", 0.5)
         await story.run(40.0)
@@ -289,11 +289,11 @@ def test_a_pause_gives_everything_back_and_turns_nothing(folder: Path) -> None:
         assert f"order web1 {CHILDREN} baseline" in log
         assert not [line for line in log if line.startswith(("drain", "limit"))]
 
-    play(tell())
+    play(script())
 
 
 def test_in_observe_it_only_says_what_it_would_do(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder, mode="observe")
         story.states["web1"] = ("interference", 0.5)
         assert await story.run(90.0) == []
@@ -302,21 +302,21 @@ def test_in_observe_it_only_says_what_it_would_do(folder: Path) -> None:
             f"web1 {FREQUENCY} schedutil -> performance: interference: run delay, for 30 s; severity 50%",
         ]
 
-    play(tell())
+    play(script())
 
 
 def test_a_node_whose_wsengine_is_silent_is_left_alone(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder)
         story.deaf.add("web1")
         story.states["web1"] = ("interference", 0.5)
         assert not [line for line in await story.run(60.0) if line.startswith(("drain", "order"))]
 
-    play(tell())
+    play(script())
 
 
 def test_the_frequency_goes_down_when_calm_with_latency_to_spare_and_up_again_at_once(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Story(folder, calm_frequency="powersave", calm_below_p95_ms=50.0)
         assert await story.run(55.0) == []
         log = await story.run(10.0)
@@ -327,18 +327,18 @@ def test_the_frequency_goes_down_when_calm_with_latency_to_spare_and_up_again_at
         assert f"order web1 {FREQUENCY} baseline" in await story.run(2.0)
         assert f"order web1 {FREQUENCY} performance" in await story.run(40.0)
 
-    play(tell())
+    play(script())
 
 
 def test_the_frequency_is_left_alone_by_default(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         assert await Story(folder).run(200.0) == []
 
-    play(tell())
+    play(script())
 
 
-def test_nobody_to_drain_is_said_and_nothing_is_ordered(folder: Path) -> None:
-    async def tell() -> None:
+def test_nobody_to_drain_is_reported_and_nothing_is_ordered(folder: Path) -> None:
+    async def script() -> None:
         story = Story(folder)
 
         async def refuse(action: str, node: str, why: str, **fields: float | str) -> None:  # noqa: ARG001
@@ -348,4 +348,4 @@ def test_nobody_to_drain_is_said_and_nothing_is_ordered(folder: Path) -> None:
         story.states["web1"] = ("interference", 0.5)
         assert not [line for line in await story.run(60.0) if CHILDREN in line]
 
-    play(tell())
+    play(script())

@@ -40,7 +40,7 @@ class Search(Story):
 def test_a_search_tries_keeps_what_is_better_remembers_it_and_begins_there_the_next_time(folder: Path) -> None:
     best = 12
 
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, best)
         story.states["web1"] = ("interference", 0.5)
         tried = await story.tried(600.0)
@@ -57,11 +57,11 @@ def test_a_search_tries_keeps_what_is_better_remembers_it_and_begins_there_the_n
         again = [("web2", str(found)), ("web2", RELEASE), ("web2", str(found))]
         assert await story.tried(300.0) == again, "good again: no further tries"
 
-    play(tell())
+    play(script())
 
 
 def test_one_node_searches_at_a_time_and_the_next_takes_what_was_found(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, 12)
         story.states = dict.fromkeys(NODES, ("interference", 0.5))
         tried = await story.tried(900.0)
@@ -73,14 +73,14 @@ def test_one_node_searches_at_a_time_and_the_next_takes_what_was_found(folder: P
         assert found != "16"
         for node in ("web2", "web3"):
             assert [value for name, value in tried[3:] if name == node] == [found, RELEASE, found]
-        told = [node for node, _, cause in story.site.causes if cause == "search_over"]
-        assert told == list(NODES), "the first Order after each search says that it is over"
+        ended = [node for node, _, cause in story.site.causes if cause == "search_over"]
+        assert ended == list(NODES), "the first Order after each search says that it is over"
 
-    play(tell())
+    play(script())
 
 
 def test_nothing_is_searched_while_others_carry_the_load(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, 12)
         story.capacity_rps = 300.0
         story.states["web1"] = ("interference", 0.5)
@@ -88,11 +88,11 @@ def test_nothing_is_searched_while_others_carry_the_load(folder: Path) -> None:
         assert "hold web1" not in story.site.log
         assert not (folder / "retune.json").exists()
 
-    play(tell())
+    play(script())
 
 
 def test_what_is_measured_away_from_the_baseline_weight_does_not_count(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, 12)
         story.site.moved.add("web1")
         story.states["web1"] = ("interference", 0.5)
@@ -100,11 +100,11 @@ def test_what_is_measured_away_from_the_baseline_weight_does_not_count(folder: P
         story.site.moved.clear()
         assert len(await story.tried(300.0)) > 3
 
-    play(tell())
+    play(script())
 
 
 def test_an_episode_that_ends_during_a_search_leaves_what_was_found_by_then(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, 12)
         story.states["web1"] = ("interference", 0.5)
         for _ in range(100):
@@ -113,11 +113,11 @@ def test_an_episode_that_ends_during_a_search_leaves_what_was_found_by_then(fold
                 await story.run(30.0)
         assert BestValues(folder).get("any", 0.5) == {CHILDREN: 16}
 
-    play(tell())
+    play(script())
 
 
 def test_an_operators_change_ends_a_search(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, 12)
         story.states["web1"] = ("interference", 0.5)
         await story.run(60.0)
@@ -125,15 +125,15 @@ def test_an_operators_change_ends_a_search(folder: Path) -> None:
         story.pool.see(of_theirs)
         assert await story.tried(300.0) == []
 
-    play(tell())
+    play(script())
 
 
 def test_a_search_that_finds_nothing_better_leaves_everything_as_it_was(folder: Path) -> None:
-    async def tell() -> None:
+    async def script() -> None:
         story = Search(folder, 4)
         story.states["web1"] = ("interference", 0.5)
         assert (await story.tried(600.0))[-1] == ("web1", RELEASE)
         assert story.children("web1") == 4
         assert BestValues(folder).get("any", 0.5) == {CHILDREN: 4}
 
-    play(tell())
+    play(script())

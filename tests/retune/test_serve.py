@@ -24,7 +24,7 @@ def whole(tmp_path: Path) -> Iterator[Whole]:
         yield whole
 
 
-def test_a_long_episode_is_drained_retuned_told_and_given_back(whole: Whole) -> None:
+def test_a_long_episode_is_drained_retuned_reported_and_given_back(whole: Whole) -> None:
     whole.begin("act", LEASE_S)
     assert "retune" in whole.children()
     whole.wait_until_turned()
@@ -44,9 +44,9 @@ def test_a_long_episode_is_drained_retuned_told_and_given_back(whole: Whole) -> 
     until(lambda: set(weights(whole.balancer).values()) == {100}, "the weights are as before")
     back = until(lambda: [c for c in whole.changes_by("wsengine") if c.why.startswith("put back")], "it is recorded")
     assert back[0].why == "put back: given back by retune: the episode is over"
-    told = whole.cli("why", "web1").stdout
-    assert "streaming.num_threads of web1: 4 → 16: interference: " in told
-    assert "given back by retune" in told
+    printed = whole.cli("why", "web1").stdout
+    assert "streaming.num_threads of web1: 4 → 16: interference: " in printed
+    assert "given back by retune" in printed
 
 
 def test_in_observe_it_is_recorded_and_nothing_is_touched(whole: Whole) -> None:

@@ -233,7 +233,7 @@ def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(lab: L
             "restarts and reloads that the servers tell of": restarts(lab),
         }
     for load in loads:
-        print(load.told())
+        print(load.describe())
     for what, count in counts.items():
         print(f"{what}: {dict(sorted(count.items()))}, {count.total()} in all")
     print("sent again by HAProxy:", ", ".join(f"{what} {count}" for what, count in story.sent_again.items()))

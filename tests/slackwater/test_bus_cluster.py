@@ -68,7 +68,7 @@ async def value_in(bus: Bus) -> tuple[bytes, int] | None:
             await asyncio.sleep(0.2)
 
 
-def test_a_bus_without_jetstream_is_told_from_one_that_does_not_answer_yet(cluster: Cluster) -> None:
+def test_a_bus_without_jetstream_is_distinguished_from_one_that_does_not_answer_yet(cluster: Cluster) -> None:
     async def leaderless() -> None:
         bus = await Bus.connect(cluster.url(0), "test")
         try:

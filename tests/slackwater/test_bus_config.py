@@ -157,16 +157,16 @@ def test_a_wsengine_hears_orders_of_the_controller_and_of_nobody_else(site: Site
 
     async def run() -> list[Change]:
         seen: list[Change] = []
-        told: list[Knobs] = []
+        knobs: list[Knobs] = []
         controller = await Bus.connect(site.settings(CONTROLLER), "controller")
         node = await Bus.connect(site.settings("web-2"), "node")
         await controller.subscribe("change", seen.append, pool="web")
-        await controller.subscribe("knobs", told.append, pool="web")
+        await controller.subscribe("knobs", knobs.append, pool="web")
         await controller.flush(IN_TIME_S)
         async with asyncio.timeout(IN_TIME_S):
             # The engine may not listen yet when the first Orders come.
             number = 0
-            while not (seen and told):
+            while not (seen and knobs):
                 for bus, by in ((node, "node"), (controller, "controller")):
                     number += 1
                     order = Order(
@@ -226,15 +226,15 @@ def test_the_monitor_publishes_as_itself_over_tls_and_says_when_the_server_refus
             await controller.close()
 
     assert asyncio.run(heard()).node == "web-2"
-    said = monitor_says(site, "web-1.example", "web-2", lambda text: "ermissions" in text)
-    assert 'permissions violation for publish to "slackwater.sample.web.web-1.example"' in said.lower()
+    printed = monitor_says(site, "web-1.example", "web-2", lambda text: "ermissions" in text)
+    assert 'permissions violation for publish to "slackwater.sample.web.web-1.example"' in printed.lower()
 
 
 def test_the_monitor_refuses_a_password_file_that_others_can_read(site: Site) -> None:
     (site.folder / "bus/passwords/web-2.password").chmod(0o604)
-    said = monitor_says(site, "web-2", "web-2", lambda text: "chmod" in text)
-    assert "bus.password_file: " in said
-    assert "can be used by everybody on this machine (mode 0604)" in said
+    printed = monitor_says(site, "web-2", "web-2", lambda text: "chmod" in text)
+    assert "bus.password_file: " in printed
+    assert "can be used by everybody on this machine (mode 0604)" in printed
 
 
 def test_passwords_stay_when_nodes_come_and_files_are_closed_to_others(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_wait_doubles_up_to_a_ceiling_and_starts_anew_after_a_long_life() -> Non
     assert wait_before_start_s(5.0, 10.0) == 0.2
 
 
-def test_ends_are_told_in_words() -> None:
+def test_ends_are_reported_in_words() -> None:
     assert how_it_ended(3) == "ended with status 3"
     assert how_it_ended(-9) == "was killed by SIGKILL"
     assert how_it_ended(-40) == "was killed by signal 40"

@@ -236,11 +236,11 @@ def test_a_writer_that_is_killed_leaves_a_journal_that_can_be_read_and_written(p
     while int(process.stdout.readline()) < 5:
         pass
     process.kill()
-    told = [int(line) for line in process.stdout.read().split("\n")[:-1] if line]
+    confirmed = [int(line) for line in process.stdout.read().split("\n")[:-1] if line]
     process.wait()
     with Journal.open(path) as journal:
         kept = journal.changes(limit=10**6)
-        assert len(kept) >= 40 * (max([5, *told]) + 1), "what was confirmed is there"
+        assert len(kept) >= 40 * (max([5, *confirmed]) + 1), "what was confirmed is there"
         assert len(kept) % 40 == 0, "no transaction is there by half"
         journal.record(change(1))
     check = sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone()
@@ -285,7 +285,7 @@ def test_what_is_not_forced_yet_is_read_by_others_and_survives_the_death_of_its_
         assert [made.id for made in journal.changes()] == ["id1"]
 
 
-def test_a_disk_that_refuses_to_be_forced_is_said_and_tried_again(
+def test_a_disk_that_refuses_to_be_forced_is_reported_and_tried_again(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(_: int) -> None:
@@ -300,7 +300,7 @@ def test_a_disk_that_refuses_to_be_forced_is_said_and_tried_again(
     journal.force()
 
 
-def test_a_missing_journal_is_said_in_words(path: Path) -> None:
+def test_a_missing_journal_is_reported_in_words(path: Path) -> None:
     with pytest.raises(JournalError, match=rf"no journal at {path}: is `slackwater serve` running with this state_dir"):
         Journal.open(path, read_only=True)
     assert not path.exists()
@@ -317,7 +317,7 @@ def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (99,)
 
 
-def test_a_journal_of_before_resources_were_told_is_updated_and_keeps_its_states(path: Path) -> None:
+def test_a_journal_of_before_resources_were_reported_is_updated_and_keeps_its_states(path: Path) -> None:
     old = sqlite3.connect(path)
     for statement in STEPS[0]:
         old.execute(statement)
@@ -359,7 +359,7 @@ def test_a_reader_cannot_write(path: Path) -> None:
         reader.record(change(1))
 
 
-def test_a_locked_journal_is_said_in_words_and_nothing_is_half_written(path: Path) -> None:
+def test_a_locked_journal_is_reported_in_words_and_nothing_is_half_written(path: Path) -> None:
     with Journal.open(path, wait_s=0.05) as journal:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -371,7 +371,7 @@ def test_a_locked_journal_is_said_in_words_and_nothing_is_half_written(path: Pat
         assert len(journal.changes()) == 1
 
 
-def test_a_full_disk_is_said_in_words_and_the_journal_lives_on(journal: Journal) -> None:
+def test_a_full_disk_is_reported_in_words_and_the_journal_lives_on(journal: Journal) -> None:
     journal.record(change(1))
     pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
     journal._connection.execute(f"PRAGMA max_page_count={pages}")
@@ -382,7 +382,7 @@ def test_a_full_disk_is_said_in_words_and_the_journal_lives_on(journal: Journal)
     assert [kept.id for kept in journal.changes()] == ["id2", "id1"]
 
 
-def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="cannot be made"):
         Journal.open(tmp_path / "file" / "journal.sqlite")

@@ -17,15 +17,15 @@ def manager(address: str) -> socket.socket:
 
 
 def heard(listening: socket.socket) -> list[str]:
-    said = []
+    received = []
     while True:
         try:
-            said.append(listening.recv(100).decode())
+            received.append(listening.recv(100).decode())
         except BlockingIOError:
-            return said
+            return received
 
 
-def test_ready_and_stopping_are_said_to_the_socket_of_the_environment(tmp_path: Path) -> None:
+def test_ready_and_stopping_are_sent_to_the_socket_of_the_environment(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with manager(address) as listening:
         notify = Notify({"NOTIFY_SOCKET": address})

@@ -223,17 +223,17 @@ def test_all_calm_has_its_own_headline(pool: Pool) -> None:
     [(0.0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 min"), (200, "3 min 20 s"), (3600, "1 h"),
      (7500, "2 h 5 min"), (273_600, "3 d 4 h")],
 )  # fmt: skip
-def test_durations_are_told_in_two_units(seconds: float, words: str) -> None:
+def test_durations_are_reported_in_two_units(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_changes_are_told_in_words() -> None:
+def test_changes_are_reported_in_words() -> None:
     weight = Change(1, "1", "web", T0, "weight", "host1", 100, 0, "", "lbengine", True)
     assert describe_change(weight) == "weight of host1: 100 → 0"
     assert describe_change(Change(1, "2", "web", T0, "pause", "web", None, None, "", "alice", True)) == "pause"
 
 
-def test_what_the_second_stage_has_turned_is_told_while_the_node_says_so(pool: Pool) -> None:
+def test_what_the_second_stage_has_changed_is_shown_while_the_node_reports_it(pool: Pool) -> None:
     pool.sample("host1")
     pool.verdict("host1", "interference")
     pool.cycle(server("host1"))

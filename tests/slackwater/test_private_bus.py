@@ -278,7 +278,7 @@ def test_from_other_machines_it_is_reached_over_tls(tmp_path: Path) -> None:
             server.terminate()
 
 
-def test_who_may_not_read_the_password_is_told_so(config: Path) -> None:
+def test_who_may_not_read_the_password_is_reported_so(config: Path) -> None:
     with pytest.raises(BusError, match=r"slackwater-control\.password: is not there; has `slackwater serve`"):
         asyncio.run(Bus.connect(load(config).control_bus, "nobody"))
 

@@ -84,14 +84,14 @@ def test_log_gives_the_changes_and_none_that_are_too_old(dashboard: Dashboard) -
     assert T0 < 1.9e9
 
 
-def test_why_tells_the_story(dashboard: Dashboard) -> None:
+def test_why_shows_the_story(dashboard: Dashboard) -> None:
     result = dashboard.run("why", "web1")
     assert result.stdout.startswith("web1 (web): interference since ")
     assert ": 100 → 0: interference: run delay 14x (by lbengine)" in result.stdout
     assert dashboard.run("why", "web2").stdout == "web2 (web): no episode within a week\n"
 
 
-def test_a_wish_reaches_lbengine_in_the_tokens_name(dashboard: Dashboard) -> None:
+def test_a_temporary_override_reaches_lbengine_in_the_tokens_name(dashboard: Dashboard) -> None:
     result = dashboard.run("pin", "web1", "20", "--for", "30m", "--why", "deploy")
     assert (result.exit_code, result.stdout) == (0, "web: pin done\n")
     pool, request = dashboard.asked[-1]
@@ -180,7 +180,7 @@ def test_a_redirect_is_not_followed_with_the_token(elsewhere: str) -> None:
     assert Elsewhere.shown == [("/moved/api/v1/pools", "Bearer t")]
 
 
-def test_something_else_at_the_address_is_said_to_be_that(elsewhere: str) -> None:
+def test_something_else_at_the_address_is_reported(elsewhere: str) -> None:
     result = CliRunner().invoke(cli, ["status", "--url", elsewhere])
     assert result.exit_code == 1
     assert "does not answer as this version of slackwater expects" in result.stderr

@@ -58,7 +58,7 @@ def noise(site: Site) -> Iterator[Callable[[], None]]:
             rt_mean_ms=60.0 if noisy else 2.0,
         )
 
-    async def tell() -> None:
+    async def script() -> None:
         bus = await Bus.connect(load(site.config).controller_bus, "test", wait_s=IN_TIME_S)
         since_unix_s = time.time()
         while not done.is_set():
@@ -68,7 +68,7 @@ def noise(site: Site) -> Iterator[Callable[[], None]]:
         await bus.close()
 
     def start() -> None:
-        threads.append(threading.Thread(target=asyncio.run, args=(tell(),)))
+        threads.append(threading.Thread(target=asyncio.run, args=(script(),)))
         threads[-1].start()
         until(lambda: site.balancer.weight("host1") < 100, "a lower weight of host1")
 
@@ -178,7 +178,9 @@ def test_ctrl_c_on_the_terminal_stops_in_order(site: Site, noise: Callable[[], N
     assert "Traceback" not in site.log.read_text()
 
 
-def test_weights_that_everybody_left_behind_are_restored_by_hand(site: Site, noise: Callable[[], None]) -> None:
+def test_weights_that_everybody_left_behind_are_set_by_the_restore_command(
+    site: Site, noise: Callable[[], None]
+) -> None:
     serve = site.serve()
     noise()
     serve.send_signal(signal.SIGSTOP)
@@ -229,9 +231,9 @@ def test_supervisor_sets_the_baseline_when_lbengine_cannot_be_kept_running(
     os.kill(pid, signal.SIGKILL)
     until(lambda: baseline(site), "the baseline")
     assert [(change.target, change.after) for change in site.changes_by("serve")] == [("host1", 100)]
-    said = site.log.read_text()
-    assert "lbengine runs again" in said
-    assert "lbengine could not be kept running for 1.5 s" in said
+    printed = site.log.read_text()
+    assert "lbengine runs again" in printed
+    assert "lbengine could not be kept running for 1.5 s" in printed
 
 
 def test_supervisor_sets_the_baseline_when_lbengine_hangs(site: Site, noise: Callable[[], None]) -> None:

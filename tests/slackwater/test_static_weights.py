@@ -62,8 +62,8 @@ def shown(tmp_path: Path, messages: list[Message], now: float = 30.0) -> Episode
     settings = settings_in(tmp_path)
     with Journal.open(journal_path(tmp_path), clock=lambda: T0 + now) as journal:
         journal.record(*messages)
-        told: Story = episodes(journal, "web", 0.0)[0]
-        return page(journal, settings, settings.pool[0], told, T0 + now)
+        story: Story = episodes(journal, "web", 0.0)[0]
+        return page(journal, settings, settings.pool[0], story, T0 + now)
 
 
 def test_the_first_moments_are_what_static_weights_give_whatever_the_severity_says(tmp_path: Path) -> None:

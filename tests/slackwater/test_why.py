@@ -52,14 +52,14 @@ def journal(tmp_path: Path) -> Journal:
     return made
 
 
-def told(journal: Journal) -> Story:
+def story_of(journal: Journal) -> Story:
     found = story(journal, "web", "web1", {"host1": "web1", "host2": "web2"}, NOW)
     assert found is not None
     return found
 
 
 def test_the_last_episode_with_its_changes_and_nothing_else(journal: Journal) -> None:
-    found = told(journal)
+    found = story_of(journal)
     assert found.state == "interference"
     assert found.since_unix_s == pytest.approx(NOW - 100.0)
     assert found.until_unix_s == pytest.approx(NOW - 80.0)
@@ -74,15 +74,15 @@ def test_an_episode_that_goes_on_says_what_holds_it_now(journal: Journal) -> Non
         began, time_unix_s=NOW - 0.5, path=["held: looks calm for 1.2 of 3.0 s", "before: run delay 14.2x"], shown=False
     )
     journal.record(began, held)
-    found = told(journal)
+    found = story_of(journal)
     assert found.path == began.path
     assert found.now == "held: looks calm for 1.2 of 3.0 s"
     lines = as_text(found).splitlines()
     assert lines[1:4] == [*(f"  because {line}" for line in began.path), "  now: held: looks calm for 1.2 of 3.0 s"]
 
 
-def test_the_text_tells_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
-    lines = as_text(told(journal)).splitlines()
+def test_the_text_shows_it_in_order_and_a_ramp_in_one_line(journal: Journal) -> None:
+    lines = as_text(story_of(journal)).splitlines()
     assert lines[0].startswith("web1 (web): interference (cpu) since ")
     assert "20.0 s, 82% of its capacity lost" in lines[0]
     assert lines[1:3] == ["  because run delay 14.2x its calm baseline", "  because peers calm"]
@@ -107,7 +107,7 @@ def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
     assert story(journal, "web", "web9", {}, NOW) is None
 
 
-def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: Journal, tmp_path: Path) -> None:
+def test_the_command_shows_it_by_the_name_of_the_node_or_of_its_server(journal: Journal, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(
         f'state_dir = "{tmp_path}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/none"\n'
@@ -126,7 +126,7 @@ def test_the_command_tells_it_by_the_name_of_the_node_or_of_its_server(journal: 
     assert run("web9", "--json") == "null\n"
 
 
-def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: Journal) -> None:
+def test_orders_are_reported_by_what_came_of_them_and_renewals_are_counted(journal: Journal) -> None:
     def of_retune(id_: str, at_s: float, what: str, why: str, by: str, cause: ChangeCause, follows: str = "") -> Change:
         return Change(1, id_, "web", NOW + at_s, what, "web1", 4, 16, why, by, True, follows=follows, cause=cause)
 
@@ -136,7 +136,7 @@ def test_orders_are_told_by_what_came_of_them_and_renewals_are_counted(journal: 
         of_retune("o2", -50.0, "order php_fpm.max_children", "for 60 s: once more: run delay", "retune", "renewed"),
         of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune", "second_stage"),
     )
-    text = as_text(told(journal))
+    text = as_text(story_of(journal))
     assert "php_fpm.max_children of web1: 4 → 16: run delay; 16 processes (by wsengine)" in text
     assert text.count("php_fpm.max_children") == 1
     assert "order cpu.frequency of web1" in text, "an Order that nobody answered is told"

@@ -43,7 +43,7 @@ class DrivenHAProxy:
         self.engine = Engine(self.pool(**others), SETTINGS, self.folder, self.journal)
         return self.engine
 
-    def says(self, **states: State) -> None:
+    def publish(self, **states: State) -> None:
         """Fresh Verdicts of all three nodes: calm, but for the ones named."""
         for host in HOSTS:
             state = states.get(host, "calm")
@@ -64,7 +64,7 @@ class DrivenHAProxy:
     def cycle(self, after_s: float = 0.2, **states: State) -> str:
         """Time passes, all nodes speak, the engine turns."""
         self.now_s += after_s
-        self.says(**states)
+        self.publish(**states)
         return self.engine.cycle(self.now_s)
 
     def silent_cycle(self, after_s: float = 0.2) -> str:

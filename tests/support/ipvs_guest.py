@@ -180,16 +180,16 @@ class IpvsGuest:
         deadline_s = time.monotonic() + within_s
         while mark not in self._read:
             left_s = deadline_s - time.monotonic()
-            assert left_s > 0, self._told(f"said no {mark!r} within {within_s:g} s")
+            assert left_s > 0, self._failure(f"said no {mark!r} within {within_s:g} s")
             if select.select([self._process.stdout], [], [], left_s)[0]:
                 chunk = os.read(self._process.stdout.fileno(), 65536)
-                assert chunk, self._told("ended")
+                assert chunk, self._failure("ended")
                 self._read += chunk
         before, _, after = bytes(self._read).partition(mark)
         self._read = bytearray(after)
         return before
 
-    def _told(self, what: str) -> str:
+    def _failure(self, what: str) -> str:
         """What went wrong, with the guest's last words."""
         log = qemu_guest.last_lines(self._log.read_text(errors="replace"))
         return f"the guest {what}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"

@@ -144,14 +144,14 @@ class Detector:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def story(site: LbengineProcess, tell: Callable[[Bus, Detector], Awaitable[None]]) -> None:
+def story(site: LbengineProcess, script: Callable[[Bus, Detector], Awaitable[None]]) -> None:
     """Runs a story with a connected bus and a detector."""
 
     async def run() -> None:
         bus = await Bus.connect(site.url, "test")
         detector = Detector(bus)
         try:
-            await tell(bus, detector)
+            await script(bus, detector)
         finally:
             await detector.silence()
             await bus.close()

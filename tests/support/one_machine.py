@@ -17,7 +17,7 @@ class Status:
     state: State
     since_unix_s: float
     episode: int
-    said: str
+    why: str
     began: bool
     waits: bool
 
@@ -58,8 +58,13 @@ class OneMachine:
             residual=np.array([bool(residual)]),
             answered=np.array([answered]),
         )
-        said = steps.describe(0, lambda _: residual)
+        why = steps.describe(0, lambda _: residual)
         state = STATES[int(steps.state[0])]
         return Status(
-            state, float(steps.since_unix_s[0]), int(steps.episode[0]), said, bool(steps.began[0]), bool(steps.waits[0])
+            state,
+            float(steps.since_unix_s[0]),
+            int(steps.episode[0]),
+            why,
+            bool(steps.began[0]),
+            bool(steps.waits[0]),
         )

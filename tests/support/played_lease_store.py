@@ -45,5 +45,5 @@ class Clock:
         return self.now_s
 
 
-def say(*steps: Lease | Leases) -> list[str]:
+def owners(*steps: Lease | Leases) -> list[str]:
     return [asyncio.run(step.step()) for step in steps]

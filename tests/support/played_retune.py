@@ -189,5 +189,5 @@ class Story:
         return self.site.log[before:]
 
 
-def play(tell: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(tell)
+def play(script: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(script)

@@ -44,8 +44,8 @@ def modules(*wanted: str) -> list[Path]:
 
     def add(name: str) -> None:
         path = files[name.replace("-", "_")]
-        told = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
-        for other in told[1].decode().split(",") if told else ():
+        depends = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
+        for other in depends[1].decode().split(",") if depends else ():
             if other:
                 add(other)
         ordered[path] = None
@@ -108,8 +108,8 @@ def start(argv: Sequence[str | Path], *, stdin: int = subprocess.DEVNULL, **how:
     )
 
 
-def last_lines(said: str) -> str:
-    return "\n".join(said.splitlines()[-LAST_LINES:])
+def last_lines(output: str) -> str:
+    return "\n".join(output.splitlines()[-LAST_LINES:])
 
 
 def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
@@ -122,6 +122,6 @@ def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
         how = f"did not end within {within_s:g} s"
         process.kill()
         out, errors = process.communicate()
-    said = out.decode(errors="replace").replace("\r", "")
-    assert mark in said, f"the guest {how} without `{mark}`:\n{last_lines(said + errors.decode(errors='replace'))}"
-    return said
+    output = out.decode(errors="replace").replace("\r", "")
+    assert mark in output, f"the guest {how} without `{mark}`:\n{last_lines(output + errors.decode(errors='replace'))}"
+    return output

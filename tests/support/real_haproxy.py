@@ -131,7 +131,7 @@ class RealHAProxy:
     def user(self) -> str:
         return str(self.folder / "user.sock")
 
-    def say(self, command: str) -> str:
+    def send(self, command: str) -> str:
         """One line to the admin socket, past the code under test."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE_S)
@@ -143,11 +143,11 @@ class RealHAProxy:
         return answer.decode()
 
     def weight(self, server: str, backend: str = "web") -> int:
-        return int(self.say(f"get weight {backend}/{server}").split()[0])
+        return int(self.send(f"get weight {backend}/{server}").split()[0])
 
     def pid(self) -> int:
         """The worker's pid."""
-        return pid_in(self.say("show info"))
+        return pid_in(self.send("show info"))
 
     def connection(self, source: tuple[str, int] | None = None) -> http.client.HTTPConnection:
         """To the frontend."""
@@ -179,7 +179,7 @@ class RealHAProxy:
 
     def counts(self) -> list[int]:
         """Requests so far of each server of backend `web`."""
-        rows = [line.split(",") for line in self.say("show stat web 4 -1").splitlines()[1:] if line]
+        rows = [line.split(",") for line in self.send("show stat web 4 -1").splitlines()[1:] if line]
         return [int(row[7]) for row in rows]
 
     def request_any(self) -> int:
@@ -198,7 +198,7 @@ class RealHAProxy:
         if backends is not None:
             write_configuration(self.folder, self.port, backends)
         self.process.send_signal(signal.SIGUSR2)
-        until(lambda: (said := self._info()) and pid_in(said) != before, "the reloaded HAProxy answers")
+        until(lambda: (answered := self._info()) and pid_in(answered) != before, "the reloaded HAProxy answers")
         until(
             lambda: not listens(before, self.socket),
             "the HAProxy of before has closed the sockets that both listened on",
@@ -215,14 +215,14 @@ class RealHAProxy:
     def _info(self) -> str:
         """Its answer to `show info`; empty while nobody gives one."""
         try:
-            said = self.say("show info")
+            answered = self.send("show info")
         except OSError:
             return ""
-        return said if "Pid: " in said else ""
+        return answered if "Pid: " in answered else ""
 
     def _master_hears(self) -> bool:
-        said = self._info()
-        return bool(said) and master_hears(self.process.pid, said)
+        answered = self._info()
+        return bool(answered) and master_hears(self.process.pid, answered)
 
 
 @contextmanager

@@ -195,9 +195,9 @@ class Engine:
 
     def start(self) -> None:
         """Starts it and waits until it is connected."""
-        said = self.said().count(": connected")
+        log_text = self.log_text().count(": connected")
         self.spawn()
-        wait_for(lambda: self.said().count(": connected") > said, "the engine is connected")
+        wait_for(lambda: self.log_text().count(": connected") > log_text, "the engine is connected")
 
     def spawn(self) -> None:
         """Starts it and does not wait."""
@@ -205,7 +205,7 @@ class Engine:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([PROGRAM, "run", "--config", str(self.config)], stderr=log)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:

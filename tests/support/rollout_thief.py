@@ -84,15 +84,15 @@ class Thief:
     def errors(self) -> list[str]:
         """What the server complained of, up to its answer to a PING."""
         self._send("PING\r\n")
-        said: list[str] = []
+        lines: list[str] = []
         while line := self._lines.readline().decode():
             if line.startswith("PONG"):
-                return said
+                return lines
             if line.startswith("PING"):
                 self._send("PONG\r\n")
             if line.startswith("-ERR"):
-                said.append(line.strip())
-        raise Refused("; ".join(said))
+                lines.append(line.strip())
+        raise Refused("; ".join(lines))
 
     def may_publish(self, subject: str) -> bool:
         self._send(f"PUB {subject} 2\r\nhi\r\n")

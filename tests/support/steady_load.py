@@ -53,7 +53,7 @@ class SteadyLoad:
         self._end.set()
         self._thread.join()
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What it came to, in a line; raises what ended the generator, if anything did."""
         if self._trouble is not None:
             raise self._trouble

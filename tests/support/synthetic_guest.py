@@ -76,7 +76,7 @@ class Guests:
     def _sample(self, node: str) -> Sample:
         shape, near = self.shape, self._near
         noisy = self.noisy and node == LOUD
-        told = self.steal == "reported"
+        reported = self.steal == "reported"
         met = noisy and self._dice.random() < shape.meets
 
         def times(factor: float) -> float:
@@ -84,7 +84,7 @@ class Guests:
 
         rps = near(shape.rps)
         # Where steal is reported, the kernel keeps it out of what it books on processes.
-        cpu_s = rps * shape.cost_s * (1.0 if told else times(shape.cost_times))
+        cpu_s = rps * shape.cost_s * (1.0 if reported else times(shape.cost_times))
         steal = near(0.3 if noisy else 0.002, 0.3)
         cycles = shape.cycles_times if met else 1.0
         plain = {
@@ -98,8 +98,8 @@ class Guests:
             "cpu": {
                 "scope": "system",
                 "cores": 1.0,
-                "utilisation": near(min(1.0, cpu_s + (steal if told else 0.0))),
-                "steal": steal if told else 0.0,
+                "utilisation": near(min(1.0, cpu_s + (steal if reported else 0.0))),
+                "steal": steal if reported else 0.0,
             },
             "sched": {
                 "processes": 9,

@@ -88,7 +88,7 @@ def metrics(client: FlaskClient) -> dict[str, list[Any]]:
     return found
 
 
-def test_metrics_tell_states_weights_ages_and_changes(client: FlaskClient) -> None:
+def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> None:
     found = metrics(client)
     on = {sample.labels["node"]: sample.labels["state"] for sample in found["slackwater_node_state"] if sample.value}
     assert on == {"web1": "interference", "web2": "calm"}

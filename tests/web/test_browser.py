@@ -52,10 +52,10 @@ def browse(cluster: LiveCluster, stage: str, only: str = "") -> str:
 
 
 def test_pages_and_controls_in_a_browser(cluster: LiveCluster) -> None:
-    told = browse(cluster, "live")
-    passed = re.search(r"pass (\d+)", told)
+    printed = browse(cluster, "live")
+    passed = re.search(r"pass (\d+)", printed)
     assert passed is not None
-    assert int(passed.group(1)) >= 15, told
+    assert int(passed.group(1)) >= 15, printed
 
 
 def test_a_silent_controller_in_a_browser(cluster: LiveCluster) -> None:

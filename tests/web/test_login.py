@@ -250,7 +250,7 @@ def test_the_api_with_a_session_wants_the_forms_token_too(site: Site) -> None:
         ([], 400, "expected a JSON object"),
     ],
 )
-def test_what_is_wrong_with_a_control_is_said(site: Site, asked: Any, status: int, says: str) -> None:
+def test_what_is_wrong_with_a_control_is_reported(site: Site, asked: Any, status: int, says: str) -> None:
     bearer = {"Authorization": f"Bearer {site.users.add_token('t', 'operator')}"}
     answer = site.client().post("/api/v1/pools/web/control", json=asked, headers=bearer)
     assert answer.status_code == status
@@ -373,7 +373,7 @@ def test_wrong_logins_lock_out_nobody_else(site: Site) -> None:
     site.logged_in("anna")
 
 
-def test_behind_a_proxy_clients_are_told_apart(tmp_path: Path) -> None:
+def test_behind_a_proxy_clients_are_distinguished(tmp_path: Path) -> None:
     site = Site(tmp_path, 'proxies = ["10.0.0.9"]\n')
     for peer in ("127.0.0.1", "10.0.0.9"):
         assert wrong_logins(site, "anna", 11, f"192.0.2.66, 198.51.100.{len(peer)}", peer)[-1] == 429

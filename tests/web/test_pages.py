@@ -39,13 +39,13 @@ def text(page: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
-def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskClient, journal: Journal) -> None:
+def test_an_episode_shows_why_what_was_done_and_what_came_of_it(client: FlaskClient, journal: Journal) -> None:
     done = Change(
         1, "c2", "web", T0 - 41, "weight", "web1", 100, 0, "interference: x", "lbengine", True, rt_p95_ms=60.0,
         rt_p95_predicted_ms=9.0,
     )  # fmt: skip
-    told = "10 s after 100 -> 0: the pool's p95 60.0 -> 8.0 ms"
-    journal.record(done, Change(1, "c3", "web", T0 - 31, "outcome", "web1", 60.0, 8.0, told, "l", True, follows="c2"))
+    shown = "10 s after 100 -> 0: the pool's p95 60.0 -> 8.0 ms"
+    journal.record(done, Change(1, "c3", "web", T0 - 31, "outcome", "web1", 60.0, 8.0, shown, "l", True, follows="c2"))
     page = text(client.get(EPISODE).text)
     assert "web1: interference" in page
     assert "goes on, for 42 s" in page
@@ -56,7 +56,7 @@ def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskCli
 
 
 @pytest.mark.parametrize(
-    ("balance", "weights_mean", "told"),
+    ("balance", "weights_mean", "shown"),
     [
         ("roundrobin", "share", "no estimate: only 0 requests were answered before a weight was changed"),
         ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not determine how requests are split"),
@@ -65,7 +65,7 @@ def test_an_episode_tells_why_what_was_done_and_what_came_of_it(client: FlaskCli
     ],
 )
 def test_static_weights_are_estimated_only_where_weights_set_shares(
-    client: FlaskClient, journal: Journal, balance: str, weights_mean: WeightsMean | None, told: str
+    client: FlaskClient, journal: Journal, balance: str, weights_mean: WeightsMean | None, shown: str
 ) -> None:
     def under(message: Message) -> Message:
         if not isinstance(message, Cycle):
@@ -73,14 +73,14 @@ def test_static_weights_are_estimated_only_where_weights_set_shares(
         return msgspec.structs.replace(message, balance=balance, weights_mean=weights_mean)
 
     journal.record(*map(under, story()))
-    assert told in text(client.get(EPISODE).text)
+    assert shown in text(client.get(EPISODE).text)
 
 
 def test_an_episode_links_to_its_time_in_grafana(client: FlaskClient) -> None:
     assert "https://g.example/d/x?from=" in client.get(EPISODE).text
 
 
-def test_an_episode_that_there_was_not_is_said_so(client: FlaskClient) -> None:
+def test_an_episode_that_there_was_not_is_reported(client: FlaskClient) -> None:
     answer = client.get("/pools/web/episodes/web1/1")
     assert answer.status_code == 404
     assert "No episode of web1" in answer.text
@@ -95,7 +95,7 @@ def test_episodes_are_listed_and_lead_to_their_pages(client: FlaskClient) -> Non
     assert [one["url"] for one in found["episodes"]] == [EPISODE]
 
 
-def test_the_detectors_page_draws_the_tree_and_tells_what_is_absent(
+def test_the_detectors_page_draws_the_tree_and_shows_what_is_absent(
     client: FlaskClient, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = [{"asks": "run delay", "limit": 2.8, "below": 1, "above": 2}]
@@ -106,14 +106,14 @@ def test_the_detectors_page_draws_the_tree_and_tells_what_is_absent(
     journal.record(sample, Verdict(1, "web1", "web", T0, "interference", T0 - 42, 0.8, ["x"], "m", resource="cache"))
     shown = client.get("/detector").text
     assert "<script>alert" not in shown
-    told = text(shown)
-    assert "run delay? at most 2.8 ● calm (0% of its ticks" in told
-    assert "above 2.8 ▲ interference (99%" in told
-    assert "1 signals counters no PMU" in told
-    assert " cache " in told
+    shown = text(shown)
+    assert "run delay? at most 2.8 ● calm (0% of its ticks" in shown
+    assert "above 2.8 ▲ interference (99%" in shown
+    assert "1 signals counters no PMU" in shown
+    assert " cache " in shown
 
 
-def test_a_model_that_cannot_be_read_is_said_so(tmp_path: Path, journal: Journal) -> None:  # noqa: ARG001
+def test_a_model_that_cannot_be_read_is_reported(tmp_path: Path, journal: Journal) -> None:  # noqa: ARG001
     settings = settings_in(tmp_path, f'[detector]\nmodel = "{tmp_path}/nothing.skops"\n')
     page = text(create_app(settings, clock=Clock()).test_client().get("/detector").text)
     assert "The model cannot be shown" in page

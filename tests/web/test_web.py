@@ -263,15 +263,15 @@ def weight(number: int, at: float, before: int, after: int, target: str = "web1"
     return Change(1, f"c{number}", "web", T0 + at, "weight", target, before, after, f"step {number}", "lbengine", True)
 
 
-def test_the_steps_of_a_ramp_are_told_in_one_line() -> None:
+def test_the_steps_of_a_ramp_are_reported_in_one_line() -> None:
     steps = [weight(number, 60 + number, 10 * number, 10 * number + 10) for number in range(10)]
     down = weight(90, 0.0, 100, 0)
-    told = change_lines(reversed([down, *steps]))
-    assert [line.what for line in told] == ["weight of web1: 0 → 100 in 10 steps, 9.0 s", "weight of web1: 100 → 0"]
-    assert (told[0].why, told[0].time_unix_s) == ("step 9", T0 + 60)
+    lines = change_lines(reversed([down, *steps]))
+    assert [line.what for line in lines] == ["weight of web1: 0 → 100 in 10 steps, 9.0 s", "weight of web1: 100 → 0"]
+    assert (lines[0].why, lines[0].time_unix_s) == ("step 9", T0 + 60)
 
 
-def test_ramps_of_two_servers_and_a_broken_ramp_are_told_apart() -> None:
+def test_ramps_of_two_servers_and_a_broken_ramp_are_distinguished() -> None:
     changes = [
         weight(1, 0.0, 0, 10), weight(2, 0.1, 0, 10, "web2"), weight(3, 1.0, 10, 20), weight(4, 1.1, 10, 20, "web2"),
         weight(5, 2.0, 20, 0), weight(6, 20.0, 0, 10), weight(7, 30.0, 10, 20),
@@ -307,7 +307,7 @@ def test_an_event_without_a_journal_says_why(client: FlaskClient) -> None:
     assert event["pools"][0]["stale"] is True
 
 
-def test_too_many_viewers_are_told_and_a_place_becomes_free(client: FlaskClient, journal: Journal) -> None:
+def test_too_many_viewers_are_refused_and_a_place_becomes_free(client: FlaskClient, journal: Journal) -> None:
     journal.record(*story())
     viewers = [client.get("/events", buffered=False) for _ in range(MAX_STREAMS)]
     assert client.get("/events").status_code == 503
@@ -400,7 +400,7 @@ def test_viewers_that_leave_free_their_place(served: Served) -> None:
         time.sleep(0.1)
 
 
-def test_a_port_that_is_taken_is_said_in_words(served: Served) -> None:
+def test_a_port_that_is_taken_is_reported_in_words(served: Served) -> None:
     served.get("/healthz").close()
     second = subprocess.run(served.command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1

@@ -21,11 +21,11 @@ def test_quotas_shares_cores_and_the_monitor_on_version_2(guest: IpvsGuest) -> N
     settings += f" PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1"
     guest.ok(f"mount -t cgroup2 cgroup2 {TREE}")
     try:
-        status, said = guest.sh(
+        status, log_text = guest.sh(
             f"cd {ROOT} && {settings} {sys.executable} -m pytest -p no:cacheprovider --basetemp=/run/pytest"
             f" {' '.join(f'tests/{name}' for name in FILES)}"
         )
     finally:
         guest.sh(f"umount {TREE}; rm -rf /run/pytest")
-    assert status == 0, said
-    assert "skipped" not in said, said
+    assert status == 0, log_text
+    assert "skipped" not in log_text, log_text

@@ -42,11 +42,11 @@ def run(tmp_path: Path, story: str, **how: Any) -> tuple[list[dict[str, Any]], d
     """The Changes, what each `show` printed (policy, governor, min, max and current kHz), and all that was said."""
     assert PROGRAM is not None
     programs = {"slackwater-wsengine": Path(PROGRAM)}
-    said = real_cpufreq.boot(tmp_path, programs, {"wsengine.toml": CONFIG}, HELP + story + "\ntrue\n", **how)
+    log_text = real_cpufreq.boot(tmp_path, programs, {"wsengine.toml": CONFIG}, HELP + story + "\ntrue\n", **how)
     shown: dict[str, list[str]] = {}
-    for name, values in re.findall(r"^SHOW (\S+) (.*)$", said, re.MULTILINE):
+    for name, values in re.findall(r"^SHOW (\S+) (.*)$", log_text, re.MULTILINE):
         shown.setdefault(name, []).append(values)
-    return [json.loads(line) for line in re.findall(r'^\{"v".*$', said, re.MULTILINE)], shown, said
+    return [json.loads(line) for line in re.findall(r'^\{"v".*$', log_text, re.MULTILINE)], shown, log_text
 
 
 def both(values: str) -> list[str]:
@@ -73,8 +73,8 @@ def test_governors_and_frequencies_are_set_seen_and_put_back(tmp_path: Path) -> 
     for p in $P/policy*; do echo 3000000 > $p/scaling_max_freq; done
     show released
     """
-    changes, shown, said = run(tmp_path, story)
-    assert "fine  cpu.frequency: schedutil (policy0: governor schedutil, 1000000 to 3000000 kHz; policy1: " in said
+    changes, shown, log_text = run(tmp_path, story)
+    assert "fine  cpu.frequency: schedutil (policy0: governor schedutil, 1000000 to 3000000 kHz; policy1: " in log_text
     assert shown["performance"] == both("performance 1000000 3000000 3000000")
     assert shown["powersave"] == both("powersave 1000000 3000000 1000000")
     assert shown["exact"] == both("userspace 1000000 3000000 1800000")
@@ -96,7 +96,7 @@ def test_governors_and_frequencies_are_set_seen_and_put_back(tmp_path: Path) -> 
     assert [line.split()[1:4] for line in shown["released"]] == [["schedutil", "1000000", "3000000"]] * 2
 
 
-def test_a_killed_engine_is_put_right_by_hand_and_what_the_operator_set_meanwhile_stays(tmp_path: Path) -> None:
+def test_the_restore_command_mends_what_a_killed_engine_left_and_keeps_what_the_operator_set(tmp_path: Path) -> None:
     story = """
     for p in $P/policy*; do echo schedutil > $p/scaling_governor; done
     while_held performance held "echo conservative > $P/policy1/scaling_governor" -KILL
@@ -104,11 +104,11 @@ def test_a_killed_engine_is_put_right_by_hand_and_what_the_operator_set_meanwhil
     slackwater-wsengine restore --config /wsengine.toml
     show after
     """
-    _, shown, said = run(tmp_path, story)
+    _, shown, log_text = run(tmp_path, story)
     assert shown["held"] == both("performance 1000000 3000000 3000000")
-    assert "cpu.frequency schedutil -> performance" in said
-    assert "put back: cpu.frequency" in said
-    assert "left alone: policy1: governor conservative is somebody else's" in said
+    assert "cpu.frequency schedutil -> performance" in log_text
+    assert "put back: cpu.frequency" in log_text
+    assert "left alone: policy1: governor conservative is somebody else's" in log_text
     assert [line.split()[1] for line in shown["after"]] == ["schedutil", "conservative"]
 
 
@@ -125,7 +125,7 @@ def test_a_write_that_the_machine_takes_and_does_not_follow_is_refused_and_undon
     assert [line.split()[1:4] for line in shown["after"]] == [["schedutil", "1000000", "3000000"]] * 2
 
 
-def test_the_firmwares_limit_is_said(tmp_path: Path) -> None:
+def test_the_firmwares_limit_is_reported(tmp_path: Path) -> None:
     changes, _, _ = run(tmp_path, "try 3000000 --seconds 3", ssdt=real_cpufreq.table(limit=1))
     assert (changes[0]["after"], changes[0]["applied"]) == (2600000, True), changes
     assert "2600000 kHz is" in changes[0]["why"]
@@ -136,8 +136,8 @@ def test_unknown_governors_and_a_machine_without_cpufreq_are_refused_in_words(tm
     assert "driver acpi-cpufreq has the governors " in changes[0]["why"]
     assert changes[0]["why"].endswith("not `nosuch`")
     assert "has characters that no value has" in changes[1]["why"]
-    changes, _, said = run(
+    changes, _, log_text = run(
         tmp_path, "try performance; slackwater-wsengine check --config /wsengine.toml", line="no_driver"
     )
     assert "this kernel has no cpufreq driver for this machine" in changes[0]["why"]
-    assert "not here  cpu.frequency: " in said
+    assert "not here  cpu.frequency: " in log_text

@@ -92,9 +92,9 @@ def test_php_fpm_that_is_broken_during_a_lease_is_reloaded_when_it_is_mended(
     # should it come late: it is given by a clock that is ahead, as a clock may be.
     soon = control.controller.make(CHILDREN, 6, lease_s=1.0, time_unix_s=time.time() + 4.0)
     control.controller.send(soon)
-    said = control.controller.next(lambda change: change.why.startswith("not put back yet"), 0)
-    assert "put back on disk, but php-fpm is not reloaded" in said.why
-    assert "unknown entry 'nonsense'" in said.why
+    log_text = control.controller.next(lambda change: change.why.startswith("not put back yet"), 0)
+    assert "put back on disk, but php-fpm is not reloaded" in log_text.why
+    assert "unknown entry 'nonsense'" in log_text.why
     assert not server.drop_in.exists()
     assert server.children() == 6, "the running one is left alone"
     assert CHILDREN in engine.leases()

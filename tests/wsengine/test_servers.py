@@ -168,8 +168,8 @@ def test_a_broken_site_configuration_is_never_reloaded_and_the_files_stay_as_the
     control.controller.order(WORKERS, 10)
     says(server, EVENT + "Nonsense on\n")
     control.controller.send(control.controller.make(WORKERS, "baseline"))
-    said = control.controller.next(lambda change: change.why.startswith("not put back yet"), 0)
-    assert "put back on disk, but Apache is not reloaded" in said.why
+    log_text = control.controller.next(lambda change: change.why.startswith("not put back yet"), 0)
+    assert "put back on disk, but Apache is not reloaded" in log_text.why
     assert not server.drop_in.exists()
     assert server.number("ParentServerMPMGeneration") == 1
     assert WORKERS in engine.leases()

@@ -136,7 +136,7 @@ def test_a_bus_that_stays_away_restores_at_the_leases_end_and_gets_the_change_la
     wait_for(lambda: not list((scene.engine.state / "changes").iterdir()), "no Change waits")
 
 
-def test_the_operators_own_change_wins_and_it_is_said(scene: Scene) -> None:
+def test_the_operators_own_change_wins_and_it_is_reported(scene: Scene) -> None:
     scene.controller.order(KNOB, 8)
     scene.file.write_text("threads 5;\n")
     change = scene.controller.next(lambda change: "theirs holds" in change.why, 0)
@@ -158,7 +158,7 @@ def test_a_failed_test_leaves_the_file_as_it_was(scene: Scene) -> None:
     assert not scene.reloads.exists()
 
 
-def test_restore_by_hand_with_and_without_a_running_engine(scene: Scene) -> None:
+def test_the_restore_command_with_and_without_a_running_engine(scene: Scene) -> None:
     scene.controller.order(KNOB, 8)
     assert scene.engine.command("restore").stdout == f"put back: {KNOB}\n"
     assert scene.text() == BY_HAND
