@@ -92,7 +92,11 @@ class WeightsInBounds(Invariant):
 
 
 class BaselineWithoutDecisions(Invariant):
-    """Weights are at the baseline within the lease when nobody decides: no Verdicts, or no lbengine."""
+    """Weights are at the baseline within the lease when nobody decides: no Verdicts, or no lbengine.
+
+    On a full disk nats-server's store hangs, and lbengine's connection with it, until `serve` has noticed: that no
+    Cycle is heard then does not show that nobody decides.
+    """
 
     name = "baseline"
     limit_s = LEASE_S + HUNG_FOR_S + SLACK_S
@@ -100,6 +104,7 @@ class BaselineWithoutDecisions(Invariant):
     def __init__(self, excuses: Excuses) -> None:
         self._excuses = excuses
         self._away_s = 0.0
+        self._mute_s = 0.0
 
     def judge(self, look: Look) -> str | None:
         if look.weights is None or _one_of(look.active, self._excuses.balancer):
@@ -112,8 +117,10 @@ class BaselineWithoutDecisions(Invariant):
         }
         if not lowered:
             return None
-        for who, heard_s in (("Verdict", look.verdict_s), ("Cycle", look.cycle_s)):
-            silent_s = look.at_s - max(heard_s or 0.0, self._away_s)
+        if _one_of(look.active, self._excuses.journal):
+            self._mute_s = look.at_s
+        for who, heard_s in (("Verdict", look.verdict_s or 0.0), ("Cycle", max(look.cycle_s or 0.0, self._mute_s))):
+            silent_s = look.at_s - max(heard_s, self._away_s)
             if silent_s > self.limit_s:
                 return f"{_pairs(lowered)} although no {who} was heard for {silent_s:.1f} s (limit {self.limit_s:g} s)"
         return None

@@ -144,6 +144,16 @@ CASES: list[tuple[str, list[Look], list[str]]] = [
         [at(60.0, weights=LOWERED, cycle_s=1.0, drained_until_s={"host1": 50.0})],
         ["baseline"],
     ),
+    (
+        "the disk is full: lbengine cannot be heard",
+        [at(20.0, weights=LOWERED, cycle_s=1.0, active=[fault("full disk", "lb1")])],
+        [],
+    ),
+    (
+        "but Verdicts can",
+        [at(20.0, weights=LOWERED, verdict_s=1.0, active=[fault("full disk", "lb1")])],
+        ["baseline"],
+    ),
     ("it is within the time", [at(1.0, weights=LOWERED), at(12.0, weights=LOWERED, cycle_s=1.0)], []),
     (
         "HAProxy hangs",
