@@ -5,24 +5,36 @@ In short transactions, a few nodes each, so that lbengine's Changes never wait f
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import astuple
+
 from slackwater.config import JournalSettings
-from slackwater.journal import schema
+from slackwater.journal import age, schema
 from slackwater.journal.journal import Journal
+
+log = logging.getLogger("slackwater.journal")
 
 NODES_AT_ONCE = 20
 LEAST_RAW_S = 600.0
 """Samples of the last minutes are kept whatever their size: minutes are made of them."""
 FULL = 0.95
 """A journal above its size limit is reduced to this share of it."""
-STEP_SHARE = 0.1
-"""Each round deletes the oldest tenth of the time that is there."""
-MOST_ROUNDS = 60
+SHORTER = 0.9
+"""By this factor the time that is kept of a journal that is too large gets shorter with each round."""
+LATE_S = 180.0
+"""Rows are dated at most so much earlier or later than they are written: `receipt.NEAR_S`, and what they waited."""
+ROLL_AGAIN_S = 600.0
+"""What the run before this one may have left."""
+DAY_S = 86400.0
+AHEAD_S = DAY_S
+"""Rows are not old for being dated so much ahead: another controller's clock may be off."""
 NODE_CHANGES = 5000
 """Newest Changes of each node that are kept: nodes say as much as they like, and one must not fill the disk."""
 LEAST_NODE_CHANGES = 500
@@ -55,38 +67,115 @@ TIERS = (
 """In the order in which they go when the journal is too large."""
 
 
-def keep(
-    journal: Journal,
-    settings: JournalSettings,
-    now_unix_s: float,
-    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
-) -> int:
-    """Rolls up, deletes rows that are too old, and more while the journal is too large; returns the rows deleted.
+class Keeper:
+    """Keeps one journal. `wall` gives this machine's wall time, `elapsed` seconds that no clock step changes.
 
-    Too large is above `max_mb`, or so large that less than `min_free_mb` of its disk are free.
-
-    Of a journal that is too large the Changes of nodes that made very many go first, then the oldest Samples, minutes
-    and hours; the controller's and people's Changes and episodes never for their size. Raises JournalError.
+    What is old is decided by the journal's own age (`slackwater.journal.age`), never by the wall clock alone.
     """
-    nodes = _nodes(journal)
-    _each(journal, nodes, _roll, "rolled up")
-    raw_before = now_unix_s - settings.keep_samples_h * 3600.0
-    before = now_unix_s - settings.keep_minutes_d * 86400.0
-    deleted = sum(_delete(journal, nodes, tier, before if tier.step_s else raw_before) for tier in TIERS)
-    deleted += _prune_changes(journal, now_unix_s - settings.keep_changes_d * 86400.0, NODE_CHANGES)
-    _tidy(journal, raw_before, before)
-    most = min(settings.max_mb * 1e6, journal.file_bytes() + free_bytes(journal.path) - settings.min_free_mb * 1e6)
-    if journal.used_bytes() <= most:
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: JournalSettings,
+        wall: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    ) -> None:
+        self._journal = journal
+        self._settings = settings
+        self._wall = wall
+        self._elapsed = elapsed
+        self._free_bytes = free_bytes
+        self._ran_s: float | None = None
+        self._rolled_age_s: float | None = None
+
+    def keep(self, all_is_written: bool = True) -> int:
+        """Rolls up, deletes rows that are too old, and more while the journal is too large; returns the rows deleted.
+
+        Too large is above `max_mb`, or so large that less than `min_free_mb` of its disk are free. Unless
+        `all_is_written`, messages wait that will be dated in this time: it is rolled up again.
+
+        Of a journal that is too large the Changes of nodes that made very many go first, then the oldest Samples,
+        minutes and hours; the controller's and people's Changes and episodes never for their size. Raises
+        JournalError.
+        """
+        journal, settings = self._journal, self._settings
+        segments = self._advance()
+        nodes = _nodes(journal)
+        if self._rolled_age_s is None:
+            self._rolled_age_s = segments[0].begin_age_s
+        age_s = segments[-1].end_age_s
+        _roll_all(journal, nodes, *age.shown(segments, age_s - self._rolled_age_s))
+        if all_is_written:
+            self._rolled_age_s = age_s
+        raw_s, rolled_s = settings.keep_samples_h * 3600.0, settings.keep_minutes_d * DAY_S
+        deleted = sum(_delete(journal, nodes, tier, segments, rolled_s if tier.step_s else raw_s) for tier in TIERS)
+        deleted += _prune_changes(journal, age.shown(segments, settings.keep_changes_d * DAY_S)[0], NODE_CHANGES)
+        _tidy(journal, _range(segments, raw_s, 0), _range(segments, rolled_s, 0))
+        free = journal.file_bytes() + self._free_bytes(journal.path) - settings.min_free_mb * 1e6
+        most = min(settings.max_mb * 1e6, free)
+        if journal.used_bytes() <= most:
+            return deleted
+        deleted += _prune_changes(journal, None, LEAST_NODE_CHANGES)
+        for tier in TIERS:
+            last_s = rolled_s if tier.step_s else raw_s
+            while journal.used_bytes() > FULL * most and last_s > LEAST_RAW_S:
+                last_s = max(LEAST_RAW_S, last_s * SHORTER)
+                deleted += _delete(journal, nodes, tier, segments, last_s)
         return deleted
-    deleted += _prune_changes(journal, 0.0, LEAST_NODE_CHANGES)
-    latest = now_unix_s - LEAST_RAW_S
-    for tier in TIERS:
-        for _ in range(MOST_ROUNDS):
-            oldest = _oldest(journal, nodes, tier)
-            if journal.used_bytes() <= FULL * most or oldest is None or oldest >= latest:
-                break
-            deleted += _delete(journal, nodes, tier, min(latest, oldest + max(1.0, STEP_SHARE * (latest - oldest))))
-    return deleted
+
+    def _advance(self) -> list[age.Segment]:
+        """The journal's age until now, kept in it."""
+        found: list[age.Segment] = []
+        newest: list[float | None] = []
+
+        def read(database: sqlite3.Connection) -> None:
+            found.extend(age.Segment(*row) for row in database.execute(schema.SEGMENTS))
+            newest.extend(database.execute("SELECT max(received_unix_s) FROM latest").fetchone())
+
+        self._journal.keeping(read, "read")
+        now_unix_s, now_s = self._wall(), self._elapsed()
+        passed_s = None if self._ran_s is None else now_s - self._ran_s
+        if found and self._rolled_age_s is None:
+            self._rolled_age_s = found[-1].end_age_s - ROLL_AGAIN_S
+        segments = age.advance(found or [age.first(newest[0] or now_unix_s)], now_unix_s, passed_s)
+        if passed_s is not None and len(segments) > len(found) > 0:
+            log.warning(
+                "the clock stepped by %+.0f s: rows go by the time that passed, not by their dates",
+                now_unix_s - segments[-2].end_unix_s,
+            )
+        kept_s = max(self._settings.keep_changes_d, self._settings.keep_minutes_d) * DAY_S
+
+        kept = [one for one in segments if one.end_age_s >= segments[-1].end_age_s - kept_s]
+
+        def write(database: sqlite3.Connection) -> None:
+            database.execute("DELETE FROM clock")
+            database.executemany("INSERT INTO clock VALUES (?,?,?)", map(astuple, kept))
+
+        self._journal.keeping(write, "written")
+        self._ran_s = now_s
+        return segments
+
+
+def _range(segments: list[age.Segment], last_s: float, step_s: int) -> dict[str, float]:
+    """What is dated within the last `last_s` of age, from the beginning of a step on."""
+    since, until = age.shown(segments, last_s)
+    since -= LATE_S
+    return {"since": since // step_s * step_s if step_s else since, "until": until + AHEAD_S}
+
+
+def _roll_all(journal: Journal, nodes: list[Node], since: float, until: float) -> None:
+    where = {}
+    for name, step_s in (("minute", schema.MINUTE_S), ("hour", schema.HOUR_S)):
+        where[f"since_{name}"] = (since - LATE_S) // step_s * step_s
+        where[f"until_{name}"] = ((until + LATE_S) // step_s + 1) * step_s
+
+    def roll(database: sqlite3.Connection, node: Node) -> None:
+        of = {"node": node.id, "pool": node.pool, "server": node.name, **where}
+        for statement in (schema.ROLL_MINUTES, schema.ROLL_HOURS, *schema.ROLL_WEIGHTS):
+            database.execute(statement, of)
+
+    _each(journal, nodes, roll, "rolled up")
 
 
 def _nodes(journal: Journal) -> list[Node]:
@@ -108,18 +197,14 @@ def _each(journal: Journal, nodes: list[Node], work: Callable[[sqlite3.Connectio
         journal.keeping(some, verb)
 
 
-def _roll(database: sqlite3.Connection, node: Node) -> None:
-    where = {"node": node.id, "pool": node.pool, "server": node.name}
-    for statement in (schema.ROLL_MINUTES, schema.ROLL_HOURS, *schema.ROLL_WEIGHTS):
-        database.execute(statement, where)
-
-
-def _delete(journal: Journal, nodes: list[Node], tier: Tier, before_unix_s: float) -> int:
+def _delete(journal: Journal, nodes: list[Node], tier: Tier, segments: list[age.Segment], last_s: float) -> int:
+    """Deletes the rows that are older than `last_s`, by whole steps of what is made of them."""
     deleted = 0
+    dated = _range(segments, last_s, schema.HOUR_S if tier.step_s else schema.MINUTE_S)
 
     def work(database: sqlite3.Connection, node: Node) -> None:
         nonlocal deleted
-        where = {"node": node.id, "pool": node.pool, "server": node.name, "step": tier.step_s, "before": before_unix_s}
+        where = {"node": node.id, "pool": node.pool, "server": node.name, "step": tier.step_s, **dated}
         for statement in tier.statements:
             deleted += database.execute(statement, where).rowcount
 
@@ -127,7 +212,7 @@ def _delete(journal: Journal, nodes: list[Node], tier: Tier, before_unix_s: floa
     return deleted
 
 
-def _prune_changes(journal: Journal, before_unix_s: float, keep_of_node: int) -> int:
+def _prune_changes(journal: Journal, since_unix_s: float | None, keep_of_node: int) -> int:
     """Deletes those that are older, and each node's beyond its newest; some in a transaction."""
     deleted = [0]
 
@@ -135,35 +220,23 @@ def _prune_changes(journal: Journal, before_unix_s: float, keep_of_node: int) ->
         where = {"keep": keep_of_node, "at_once": CHANGES_AT_ONCE}
         deleted.append(database.execute(schema.PRUNE_NODES_CHANGES, where).rowcount)
 
-    def age(database: sqlite3.Connection) -> None:
-        deleted.append(database.execute(schema.PRUNE_CHANGES, {"before": before_unix_s}).rowcount)
+    def old(database: sqlite3.Connection) -> None:
+        deleted.append(database.execute(schema.PRUNE_CHANGES, {"since": since_unix_s}).rowcount)
 
-    journal.keeping(age, "pruned")
+    if since_unix_s is not None:
+        journal.keeping(old, "pruned")
     journal.keeping(work, "pruned")
     while deleted[-1] == CHANGES_AT_ONCE:
         journal.keeping(work, "pruned")
     return sum(deleted)
 
 
-def _oldest(journal: Journal, nodes: list[Node], tier: Tier) -> float | None:
-    """The time of the oldest row; None when there is none."""
-    of_step = f"step_s = {tier.step_s} AND " if tier.step_s else ""
-    found: list[float] = []
-
-    def work(database: sqlite3.Connection, node: Node) -> None:
-        query = f"SELECT min(time_unix_s) FROM {tier.table} WHERE {of_step}node_id = ?"
-        found.extend(row[0] for row in database.execute(query, (node.id,)) if row[0] is not None)
-
-    _each(journal, nodes, work, "read")
-    return min(found, default=None)
-
-
-def _tidy(journal: Journal, raw_before_unix_s: float, before_unix_s: float) -> None:
+def _tidy(journal: Journal, raw: dict[str, float], rolled: dict[str, float]) -> None:
     """What belongs to no time series."""
 
     def work(database: sqlite3.Connection) -> None:
-        database.execute("DELETE FROM states WHERE last_unix_s < ?", (before_unix_s,))
-        database.execute("DELETE FROM latest WHERE kind <> 'cycle' AND received_unix_s < ?", (raw_before_unix_s,))
+        database.execute(schema.PRUNE_STATES, rolled)
+        database.execute(schema.PRUNE_LATEST, raw)
         database.execute(schema.PRUNE_NODES)
 
     journal.keeping(work, "pruned")

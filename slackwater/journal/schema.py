@@ -44,7 +44,7 @@ MINUTE_S, HOUR_S = 60, 3600
 
 INSERT_CHANGE = "INSERT OR IGNORE INTO changes (id, pool, time_unix_s, what, target, json, node) VALUES (?,?,?,?,?,?,?)"
 """`node`: the one whose wsengine made it; NULL for the controller's and people's."""
-PRUNE_CHANGES = "DELETE FROM changes WHERE time_unix_s < :before"
+PRUNE_CHANGES = "DELETE FROM changes WHERE time_unix_s < :since"
 PRUNE_NODES_CHANGES = (
     "DELETE FROM changes WHERE rowid IN (SELECT row FROM (SELECT rowid AS row, row_number() OVER"
     " (PARTITION BY pool, node ORDER BY time_unix_s DESC) AS number FROM changes WHERE node IS NOT NULL)"
@@ -85,35 +85,39 @@ SIGNALS = (
 _WHOLE = ", ".join(f"CAST(round({_mean(name, '1')} * {SCALE}) AS INTEGER)" for name in SAMPLE_COLUMNS)
 _WHOLE_AGAIN = ", ".join(f"CAST(round({_mean(name, 'n')}) AS INTEGER)" for name in SAMPLE_COLUMNS)
 
-# The newest step is computed again each time: it was not complete before.
-_NEWEST = "(SELECT max(time_unix_s) FROM {table} WHERE step_s = {step} AND {of})"
+# Whole steps: the times are at the beginnings of minutes, or of hours.
+_OF_MINUTES = "time_unix_s >= :since_minute AND time_unix_s < :until_minute"
+_OF_HOURS = "time_unix_s >= :since_hour AND time_unix_s < :until_hour"
 ROLL_MINUTES = (
     f"INSERT OR REPLACE INTO rolled SELECT {MINUTE_S}, node_id,"
     f" CAST(time_unix_s / {MINUTE_S} AS INTEGER) * {MINUTE_S} AS minute, count(*), {_WHOLE} FROM samples"
-    f" WHERE node_id = :node AND time_unix_s >="
-    f" coalesce({_NEWEST.format(table='rolled', step=MINUTE_S, of='node_id = :node')}, 0) GROUP BY minute"
+    f" WHERE node_id = :node AND {_OF_MINUTES} GROUP BY minute"
 )
 ROLL_HOURS = (
     f"INSERT OR REPLACE INTO rolled SELECT {HOUR_S}, node_id, time_unix_s / {HOUR_S} * {HOUR_S} AS hour, sum(n),"
-    f" {_WHOLE_AGAIN} FROM rolled WHERE step_s = {MINUTE_S} AND node_id = :node AND time_unix_s >="
-    f" coalesce({_NEWEST.format(table='rolled', step=HOUR_S, of='node_id = :node')}, 0) GROUP BY hour"
+    f" {_WHOLE_AGAIN} FROM rolled WHERE step_s = {MINUTE_S} AND node_id = :node AND {_OF_HOURS}"
+    " GROUP BY hour"
 )
 ROLL_WEIGHTS = tuple(
     f"INSERT OR REPLACE INTO rolled_weights SELECT {step}, :node,"
     f" CAST(time_unix_s / {step} AS INTEGER) * {step} AS slot, CAST(round(avg(weight){times}) AS INTEGER),"
-    f" CAST(round(avg(wanted){times}) AS INTEGER) FROM {source} AND time_unix_s >="
-    f" coalesce({_NEWEST.format(table='rolled_weights', step=step, of='node_id = :node')}, 0) GROUP BY slot"
+    f" CAST(round(avg(wanted){times}) AS INTEGER) FROM {source} GROUP BY slot"
     for step, times, source in (
-        (MINUTE_S, f" * {SCALE}", "weights WHERE pool = :pool AND server = :server"),
-        (HOUR_S, "", f"rolled_weights WHERE step_s = {MINUTE_S} AND node_id = :node"),
+        (MINUTE_S, f" * {SCALE}", f"weights WHERE pool = :pool AND server = :server AND {_OF_MINUTES}"),
+        (HOUR_S, "", f"rolled_weights WHERE step_s = {MINUTE_S} AND node_id = :node AND {_OF_HOURS}"),
     )
 )
+_OUTSIDE = "(time_unix_s < :since OR time_unix_s >= :until)"
+SEGMENTS = "SELECT begin_age_s, end_age_s, begin_unix_s FROM clock ORDER BY rowid"
+"""Of the clock: `slackwater.journal.age.Segment`."""
+PRUNE_STATES = "DELETE FROM states WHERE last_unix_s < :since OR since_unix_s >= :until"
+PRUNE_LATEST = "DELETE FROM latest WHERE kind <> 'cycle' AND (received_unix_s < :since OR received_unix_s >= :until)"
 DELETE_RAW = (
-    "DELETE FROM samples WHERE node_id = :node AND time_unix_s < :before",
-    "DELETE FROM weights WHERE pool = :pool AND server = :server AND time_unix_s < :before",
+    f"DELETE FROM samples WHERE node_id = :node AND {_OUTSIDE}",
+    f"DELETE FROM weights WHERE pool = :pool AND server = :server AND {_OUTSIDE}",
 )
 DELETE_ROLLED = tuple(
-    f"DELETE FROM {table} WHERE step_s = :step AND node_id = :node AND time_unix_s < :before"
+    f"DELETE FROM {table} WHERE step_s = :step AND node_id = :node AND {_OUTSIDE}"
     for table in ("rolled", "rolled_weights")
 )
 

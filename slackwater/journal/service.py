@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 from slackwater import messages
 from slackwater.bus.bus import Bus
-from slackwater.config import ControllerSettings, JournalSettings
+from slackwater.config import ControllerSettings
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, JournalError, journal_path
-from slackwater.journal.retention import keep
+from slackwater.journal.receipt import Receipt
+from slackwater.journal.retention import Keeper
 from slackwater.messages import WSENGINE, Change, Message
 
 log = logging.getLogger("slackwater.journal")
@@ -126,10 +127,10 @@ class Writer:
             except Exception as error:
                 log.error("left out (%s): %.500s", error, messages.encode(message).decode())
 
-    async def keep(self, settings: JournalSettings) -> None:
+    async def keep(self, keeper: Keeper) -> None:
         """Rolls up and deletes what is too old or too much; a failure is logged, the next minute tries again."""
         try:
-            deleted = await asyncio.to_thread(keep, self._journal, settings, time.time())
+            deleted = await asyncio.to_thread(keeper.keep, not self._failures)
         except JournalError as error:
             log.error("%s", error)
         else:
@@ -153,7 +154,11 @@ class Writer:
 
 async def run(settings: ControllerSettings) -> None:
     """Writes the configured pools' messages until SIGTERM or SIGINT. Raises JournalError, BusError at the start."""
-    queue = Queue()
+    queue, receipt = Queue(), Receipt()
+
+    def take(message: Message) -> None:
+        queue.put(receipt.dated(message))
+
     with Journal.open(journal_path(settings.state_dir)) as journal:
         writer = Writer(journal, queue)
         bus = await Bus.connect(settings.controller_bus, "slackwater-journal")
@@ -163,15 +168,15 @@ async def run(settings: ControllerSettings) -> None:
         try:
             for pool in settings.pool:
                 for kind in KINDS:
-                    await bus.subscribe(kind, queue.put, pool=pool.name)
+                    await bus.subscribe(kind, take, pool=pool.name)
             log.info("journal %s, bus %s", journal.path, bus.url)
-            await _loop(writer, settings.journal, stop)
+            await _loop(writer, Keeper(journal, settings.journal), stop)
         finally:
             await bus.drain()
             await writer.finish()
 
 
-async def _loop(writer: Writer, settings: JournalSettings, stop: asyncio.Event) -> None:
+async def _loop(writer: Writer, keeper: Keeper, stop: asyncio.Event) -> None:
     keep_at = time.monotonic()
     keeping: asyncio.Task[None] | None = None
     heartbeat = Heartbeat()
@@ -184,6 +189,6 @@ async def _loop(writer: Writer, settings: JournalSettings, stop: asyncio.Event) 
             # Beside the writing: rolling up a large pool takes some seconds.
             if time.monotonic() >= keep_at and (keeping is None or keeping.done()):
                 keep_at = time.monotonic() + KEEP_S
-                keeping = asyncio.create_task(writer.keep(settings))
+                keeping = asyncio.create_task(writer.keep(keeper))
     if keeping is not None:
         await keeping

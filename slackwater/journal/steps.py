@@ -52,4 +52,5 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "UPDATE changes SET node = target WHERE json_extract(json, '$.by') = 'wsengine'",
         "CREATE INDEX changes_node ON changes (pool, node, time_unix_s) WHERE node IS NOT NULL",
     ),
+    ("CREATE TABLE clock (begin_age_s REAL NOT NULL, end_age_s REAL NOT NULL, begin_unix_s REAL NOT NULL)",),
 )

@@ -54,6 +54,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         " VALUES (60, 1, 1794999960, 1000000, 1000000)",
     ),
     ("UPDATE changes SET node = NULL WHERE id = 'c1'",),
+    ("INSERT INTO clock (begin_age_s, end_age_s, begin_unix_s) VALUES (-315576000, 60, 1479424010.3)",),
 )
 """What is filled in after each step, in the form of that step."""
 
