@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import click
 
@@ -10,6 +13,7 @@ from lab.chaos import run as chaos_run
 from lab.chaos.schedule import Injection
 from lab.chaos.story import Broken, story
 from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.paths import LAB_DIR
 from lab.options import json_option, progress, write_json
 
 
@@ -31,6 +35,7 @@ def chaos(hours: float | None, minutes: float | None, seed: int, hosts: int, jso
     seconds = hours * 3600.0 if hours is not None else (minutes or 20.0) * 60.0
     with Lab(LabSettings(hosts, retunable=True), progress) as cluster:
         result = chaos_run.run(cluster, seconds, seed, progress)
+        logs = kept_logs(LAB_DIR) if result["broken"] else None
     if json_file:
         write_json(result, json_file)
     if json_file != "-":
@@ -38,6 +43,16 @@ def chaos(hours: float | None, minutes: float | None, seed: int, hosts: int, jso
         broken = [Broken(**row) for row in result["broken"]]
         command = f"slackwater lab chaos --minutes {seconds / 60.0:g} --seed {seed} --hosts {hosts}"
         click.echo(story(seed, done, broken, command))
+        if logs:
+            click.echo(f"logs of all parts: {logs}")
         click.echo(f"{result['requests']} requests, not injected: {'; '.join(result['not_injected']) or 'none'}")
     if result["broken"]:
         sys.exit(1)
+
+
+def kept_logs(folder: Path) -> Path:
+    """Copies all logs below a folder to one that stays; gives that one."""
+    kept = Path(tempfile.mkdtemp(prefix="slackwater-chaos-"))
+    for log in folder.rglob("*.log"):
+        shutil.copy(log, kept / "-".join(log.relative_to(folder).parts))
+    return kept

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from lab.chaos import clock as clocks
 from lab.chaos.clock import Clock
+from lab.chaos.commands import kept_logs
 from lab.chaos.faults import TableExcuses, table
 from lab.chaos.frames import Disorder, Frames
 from lab.chaos.hostile import PER_S, Hostile
@@ -366,6 +368,16 @@ def test_what_a_hostile_node_says_is_valid(what: str) -> None:
         message = hostile.message()
         kind = type(message).__name__.lower()
         assert type(messages.decode(kind, messages.encode(message))) is type(message)
+
+
+def test_logs_outlive_the_lab(tmp_path: Path) -> None:
+    (tmp_path / "lb1").mkdir()
+    (tmp_path / "lb1/controller.log").write_text("words")
+    kept = kept_logs(tmp_path)
+    try:
+        assert [(log.name, log.read_text()) for log in kept.iterdir()] == [("lb1-controller.log", "words")]
+    finally:
+        shutil.rmtree(kept)
 
 
 def test_mounts_within_the_lab_are_found_the_innermost_first() -> None:
