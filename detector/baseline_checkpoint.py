@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import msgspec
 
 from detector.classify.judge import Judge
 from detector.features.baseline import LAST_HEARD, StoredBaselines
+from slackwater.files import replacing
 
 VERSION = 3
 """Of the file. In 1 the probe's cycles stood under the name of hardware's; in 2 nodes had no age of their own."""
@@ -55,10 +55,8 @@ class BaselineCheckpoint:
 
 def save(path: Path, content: bytes) -> None:
     """Writes the content of a `BaselineCheckpoint`, atomically. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.write_bytes(content)
-    draft.replace(path)
+    with replacing(path) as draft:
+        draft.write_bytes(content)
 
 
 def load(path: Path, now_unix_s: float) -> dict[str, StoredBaselines]:

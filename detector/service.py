@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -21,6 +20,7 @@ from slackwater.bus.bus import Bus
 from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.heartbeat import Heartbeat
 from slackwater.messages import Cycle, Sample, Verdict
+from slackwater.stopping import on_stop
 
 log = logging.getLogger("detector")
 
@@ -88,9 +88,7 @@ class Detector:
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT; the baselines are saved then too."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        on_stop(self._stop.set)
         self._restore()
         for pool in self._judges:
             await self._bus.subscribe("sample", self._take_sample, pool=pool, decode=sample_decoder.decode)

@@ -14,9 +14,10 @@ from typing import Annotated
 import msgspec
 
 from lbengine.balancer import Snapshot
-from lbengine.state_file import StateFile, StateFileError, force_folder, replace_durably
+from lbengine.state_file import StateFile, StateFileError
 from slackwater.config import PoolSettings, place_in_words
 from slackwater.control import ServerWeight
+from slackwater.files import force_folder, replace_durably
 from slackwater.messages import Name
 
 VERSION = 1

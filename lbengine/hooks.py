@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from slackwater.files import replacing
 from slackwater.messages import Change, State, Verdict, encode
 
 log = logging.getLogger("lbengine.hooks")
@@ -114,10 +115,9 @@ class Hooks:
             pool: {node: state for node, state in nodes.items() if state in SLOW}
             for pool, nodes in self._states.items()
         }
-        new = self._file.with_name(self._file.name + ".new")
         try:
-            new.write_bytes(msgspec.json.encode(going_on))
-            new.replace(self._file)
+            with replacing(self._file) as draft:
+                draft.write_bytes(msgspec.json.encode(going_on))
         except OSError as error:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from slackwater.control import request_of
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import Change, Verdict
+from slackwater.stopping import stop_event
 
 log = logging.getLogger("lbengine")
 
@@ -48,9 +48,7 @@ async def run(settings: ControllerSettings) -> None:
     A pool whose stored baseline cannot be read is not driven, and logged; raises BaselineError when no pool is left,
     JournalError when the journal cannot be opened. A bus or a balancer that is away is waited for.
     """
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_event()
     # Short: lowering a weight may not wait long for another writer of the journal.
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         episodes = Path(settings.state_dir) / "hooks.json"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
+
+from slackwater.files import replace_durably
 
 Kept = TypeVar("Kept")
 
@@ -41,26 +42,3 @@ class StateFile(Generic[Kept]):
                 replace_durably(self.path, msgspec.json.encode(value) + b"\n")
         except OSError as error:
             raise StateFileError(f"{self.path}: cannot be kept: {error.strerror}; nothing was changed") from None
-
-
-def replace_durably(path: Path, data: bytes) -> None:
-    """Writes a file under another name, forces it to the disk and renames it over `path`, and the folder after it."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        force_folder(path.parent.parent)
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    force_folder(path.parent)
-
-
-def force_folder(folder: Path) -> None:
-    """What was made, renamed or removed in a folder is on the disk after this. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
 from pathlib import Path
 
 import msgspec
+
+from slackwater.files import replace_durably
 
 log = logging.getLogger("retune")
 
@@ -48,14 +48,9 @@ class BestValues:
     def put(self, kind: str, severity: float, values: dict[str, int]) -> None:
         """Keeps the values on disk; when that fails they are known to this process only."""
         self._found.setdefault(kind, {})[band(severity)] = dict(values)
-        fresh = self.path.with_name(f".{self.path.name}.new")
         try:
-            with fresh.open("wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(_File(1, self._found)), indent=2) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
+            replace_durably(
+                self.path, msgspec.json.format(msgspec.json.encode(_File(1, self._found)), indent=2) + b"\n"
+            )
         except OSError as error:
             log.warning("%s: not kept: %s", self.path, error.strerror)
-            with contextlib.suppress(OSError):
-                fresh.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 import uuid
 from collections import OrderedDict
@@ -25,6 +24,7 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Order, ServerState
+from slackwater.stopping import stop_event
 
 log = logging.getLogger("retune")
 
@@ -41,9 +41,7 @@ async def run(settings: ControllerSettings) -> None:
     rules = knowledge.load(settings.retune.knowledge)
     signer = Signer.load(Path(settings.retune.order_key)) if settings.retune.mode == "act" else None
     best_values = BestValues(Path(settings.state_dir))
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_event()
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         bus = await Bus.connect(settings.controller_bus, "slackwater-retune")
         try:

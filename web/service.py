@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import threading
 from functools import partial
 
 from slackwater import control
 from slackwater.config import ControllerSettings, host_and_port
 from slackwater.heartbeat import Heartbeat
+from slackwater.stopping import stop_event
 from web import create_app, http_server
 from web.security import is_loopback
 
@@ -27,9 +27,7 @@ async def run(settings: ControllerSettings) -> None:
     if not settings.web.listen:
         raise WebError("web.listen is empty: there is no dashboard to serve")
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_event()
     host, port = host_and_port(settings.web.listen)
     app = create_app(settings, send=partial(control.send_once, settings.control_bus))
     try:

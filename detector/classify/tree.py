@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from detector.estimator import TERMS
 from detector.features.columns import Bools, Floats, Ints
 from detector.features.features import DEMAND, FEATURES, Frame, describe_all, why_missing, words
 from detector.features.signals import INDEX, SIGNALS
+from slackwater.files import replacing
 
 FORMAT = 1
 MAX_DEPTH = 4
@@ -243,10 +243,8 @@ def save(path: Path, classifier: Any, coefficients: tuple[float, ...], metadata:
     tree = Tree.of(classifier)
     described = {**metadata, "format": FORMAT, "features": list(FEATURES), "terms": list(TERMS)}
     content = {"tree": classifier, "coefficients": list(coefficients), "metadata": json.dumps(described)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.write_bytes(skops.io.dumps(content, compression=zipfile.ZIP_DEFLATED))
-    draft.replace(path)
+    with replacing(path) as draft:
+        draft.write_bytes(skops.io.dumps(content, compression=zipfile.ZIP_DEFLATED))
     return Model(str(described["name"]), tree, tuple(coefficients), described)
 
 

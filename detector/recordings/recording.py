@@ -9,7 +9,6 @@ file's metadata under `slackwater`, beside a description of how the recording wa
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from slackwater.files import replacing
 from slackwater.messages import Sample
 
 FORMAT = 1
@@ -126,10 +126,8 @@ def write(
     table = pa.table(columns)
     note = {"format": FORMAT, "description": description, "labels": [asdict(label) for label in labels]}
     table = table.replace_schema_metadata({KEY: json.dumps(note).encode()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    pq.write_table(table, draft, compression="zstd")
-    draft.replace(path)
+    with replacing(path) as draft:
+        pq.write_table(table, draft, compression="zstd")
 
 
 def read(path: str | Path) -> Recording:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from detector.train.commands import describe, progress, write_report
 from detector.train.training import train_model
 from slackwater.config import ControllerSettings, load
 from slackwater.options import config_option, pool_option
+from slackwater.stopping import on_stop
 
 EXAMPLE = "ssh {node} stress-ng --cpu 2 --cpu-load {percent} --timeout {seconds}s"
 MODEL = "model.skops"
@@ -116,8 +116,7 @@ async def _interruptible(
             settings.controller_bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True)
         )
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    on_stop(work.cancel)
     try:
         return await work
     except asyncio.CancelledError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from detector.recordings import live, marks
 from slackwater.config import load
 from slackwater.messages import Sample
 from slackwater.options import config_option, pool_option
+from slackwater.stopping import stop_event
 
 
 @click.command(epilog="Example: slackwater record --out monday.parquet --seconds 3600 --about 'shop, after the sale'")
@@ -30,9 +30,7 @@ def record(config_path: Path, pool_name: str | None, out: Path, seconds: float |
     pool = settings.the_pool(pool_name).name
 
     async def main() -> list[Sample]:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop = stop_event()
         begun = f"recording pool {pool}; Ctrl-C ends it and writes {out}"
         return await live.collect(
             settings.controller_bus, pool, seconds, stop, lambda text: click.echo(text, err=True), begun

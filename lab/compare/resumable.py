@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from lab.experiment.recording import ExperimentError
+from slackwater.files import replacing
 
 
 class Planned(Protocol):
@@ -25,10 +26,8 @@ T = TypeVar("T")
 
 def save(path: Path, plan: object) -> None:
     """Writes a plan, atomically. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
-    draft.replace(path)
+    with replacing(path) as draft:
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
 
 
 def load(path: Path, kind: type[P], form: int, what: str) -> P:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from detector.features.columns import Floats, Ints
+from slackwater.files import replacing
 
 KEY = b"slackwater-compare"
 RUNS = "runs"
@@ -107,9 +108,8 @@ def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Any:
 
 
 def _write(path: Path, table: Any) -> None:
-    draft = path.with_name(f"{path.name}.new")
-    pq.write_table(table, draft, compression="zstd")
-    draft.replace(path)
+    with replacing(path) as draft:
+        pq.write_table(table, draft, compression="zstd")
 
 
 def _rows(path: Path, names: Sequence[str]) -> list[Any]:

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from slackwater.cli.clients import login_name
 from slackwater.config import ControllerSettings, PoolSettings, load
 from slackwater.messages import plain_text
 from slackwater.options import all_pools_option, config_option, pool_option, why_option
+from slackwater.stopping import on_stop
 
 SERVICES = {
     "journal": "slackwater.journal.service",
@@ -66,8 +66,7 @@ def run(name: str, config_path: Path) -> None:
 async def _until_stopped(service: Callable[[ControllerSettings], Any], settings: ControllerSettings) -> None:
     """SIGTERM cancels the service, unless it puts its own handler in place of this one."""
     task = asyncio.ensure_future(service(settings))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_stop(task.cancel)
     try:
         await task
     except asyncio.CancelledError:

@@ -9,7 +9,6 @@ import asyncio
 import collections
 import itertools
 import logging
-import signal
 import time
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.journal.receipt import Receipt
 from slackwater.journal.retention import Keeper
 from slackwater.messages import WSENGINE, Change, Message
+from slackwater.stopping import stop_event
 
 log = logging.getLogger("slackwater.journal")
 
@@ -162,9 +162,7 @@ async def run(settings: ControllerSettings) -> None:
     with Journal.open(journal_path(settings.state_dir)) as journal:
         writer = Writer(journal, queue)
         bus = await Bus.connect(settings.controller_bus, "slackwater-journal")
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop = stop_event()
         try:
             for pool in settings.pool:
                 for kind in KINDS:

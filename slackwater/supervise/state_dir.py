@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slackwater.files import replacing
+
 LEFTOVERS_END_WITHIN_S = 8.0
 
 
@@ -92,9 +94,8 @@ def running_serve(state_dir: str) -> int | None:
 
 def write_serve(state_dir: Path, description: dict[str, Any]) -> None:
     """Replaces serve.json in one step, so that a reader never sees half of it."""
-    fresh = state_dir / "serve.json.new"
-    fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    fresh.replace(state_dir / "serve.json")
+    with replacing(state_dir / "serve.json") as draft:
+        draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def read_serve(state_dir: Path) -> dict[str, Any] | None:
