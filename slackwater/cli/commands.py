@@ -137,7 +137,8 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
             f" `slackwater pause --pool {pools[0].name}` prevents that",
             err=True,
         )
-    failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why or "by hand"))]
+    why = why or "`slackwater restore`"
+    failed = [f"{pool.name}: {text}" for pool in pools if (text := _restore_pool(settings, pool, why))]
     if failed:
         raise RestoreError("; ".join(failed))
 

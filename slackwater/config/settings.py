@@ -205,7 +205,10 @@ class RetuneSettings(Settings, frozen=True):
         Meta(description="knowledge: values by the knowledge base; search: by trying, and measuring response times"),
     ] = "knowledge"
     knowledge: Annotated[
-        str, Meta(description="the knowledge base: a TOML file, severity -> factor or value for each knob; empty: ours")
+        str,
+        Meta(
+            description="the knowledge base: a TOML file, severity -> factor or value for each knob; empty: the shipped one"
+        ),
     ] = ""
     long_after_s: Annotated[Positive, Meta(description="an episode that lasts longer enters the second stage")] = 30.0
     no_room_after_s: Annotated[Positive, Meta(description="the same if the other servers cannot carry the load")] = 5.0
