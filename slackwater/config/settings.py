@@ -207,7 +207,8 @@ class RetuneSettings(Settings, frozen=True):
     knowledge: Annotated[
         str,
         Meta(
-            description="the knowledge base: a TOML file, severity -> factor or value for each knob; empty: the shipped one"
+            description="the knowledge base: a TOML file, severity -> factor or value for each knob; empty: the shipped"
+            " one"
         ),
     ] = ""
     long_after_s: Annotated[Positive, Meta(description="an episode that lasts longer enters the second stage")] = 30.0

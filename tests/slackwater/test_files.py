@@ -22,8 +22,12 @@ def test_a_file_is_replaced_at_the_end_of_the_block(tmp_path: Path) -> None:
 def test_a_block_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError), replacing(path) as draft:
+
+    def fail(draft: Path) -> None:
         draft.write_bytes(b"half")
         raise RuntimeError
+
+    with pytest.raises(RuntimeError), replacing(path) as draft:
+        fail(draft)
     assert path.read_bytes() == b"old"
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
