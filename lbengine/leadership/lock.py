@@ -1,59 +1,104 @@
 """One writer on this host for each thing that a pool drives.
 
-The lock is an abstract Unix socket, gone with its process.
-
-The kernel knows who holds it (unix(7), SO_PEERCRED). Abstract sockets belong to a network namespace: locks in others
-are not seen.
+The lock is flock(2) on a file with the holder's pid, in a folder where no other user can make or open one. Like what is
+driven, it belongs to a network namespace: locks in others are not seen.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
-import socket
-import struct
+import os
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from lbengine.backends.table import targets_of
 from slackwater.config import PoolSettings
 
-LONGEST_NAME = 107
-"""sun_path is 108 bytes, the first of which marks an abstract name."""
+SYSTEM_FOLDER = Path("/run/slackwater")
 
 
 class LockError(Exception):
-    """Somebody else drives this; the text names the process and what to do."""
+    """Somebody else drives this, or there is no place for the lock; the text says what to do."""
+
+
+def lock_folder(state_dir: Path) -> Path:
+    """Where this user's locks are: `/run/slackwater`, which root and the service share; without a right to it below
+    the user's `XDG_RUNTIME_DIR`; else below `state_dir`, where only controllers with the same one exclude each other.
+    """
+    personal = os.environ.get("XDG_RUNTIME_DIR")
+    for folder in [SYSTEM_FOLDER, *([Path(personal) / "slackwater"] if personal else [])]:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if is_ours(folder):
+                return folder
+    return state_dir / "locks"
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether we can lock files there and no other user can; root shares the service's folder. Raises OSError."""
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022
+    owned = found.st_uid == os.geteuid() or (os.geteuid() == 0 and folder == SYSTEM_FOLDER)
+    return private and owned and os.access(folder, os.W_OK | os.X_OK)
 
 
 @contextlib.contextmanager
-def pool_lock(pool: PoolSettings) -> Iterator[None]:
-    """Held within the `with` statement, or until the process ends. Raises LockError with the pid of the holder."""
+def pool_lock(pool: PoolSettings, folder: Path) -> Iterator[None]:
+    """Held within the `with` statement, or until the process ends. Raises LockError, with the pid of a holder."""
     with contextlib.ExitStack() as held:
         for target in targets_of(pool):
-            listener = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            name = lock_name(target.lock)
+            path = folder / lock_name(target.lock)
             try:
-                listener.bind(b"\0" + name)
-                listener.listen(1)
-            except OSError:
-                what = f"{_holder(name)} already drives {target.place}"
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if not is_ours(folder):
+                    raise LockError(f"pool `{pool.name}`: {folder} must belong to this user, and to no other")
+                held.enter_context(_locked(path))
+            except BlockingIOError:
+                what = f"{_holder(path)} already drives {target.place}"
                 raise LockError(f"pool `{pool.name}`: {what}; stop that one first") from None
+            except OSError as error:
+                raise LockError(f"pool `{pool.name}`: {path}: cannot be locked: {error.strerror}") from None
         yield
 
 
-def _holder(name: bytes) -> str:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
-        asking.connect(b"\0" + name)
-        credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return f"process {struct.unpack('3i', credentials)[0]}"
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Raises BlockingIOError when another process has it, OSError."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, fd):
+                if os.geteuid() == 0:  # the service must be able to open what root leaves behind
+                    owner = path.parent.stat()
+                    os.fchown(fd, owner.st_uid, owner.st_gid)
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+                yield
+                path.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    """False for a file that its last holder removed before we had the lock."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return f"process {int(path.read_text(encoding='ascii'))}"
     return "another process"
 
 
-def lock_name(text: str) -> bytes:
-    """The abstract socket's name: the text, or its hash where that is too long."""
-    name = text.encode()
-    if len(name) > LONGEST_NAME:
-        digest = hashlib.sha256(name).hexdigest()
-        name = f"slackwater/{digest}".encode()
-    return name
+def lock_name(text: str) -> str:
+    """The file's name for what is driven from this network namespace."""
+    namespace = Path("/proc/self/ns/net").readlink()
+    return f"{hashlib.sha256(f'{namespace}/{text}'.encode()).hexdigest()}.lock"

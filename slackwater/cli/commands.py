@@ -48,6 +48,7 @@ def serve(config_path: Path) -> None:
     from slackwater.supervise import serve as supervisor
 
     log_to_stderr()
+    keep_files_private()
     settings = load(config_path)
     sys.exit(supervisor.serve(settings, config_path))
 
@@ -58,6 +59,7 @@ def serve(config_path: Path) -> None:
 def run(name: str, config_path: Path) -> None:
     """Run one part in this process, as `serve` does."""
     log_to_stderr()
+    keep_files_private()
     settings = load(config_path)
     service = importlib.import_module(SERVICES[name])
     asyncio.run(_until_stopped(service.run, settings))
@@ -72,6 +74,14 @@ async def _until_stopped(service: Callable[[ControllerSettings], Any], settings:
     except asyncio.CancelledError:
         if not task.cancelled():
             raise
+
+
+def keep_files_private() -> None:
+    """From now on no other user may read what this process and its children make, as in the unit: a umask that keeps
+    others out was chosen and stays; the usual 022 does not."""
+    umask = os.umask(0o077)
+    if umask & 0o007 == 0o007:
+        os.umask(umask)
 
 
 class OneLine(logging.Formatter):
@@ -128,6 +138,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
 
     if every and pool_name:
         raise click.UsageError("--all and --pool exclude each other.")
+    keep_files_private()
     settings = load(config_path)
     pools = settings.pool if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)

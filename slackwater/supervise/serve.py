@@ -78,13 +78,13 @@ def serve(settings: ControllerSettings, config_path: Path) -> int:
     1 means that the baseline weights could not be confirmed at the end.
     """
     from lbengine.backends.table import check
-    from lbengine.leadership.lock import pool_lock
+    from lbengine.leadership.lock import lock_folder, pool_lock
 
     folder = state_dir.prepare(settings.state_dir)
     log.info("slackwater %s: configuration %s, state in %s", __version__, config_path, folder)
     with contextlib.ExitStack() as locks:
         for pool in settings.pool:
-            locks.enter_context(pool_lock(pool))
+            locks.enter_context(pool_lock(pool, lock_folder(folder)))
         lock = state_dir.ServeLock(folder)
         lock.acquire()
         locks.callback(lock.release)

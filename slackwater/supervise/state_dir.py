@@ -45,7 +45,7 @@ class ServeLock:
 
     def acquire(self, wait_s: float = LEFTOVERS_END_WITHIN_S) -> None:
         """Takes the lock; waits for the leftovers of a `serve` that was killed. Raises StateError."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         deadline_s = time.monotonic() + wait_s
         while True:
             try:

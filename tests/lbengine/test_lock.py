@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +13,17 @@ import pytest
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.backends.keepalived.settings import KeepalivedPool
-from lbengine.leadership.lock import LONGEST_NAME, LockError, lock_name, pool_lock
+from lbengine.backends.table import targets_of
+from lbengine.leadership import lock
+from lbengine.leadership.lock import LockError, lock_folder, pool_lock
 from slackwater.config import PoolSettings
 
 HOLD = """
 import sys
-from lbengine.backends.haproxy.settings import HAProxyPool
+from pathlib import Path
 from lbengine.leadership.lock import pool_lock
-lock = pool_lock(HAProxyPool(name="web", backend="web", socket=sys.argv[1]))
+from lbengine.backends.haproxy.settings import HAProxyPool
+lock = pool_lock(HAProxyPool(name="web", backend="web", socket=sys.argv[1]), Path(sys.argv[2]))
 lock.__enter__()
 print("held", flush=True)
 sys.stdin.read()
@@ -33,45 +37,86 @@ def pool(path: Path, backend: str = "web") -> PoolSettings:
 def test_a_second_lock_says_which_process_has_it(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(path), str(tmp_path / "locks")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(LockError, match=f"process {holder.pid} already drives backend `web` behind {path}"):
-            pool_lock(pool(path)).__enter__()
+            pool_lock(pool(path), tmp_path / "locks").__enter__()
         holder.kill()
         holder.wait()
-    with pool_lock(pool(path)):  # gone with its process
+    with pool_lock(pool(path), tmp_path / "locks"):  # gone with its process
         pass
 
 
 def test_the_lock_can_be_given_back_and_taken_again(tmp_path: Path) -> None:
     for _ in range(2):
-        with pool_lock(pool(tmp_path / "admin.sock")), pytest.raises(LockError, match=f"process {os.getpid()} already"):
-            pool_lock(pool(tmp_path / "admin.sock")).__enter__()
+        with (
+            pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "locks"),
+            pytest.raises(LockError, match=f"process {os.getpid()} already"),
+        ):
+            pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "locks").__enter__()
 
 
 def test_another_backend_is_another_lock(tmp_path: Path) -> None:
-    with pool_lock(pool(tmp_path / "admin.sock")), pool_lock(pool(tmp_path / "admin.sock", "api")):
+    with (
+        pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "locks"),
+        pool_lock(pool(tmp_path / "admin.sock", "api"), tmp_path / "locks"),
+    ):
         pass
 
 
 def test_a_link_to_the_socket_is_the_same_lock(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "admin.sock")
-    with pool_lock(pool(tmp_path / "admin.sock")), pytest.raises(LockError):
-        pool_lock(pool(tmp_path / "link")).__enter__()
+    with pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "locks"), pytest.raises(LockError):
+        pool_lock(pool(tmp_path / "link"), tmp_path / "locks").__enter__()
 
 
-def test_a_long_path_still_makes_a_name_that_fits() -> None:
-    names = {lock_name("slackwater/run/" + "x" * 200 + end) for end in ("a", "b")}
-    assert len(names) == 2
-    assert all(len(name) <= LONGEST_NAME for name in names)
+def test_another_user_can_neither_hold_the_lock_nor_have_a_folder_of_his_own_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root has other users")
+    monkeypatch.setattr(lock, "SYSTEM_FOLDER", tmp_path / "system")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "system").mkdir(mode=0o700)
+    (tmp_path / "slackwater").mkdir(mode=0o700)
+    assert lock_folder(tmp_path) == tmp_path / "system"
+    (tmp_path / "system").chmod(0o777)
+    assert lock_folder(tmp_path) == tmp_path / "slackwater"
+    os.chown(tmp_path / "slackwater", 65534, 65534)
+    assert lock_folder(tmp_path) == tmp_path / "locks"
+    with pytest.raises(LockError, match="must belong to this user"):
+        pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "slackwater").__enter__()
+    os.chown(tmp_path / "system", 65534, 65534)  # the service's: below /run only root makes folders
+    (tmp_path / "system").chmod(0o700)
+    assert lock_folder(tmp_path) == tmp_path / "system"
+    with pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "system"):
+        (held,) = (tmp_path / "system").iterdir()
+        assert (held.stat().st_uid, held.stat().st_mode & 0o777) == (65534, 0o600)
+    assert not list((tmp_path / "system").iterdir())
 
 
-def test_a_service_of_ipvs_has_one_lock_for_both_backends() -> None:
+def test_names_that_any_user_can_take_lock_nothing(tmp_path: Path) -> None:
+    (target,) = targets_of(pool(tmp_path / "admin.sock"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        taken.bind(b"\0" + target.lock.encode())
+        with pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "locks"):
+            pass
+
+
+def test_files_that_a_dead_holder_left_are_used_again(tmp_path: Path) -> None:
+    (target,) = targets_of(pool(tmp_path / "admin.sock"))
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / lock.lock_name(target.lock)).write_text("1\n")
+    with pool_lock(pool(tmp_path / "admin.sock"), tmp_path / "locks"):
+        pass
+
+
+def test_a_service_of_ipvs_has_one_lock_for_both_backends(tmp_path: Path) -> None:
     lvs = IpvsPool(name="web", service="-t 127.9.9.9:80")
     keepalived = KeepalivedPool(name="web", service="-t 127.9.9.9:80")
     other = IpvsPool(name="web", service="-u 127.9.9.9:80")
     problem = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
-    with pool_lock(lvs), pool_lock(other), pytest.raises(LockError, match=problem):
-        pool_lock(keepalived).__enter__()
+    with pool_lock(lvs, tmp_path), pool_lock(other, tmp_path), pytest.raises(LockError, match=problem):
+        pool_lock(keepalived, tmp_path).__enter__()

@@ -140,6 +140,10 @@ def test_serve_runs_its_parts_replaces_the_dead_and_leaves_nothing_behind(
     assert restored.returncode == 0
     assert "warning: `slackwater serve` runs" in restored.stderr
 
+    made = [site.state, *site.state.rglob("*")]
+    assert {"journal.sqlite", "serve.lock", "serve.json"} <= {path.name for path in made}
+    assert [path for path in made if path.lstat().st_mode & 0o077] == [], "others may use these"
+
     pids = list(site.children().values())
     serve.send_signal(signal.SIGTERM)
     assert serve.wait(IN_TIME_S) == 0

@@ -75,3 +75,17 @@ def test_serve_json_is_read_or_absent(tmp_path: Path) -> None:
     state_dir.remove_serve(tmp_path)
     state_dir.remove_serve(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, 0o600), (0o000, 0o600), (0o027, 0o640), (0o077, 0o600)])
+def test_no_other_user_reads_what_is_made_unless_the_group_was_chosen(
+    tmp_path: Path, umask: int, expected: int
+) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom slackwater.cli.commands import keep_files_private\n"
+        "from slackwater.supervise import state_dir\nos.umask(int(sys.argv[2]))\nkeep_files_private()\n"
+        "state_dir.write_serve(state_dir.prepare(sys.argv[1]), {})"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "state"), str(umask)], check=True)
+    made = tmp_path / "state", tmp_path / "state/serve.json"
+    assert [path.stat().st_mode & 0o666 for path in made] == [expected, expected]
