@@ -34,9 +34,9 @@ class Notify:
     def _send(self, state: str) -> None:
         if not self._address:
             return
-        # A manager that cannot be reached reports that itself.
+        # A manager that cannot be reached reports that itself; one that does not read must not hold us up.
         with (
             contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender,
         ):
             sender.sendto(state.encode(), self._address)

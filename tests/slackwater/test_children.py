@@ -17,6 +17,7 @@ from slackwater.config import LbengineSettings
 from slackwater.heartbeat import VARIABLE, Heartbeat
 from slackwater.supervise.children import LONGEST_LOOK_S, Child, Death, Limits, how_it_ended, wait_before_start_s
 from slackwater.supervise.serve import LOOK_EVERY_S, OTHERS_SILENT_S, Outage, lbengine_silent_s
+from tests.support.freezer import frozen, needs_freezer
 from tests.support.real_processes import is_alive
 
 IN_TIME_S = 20.0
@@ -230,33 +231,23 @@ def test_child_that_makes_no_more_progress_is_killed_and_started_again(caplog: p
         os.close(reader)
 
 
-FREEZER = Path("/sys/fs/cgroup/freezer")
-
-
-@pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs root and the freezer of cgroup v1")
+@needs_freezer
 def test_child_that_the_kernel_cannot_end_is_reported_dead_at_once() -> None:
     """As in a system call on a disk that hangs: SIGKILL has no effect before the call returns."""
     clock = Clock()
     child, reader = worker(clock, 1, start_s=10.0, silence_s=1.0)
-    group = FREEZER / f"slackwater-test-{os.getpid()}"
-    group.mkdir()
     try:
         assert os.read(reader, 10) == b"hangs"
-        (group / "cgroup.procs").write_text(str(child.pid))
-        (group / "freezer.state").write_text("FROZEN")
-        until(lambda: (group / "freezer.state").read_text() == "FROZEN\n")
-        assert [death.hung for death in look(child, clock, 2.0)] == [True]
-        assert child.is_stuck
-        assert look(child, clock, 5.0) == []  # once
-        assert child.is_stuck
-        (group / "freezer.state").write_text("THAWED")
+        assert child.pid is not None
+        with frozen(child.pid):
+            assert [death.hung for death in look(child, clock, 2.0)] == [True]
+            assert child.is_stuck
+            assert look(child, clock, 5.0) == []  # once
+            assert child.is_stuck
         until(lambda: child.tend() is None and not child.is_stuck)
     finally:
-        (group / "freezer.state").write_text("THAWED")
         child.stop(0.0)
         os.close(reader)
-        until(lambda: not (group / "cgroup.procs").read_text())
-        group.rmdir()
 
 
 def test_child_may_take_longer_to_start_than_to_work() -> None:

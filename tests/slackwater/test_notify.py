@@ -59,3 +59,12 @@ def test_a_watchdog_that_is_another_process_s_is_not_fed(tmp_path: Path) -> None
 def test_without_a_manager_nothing_happens(tmp_path: Path) -> None:
     Notify({}).ready()
     Notify({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
+
+
+def test_a_manager_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        notify = Notify({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        for _ in range(10_000):
+            notify.ready()
+        assert manager.recv(100) == b"READY=1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from slackwater.config import load
 from slackwater.messages import Verdict
 from slackwater.supervise import state_dir
 from slackwater.supervise.serve import stop_signals
+from tests.support.freezer import frozen, needs_freezer
 from tests.support.nats_process import open_server
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.real_processes import is_alive
@@ -256,6 +258,40 @@ def test_supervisor_sets_the_baseline_when_lbengine_hangs(site: Site, noise: Cal
     assert described is not None
     assert described["hangs"] == {name: int(name == "lbengine") for name in CHILDREN}
     assert described["starts"]["lbengine"] == 2
+
+
+@needs_freezer
+def test_lbengine_that_cannot_be_ended_costs_the_watchdog_and_no_weight(
+    site: Site, noise: Callable[[], None], tmp_path: Path
+) -> None:
+    """The baseline is back all the same; systemd hears nothing until the process is gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        site.program = ["sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh", *site.program]
+        site.environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+
+        def hear(within_s: float = IN_TIME_S) -> bytes:
+            """The next that is sent from now on."""
+            manager.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    manager.recv(100)
+            manager.settimeout(within_s)
+            return manager.recv(100)
+
+        site.write(socket_timeout_s=1.0)
+        site.serve()
+        noise()
+        assert hear() == b"WATCHDOG=1"
+        pid = site.children()["lbengine"]
+        with frozen(pid):
+            until(lambda: site.changes_by("serve"), "the return to the baseline")
+            assert is_alive(pid)
+            assert baseline(site)
+            with pytest.raises(TimeoutError):
+                hear(1.0)
+        assert hear() == b"WATCHDOG=1"
+        until(lambda: site.children().get("lbengine", pid) != pid, "another lbengine")
 
 
 @pytest.mark.slow
