@@ -1,7 +1,8 @@
 """The cluster that chaos happens to: a lab whose controller, monitors and wsengines are units with links to the bus.
 
-Machines of the story: `hostN` are the web servers; `lb1` is this namespace, with HAProxy and the controller; `lb2` is a
-namespace of its own for a second controller. Each has a wall clock and a boot of its own.
+Machines of the story: `hostN` are the web servers; `lb1` is this namespace, with HAProxy and the controller; `lb2` is
+a network namespace of the same machine, as a container has it, for a second controller. Each has a wall clock of its
+own, and each machine a boot.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class Site:
         link = section_of(SETTINGS, CONTROLLER_USER, self.links["lb2"].url)
         second.write_text(controller_toml(LAB_DIR / "lb2/slackwater", socket, link, "127.0.0.1:8099"))
         path = f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"
+        # A path is one balancer on one machine: the second one is beside the first, as in a container of its own.
+        boot = self._boot("lb1")
         for name, file, machine, netns in (
             (CONTROLLER, first, "lb1", None),
             (SECOND, second, "lb2", self.second_host.netns),
@@ -156,7 +159,7 @@ class Site:
             slackwater = program("slackwater")
             self.units[name] = Unit(
                 name,
-                placed([*self._boot(machine), slackwater, "serve", "--config", str(file)], procs, netns),
+                placed([*boot, slackwater, "serve", "--config", str(file)], procs, netns),
                 LAB_DIR / machine,
                 env={"PATH": path, "SUDO_USER": RESTORER, **self.clocks[machine].env},
                 after=placed([slackwater, "restore", "--all", "--config", str(file), "--why", "the service ended"], []),
