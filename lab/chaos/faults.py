@@ -14,6 +14,7 @@ from lab.chaos.hostile import Hostile
 from lab.chaos.link import State
 from lab.chaos.schedule import Injection, Kind
 from lab.chaos.site import CONTROLLER, RENAMED, SECOND, SETTINGS, STATE_DIR, Site
+from lab.chaos.unit import RESTART_S
 from lab.cluster.bus import as_node
 from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError, program, system_program
@@ -54,6 +55,13 @@ def _nothing() -> None:
 def kill(site: Site, one: Injection) -> Undo:
     site.signal(one.target, signal.SIGKILL)
     return _nothing
+
+
+def kill_web_server(site: Site, one: Injection) -> Undo:
+    """Apache and php-fpm are gone at once, and started again as by their units."""
+    host = site.host_of(one.target)
+    site.stop_web_server(host)
+    return lambda: site.lab.start_web_server(host)
 
 
 def hang(site: Site, one: Injection) -> Undo:
@@ -281,7 +289,7 @@ def table(hosts: list[str]) -> dict[str, Fault]:
         Fault(Kind("kill", parts, moment, weight=3), kill),
         Fault(Kind("hang", parts, long, weight=3), hang),
         Fault(Kind("restart loop", parts, long, weight=2), restart_loop),
-        Fault(Kind("kill web server", web_servers, moment), kill, fails_requests=True),
+        Fault(Kind("kill web server", web_servers, (RESTART_S, RESTART_S)), kill_web_server, fails_requests=True),
         Fault(Kind("hang web server", web_servers, short), hang, fails_requests=True),
         Fault(Kind("full disk", ["lb1"], long, group="disk"), full_disk, takes_journal=True),
         Fault(Kind("read-only disk", ["lb1"], long, group="disk", weight=0.5), read_only_disk, takes_journal=True),
