@@ -74,6 +74,35 @@ def pcapng(frame: bytes) -> bytes:
     return section + interface + packet
 
 
+def tunnels() -> list[bytes]:
+    """Frames with a TCP segment in each kind of tunnel, in the format of `frames` in sniffer/fuzz/src/lib.rs."""
+    tcp = struct.pack(">HHIIBBHHH", 40_000, 80, 1, 1, 0x50, 0x10, 0, 0, 0) + b"GET / HTTP/1.1\r\n\r\n"
+
+    def ip(protocol: int, payload: bytes) -> bytes:
+        return struct.pack(">BBHIBBHII", 0x45, 0, 20 + len(payload), 0, 64, protocol, 0, 1, 2) + payload
+
+    def ethernet(ether_type: int, payload: bytes) -> bytes:
+        return bytes(12) + struct.pack(">H", ether_type) + payload
+
+    def udp(port: int, payload: bytes) -> bytes:
+        return ethernet(0x0800, ip(17, struct.pack(">4H", 50_000, port, 8 + len(payload), 0) + payload))
+
+    inner = ip(6, tcp)
+    plain = ethernet(0x0800, inner)
+    all_of_them = [
+        plain,
+        ethernet(0x8100, b"\0\7\x08\0" + inner),
+        ethernet(0x8847, b"\0\1\1\x40" + inner),
+        ethernet(0x8864, bytes(6) + b"\0\x21" + inner),
+        ethernet(0x0800, ip(4, inner)),
+        ethernet(0x0800, ip(47, b"\xb0\0\x08\0" + bytes(12) + inner)),
+        ethernet(0x0800, ip(47, b"\x10\0\x88\xbe" + bytes(12) + plain)),
+        udp(4789, b"\x08" + bytes(7) + plain),
+        udp(6081, b"\1\0\x65\x58" + bytes(8) + plain),
+    ]
+    return [struct.pack("<BH", 0, len(frame)) + frame for frame in all_of_them]
+
+
 def seeds() -> dict[str, list[bytes]]:
     """Conversations that reach each state of each protocol."""
     get = b"GET /a?b HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -122,7 +151,7 @@ def seeds() -> dict[str, list[bytes]]:
     turns = [conversation((0, b"ask"), (0, b"more"), (SERVER, b"answer"), (BACK, b"ask"), (SERVER | LATER, b"again"))]
     histogram = (FUZZ / "seeds/histogram.txt").read_bytes()
     return {
-        "packets": [],
+        "packets": tunnels(),
         "file": [pcap(b""), pcap(bytes(60)), pcapng(bytes(60))],
         "http1": http,
         "memcached": memcached,
@@ -138,7 +167,7 @@ def frames(capture: Path) -> bytes:
     if order is None:
         return b""
     (link,) = struct.unpack_from(order + "I", content, 20)
-    links = [1, 0, 12, 108, 113, 228, 229, 276]
+    links = [1, 0, 12, 108, 113, 228, 229, 276, 9, 50, 51, 101, 239]
     if link not in links:
         return b""
     parts, at = [], 24

@@ -10,9 +10,18 @@ use slackwater_sniffer::{LiveSettings, MOST_ROUTES, PROTOCOLS, Protocol, Route, 
 /// turns, from the packets on the wire.
 ///
 /// A response time is the time from the last byte of a request to the last byte of its response. Frames and streams are
-/// numbered as in Wireshark. Fragments of IP packets are counted and skipped.
+/// numbered as in Wireshark.
+///
+/// Limits: 128 requests of HTTP (1,024 of memcached) may wait on a connection, and 131,072 on all; those beyond are
+/// counted as refused. Headers may have 64 KiB, methods 255 bytes. 32,768 connections are followed at a time, and given up
+/// after 300 s without a packet. Fragments of IP packets are counted and skipped, packets that are not understood counted
+/// by kind.
 #[derive(Parser)]
-#[command(version, after_help = "Example: slackwater-sniffer read requests.pcap --port 80 --json")]
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "Example: slackwater-sniffer read requests.pcap --port 80 --json"
+)]
 pub struct Command {
     #[command(subcommand)]
     pub action: Action,
@@ -20,12 +29,15 @@ pub struct Command {
 
 #[derive(Subcommand)]
 pub enum Action {
-    /// Read a capture file (pcap or pcapng, also compressed with gzip).
+    /// Read a capture (pcap or pcapng, also compressed with gzip) from a file or standard input.
+    ///
+    /// Ethernet, PPP, PPPoE, Linux cooked (v1, v2), NFLOG, loopback and raw IP are read; also in VLANs, MPLS, GRE, ERSPAN,
+    /// IP in IP, VXLAN and Geneve. If no packet is understood, the exit status is 1 and the error names what was there.
     #[command(
-        after_help = "Example: slackwater-sniffer read requests.pcap.gz --port 80 --port 443:unknown --exchanges"
+        after_help = "Example: slackwater-sniffer read requests.pcap.gz --port 80 --port 443:unknown --exchanges\n         tcpdump -i eth0 -w - port 80 | slackwater-sniffer read - --every 1"
     )]
     Read {
-        /// The file.
+        /// The file; `-` stands for standard input.
         file: PathBuf,
         #[command(flatten)]
         what: TrafficOptions,
@@ -64,6 +76,16 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// What is printed is read by a program.
+    pub fn prints_json(&self) -> bool {
+        match self {
+            Self::Read { what, .. } | Self::Live { what, .. } => what.json,
+            Self::Merge { json, .. } => *json,
+        }
+    }
+}
+
 #[derive(Args)]
 pub struct TrafficOptions {
     /// TCP port of the servers, and what it speaks: http1, memcached or unknown (turns are timed, not read, as for TLS).
@@ -80,7 +102,7 @@ pub struct TrafficOptions {
     /// Print the summary, and periods, as JSON: one object a line.
     #[arg(long)]
     pub json: bool,
-    /// Print a line of JSON for each matched request and response; a summary that is not JSON goes to standard error.
+    /// Print a line of JSON for each matched request and response, with its time and addresses; a summary that is not JSON goes to standard error.
     #[arg(long)]
     pub exchanges: bool,
     /// Put histograms into the JSON, to merge them over periods and nodes.

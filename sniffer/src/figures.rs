@@ -1,6 +1,7 @@
 //! The figures that the sniffer gives: an exchange, counts, and the times of a period or of a whole run.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::AddAssign;
 
 use serde::Serialize;
@@ -17,8 +18,15 @@ pub struct Exchange {
     pub response_frame: u64,
     /// The connection's number as in Wireshark (from 0).
     pub stream: u64,
-    /// Last request byte to last response byte, in nanoseconds; `None` when one of them was not captured. When the
-    /// response ends before the request does, the last request byte before the response counts.
+    /// Who asked.
+    pub client: SocketAddr,
+    /// Who answered.
+    pub server: SocketAddr,
+    /// When the request's last byte was captured, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Last request byte to last response byte, in nanoseconds; `None` when one of them was not captured, or when
+    /// it is not sure which byte came last. When the response ends before the request does, the last request byte before
+    /// the response counts.
     pub last_byte_ns: Option<u64>,
     /// Last request byte to first response byte, in nanoseconds.
     pub first_byte_ns: Option<u64>,
@@ -77,6 +85,8 @@ impl StatusClass {
 pub struct Counts {
     /// Frames looked at.
     pub packets: u64,
+    /// Of these: what is in them can't be read; see `Summary::not_understood_kinds`.
+    pub not_understood: u64,
     /// Requests whose response ended.
     pub exchanges: u64,
     /// Of these: status 500 and above, or what the protocol has for it.
@@ -164,6 +174,7 @@ impl AddAssign for StatusClasses {
 impl AddAssign for Counts {
     fn add_assign(&mut self, more: Self) {
         self.packets += more.packets;
+        self.not_understood += more.not_understood;
         self.exchanges += more.exchanges;
         self.errors += more.errors;
         self.unmatched_requests += more.unmatched_requests;
@@ -243,6 +254,9 @@ pub struct Details {
     /// All last-byte times in nanoseconds, as an HDR histogram; see `merge`. Only if the settings ask for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
+    /// The same of first-byte times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_byte_histogram: Option<String>,
 }
 
 /// What ended in a period. Response times are last request byte to last response byte, in milliseconds, and absent when
@@ -281,6 +295,8 @@ pub struct Summary {
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
+    /// What was not understood, and how many packets of each kind.
+    pub not_understood_kinds: BTreeMap<String, u64>,
     /// Connections followed.
     pub connections: u64,
     /// Requests whose response has not ended.

@@ -3,10 +3,13 @@
 //! What is measured lies in one histogram for each route class and status class that occurs; all other figures are sums
 //! of these, so an exchange costs two entries however many figures there are.
 
+use std::collections::BTreeMap;
+
 use crate::buckets::Buckets;
-use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, StatusClasses, Summary, Times};
+use crate::figures::{Counts, Details, Exchange, Period, RouteFigures, StatusClass, Summary, Times};
+use crate::link::Unread;
 use crate::merge;
-use crate::recorder::{Recorder, SizeRecorder};
+use crate::recorder::RouteRecorder;
 use crate::routes::{self, Route};
 
 /// Memory for bytes and requests that wait, shared by all connections.
@@ -21,67 +24,8 @@ pub struct Budget {
 /// What is always left for the next packet: no packet asks for more.
 const RESERVE_BYTES: usize = 128 * 1024;
 
-const CLASSES: usize = StatusClass::NAMES.len();
-
-/// Records what is measured of a route class.
-struct RouteRecorder {
-    status: StatusClasses,
-    first_byte: Recorder,
-    /// By status class, once one occurred.
-    last_byte: [Option<Box<Recorder>>; CLASSES],
-    request_bytes: SizeRecorder,
-    response_bytes: SizeRecorder,
-}
-
-impl RouteRecorder {
-    fn new() -> Self {
-        Self {
-            status: StatusClasses::default(),
-            first_byte: Recorder::new(),
-            last_byte: Default::default(),
-            request_bytes: SizeRecorder::default(),
-            response_bytes: SizeRecorder::default(),
-        }
-    }
-
-    fn record(&mut self, exchange: &Exchange) {
-        *self.status.of(exchange.class) += 1;
-        if let Some(ns) = exchange.last_byte_ns {
-            self.last_byte[exchange.class as usize].get_or_insert_with(|| Box::new(Recorder::new())).record(ns);
-        }
-        if let Some(ns) = exchange.first_byte_ns {
-            self.first_byte.record(ns);
-        }
-        self.request_bytes.record(exchange.request_bytes);
-        self.response_bytes.record(exchange.response_bytes);
-    }
-
-    fn add(&mut self, more: &Self) {
-        self.status += more.status;
-        self.first_byte.add(&more.first_byte);
-        for (own, more) in self.last_byte.iter_mut().zip(&more.last_byte) {
-            if let Some(more) = more {
-                own.get_or_insert_with(|| Box::new(Recorder::new())).add(more);
-            }
-        }
-        self.request_bytes.add(&more.request_bytes);
-        self.response_bytes.add(&more.response_bytes);
-    }
-
-    fn clear(&mut self) {
-        self.status = StatusClasses::default();
-        self.first_byte.clear();
-        self.last_byte.iter_mut().flatten().for_each(|recorder| recorder.clear());
-        self.request_bytes = SizeRecorder::default();
-        self.response_bytes = SizeRecorder::default();
-    }
-
-    fn last_byte(&self) -> Recorder {
-        let mut all = Recorder::new();
-        self.last_byte.iter().flatten().for_each(|recorder| all.add(recorder));
-        all
-    }
-}
+/// Kinds of packets not understood that are told apart.
+const MOST_KINDS: usize = 32;
 
 /// Counts, times, and the memory that the connections use.
 pub struct Ledger {
@@ -93,8 +37,11 @@ pub struct Ledger {
     pub in_flight: u64,
     /// Requests waiting on all connections of the table.
     pub waiting: usize,
+    /// The first frame behind the last step of the clock.
+    pub stepped_at: u64,
     held_bytes: usize,
     budget: Budget,
+    not_understood: BTreeMap<Unread, u64>,
     total: Counts,
     buckets: Buckets,
     routes: Vec<Route>,
@@ -114,8 +61,10 @@ impl Ledger {
             connections: 0,
             in_flight: 0,
             waiting: 0,
+            stepped_at: 0,
             held_bytes: 0,
             budget,
+            not_understood: BTreeMap::new(),
             total: Counts::default(),
             buckets: Buckets::default(),
             period_routes: recorders(),
@@ -136,8 +85,19 @@ impl Ledger {
         self.routes.len() as u8
     }
 
-    /// Enters an exchange.
-    pub fn exchange(&mut self, exchange: Exchange) {
+    /// Counts a packet that was not understood.
+    pub fn not_understood(&mut self, what: Unread) {
+        self.counts.not_understood += 1;
+        if self.not_understood.len() < MOST_KINDS || self.not_understood.contains_key(&what) {
+            *self.not_understood.entry(what).or_default() += 1;
+        }
+    }
+
+    /// Enters an exchange. Across a step of the clock there is no time.
+    pub fn exchange(&mut self, mut exchange: Exchange) {
+        if exchange.request_frame < self.stepped_at {
+            (exchange.first_byte_ns, exchange.last_byte_ns) = (None, None);
+        }
         self.counts.exchanges += 1;
         self.counts.errors += u64::from(exchange.class == StatusClass::ServerError);
         *self.counts.status.of(exchange.class) += 1;
@@ -224,7 +184,14 @@ impl Ledger {
     pub fn summary(&mut self) -> Summary {
         self.close_period();
         let (last_byte_ms, details) = self.total_of(&self.total_routes);
-        Summary { counts: self.total, connections: self.connections, in_flight: self.in_flight, last_byte_ms, details }
+        Summary {
+            counts: self.total,
+            not_understood_kinds: self.not_understood.iter().map(|(what, count)| (what.to_string(), *count)).collect(),
+            connections: self.connections,
+            in_flight: self.in_flight,
+            last_byte_ms,
+            details,
+        }
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -259,6 +226,7 @@ impl Ledger {
                 .map(|(name, recorder)| self.route_figures(name, recorder.as_deref()))
                 .collect(),
             histogram: self.with_histograms.then(|| merge::text(&last_byte.histogram)),
+            first_byte_histogram: self.with_histograms.then(|| merge::text(&all.first_byte.histogram)),
         };
         (last_byte.times(), details)
     }
@@ -295,6 +263,9 @@ mod tests {
             request_frame: 1,
             response_frame: 2,
             stream: 0,
+            client: ([10, 0, 0, 1], 40_000).into(),
+            server: ([10, 0, 0, 2], 80).into(),
+            time_ns: 0,
             last_byte_ns,
             first_byte_ns: Some(1_000),
             method,

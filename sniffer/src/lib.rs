@@ -1,11 +1,11 @@
 //! Response times of web servers from the packets on the wire.
 //!
 //! # Layout, in the order that a packet takes
-//! - `capture`: from an interface (`Live`) or a file (`read_file`), through libpcap;
+//! - `capture`: from an interface (`Live`, through libpcap), a file (`read_file`) or a pipe (`read_stream`);
 //! - `privileges`: given up once the capture is open;
-//! - `segment`: link layer, IP and TCP heads of one packet;
-//! - `tracker`: the table of connections (`key`: their names), bounded in entries and bytes;
-//! - `stream`: order, retransmissions and holes of one connection;
+//! - `link`: link layers and tunnels; `segment`: IP and TCP heads of one packet;
+//! - `tracker`: the table of connections (`key`: their names; `closed`: those that ended), bounded in entries and bytes;
+//! - `stream`: order, retransmissions and holes of one connection (`half`: of one direction);
 //! - `protocol`: the table of protocols; `piece`: what each gets to see;
 //! - `http1`, `memcached`: where messages start and end, and which response answers which request (`reader`: what both
 //!   have of a connection); `unknown`: turns;
@@ -16,10 +16,13 @@
 
 mod buckets;
 mod capture;
+mod closed;
 mod figures;
+mod half;
 mod http1;
 mod key;
 mod ledger;
+mod link;
 mod memcached;
 mod merge;
 mod method;
@@ -30,12 +33,13 @@ mod reader;
 mod recorder;
 mod routes;
 mod segment;
+mod settings;
 mod stream;
 mod tracker;
 mod unknown;
 
 pub use buckets::{BUCKET_BOUNDS_S, Buckets};
-pub use capture::{CaptureError, Live, LiveSettings, read_file};
+pub use capture::{CaptureError, Live, LiveSettings, read_file, read_stream};
 pub use figures::{Counts, Details, Exchange, Period, RouteFigures, Sizes, StatusClass, StatusClasses, Summary, Times};
 pub use merge::{MergeError, merge};
 pub use method::Method;
@@ -43,4 +47,5 @@ pub use privileges::{PrivilegeError, drop_privileges, keep_privileges, user_exis
 pub use protocol::{PROTOCOLS, Protocol};
 pub use routes::{MOST_ROUTES, Route, RouteError};
 pub use segment::Packet;
-pub use tracker::{Tracker, TrackerSettings};
+pub use settings::TrackerSettings;
+pub use tracker::Tracker;

@@ -38,6 +38,10 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
+            if command.action.prints_json() {
+                // Who reads it is gone if this fails, and the exit status shows the error all the same.
+                let _ = output::error(error.as_ref());
+            }
             eprintln!("slackwater-sniffer: {error}");
             ExitCode::FAILURE
         }

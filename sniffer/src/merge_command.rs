@@ -11,28 +11,42 @@ use crate::{AnyError, output, table};
 #[derive(Serialize)]
 struct Merged {
     exchanges: u64,
+    /// Absent where not all files have histograms of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_byte_ms: Option<Times>,
     last_byte_ms: Times,
 }
 
-/// Merges the last histogram of each file, which is the summary's.
+/// The histograms of a file's summary.
+struct Histograms {
+    last_byte: String,
+    first_byte: Option<String>,
+}
+
+/// Merges the last histograms of each file, which are the summary's.
 pub fn merge_files(files: &[PathBuf], as_json: bool) -> Result<(), AnyError> {
-    let texts = files.iter().map(|file| last_histogram(file)).collect::<Result<Vec<_>, _>>()?;
-    let (exchanges, times) = merge(texts.iter().map(String::as_str))?;
+    let all = files.iter().map(|file| last_histograms(file)).collect::<Result<Vec<_>, _>>()?;
+    let last_byte = merge(all.iter().map(|one| one.last_byte.as_str()))?;
+    let first_byte: Option<Vec<&str>> = all.iter().map(|one| one.first_byte.as_deref()).collect();
+    let first_byte = first_byte.map(merge).transpose()?;
     let mut out = io::stdout().lock();
     if as_json {
-        output::json(&mut out, &Merged { exchanges, last_byte_ms: times })?;
+        let first_byte_ms = first_byte.map(|(_, times)| times);
+        output::json(&mut out, &Merged { exchanges: last_byte.0, first_byte_ms, last_byte_ms: last_byte.1 })?;
     } else {
-        out.write_all(table::merged(exchanges, &times, output::columns()).as_bytes())?;
+        out.write_all(table::merged(first_byte, last_byte, output::columns()).as_bytes())?;
     }
     Ok(())
 }
 
-fn last_histogram(file: &Path) -> Result<String, AnyError> {
+fn last_histograms(file: &Path) -> Result<Histograms, AnyError> {
     let named = |reason: &dyn std::fmt::Display| format!("{}: {reason}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
-    let histogram = text.lines().rev().find_map(|line| {
+    let histograms = text.lines().rev().find_map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
-        Some(line.get("histogram")?.as_str()?.to_owned())
+        let field = |name| Some(line.get(name)?.as_str()?.to_owned());
+        Some(Histograms { last_byte: field("histogram")?, first_byte: field("first_byte_histogram") })
     });
-    Ok(histogram.ok_or_else(|| named(&"no line of JSON with a \"histogram\" (print them with --json --histograms)"))?)
+    Ok(histograms
+        .ok_or_else(|| named(&"no line of JSON with a \"histogram\" (print them with --json --histograms)"))?)
 }

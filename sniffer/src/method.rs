@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The longest name that is kept whole.
-pub(crate) const METHOD_LENGTH: usize = 23;
+/// What is kept of a name, in bytes.
+const METHOD_LENGTH: usize = 23;
 
-/// A request's method (HTTP) or command (memcached).
+/// A request's method (HTTP) or command (memcached), up to 23 bytes of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Method {
     length: u8,
@@ -16,11 +16,11 @@ impl Method {
     /// Of a protocol that has none.
     pub(crate) const NONE: Self = Self { length: 0, text: [0; METHOD_LENGTH] };
 
-    /// `None` if the name is too long.
-    pub(crate) fn new(token: &[u8]) -> Option<Self> {
+    pub(crate) fn new(token: &[u8]) -> Self {
         let mut text = [0; METHOD_LENGTH];
-        text.get_mut(..token.len())?.copy_from_slice(token);
-        Some(Self { length: token.len() as u8, text })
+        let length = token.len().min(METHOD_LENGTH);
+        text[..length].copy_from_slice(&token[..length]);
+        Self { length: length as u8, text }
     }
 
     /// The method as it was sent, as in `GET`.

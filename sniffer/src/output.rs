@@ -1,6 +1,7 @@
 //! What the command prints: lines of JSON for programs, tables for people.
 
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,6 +22,10 @@ enum Status {
 
 #[derive(Serialize)]
 struct ExchangeLine<'a> {
+    /// When the request's last byte was captured.
+    time_unix_s: f64,
+    client: SocketAddr,
+    server: SocketAddr,
     request_frame: u64,
     response_frame: u64,
     stream: u64,
@@ -100,12 +105,13 @@ impl<W: Write> Printer<W> {
         screen.draw(&mut self.out, &table::placeholder(&self.source, size), size)
     }
 
-    /// A line of JSON for each exchange since the last call.
-    pub fn exchanges(&mut self, tracker: &mut Tracker) -> io::Result<()> {
-        for exchange in tracker.take_exchanges() {
-            json(&mut self.out, &line(&exchange, &self.routes))?;
+    /// A line of JSON for each exchange since the last call; returns how many.
+    pub fn exchanges(&mut self, tracker: &mut Tracker) -> io::Result<usize> {
+        let exchanges = tracker.take_exchanges();
+        for exchange in &exchanges {
+            json(&mut self.out, &line(exchange, &self.routes))?;
         }
-        Ok(())
+        Ok(exchanges.len())
     }
 
     /// The figures of a period; `drops` is `None` for a file. Text goes to standard error when exchanges are printed.
@@ -161,6 +167,9 @@ pub fn columns() -> usize {
 
 fn line<'a>(exchange: &'a Exchange, routes: &'a [String]) -> ExchangeLine<'a> {
     ExchangeLine {
+        time_unix_s: exchange.time_ns as f64 / 1e9,
+        client: exchange.client,
+        server: exchange.server,
         request_frame: exchange.request_frame,
         response_frame: exchange.response_frame,
         stream: exchange.stream,
@@ -177,6 +186,16 @@ fn line<'a>(exchange: &'a Exchange, routes: &'a [String]) -> ExchangeLine<'a> {
         request_bytes: exchange.request_bytes,
         response_bytes: exchange.response_bytes,
     }
+}
+
+#[derive(Serialize)]
+struct ErrorLine<'a> {
+    error: &'a str,
+}
+
+/// An error as a line of JSON, for programs that read only standard output.
+pub fn error(error: &dyn std::error::Error) -> io::Result<()> {
+    json(&mut io::stdout().lock(), &ErrorLine { error: &error.to_string() })
 }
 
 /// A line of JSON.

@@ -1,5 +1,7 @@
 //! What a protocol gets to see of a connection: bytes of one direction, in order.
 
+use std::net::{IpAddr, SocketAddr};
+
 use crate::ledger::Ledger;
 
 /// A direction of a connection.
@@ -89,16 +91,33 @@ pub fn is_after(a: u32, b: u32) -> bool {
 pub struct Context<'a> {
     /// The connection's number.
     pub stream: u64,
+    /// Address and port of the client and of the server.
+    pub ends: [(IpAddr, u16); 2],
     /// Name of its protocol.
     pub protocol: &'static str,
     /// The client's bytes are here up to this sequence number; `None` before any was seen.
     pub client_next: Option<u32>,
     /// The server has received bytes of the client that are not here.
     pub client_is_behind: bool,
+    /// Bytes before these are missing, and the receiver has not acknowledged them: they may come yet, so it is not known
+    /// when what ends here became whole.
+    pub is_late: bool,
     /// Measure turns after a connection went over to another protocol.
     pub times_upgraded: bool,
     /// False: what is still missing will not come, decide now.
     pub patient: bool,
     /// Where exchanges are entered.
     pub ledger: &'a mut Ledger,
+}
+
+impl Context<'_> {
+    /// The client's and the server's address.
+    pub fn addresses(&self) -> [SocketAddr; 2] {
+        self.ends.map(SocketAddr::from)
+    }
+}
+
+/// From one moment to another; nothing where they are in the wrong order, as where clocks differ.
+pub fn between(from: Moment, to: Moment) -> Option<u64> {
+    to.time_ns.checked_sub(from.time_ns)
 }

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use crate::figures::{Sizes, Times};
+use crate::figures::{Exchange, Sizes, StatusClass, StatusClasses, Times};
 
 /// Response times as they come in; mean and maximum are exact.
 pub struct Recorder {
@@ -89,5 +89,67 @@ impl SizeRecorder {
             return Sizes::default();
         }
         Sizes { mean: Some(self.sum as f64 / self.count as f64), max: Some(self.max) }
+    }
+}
+
+const CLASSES: usize = StatusClass::NAMES.len();
+
+/// Records what is measured of a route class.
+pub struct RouteRecorder {
+    pub status: StatusClasses,
+    pub first_byte: Recorder,
+    /// By status class, once one occurred.
+    pub last_byte: [Option<Box<Recorder>>; CLASSES],
+    pub request_bytes: SizeRecorder,
+    pub response_bytes: SizeRecorder,
+}
+
+impl RouteRecorder {
+    pub fn new() -> Self {
+        Self {
+            status: StatusClasses::default(),
+            first_byte: Recorder::new(),
+            last_byte: Default::default(),
+            request_bytes: SizeRecorder::default(),
+            response_bytes: SizeRecorder::default(),
+        }
+    }
+
+    pub fn record(&mut self, exchange: &Exchange) {
+        *self.status.of(exchange.class) += 1;
+        if let Some(ns) = exchange.last_byte_ns {
+            self.last_byte[exchange.class as usize].get_or_insert_with(|| Box::new(Recorder::new())).record(ns);
+        }
+        if let Some(ns) = exchange.first_byte_ns {
+            self.first_byte.record(ns);
+        }
+        self.request_bytes.record(exchange.request_bytes);
+        self.response_bytes.record(exchange.response_bytes);
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        self.status += more.status;
+        self.first_byte.add(&more.first_byte);
+        for (own, more) in self.last_byte.iter_mut().zip(&more.last_byte) {
+            if let Some(more) = more {
+                own.get_or_insert_with(|| Box::new(Recorder::new())).add(more);
+            }
+        }
+        self.request_bytes.add(&more.request_bytes);
+        self.response_bytes.add(&more.response_bytes);
+    }
+
+    pub fn clear(&mut self) {
+        self.status = StatusClasses::default();
+        self.first_byte.clear();
+        self.last_byte.iter_mut().flatten().for_each(|recorder| recorder.clear());
+        self.request_bytes = SizeRecorder::default();
+        self.response_bytes = SizeRecorder::default();
+    }
+
+    pub fn last_byte(&self) -> Recorder {
+        let mut all = Recorder::new();
+        self.last_byte.iter().flatten().for_each(|recorder| all.add(recorder));
+        all
     }
 }

@@ -10,20 +10,34 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use slackwater_sniffer::{Live, LiveSettings, Tracker, drop_privileges, read_file};
+use slackwater_sniffer::{Live, LiveSettings, Packet, Summary, Tracker, drop_privileges, read_file, read_stream};
 
 use crate::AnyError;
 use crate::arguments::TrafficOptions;
 use crate::output::Printer;
 
-/// Reads a file. Periods are of the packets' own time.
+/// Stands for standard input.
+const STDIN: &str = "-";
+
+/// A capture of which no packet was understood.
+#[derive(Debug, thiserror::Error)]
+#[error("none of the {packets} packets of {source_name} was understood: {kinds}")]
+struct NothingUnderstood {
+    packets: u64,
+    source_name: String,
+    kinds: String,
+}
+
+/// Reads a file or standard input. Periods are of the packets' own time.
 pub fn read(file: &Path, what: &TrafficOptions) -> Result<(), AnyError> {
-    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &file.display().to_string(), false);
+    let is_pipe = file.as_os_str() == STDIN;
+    let name = if is_pipe { Path::new("standard input") } else { file };
+    let mut printer = Printer::new(BufWriter::new(io::stdout().lock()), what, &name.display().to_string(), false);
     let mut tracker = Tracker::new(what.settings(true)?);
     let every_ns = what.every.map(|every| every.as_nanos() as u64);
     let mut next_period = None;
     let mut written = Ok(());
-    let read = read_file(file, |packet| {
+    let take = |packet: &Packet<'_>| {
         if let Some(every_ns) = every_ns {
             let next = next_period.get_or_insert_with(|| packet.time_ns.saturating_add(every_ns));
             // After a silence of many periods, one line stands for all of them.
@@ -33,18 +47,53 @@ pub fn read(file: &Path, what: &TrafficOptions) -> Result<(), AnyError> {
                 let length = Duration::from_nanos(every_ns.saturating_mul(silent + 1));
                 written = printer.period(&period, None, length);
                 *next = next.saturating_add(every_ns.saturating_mul(silent + 1));
+                if is_pipe && written.is_ok() {
+                    written = printer.flush();
+                }
             }
         }
         tracker.packet(packet);
         if what.exchanges && written.is_ok() {
-            written = printer.exchanges(&mut tracker);
+            written = printer.exchanges(&mut tracker).and_then(|count| match count {
+                1.. if is_pipe => printer.flush(),
+                _ => Ok(()),
+            });
         }
-    });
+    };
+    let read = if is_pipe {
+        end_with_the_writer()?;
+        read_stream(io::stdin().lock(), name, take)
+    } else {
+        read_file(file, take)
+    };
     written?;
     let summary = tracker.finish();
-    printer.exchanges(&mut tracker)?;
-    printer.summary(&summary, None)?;
+    let counts = &summary.counts;
+    if counts.packets > counts.not_understood || (counts.packets == 0 && read.is_ok()) {
+        printer.exchanges(&mut tracker)?;
+        printer.summary(&summary, None)?;
+    }
     read?;
+    understood(&summary, name)
+}
+
+/// An error if there were packets and none was understood.
+fn understood(summary: &Summary, source: &Path) -> Result<(), AnyError> {
+    let packets = summary.counts.packets;
+    if packets == 0 || packets > summary.counts.not_understood {
+        return Ok(());
+    }
+    let kinds: Vec<String> =
+        summary.not_understood_kinds.iter().map(|(kind, count)| format!("{count} with {kind}")).collect();
+    let source_name = source.display().to_string();
+    Err(NothingUnderstood { packets, source_name, kinds: kinds.join(", ") }.into())
+}
+
+/// Ctrl-C reaches all programs of a pipe: the one that writes ends, and with it the input. A second one ends this one.
+fn end_with_the_writer() -> io::Result<()> {
+    let once = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, Arc::clone(&once))?;
+    signal_hook::flag::register(signal_hook::consts::SIGINT, once)?;
     Ok(())
 }
 
@@ -94,8 +143,11 @@ pub fn live(
     let drops = live.drops()?;
     let summary = tracker.finish();
     printer.exchanges(&mut tracker)?;
-    printer.summary(&summary, Some(drops))?;
-    Ok(())
+    let understood = understood(&summary, Path::new(&settings.interface));
+    if understood.is_ok() {
+        printer.summary(&summary, Some(drops))?;
+    }
+    understood
 }
 
 /// Waits for packets, but not so long that a request to stop goes unnoticed.

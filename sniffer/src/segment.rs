@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use etherparse::{IpNumber, LaxIpSlice, TcpSlice};
 
+use crate::link::{self, MOST_NESTED, Skip, Unread};
+
 /// A captured frame, as the capture hands it over.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
@@ -44,43 +46,30 @@ pub struct Segment<'a> {
     pub cut: u32,
 }
 
-/// Why a packet holds no segment to look at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Skip {
-    /// It is not TCP, or its heads are damaged or cut.
-    NotTcp,
-    /// It is a part of an IP packet.
-    Fragment,
-}
-
-const LINK_NULL: i32 = 0;
-const LINK_ETHERNET: i32 = 1;
-const LINK_RAW: i32 = 12;
-const LINK_LOOP: i32 = 108;
-const LINK_SLL: i32 = 113;
-const LINK_IPV4: i32 = 228;
-const LINK_IPV6: i32 = 229;
-const LINK_SLL2: i32 = 276;
-
-/// Stacked VLAN heads that are looked through; more is not traffic but an attack on parsers.
-const MOST_TAGS: usize = 4;
-
 impl<'a> Packet<'a> {
-    /// The TCP segment that the packet holds.
+    /// The TCP segment that the packet holds, also within tunnels.
     pub fn segment(&self) -> Result<Segment<'a>, Skip> {
-        let ip = self.ip().ok_or(Skip::NotTcp)?;
-        let head_length = self.bytes.len() - ip.len();
-        let on_wire = (self.original_length as usize).max(self.bytes.len()) - head_length;
-        let (slice, _) = LaxIpSlice::from_slice(ip).map_err(|_| Skip::NotTcp)?;
-        let payload = slice.payload();
-        if payload.ip_number != IpNumber::TCP {
-            return Err(Skip::NotTcp);
+        let mut ip = link::ip(self.link_type, self.bytes)?;
+        for _ in 0..MOST_NESTED {
+            let (slice, _) = LaxIpSlice::from_slice(ip).map_err(|_| Skip::NotUnderstood(Unread::Damaged))?;
+            let payload = slice.payload();
+            if payload.fragmented {
+                return Err(Skip::Fragment);
+            }
+            if payload.ip_number == IpNumber::TCP {
+                return self.tcp(ip, &slice);
+            }
+            ip = link::tunnelled(payload.ip_number.0, payload.payload)?;
         }
-        if payload.fragmented {
-            return Err(Skip::Fragment);
-        }
+        Err(Skip::NotUnderstood(Unread::TooDeep))
+    }
+
+    /// The segment in an IP packet that is a part of this one.
+    fn tcp(&self, ip: &'a [u8], slice: &LaxIpSlice<'a>) -> Result<Segment<'a>, Skip> {
+        let ip_at = ip.as_ptr() as usize - self.bytes.as_ptr() as usize;
+        let on_wire = (self.original_length as usize).max(self.bytes.len()) - ip_at;
         // The kernel hands over segments larger than the length field can hold (0 then): the wire's length counts.
-        let declared = match &slice {
+        let declared = match slice {
             LaxIpSlice::Ipv4(ip) => usize::from(ip.header().total_len()),
             LaxIpSlice::Ipv6(ip) => match usize::from(ip.header().payload_length()) {
                 0 => 0,
@@ -88,14 +77,13 @@ impl<'a> Packet<'a> {
             },
         };
         let ip_length = if declared == 0 { on_wire } else { declared.min(on_wire) };
-        let (source, destination) = (slice.source_addr(), slice.destination_addr());
-        let tcp = TcpSlice::from_slice(payload.payload).map_err(|_| Skip::NotTcp)?;
+        let tcp = TcpSlice::from_slice(slice.payload().payload).map_err(|_| Skip::NotUnderstood(Unread::Damaged))?;
         let data = tcp.payload();
         let before_data = data.as_ptr() as usize - ip.as_ptr() as usize;
         let length = ip_length.saturating_sub(before_data);
         Ok(Segment {
-            source: (source, tcp.source_port()),
-            destination: (destination, tcp.destination_port()),
+            source: (slice.source_addr(), tcp.source_port()),
+            destination: (slice.destination_addr(), tcp.destination_port()),
             seq: tcp.sequence_number(),
             ack: tcp.ack().then(|| tcp.acknowledgment_number()),
             syn: tcp.syn(),
@@ -105,44 +93,4 @@ impl<'a> Packet<'a> {
             cut: length.saturating_sub(data.len()) as u32,
         })
     }
-
-    /// The bytes from the IP head on.
-    fn ip(&self) -> Option<&'a [u8]> {
-        let bytes = self.bytes;
-        match self.link_type {
-            LINK_ETHERNET => behind_tags(bytes, 12),
-            LINK_SLL => behind_tags(bytes, 14),
-            LINK_SLL2 => match u16_at(bytes, 0)? {
-                ETHER_IPV4 | ETHER_IPV6 => bytes.get(20..),
-                tag if is_tag(tag) => behind_tags(bytes, 22),
-                _ => None,
-            },
-            LINK_NULL | LINK_LOOP => bytes.get(4..),
-            LINK_RAW | LINK_IPV4 | LINK_IPV6 => Some(bytes),
-            _ => None,
-        }
-    }
-}
-
-const ETHER_IPV4: u16 = 0x0800;
-const ETHER_IPV6: u16 = 0x86dd;
-
-fn is_tag(ether_type: u16) -> bool {
-    matches!(ether_type, 0x8100 | 0x88a8 | 0x9100)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-/// What follows the ether type at `at` and the VLAN heads behind it, if it is IP.
-fn behind_tags(bytes: &[u8], mut at: usize) -> Option<&[u8]> {
-    for _ in 0..=MOST_TAGS {
-        match u16_at(bytes, at)? {
-            ETHER_IPV4 | ETHER_IPV6 => return bytes.get(at + 2..),
-            tag if is_tag(tag) => at += 4,
-            _ => return None,
-        }
-    }
-    None
 }

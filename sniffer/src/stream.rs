@@ -3,107 +3,17 @@
 //! A segment in order goes to the dialogue straight from the packet. One behind a hole is held back until the hole is
 //! filled or is sure to stay: the receiver acknowledged bytes that were not captured, or time or room ran out.
 
+use std::net::IpAddr;
+
+use crate::half::{DISORDER_NS, Half, Held};
+use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::piece::{Context, Piece, Side};
 use crate::protocol::{Dialogue, Protocol};
 use crate::segment::Segment;
 
-/// How much later than what refers to it (an acknowledgement, a response) a segment may be captured: queues of a
-/// network card are read one after the other.
-const DISORDER_NS: u64 = 10_000_000;
-
-/// How long a retransmission is waited for while nobody acknowledged the missing bytes.
-const RETRANSMISSION_NS: u64 = 5_000_000_000;
-
-/// Bytes and segments held back in one direction.
-const MOST_HELD_BYTES: usize = 128 * 1024;
-const MOST_HELD_SEGMENTS: usize = 256;
-
 /// A segment that is farther from the expected place belongs to something else: no window is so large.
 const FARTHEST: u32 = 1 << 26;
-
-/// A segment held back.
-struct Held {
-    seq: u32,
-    ack: Option<u32>,
-    time_ns: u64,
-    frame: u64,
-    bytes: Box<[u8]>,
-    cut: u32,
-}
-
-impl Held {
-    fn piece(&self) -> Piece<'_> {
-        Piece {
-            seq: self.seq,
-            ack: self.ack,
-            time_ns: self.time_ns,
-            frame: self.frame,
-            bytes: &self.bytes,
-            cut: self.cut,
-        }
-    }
-}
-
-/// One direction.
-#[derive(Default)]
-struct Half {
-    /// Sequence number of the next byte, once one was seen.
-    next: Option<u32>,
-    /// Sequence number of SYN.
-    opening: Option<u32>,
-    /// Sequence number of FIN.
-    fin: Option<u32>,
-    /// Everything before FIN came.
-    ended: bool,
-    /// What the receiver has acknowledged.
-    acked: Option<u32>,
-    /// Since when more is acknowledged than was seen.
-    ahead_since: Option<u64>,
-    /// Since when the dialogue waits for the other direction.
-    waits_since: Option<u64>,
-    /// Segments held back, by sequence number.
-    held: Vec<Held>,
-    held_bytes: usize,
-}
-
-impl Half {
-    fn is_ahead(&self) -> bool {
-        self.acked.zip(self.next).is_some_and(|(acked, next)| acked.wrapping_sub(next) as i32 > 0)
-    }
-
-    fn acknowledge(&mut self, ack: u32, now: u64) {
-        if self.acked.is_none_or(|acked| ack.wrapping_sub(acked) as i32 > 0) {
-            self.acked = Some(ack);
-        }
-        if self.ahead_since.is_none() && self.is_ahead() {
-            self.ahead_since = Some(now);
-        }
-    }
-
-    fn advance(&mut self, next: u32) {
-        self.next = Some(next);
-        if self.ahead_since.is_some() && !self.is_ahead() {
-            self.ahead_since = None;
-        }
-    }
-
-    /// Starts the direction anew behind a SYN.
-    fn open(&mut self, seq: u32) {
-        self.opening = Some(seq);
-        self.advance(seq.wrapping_add(1));
-    }
-
-    /// True when the hole before the first held segment will not be filled any more.
-    fn is_lost(&self, now: u64) -> bool {
-        let Some(first) = self.held.first() else { return false };
-        let covered = self.acked.is_some_and(|acked| acked.wrapping_sub(first.seq) as i32 >= 0);
-        let since = self.ahead_since.filter(|_| covered).map_or(first.time_ns, |ahead| ahead.min(first.time_ns));
-        let patience = if covered { DISORDER_NS } else { RETRANSMISSION_NS };
-        let is_full = self.held.len() > MOST_HELD_SEGMENTS || self.held_bytes > MOST_HELD_BYTES;
-        is_full || now.saturating_sub(since) >= patience
-    }
-}
 
 /// What a segment means for the table of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +26,11 @@ pub enum Verdict {
 
 /// What the dialogue may know; a macro, because the dialogue is borrowed at the same time.
 macro_rules! context {
-    ($connection:expr, $patient:expr, $ledger:expr) => {
+    ($connection:expr, $is_late:expr, $patient:expr, $ledger:expr) => {
         Context {
             stream: $connection.stream,
+            ends: $connection.ends(),
+            is_late: $is_late,
             protocol: $connection.dialogue.name(),
             client_next: $connection.client.next,
             client_is_behind: $connection.client.is_ahead(),
@@ -135,6 +47,8 @@ pub struct Connection {
     pub stream: u64,
     /// When its last packet was captured.
     pub last_ns: u64,
+    /// Its name in the table.
+    pub key: Key,
     /// Client and server are the other way round than in the table's key.
     pub swapped: bool,
     /// A packet with payload was seen.
@@ -148,10 +62,11 @@ pub struct Connection {
 
 impl Connection {
     /// A connection of which nothing was seen yet.
-    pub fn new(stream: u64, swapped: bool, protocol: &Protocol, times_upgraded: bool) -> Self {
+    pub fn new(stream: u64, key: Key, swapped: bool, protocol: &Protocol, times_upgraded: bool) -> Self {
         Self {
             stream,
             last_ns: 0,
+            key,
             swapped,
             has_payload: false,
             reset: false,
@@ -160,6 +75,11 @@ impl Connection {
             times_upgraded,
             dialogue: protocol.start(),
         }
+    }
+
+    fn ends(&self) -> [(IpAddr, u16); 2] {
+        let Key { server, client } = self.key;
+        if self.swapped { [server, client] } else { [client, server] }
     }
 
     /// Both sides are done.
@@ -233,10 +153,17 @@ impl Connection {
             ledger.counts.retransmitted += 1;
             return true;
         }
-        // The other side's SYN and this one belong together if one acknowledges the other.
+        // The other side's SYN and this one belong together if one acknowledges the other, also with the bytes that came
+        // with it (TCP Fast Open).
+        let acknowledges = |ack: u32, seq: u32, end: u32| {
+            ack.wrapping_sub(seq.wrapping_add(1)) <= end.wrapping_sub(seq.wrapping_add(1))
+        };
+        let end = segment.seq.wrapping_add(1 + segment.payload.len() as u32 + segment.cut);
         let belongs = match segment.ack {
-            Some(ack) => other.opening.map_or(other.next.is_none(), |seq| ack == seq.wrapping_add(1)),
-            None => other.next.is_none() || half.acked == Some(segment.seq.wrapping_add(1)),
+            Some(ack) => other
+                .opening
+                .map_or(other.next.is_none(), |seq| acknowledges(ack, seq, other.next.unwrap_or(seq.wrapping_add(1)))),
+            None => other.next.is_none() || half.acked.is_some_and(|acked| acknowledges(acked, segment.seq, end)),
         };
         if half.next.is_some() || !belongs {
             return false;
@@ -285,7 +212,8 @@ impl Connection {
     /// Gives bytes in order to the dialogue; what it does not take now is held back.
     fn pass_on(&mut self, side: Side, piece: Piece<'_>, patient: bool, ledger: &mut Ledger) {
         self.reset = false;
-        let mut context = context!(self, patient, ledger);
+        let is_late = self.half(side).is_late();
+        let mut context = context!(self, is_late, patient, ledger);
         let taken = self.dialogue.read(side, &piece, &mut context);
         let half = self.half(side);
         half.advance(piece.seq.wrapping_add(taken));
@@ -332,7 +260,8 @@ impl Connection {
             if !half.ended && half.fin.is_some() && half.fin == half.next {
                 half.ended = true;
                 let seq = half.next.unwrap_or_default();
-                let mut context = context!(self, patient, ledger);
+                let is_late = half.is_late();
+                let mut context = context!(self, is_late, patient, ledger);
                 self.dialogue.end(side, seq, &mut context);
             }
         }
@@ -347,15 +276,17 @@ impl Connection {
             if patient && !half.is_lost(now) {
                 return false;
             }
-            half.advance(first.seq);
+            let end = first.seq;
+            half.unfilled = (!half.covers(end)).then_some(end);
+            let is_late = half.is_late();
+            half.advance(end);
             ledger.counts.holes += 1;
-            let mut context = context!(self, patient, ledger);
+            let mut context = context!(self, is_late, patient, ledger);
             self.dialogue.hole(side, ahead, &mut context);
             return true;
         }
         let waited = half.waits_since.map_or(0, |since| now.saturating_sub(since));
-        let is_full = half.held.len() > MOST_HELD_SEGMENTS || half.held_bytes > MOST_HELD_BYTES;
-        let patient = patient && waited < DISORDER_NS && !is_full;
+        let patient = patient && waited < DISORDER_NS && !half.is_full();
         let held = half.held.remove(0);
         half.held_bytes -= held.bytes.len();
         ledger.release(held.bytes.len());
@@ -370,7 +301,7 @@ impl Connection {
 
     /// Nothing was captured for a while.
     pub fn on_idle(&mut self, ledger: &mut Ledger) {
-        let mut context = context!(self, true, ledger);
+        let mut context = context!(self, false, true, ledger);
         self.dialogue.on_idle(&mut context);
     }
 
@@ -382,12 +313,17 @@ impl Connection {
         half.waits_since = None;
     }
 
+    /// Sequence numbers behind the last bytes seen: of the sender that the table's key has as client, and of the other.
+    pub fn ends_at(&self) -> [Option<u32>; 2] {
+        if self.swapped { [self.server.next, self.client.next] } else { [self.client.next, self.server.next] }
+    }
+
     /// Decides all that is undecided: the connection is no longer followed.
     pub fn close(&mut self, ledger: &mut Ledger) {
         self.proceed(u64::MAX, false, ledger);
         self.drop_held(Side::Client, ledger);
         self.drop_held(Side::Server, ledger);
-        let mut context = context!(self, false, ledger);
+        let mut context = context!(self, false, false, ledger);
         self.dialogue.close(&mut context);
     }
 }

@@ -158,8 +158,9 @@ fn of_class(status: &StatusClasses, class: &str) -> u64 {
 pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String {
     let counts = &summary.counts;
     let Counts { packets, exchanges, errors, .. } = *counts;
-    let rows: [(&str, u64); 15] = [
+    let rows: [(&str, u64); 16] = [
         ("packets", packets),
+        ("  not understood", counts.not_understood),
         ("connections", summary.connections),
         ("exchanges", exchanges),
         ("errors (status 500 and above)", errors),
@@ -178,6 +179,9 @@ pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String 
     let mut text = String::new();
     for (name, value) in rows {
         text += &format!("{name:<30}{value:>12}\n");
+    }
+    for (kind, count) in &summary.not_understood_kinds {
+        text += &format!("{:<30}{count:>12}\n", format!("not understood: {kind} "));
     }
     text += &format!("{:<30}{:>12}\n\n", "dropped packets", known(drops));
     let mut rows = vec![
@@ -201,8 +205,10 @@ pub fn summary(summary: &Summary, drops: Option<u64>, columns: usize) -> String 
 }
 
 /// Merged times.
-pub fn merged(exchanges: u64, times: &Times, columns: usize) -> String {
-    joined(&lines("exchanges", &[Row::new("last byte", exchanges.to_string(), *times)], columns))
+pub fn merged(first_byte: Option<(u64, Times)>, last_byte: (u64, Times), columns: usize) -> String {
+    let row = |name: &str, (exchanges, times): (u64, Times)| Row::new(name, exchanges.to_string(), times);
+    let rows = first_byte.map(|merged| row("first byte", merged)).into_iter();
+    joined(&lines("exchanges", &rows.chain([row("last byte", last_byte)]).collect::<Vec<_>>(), columns))
 }
 
 fn joined(lines: &[String]) -> String {

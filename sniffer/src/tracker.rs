@@ -5,61 +5,20 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
+use crate::closed::Closed;
 use crate::figures::{Exchange, Period, Summary};
 use crate::key::Key;
 use crate::ledger::{Budget, Ledger};
+use crate::link::Skip;
 use crate::piece::Side;
 use crate::protocol::Protocol;
-use crate::routes::{MOST_ROUTES, Route};
-use crate::segment::{Packet, Segment, Skip};
+use crate::routes::MOST_ROUTES;
+use crate::segment::{Packet, Segment};
+use crate::settings::TrackerSettings;
 use crate::stream::{Connection, Verdict};
 
-/// What a `Tracker` watches, and how much memory it may use.
-#[derive(Debug, Clone)]
-pub struct TrackerSettings {
-    /// TCP ports of the servers.
-    pub ports: Vec<u16>,
-    /// What ports of these speak, by its name in the table of protocols, where that is not what they usually do.
-    pub protocols: Vec<(u16, &'static str)>,
-    /// Route classes; at most `MOST_ROUTES` count.
-    pub routes: Vec<Route>,
-    /// Measure turns, as of an unknown protocol, after a connection went over to another one (`Upgrade`, `CONNECT`).
-    /// Else what follows is passed over: what a web socket carries is no response of the server.
-    pub times_upgraded: bool,
-    /// Give histograms with periods and the summary, to `merge` them.
-    pub with_histograms: bool,
-    /// Connections followed at a time; when there are more, closed and idle ones make room.
-    pub most_connections: usize,
-    /// Requests waiting for their response at a time, on all connections. When there are more, a connection keeps only
-    /// one: so a flood of requests does not hide those that are answered.
-    pub most_waiting: usize,
-    /// Bytes held back at a time on all connections: segments out of order, heads in several segments.
-    pub most_held_bytes: usize,
-    /// A connection is given up after so many seconds without a packet.
-    pub idle_s: u64,
-    /// Keep each exchange until `Tracker::take_exchanges`.
-    pub keep_exchanges: bool,
-    /// Number connections as Wireshark does, which counts those of all ports. Costs a table of them.
-    pub number_all: bool,
-}
-
-impl Default for TrackerSettings {
-    fn default() -> Self {
-        Self {
-            ports: vec![80],
-            protocols: Vec::new(),
-            routes: Vec::new(),
-            times_upgraded: false,
-            with_histograms: false,
-            most_connections: 32_768,
-            most_waiting: 131_072,
-            most_held_bytes: 8 << 20,
-            idle_s: 300,
-            keep_exchanges: false,
-            number_all: false,
-        }
-    }
-}
+/// A clock that goes back so far was set: packets of several queues are out of order by less.
+const STEP_NS: u64 = 250_000_000;
 
 /// A closed connection is kept for retransmissions that come late.
 const LINGER_NS: u64 = 1_000_000_000;
@@ -77,7 +36,6 @@ const SWEEP_STEP: usize = 16;
 const CANDIDATES: usize = 16;
 
 struct Slot {
-    key: Key,
     connection: Connection,
     /// It is in the list of connections that wait for time to pass.
     listed: bool,
@@ -102,6 +60,9 @@ pub struct Tracker {
     /// Where the search for one that makes room goes on.
     next_candidate: usize,
     streams: u64,
+    /// The time of the latest packet since the clock was last set back.
+    latest_ns: u64,
+    closed: Closed,
     others: HashMap<Key, Option<u32>>,
     ledger: Ledger,
 }
@@ -130,6 +91,8 @@ impl Tracker {
             swept_ns: 0,
             next_candidate: 0,
             streams: 0,
+            latest_ns: 0,
+            closed: Closed::default(),
             others: HashMap::new(),
             ledger,
         }
@@ -138,6 +101,10 @@ impl Tracker {
     /// Takes a packet, whatever it is.
     pub fn packet(&mut self, packet: &Packet<'_>) {
         self.ledger.counts.packets += 1;
+        if packet.time_ns.saturating_add(STEP_NS) < self.latest_ns {
+            (self.latest_ns, self.ledger.stepped_at) = (packet.time_ns, packet.frame);
+        }
+        self.latest_ns = self.latest_ns.max(packet.time_ns);
         let segment = match packet.segment() {
             Ok(segment) => segment,
             Err(Skip::Fragment) => {
@@ -145,6 +112,7 @@ impl Tracker {
                 return;
             }
             Err(Skip::NotTcp) => return,
+            Err(Skip::NotUnderstood(what)) => return self.ledger.not_understood(what),
         };
         match self.key(&segment) {
             Some((key, side)) => self.segment(key, side, &segment, packet),
@@ -215,6 +183,18 @@ impl Tracker {
 
     fn segment(&mut self, key: Key, side: Side, segment: &Segment<'_>, packet: &Packet<'_>) {
         let mut found = self.index.get(&key).map(|slot| *slot as usize);
+        let idle_ns = self.settings.idle_s.saturating_mul(1_000_000_000);
+        if let Some(slot) = found
+            && let Some(Slot { connection, .. }) = &self.slots[slot]
+            && packet.time_ns.saturating_sub(connection.last_ns) >= idle_ns
+        {
+            self.remove(slot, !connection.is_closed());
+            found = None;
+        }
+        if found.is_none() && self.closed.has_seen(&key, side, segment) {
+            self.ledger.counts.retransmitted += u64::from(!segment.payload.is_empty() || segment.cut > 0);
+            return;
+        }
         // A second round only for a SYN that opens another connection between the same ports.
         for _ in 0..2 {
             let slot = found.unwrap_or_else(|| self.insert(key, side, segment));
@@ -252,10 +232,11 @@ impl Tracker {
         let swapped = both && segment.syn && side != opener;
         let port = if swapped { key.client.1 } else { key.server.1 };
         let protocol = self.protocol(port);
-        let connection = Connection::new(self.streams, swapped, protocol, self.settings.times_upgraded);
+        let connection = Connection::new(self.streams, key, swapped, protocol, self.settings.times_upgraded);
         self.streams += 1;
         self.ledger.connections += 1;
-        let slot = Slot { key, connection, listed: false, holds: false };
+        self.closed.forget(&key);
+        let slot = Slot { connection, listed: false, holds: false };
         let position = match self.free.pop() {
             Some(position) => {
                 self.slots[position as usize] = Some(slot);
@@ -271,8 +252,11 @@ impl Tracker {
     }
 
     fn remove(&mut self, slot: usize, evicted: bool) {
-        let Some(Slot { key, connection, .. }) = &mut self.slots[slot] else { return };
-        self.index.remove(key);
+        let Some(Slot { connection, .. }) = &mut self.slots[slot] else { return };
+        self.index.remove(&connection.key);
+        if connection.is_closed() {
+            self.closed.remember(connection.key, connection.ends_at());
+        }
         self.ledger.counts.evicted += u64::from(evicted);
         self.ledger.in_flight -= connection.in_flight();
         connection.close(&mut self.ledger);
@@ -339,7 +323,8 @@ impl Tracker {
         let end = self.slots.len().min(self.cursor.saturating_add(steps));
         for slot in self.cursor..end {
             let Some(Slot { connection, .. }) = &mut self.slots[slot] else { continue };
-            let idle = now.saturating_sub(connection.last_ns);
+            connection.last_ns = connection.last_ns.min(now);
+            let idle = now - connection.last_ns;
             if idle >= IDLE_NS {
                 let before = connection.in_flight();
                 connection.on_idle(&mut self.ledger);

@@ -8,7 +8,7 @@
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::piece::{Context, Moment, Piece, Side, is_after};
+use crate::piece::{Context, Moment, Piece, Side, between, is_after};
 
 /// The bytes of the server in a turn.
 struct Reply {
@@ -75,7 +75,7 @@ impl Unknown {
         }
         if let Some(turn) = &mut self.turn {
             turn.request_end = turn.request_end.later(Moment::of(piece));
-            turn.request_end_lost = false;
+            turn.request_end_lost = context.is_late;
             turn.end = piece.end();
         }
     }
@@ -92,7 +92,7 @@ impl Unknown {
     }
 
     fn answer(&mut self, piece: &Piece<'_>, context: &mut Context<'_>) {
-        let gap = std::mem::take(&mut self.server_gap);
+        let gap = std::mem::take(&mut self.server_gap) || context.is_late;
         self.server_end = Some(piece.end());
         let received = |turn: &Turn| piece.ack.is_none_or(|ack| is_after(ack, turn.start));
         let is_current = self.turn.as_ref().is_some_and(received);
@@ -106,11 +106,12 @@ impl Unknown {
             Some(reply) => {
                 reply.last = reply.last.later(now);
                 reply.end = piece.end();
-                reply.end_lost = false;
+                reply.end_lost = context.is_late;
             }
             None => {
                 let (start, end) = (piece.seq, piece.end());
-                turn.reply = Some(Reply { start, end, first: now, last: now, first_lost: gap, end_lost: false });
+                turn.reply =
+                    Some(Reply { start, end, first: now, last: now, first_lost: gap, end_lost: context.is_late });
             }
         }
     }
@@ -178,14 +179,17 @@ impl Unknown {
             context.ledger.counts.orphan_responses += 1;
             return;
         }
-        let since = |moment: Moment| moment.time_ns.saturating_sub(turn.request_end.time_ns);
         let route = context.ledger.other_route();
+        let [client, server] = context.addresses();
         context.ledger.exchange(Exchange {
             request_frame: turn.request_end.frame,
             response_frame: reply.last.frame,
             stream: context.stream,
-            last_byte_ns: (!reply.end_lost).then(|| since(reply.last)),
-            first_byte_ns: (!reply.first_lost).then(|| since(reply.first)),
+            client,
+            server,
+            time_ns: turn.request_end.time_ns,
+            last_byte_ns: between(turn.request_end, reply.last).filter(|_| !reply.end_lost),
+            first_byte_ns: between(turn.request_end, reply.first).filter(|_| !reply.first_lost),
             method: Method::NONE,
             status: 0,
             word: "",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::{GET, OK, Talk, write_capture};
+use support::{GET, OK, START_NS, Talk, write_capture};
 
 fn sniffer(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_slackwater-sniffer")).args(arguments).output().expect("it runs")
@@ -49,6 +49,7 @@ fn read_prints_exchanges_and_then_the_summary() {
     let lines = lines(&output);
     assert_eq!(lines.len(), 2);
     let expected = serde_json::json!({
+        "time_unix_s": (START_NS + 4_000_000) as f64 / 1e9, "client": "10.0.0.1:40000", "server": "10.0.0.2:80",
         "request_frame": 4, "response_frame": 5, "stream": 0, "seconds": 0.001, "seconds_first_byte": 0.001,
         "method": "GET", "status": 200, "protocol": "http1", "request_bytes": GET.len(), "response_bytes": OK.len()
     });
@@ -105,10 +106,11 @@ fn compressed_captures_are_read_and_damaged_ones_named() {
     let packed = packed.finish().expect("memory takes all");
     std::fs::write(file.path(), &packed).expect("it is ours");
     assert_eq!(lines(&sniffer(&["read", file.path(), "--json"]))[0]["exchanges"], 1);
-    // pcapng goes another way than pcap: a section, an interface, one packet of nothing.
+    // pcapng goes another way than pcap: a section, an interface, one packet.
     let section = [0x0a0d0d0au32, 28, 0x1a2b3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 262_144, 20];
-    let empty = [6u32, 32, 0, 0, 0, 0, 0, 32];
-    let bytes: Vec<u8> = section.iter().chain(&empty).flat_map(|word| word.to_le_bytes()).collect();
+    // What it announces is ARP.
+    let packet = [6u32, 48, 0, 0, 0, 16, 16, 0, 0, 0, 0x0608, 48];
+    let bytes: Vec<u8> = section.iter().chain(&packet).flat_map(|word| word.to_le_bytes()).collect();
     let mut other = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     other.write_all(&bytes).expect("memory takes all");
     for bytes in [bytes, other.finish().expect("memory takes all")] {
@@ -166,6 +168,7 @@ fn every_help_has_an_example() {
     for arguments in [&["--help"][..], &["read", "--help"], &["live", "--help"], &["merge", "--help"]] {
         let output = sniffer(arguments);
         let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let example = text.lines().find_map(|line| line.strip_prefix("Example: slackwater-sniffer "));
         let example: Vec<&str> = example.expect("an example").split(' ').collect();
         // Its options are right: the files and the interface that it names are not there.
@@ -173,6 +176,14 @@ fn every_help_has_an_example() {
         let example: Vec<String> = example.into_iter().map(missing).collect();
         let tried = sniffer(&example.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(tried.status.code(), Some(1), "{example:?}: {}", String::from_utf8_lossy(&tried.stderr));
+    }
+}
+
+#[test]
+fn the_help_names_the_limits() {
+    let text = String::from_utf8(sniffer(&["--help"]).stdout).expect("text");
+    for limit in ["128 requests", "64 KiB", "32,768 connections", "300 s"] {
+        assert!(text.contains(limit), "{limit}: {text}");
     }
 }
 

@@ -224,3 +224,27 @@ fn with_both_ports_watched_the_handshake_tells_who_is_the_server() {
         assert_eq!(run(1, &talk.frames, settings).pairs(), [(4, 5)]);
     }
 }
+
+#[test]
+fn any_token_is_a_method() {
+    for method in ["RPC_IN_DATA", "get", "M-SEARCH", "x!#$%&'*+.^`|~9", "A-METHOD-LONGER-THAN-WHAT-IS-KEPT-OF-IT"] {
+        let mut talk = Talk::new();
+        talk.client(format!("{method} /a HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        talk.server(OK);
+        let seen = talk.run();
+        assert_eq!((seen.pairs(), seen.summary.counts.malformed), (vec![(4, 5)], 0), "{method}");
+        assert!(method.starts_with(seen.exchanges[0].method.as_str()) && !seen.exchanges[0].method.as_str().is_empty());
+    }
+}
+
+#[test]
+fn identity_is_no_transfer_encoding() {
+    let mut talk = Talk::new();
+    talk.client(b"POST /a HTTP/1.1\r\nTransfer-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc");
+    talk.server(b"HTTP/1.1 200 OK\r\ntransfer-encoding:  Identity \r\nContent-Length: 5\r\n\r\nhello");
+    talk.client(GET);
+    talk.server(OK);
+    let seen = talk.run();
+    assert_eq!((seen.pairs(), seen.unpaired()), (vec![(4, 5), (6, 7)], (0, 0)));
+    assert!(seen.exchanges.iter().all(|exchange| exchange.last_byte_ns == Some(1_000_000)), "{:?}", seen.exchanges);
+}

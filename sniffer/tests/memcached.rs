@@ -213,3 +213,13 @@ fn any_cut_into_segments_gives_the_same_exchanges() {
         assert_eq!(seen.summary.counts.malformed, 0, "seed {seed}");
     }
 }
+
+#[test]
+fn keys_in_answers_show_which_quiet_command_they_answer() {
+    let mut talk = talk();
+    talk.client(b"mg a v q k\r\nmg b v q k\r\nmg c k q\r\nmd d q k\r\nmg e v k\r\nmn\r\n");
+    talk.server(b"VA 3 kb\r\nxyz\r\nHD kc\r\nVA 1 ke\r\ne\r\nMN\r\n");
+    let seen = seen(&talk);
+    assert_eq!(commands(&seen), [("mg", "VA"), ("mg", "HD"), ("mg", "VA"), ("mn", "MN")]);
+    assert_eq!((seen.unpaired(), seen.summary.counts.quiet_requests), ((2, 0), 2));
+}

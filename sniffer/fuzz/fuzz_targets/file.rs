@@ -1,17 +1,17 @@
 //! Capture files. Compressed ones are left out: what they hold is read the same way.
 #![no_main]
 
-use slackwater_sniffer::{Tracker, TrackerSettings, read_file};
+use std::path::Path;
+
+use slackwater_sniffer::{Tracker, TrackerSettings, read_stream};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if data.starts_with(&[0x1f, 0x8b]) {
         return;
     }
-    let path = std::env::temp_dir().join(format!("slackwater-fuzz-{}.pcap", std::process::id()));
-    std::fs::write(&path, data).expect("the temporary folder takes files");
     let mut tracker = Tracker::new(TrackerSettings { most_connections: 8, ..TrackerSettings::default() });
     let mut packets = 0;
-    let _ = read_file(&path, |packet| {
+    let _ = read_stream(data, Path::new("input"), |packet| {
         packets += 1;
         tracker.packet(packet);
     });

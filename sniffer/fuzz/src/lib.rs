@@ -2,7 +2,7 @@
 
 use slackwater_sniffer::{Packet, Tracker, TrackerSettings};
 
-const LINK_TYPES: [i32; 8] = [1, 0, 12, 108, 113, 228, 229, 276];
+const LINK_TYPES: [i32; 16] = [1, 0, 12, 108, 113, 228, 229, 276, 9, 50, 51, 101, 239, 105, 1, 1];
 const ETHERNET: i32 = 1;
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
@@ -42,9 +42,9 @@ pub fn frames(mut data: &[u8]) {
         number += 1;
         tracker.packet(&Packet {
             time_ns: START_NS + number * 1_000_000,
-            link_type: LINK_TYPES[usize::from(link & 7)],
+            link_type: LINK_TYPES[usize::from(link & 15)],
             frame: number,
-            original_length: length as u32 + u32::from(link >> 3),
+            original_length: length as u32 + u32::from(link >> 4),
             bytes,
         });
         data = rest;

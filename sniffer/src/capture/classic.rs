@@ -1,19 +1,15 @@
-//! The classic pcap format, read in large pieces: libpcap reads files in pieces of 4 KiB, which costs more than all else.
-//!
-//! Source: draft-ietf-opsawg-pcap. What is not of this format (pcapng above all) is left to libpcap.
+//! The classic pcap format (draft-ietf-opsawg-pcap).
 
 use std::io::{self, Read};
 
+use super::input::Input;
 use crate::segment::Packet;
 
 const FILE_HEAD: usize = 24;
 const RECORD_HEAD: usize = 16;
 
-/// The longest record that is believed, as in libpcap.
-const LONGEST: usize = 262_144;
-
-/// Bytes read at a time.
-const PIECE: usize = 256 * 1024;
+/// The longest packet that is believed, as in libpcap.
+pub const LONGEST: usize = 262_144;
 
 /// What the start of a file declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +32,8 @@ impl Format {
             _ => return None,
         };
         let mut format = Self { is_big_endian, unit_ns, link_type: 0 };
-        // The upper half has flags; raw IP has another number in files than in captures.
-        format.link_type = match format.word(head, 20) as i32 & 0xffff {
-            101 => 12,
-            link_type => link_type,
-        };
+        // The upper half has flags.
+        format.link_type = format.word(head, 20) as i32 & 0xffff;
         Some(format)
     }
 
@@ -50,47 +43,42 @@ impl Format {
     }
 }
 
-/// Hands each packet of a file of this format to `take`; the source is at the start of the file. The error comes with
-/// the number of packets before it.
-pub fn read(mut source: impl Read, format: Format, mut take: impl FnMut(&Packet<'_>)) -> Result<u64, (u64, io::Error)> {
-    let mut buffer = vec![0; PIECE + LONGEST + RECORD_HEAD];
-    let (mut start, mut end) = (0, 0);
-    let mut skip = FILE_HEAD;
+/// Hands each packet of a file of this format to `take`; the input is at the start of the file. The error comes with the
+/// number of packets before it.
+pub fn read(
+    input: &mut Input<impl Read>,
+    format: Format,
+    mut take: impl FnMut(&Packet<'_>),
+) -> Result<u64, (u64, io::Error)> {
     let mut frame = 0;
+    input.peek(FILE_HEAD).map_err(|error| (frame, error))?;
+    input.skip(FILE_HEAD);
     loop {
-        // What is left of the last piece goes to the front.
-        buffer.copy_within(start..end, 0);
-        (start, end) = (0, end - start);
-        let count = match source.read(&mut buffer[end..]) {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err((frame, error)),
-        };
-        if count == 0 {
-            let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, format!("cut off within packet {}", frame + 1));
-            return if end == 0 { Ok(frame) } else { Err((frame, cut())) };
+        let failed = |error| (frame, error);
+        let cut =
+            || (frame, io::Error::new(io::ErrorKind::UnexpectedEof, format!("cut off within packet {}", frame + 1)));
+        let head = input.peek(RECORD_HEAD).map_err(failed)?;
+        if head.is_empty() {
+            return Ok(frame);
         }
-        end += count;
-        let skipped = skip.min(end);
-        (start, skip) = (skipped, skip - skipped);
-        while let Some(record) = buffer[start..end].first_chunk::<RECORD_HEAD>() {
-            let length = format.word(record, 8) as usize;
-            if length > LONGEST {
-                let text = format!("packet {} has {length} bytes, more than {LONGEST}", frame + 1);
-                return Err((frame, io::Error::new(io::ErrorKind::InvalidData, text)));
-            }
-            let Some(bytes) = buffer[start + RECORD_HEAD..end].get(..length) else { break };
-            frame += 1;
-            let seconds = u64::from(format.word(record, 0)) * 1_000_000_000;
-            take(&Packet {
-                time_ns: seconds + u64::from(format.word(record, 4)) * format.unit_ns,
-                link_type: format.link_type,
-                frame,
-                original_length: format.word(record, 12),
-                bytes,
-            });
-            start += RECORD_HEAD + length;
+        let head: [u8; RECORD_HEAD] = head.try_into().map_err(|_| cut())?;
+        let length = format.word(&head, 8) as usize;
+        if length > LONGEST {
+            let text = format!("packet {} has {length} bytes, more than {LONGEST}", frame + 1);
+            return Err((frame, io::Error::new(io::ErrorKind::InvalidData, text)));
         }
+        let record = input.peek(RECORD_HEAD + length).map_err(failed)?;
+        let bytes = record.get(RECORD_HEAD..RECORD_HEAD + length).ok_or_else(cut)?;
+        frame += 1;
+        let seconds = u64::from(format.word(&head, 0)) * 1_000_000_000;
+        take(&Packet {
+            time_ns: seconds + u64::from(format.word(&head, 4)) * format.unit_ns,
+            link_type: format.link_type,
+            frame,
+            original_length: format.word(&head, 12),
+            bytes,
+        });
+        input.skip(RECORD_HEAD + length);
     }
 }
 
@@ -132,9 +120,9 @@ mod tests {
                 assert_eq!(packet.bytes, b"abc");
                 seen.push((packet.time_ns, packet.link_type, packet.frame, packet.original_length));
             };
-            assert_eq!(read(Slow(&bytes), format, &mut take).expect("it is whole"), 1);
-            assert_eq!(read(&bytes[..], format, &mut take).expect("it is whole"), 1);
-            assert_eq!(seen, [(time_ns, 12, 1, 60); 2]);
+            assert_eq!(read(&mut Input::new(Slow(&bytes)), format, &mut take).expect("it is whole"), 1);
+            assert_eq!(read(&mut Input::new(&bytes[..]), format, &mut take).expect("it is whole"), 1);
+            assert_eq!(seen, [(time_ns, 101, 1, 60); 2]);
         }
     }
 
@@ -145,9 +133,15 @@ mod tests {
         assert!(Format::of(&bytes[..23]).is_none() && Format::of(&[0x0a; 30]).is_none());
         let record = bytes[24..].to_vec();
         bytes.extend(&record[..10]);
-        let (frames, error) = read(&bytes[..], format, |_| {}).expect_err("it is cut");
+        let (frames, error) = read(&mut Input::new(&bytes[..]), format, |_| {}).expect_err("it is cut");
         assert_eq!((frames, error.to_string().as_str()), (1, "cut off within packet 2"));
         bytes[24 + 8] = 0xff;
-        assert!(read(&bytes[..], format, |_| {}).expect_err("too long").1.to_string().contains("packet 1 has"));
+        assert!(
+            read(&mut Input::new(&bytes[..]), format, |_| {})
+                .expect_err("too long")
+                .1
+                .to_string()
+                .contains("packet 1 has")
+        );
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use pcap::{Active, Capture, Precision};
 
 use super::{CaptureError, time_ns};
+use crate::link::{LINK_TYPES, Unread};
 use crate::segment::Packet;
 use crate::tracker::Tracker;
 
@@ -84,11 +85,15 @@ impl Live {
             .map_err(error)?
             .setnonblock()
             .map_err(error)?;
+        let link_type = capture.get_datalink().0;
+        if !LINK_TYPES.contains(&link_type) {
+            let reason = format!("{} is not read", Unread::LinkType(link_type));
+            return Err(CaptureError::NotOpened { interface: name.to_owned(), reason });
+        }
         let plain = filter(&settings.ports);
         // Not every link layer knows VLANs.
         let with_vlans = format!("{plain} or (vlan and ({plain} or (vlan and {plain})))");
         capture.filter(&with_vlans, true).or_else(|_| capture.filter(&plain, true)).map_err(error)?;
-        let link_type = capture.get_datalink().0;
         Ok(Live { capture, link_type, frame: 0, drops: Drops::default() })
     }
 
@@ -134,7 +139,7 @@ impl AsRawFd for Live {
     }
 }
 
-/// The filter of the kernel. It knows TCP over IPv6 only right behind the IP head: packets with extension heads, and
+/// The filter of the kernel. Tunnels do not pass: what is in them is captured on their own interface. It knows TCP over IPv6 only right behind the IP head: packets with extension heads, and
 /// fragments of TCP (which have no ports, and are counted), all pass, and are looked at here.
 fn filter(ports: &[u16]) -> String {
     let ports: Vec<String> = ports.iter().map(|port| format!("port {port}")).collect();

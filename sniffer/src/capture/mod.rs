@@ -2,12 +2,13 @@
 
 mod classic;
 mod file;
-mod gzip;
+mod input;
 mod live;
+mod pcapng;
 
 use std::path::PathBuf;
 
-pub use file::read_file;
+pub use file::{read_file, read_stream};
 pub use live::{Live, LiveSettings};
 
 /// A capture that can't be opened or read.

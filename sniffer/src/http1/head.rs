@@ -3,7 +3,7 @@
 //! One scanner for whole heads, for heads that the snap length cut and for heads that no strict parser would take (a
 //! library gives nothing for a cut head). Framing: RFC 9112, section 6.
 
-use crate::method::{METHOD_LENGTH, Method};
+use crate::method::Method;
 
 /// How a message's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +38,20 @@ pub struct ResponseHead {
     pub framing: Framing,
 }
 
+/// The longest method that is believed, in bytes.
+const LONGEST_METHOD: usize = 255;
+
+/// A character of a token (RFC 9110, section 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
 /// The method at the start of the bytes; `None` when this starts no request.
 fn method(bytes: &[u8]) -> Option<&[u8]> {
-    let length = bytes.iter().take(METHOD_LENGTH + 1).take_while(|b| b.is_ascii_uppercase() || **b == b'-').count();
+    let length = bytes.iter().take(LONGEST_METHOD + 1).take_while(|b| is_token(**b)).count();
     let token = &bytes[..length];
     let ends = bytes.get(length).is_none_or(|b| *b == b' ');
-    (length > 0 && length <= METHOD_LENGTH && ends).then_some(token)
+    (length > 0 && length <= LONGEST_METHOD && ends).then_some(token)
 }
 
 /// False when these can't be the first bytes of a request.
@@ -65,8 +73,13 @@ pub fn starts_request(bytes: &[u8]) -> bool {
     let Some(target) = bytes.get(method.len() + 1..) else { return false };
     match line(target) {
         Some((line, _)) => is_version_1(line),
-        None => method.len() >= 3 && matches!(target.first(), Some(b'/' | b'h' | b'*')),
+        // Of what is cut only a usual method is sure: any text may start with a word and a slash.
+        None => is_usual(method) && matches!(target.first(), Some(b'/' | b'h' | b'*')),
     }
+}
+
+fn is_usual(method: &[u8]) -> bool {
+    method.len() >= 3 && method.iter().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
 }
 
 /// True when a segment surely starts with a response.
@@ -141,7 +154,8 @@ fn fields(bytes: &[u8], mut at: usize) -> Fields {
             Some(b't' | b'T') => {
                 if let Some(value) = value(text, b"transfer-encoding:") {
                     let last = value.rsplit(|b| *b == b',').next().unwrap_or(value);
-                    found.encoded = true;
+                    // What was once the name of no coding.
+                    found.encoded |= !value.trim_ascii().eq_ignore_ascii_case(b"identity");
                     found.chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
                 }
             }
@@ -174,7 +188,7 @@ pub type Read<T> = Option<(T, Option<usize>)>;
 /// Reads a request's head. `None`: this is none.
 pub fn request(bytes: &[u8]) -> Read<RequestHead> {
     let token = method(bytes)?;
-    let method = Method::new(token)?;
+    let method = Method::new(token);
     let Some((start, next)) = line(bytes) else {
         return Some((RequestHead { method, framing: Framing::Unknown }, None));
     };
@@ -277,7 +291,8 @@ mod tests {
         assert!(starts_request(b"PROPFIND /a"));
         assert!(!starts_request(b"GET me out of here\r\n"));
         assert!(!starts_request(b"\x16\x03\x01"));
-        assert!(!may_start_request(b"get /"));
+        assert!(may_start_request(b"rpc.in_data!~ /") && !may_start_request(b"(get) /"));
+        assert!(starts_request(b"RPC_IN_DATA /") && !starts_request(b"and/or /"));
         assert!(starts_response(b"HTTP/1.0 200 OK\r\n"));
         assert!(!starts_response(b"HTTP/1.1 twohundred"));
         assert!(may_start_response(b"HT"));

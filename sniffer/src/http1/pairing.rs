@@ -12,7 +12,7 @@ use super::{Http1, State};
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::piece::{Context, Moment, Piece, Side, is_after};
+use crate::piece::{Context, Moment, Piece, Side, between, is_after};
 use crate::reader::Start;
 
 /// Pipelined requests that may wait on one connection.
@@ -52,6 +52,8 @@ pub(super) struct Answer {
     pub(super) paired: bool,
     pub(super) status: u16,
     pub(super) first: Moment,
+    /// Bytes before the first one may be missing.
+    pub(super) first_late: bool,
     pub(super) last: Moment,
     /// Sequence number of its first byte.
     pub(super) start: u32,
@@ -162,6 +164,7 @@ impl Http1 {
             paired,
             status,
             first: start.at,
+            first_late: context.is_late,
             last: start.at.later(Moment::of(piece)),
             start: start.seq,
             end: start.seq.wrapping_add(length as u32),
@@ -211,6 +214,7 @@ impl Http1 {
     /// The message of a direction ended; `known`: its last byte was seen.
     pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
         self.reader(side).state = State::Head;
+        let known = known && !context.is_late;
         if side == Side::Client {
             if self.open
                 && let Some(request) = self.requests.back_mut()
@@ -232,13 +236,18 @@ impl Http1 {
             if in_time { request.last } else { answer.request_end }
         };
         let request_end = request_end_before(answer.last);
-        let since = |request_end: Moment, moment: Moment| moment.time_ns.saturating_sub(request_end.time_ns);
+        let is_known = |end_known: bool| end_known && !request.end_lost;
+        let [client, server] = context.addresses();
         context.ledger.exchange(Exchange {
             request_frame: request_end.frame,
             response_frame: answer.last.frame,
             stream: context.stream,
-            last_byte_ns: (known && !request.end_lost).then(|| since(request_end, answer.last)),
-            first_byte_ns: (!request.end_lost).then(|| since(request_end_before(answer.first), answer.first)),
+            client,
+            server,
+            time_ns: request_end.time_ns,
+            last_byte_ns: between(request_end, answer.last).filter(|_| is_known(known)),
+            first_byte_ns: between(request_end_before(answer.first), answer.first)
+                .filter(|_| is_known(!answer.first_late)),
             method: request.method,
             status: answer.status,
             word: "",

@@ -110,7 +110,7 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
     Parsed::Head(RequestHead {
         length: HEAD,
         body: u64::from(head.body),
-        method: Method::new(name.as_bytes()).unwrap_or(Method::NONE),
+        method: Method::new(name.as_bytes()),
         key: bytes.get(key_at..key_at + head.key).unwrap_or(b""),
         reply,
         token: token(&head),

@@ -10,7 +10,7 @@ use super::{Memcached, Reply, ReplyHead, RequestHead, State, Taken};
 use crate::figures::{Exchange, StatusClass};
 use crate::ledger::Ledger;
 use crate::method::Method;
-use crate::piece::{Context, Moment, Piece, Side, is_after};
+use crate::piece::{Context, Moment, Piece, Side, between, is_after};
 use crate::reader::Start;
 
 /// Pipelined requests that may wait on one connection.
@@ -42,6 +42,8 @@ pub(super) struct Answer {
     word: &'static str,
     class: StatusClass,
     first: Moment,
+    /// Bytes before the first one may be missing.
+    first_late: bool,
     pub(super) last: Moment,
     start: u32,
     /// Sequence number behind the last byte seen.
@@ -137,6 +139,7 @@ impl Memcached {
                     word: head.word,
                     class: head.class,
                     first: start.at,
+                    first_late: context.is_late,
                     last,
                     start: start.seq,
                     end,
@@ -192,6 +195,7 @@ impl Memcached {
     /// What a head announced came to its end; `known`: its last byte was seen.
     pub(super) fn finish(&mut self, side: Side, known: bool, context: &mut Context<'_>) {
         self.reader(side).state = State::Head;
+        let known = known && !context.is_late;
         match side {
             Side::Client => {
                 if self.open
@@ -208,19 +212,22 @@ impl Memcached {
 
     /// The response ended.
     pub(super) fn book(&mut self, known: bool, context: &mut Context<'_>) {
-        let Some(Answer { request: Some(request), status, word, class, first, last, start, end, .. }) =
+        let Some(Answer { request: Some(request), status, word, class, first, first_late, last, start, end, .. }) =
             self.answer.take()
         else {
             return;
         };
         context.ledger.waiting -= 1;
-        let since = |moment: Moment| moment.time_ns.saturating_sub(request.last.time_ns);
+        let [client, server] = context.addresses();
         context.ledger.exchange(Exchange {
             request_frame: request.last.frame,
             response_frame: last.frame,
             stream: context.stream,
-            last_byte_ns: (known && !request.end_lost).then(|| since(last)),
-            first_byte_ns: (!request.end_lost).then(|| since(first)),
+            client,
+            server,
+            time_ns: request.last.time_ns,
+            last_byte_ns: between(request.last, last).filter(|_| known && !request.end_lost),
+            first_byte_ns: between(request.last, first).filter(|_| !first_late && !request.end_lost),
             method: request.method,
             status,
             word,

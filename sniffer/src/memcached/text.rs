@@ -16,7 +16,7 @@ fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((text.strip_suffix(b"\r").unwrap_or(text), end + 1))
 }
 
-fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
@@ -67,7 +67,7 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
         return if may_be { Parsed::Short } else { Parsed::Bad };
     };
     let Some(command) = words(line).next() else { return Parsed::Bad };
-    let Some(method) = Method::new(command) else { return Parsed::Bad };
+    let method = Method::new(command);
     let key = words(line).nth(1).unwrap_or(b"");
     let mut head = RequestHead { length, body: 0, method, key, reply: Reply::Always, token: None };
     let noreply = words(line).last() == Some(b"noreply");
@@ -83,9 +83,13 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
         for flag in flags {
             match flag {
                 b"q" => head.reply = Reply::Quiet,
-                [b'O', opaque @ ..] => head.token = Some(token(opaque)),
+                [b'O', ..] => head.token = Some(token(flag)),
                 _ => {}
             }
+        }
+        // An answer with the key belongs to the first request for it that asks for the key.
+        if head.token.is_none() && words(line).skip(2).any(|flag| flag == b"k") {
+            head.token = Some(token(&[b"k", key].concat()));
         }
         return Parsed::Head(head);
     } else if !CLASSIC.contains(&command) {
@@ -97,7 +101,7 @@ pub fn request(bytes: &[u8]) -> Parsed<RequestHead<'_>> {
     Parsed::Head(head)
 }
 
-/// FNV-1a of an opaque value; a collision only makes two requests of one connection look alike.
+/// FNV-1a of an opaque value or a key, with the flag before it; a collision only makes two requests of one connection look alike.
 fn token(opaque: &[u8]) -> u64 {
     opaque.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -167,7 +171,9 @@ pub fn reply(bytes: &[u8]) -> Parsed<ReplyHead> {
     }
     if matches!(word, "HD" | "VA" | "EN" | "NS" | "EX" | "NF" | "MN") {
         let flags = words(line).skip(if word == "VA" { 2 } else { 1 });
-        head.token = flags.filter_map(|flag| flag.strip_prefix(b"O")).map(token).next();
+        let opaque = flags.clone().find(|flag| flag.starts_with(b"O"));
+        let key = || flags.clone().find(|flag| flag.starts_with(b"k"));
+        head.token = opaque.or_else(key).map(token);
     }
     Parsed::Head(head)
 }
@@ -207,14 +213,14 @@ mod tests {
         assert_eq!((head(b"get a b\r\n").body, head(b"get a b\n").reply), (0, Reply::Always));
         assert_eq!((head(b"cas k 0 0 1 99\r\n").body, head(b"quit\r\n").reply), (3, Reply::Never));
         let meta = head(b"ms k 2 q O12 T0\r\nhi\r\n");
-        assert_eq!((meta.body, meta.reply, meta.token), (4, Reply::Quiet, Some(token(b"12"))));
+        assert_eq!((meta.body, meta.reply, meta.token), (4, Reply::Quiet, Some(token(b"O12"))));
     }
 
     #[test]
     fn answers_say_where_they_end() {
         assert_eq!((answer(b"VALUE k 0 5\r\nhello\r\n").body, answer(b"VALUE k 0 5 7\r\n").is_last), (7, false));
         assert_eq!((answer(b"END\r\n").is_last, answer(b"17\r\n").word), (true, "NUMBER"));
-        assert_eq!((answer(b"VA 2 O12\r\n").body, answer(b"VA 2 O12\r\n").token), (4, Some(token(b"12"))));
+        assert_eq!((answer(b"VA 2 O12\r\n").body, answer(b"VA 2 O12\r\n").token), (4, Some(token(b"O12"))));
         assert_eq!(answer(b"SERVER_ERROR out of memory\r\n").class, StatusClass::ServerError);
     }
 

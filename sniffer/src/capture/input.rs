@@ -1,0 +1,58 @@
+//! Reads a file or a pipe in large pieces, and gives what stands at its front.
+
+use std::io::{self, Read};
+
+/// Bytes read at a time: libpcap's 4 KiB cost more than all else.
+const PIECE: usize = 256 * 1024;
+
+/// What was read of a source and not yet passed over.
+pub struct Input<R> {
+    source: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl<R: Read> Input<R> {
+    /// Nothing read yet.
+    pub fn new(source: R) -> Self {
+        Self { source, buffer: vec![0; PIECE], start: 0, end: 0 }
+    }
+
+    /// The next `count` bytes; fewer only where the source ends.
+    pub fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
+        if self.end - self.start < count {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            if self.buffer.len() < count {
+                self.buffer.resize(count.next_multiple_of(PIECE), 0);
+            }
+        }
+        while self.end - self.start < count {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => break,
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(&self.buffer[self.start..self.end.min(self.start + count)])
+    }
+
+    /// Passes over bytes that were looked at.
+    pub fn skip(&mut self, count: usize) {
+        self.start = self.end.min(self.start + count);
+    }
+}
+
+impl<R: Read> Read for Input<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.start == self.end {
+            return self.source.read(bytes);
+        }
+        let count = (self.end - self.start).min(bytes.len());
+        bytes[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
+        self.start += count;
+        Ok(count)
+    }
+}

@@ -1,0 +1,52 @@
+//! Connections that ended, remembered for a while: late copies of their segments open no new ones.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use crate::key::Key;
+use crate::piece::Side;
+use crate::segment::Segment;
+
+/// Connections remembered.
+const MOST: usize = 4_096;
+
+/// How far back a copy may be, in bytes: no window is larger.
+const FARTHEST: u32 = 1 << 30;
+
+/// Sequence numbers behind the last bytes of connections that ended.
+#[derive(Default)]
+pub struct Closed {
+    ends: HashMap<Key, [Option<u32>; 2]>,
+    order: VecDeque<Key>,
+}
+
+impl Closed {
+    /// A connection ended: where the key's client and its server did.
+    pub fn remember(&mut self, key: Key, ends: [Option<u32>; 2]) {
+        if self.order.len() >= MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ends.remove(&oldest);
+        }
+        self.order.push_back(key);
+        self.ends.insert(key, ends);
+    }
+
+    /// Another connection between the same ports begins.
+    pub fn forget(&mut self, key: &Key) {
+        self.ends.remove(key);
+    }
+
+    /// True when a segment that the key's `side` sent brings nothing new to a connection that ended.
+    pub fn has_seen(&self, key: &Key, side: Side, segment: &Segment<'_>) -> bool {
+        if segment.syn {
+            return false;
+        }
+        let Some([client, server]) = self.ends.get(key) else { return false };
+        let length = segment.payload.len() as u32 + segment.cut;
+        let end = if side == Side::Client { client } else { server };
+        let before_end = |end: &u32| end.wrapping_sub(segment.seq.wrapping_add(length)) <= FARTHEST;
+        length == 0 || end.as_ref().is_some_and(before_end)
+    }
+}
