@@ -71,7 +71,8 @@ pub fn parse_dev(text: &str, interface: &str) -> Option<Option<[u64; 4]>> {
 
 /// Packets that the CPUs' receive queues dropped, from /proc/net/softnet_stat.
 pub fn parse_softnet_drops(text: &str) -> Option<u64> {
-    let drops = |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok();
+    // The kernel's counters have 32 bits each.
+    let drops = |line: &str| u32::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok().map(u64::from);
     text.lines().map(drops).sum::<Option<u64>>().filter(|_| !text.is_empty())
 }
 
@@ -172,6 +173,12 @@ mod tests {
             ("proc/net/netstat", "TcpExt: A ListenOverflows ListenDrops\nTcpExt: 1 2 3\n"),
             ("sys/class/net/eth0/speed", "100\n"),
         ])
+    }
+
+    #[test]
+    fn drops_of_more_than_a_counter_holds_are_none_of_the_kernels() {
+        assert_eq!(parse_softnet_drops("0 ffffffff\n0 ffffffff\n"), Some(2 * u64::from(u32::MAX)));
+        assert_eq!(parse_softnet_drops("0 ffffffffffffffff\n0 1\n"), None);
     }
 
     #[test]

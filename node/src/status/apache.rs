@@ -62,7 +62,7 @@ impl Status {
     /// # Errors
     /// How many of them there are.
     pub fn has_room(&self) -> Result<(), StatusError> {
-        if self.stopping * 2 > self.processes && self.stopping > 1 {
+        if self.stopping > self.processes / 2 && self.stopping > 1 {
             return Err(StatusError::Restarting { stopping: self.stopping, processes: self.processes });
         }
         Ok(())
@@ -113,7 +113,7 @@ mod tests {
         for (processes, stopping) in [(4, 0), (1, 1), (4, 2), (2, 1)] {
             assert_eq!(page(processes, stopping, "_").has_room(), Ok(()), "{stopping} of {processes}");
         }
-        for (processes, stopping) in [(4, 3), (3, 2), (2, 2)] {
+        for (processes, stopping) in [(4, 3), (3, 2), (2, 2), (5, u64::MAX)] {
             let expected = Err(StatusError::Restarting { stopping, processes });
             assert_eq!(page(processes, stopping, "_").has_room(), expected);
         }
