@@ -25,6 +25,7 @@ from lab.disturb.timetable import DISTURBANCES, timetable
 from lab.experiment.policies import POLICIES
 from lab.experiment.steady import shown
 from lab.options import cluster_options, json_option, noise_options, progress, write_json
+from lab.protocols.commands import protocols
 from lab.stories import one_policy, second_stage
 from lab.stories import time_back as back
 from lab.stories.one_policy import PolicyTest
@@ -337,5 +338,5 @@ def demo(seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate, chaos):
+for command in (simulate, compare, report, grid, evaluate, chaos, protocols):
     lab.add_command(command)

@@ -51,10 +51,17 @@ class Engine:
         self.inbox = LatestVerdicts()
         self.standby = ""
         """Who drives the balancer, when that is not us."""
+        self.may_lower: Callable[[], bool] = lambda: True
+        """Whether the balancer is surely ours at this moment; if not, weights may only be raised."""
         self._wall = wall
         self.store = BaselineStore(state_dir, pool)
         self._writer = Writer(
-            pool.name, balancer or balancer_of(pool, settings.socket_timeout_s), self.store, journal, wall
+            pool.name,
+            balancer or balancer_of(pool, settings.socket_timeout_s),
+            self.store,
+            journal,
+            wall,
+            lambda: self.may_lower(),
         )
         self.outbox = self._writer.outbox
         self.commands = OperatorCommands(pool, state_dir, self._writer.note, wall)
@@ -110,7 +117,7 @@ class Engine:
         Weights stay as they are. For a while, weights that move are being restored by the one before, if it still
         lives and was cut off: they are set again rather than left to it. Raises BaselineError, StateFileError.
         """
-        was_standby, self.standby = bool(self.standby), ""
+        was_standby, self.standby = self.state.phase == "standby", ""
         stored = self.store.load()
         inherits = stored is None and baseline is not None
         if stored is None and baseline is not None:

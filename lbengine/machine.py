@@ -1,8 +1,11 @@
-"""Which machine this is. Host names do not tell: two machines of a site may have the same one."""
+"""Which machine and which process this is. Host names do not tell: two machines of a site may have the same one."""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +25,34 @@ def machine_id() -> str:
 def process_space() -> str:
     """Where a process id means the same process: this machine, this boot, this process namespace."""
     return f"{machine_id()} {_first_line(BOOT_ID)} {PID_NAMESPACE.readlink()}"
+
+
+def has_ended(pid: int) -> bool:
+    """Whether there is no process of this id any more, where this process runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as others tell it apart, and how it finds out whether another one of its `space` has ended."""
+
+    host: str
+    """For people."""
+    machine: str
+    space: str
+    """As in `process_space`."""
+    pid: int
+    has_ended: Callable[[int], bool] = has_ended
+
+
+def this_process() -> Process:
+    return Process(socket.gethostname(), machine_id(), process_space(), os.getpid())
 
 
 def _first_line(path: Path) -> str:

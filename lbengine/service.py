@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -21,13 +19,15 @@ from lbengine.backends.table import check, targets_of
 from lbengine.balancer import BalancerError
 from lbengine.baseline import BaselineError
 from lbengine.engine import Engine
+from lbengine.engine_thread import EngineThread
 from lbengine.hooks import Hooks
 from lbengine.leadership.ownership import BUCKET, Ownership
+from lbengine.machine import Process
 from lbengine.overrides import temporary
 from lbengine.overrides.overrides import CommandError
 from lbengine.state_file import StateFileError
 from slackwater.bus.bus import Bus, BusError, NoStoreError
-from slackwater.config import BusSettings, ControllerSettings, PoolSettings
+from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.control import request_of
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, journal_path
@@ -39,7 +39,6 @@ log = logging.getLogger("lbengine")
 ASK_AGAIN_S = 1.0
 STOP_WITHIN_S = 2.0
 """How long restoring is tried again at the end; the supervisor tries it too."""
-Result = TypeVar("Result")
 
 
 async def run(settings: ControllerSettings) -> None:
@@ -54,22 +53,29 @@ async def run(settings: ControllerSettings) -> None:
         episodes = Path(settings.state_dir) / "hooks.json"
         hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s, episodes)
         drivers = _drivers(settings, journal, hooks)
-        connecting = asyncio.create_task(_connect(settings.controller_bus, drivers))
-        driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
         try:
-            # A driver ends at `stop`; one that fails takes the process along, to be started afresh.
-            await asyncio.gather(*driving)
+            await drive(drivers, partial(Bus.connect, settings.controller_bus, "slackwater-lbengine", wait_s=2.0), stop)
         finally:
-            stop.set()
-            await asyncio.gather(*driving, return_exceptions=True)
             await hooks.close()
-            connecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                bus = await connecting
-                for driver in drivers:
-                    await driver.publish()
-                await bus.flush()
-                await bus.close()
+
+
+async def drive(drivers: list[Driver], connect: Callable[[], Awaitable[Bus]], stop: asyncio.Event) -> None:
+    """Has all drivers turn until `stop`, on the bus as soon as it is there. `connect` raises BusError."""
+    connecting = asyncio.create_task(_connect(connect, drivers))
+    driving = [asyncio.create_task(driver.drive(stop)) for driver in drivers]
+    try:
+        # A driver ends at `stop`; one that fails takes the process along, to be started afresh.
+        await asyncio.gather(*driving)
+    finally:
+        stop.set()
+        await asyncio.gather(*driving, return_exceptions=True)
+        connecting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            bus = await connecting
+            for driver in drivers:
+                await driver.publish()
+            await bus.flush()
+            await bus.close()
 
 
 def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> list[Driver]:
@@ -91,12 +97,12 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
     return drivers
 
 
-async def _connect(settings: BusSettings, drivers: list[Driver]) -> Bus:
+async def _connect(connect: Callable[[], Awaitable[Bus]], drivers: list[Driver]) -> Bus:
     """Waits for the bus as long as it takes: the engines turn without it, and go back to the baseline."""
     complained = False
     while True:
         try:
-            bus = await Bus.connect(settings, "slackwater-lbengine", wait_s=2.0)
+            bus = await connect()
             break
         except BusError as error:
             (log.debug if complained else log.warning)("%s; waiting for it", error)
@@ -109,9 +115,20 @@ async def _connect(settings: BusSettings, drivers: list[Driver]) -> Bus:
 
 
 class Driver:
-    """Turns one pool's engine in a thread of its own, so that a stuck balancer holds up no other pool."""
+    """Turns one pool's engine in a thread of its own, so that a stuck balancer holds up no other pool.
 
-    def __init__(self, engine: Engine, pool: PoolSettings, cycle_s: float, hooks: Hooks) -> None:
+    Times are of the event loop's clock, which is monotonic.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: PoolSettings,
+        cycle_s: float,
+        hooks: Hooks,
+        thread: EngineThread | None = None,
+        process: Process | None = None,
+    ) -> None:
         self.engine = engine
         self.pool = pool
         self.cycle_s = cycle_s
@@ -120,11 +137,19 @@ class Driver:
         self._hooks = hooks
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"lbengine-{pool.name}")
+        self._thread = thread or EngineThread(f"lbengine-{pool.name}")
+        self._process = process
+        self._clock = asyncio.get_running_loop().time
         self._ownership: Ownership | None = None
         self._owning: asyncio.Task[None] | None = None
+        self._attached = asyncio.Event()
         self._complaint = ""
         self._sentence = ""
+
+    @property
+    def _is_shared(self) -> bool:
+        """Other hosts reach the balancer too."""
+        return any(target.is_remote for target in targets_of(self.pool))
 
     async def attach(self, bus: Bus) -> None:
         """Takes Verdicts and requests from the bus from now on; first takes the lease on the balancer, or stands by."""
@@ -134,23 +159,30 @@ class Driver:
                 self._ownership = await self._own(bus)
             except BusError as error:
                 log.warning("pool %s: %s; asking again", self.pool.name, error)
-                if any(target.is_remote for target in targets_of(self.pool)):
+                if self._is_shared:
                     # Another host's lbengine may drive the same balancer: nobody knows before the store answers.
-                    await self._in_thread(self.engine.stand_by, "who drives it is not known yet", False)
+                    await self._thread.run(self.engine.stand_by, "who drives it is not known yet", False)
                 self._owning = asyncio.create_task(self._own_later(bus))
+        self._attached.set()
         await bus.subscribe("verdict", self._take, pool=self.pool.name)
         await bus.serve(f"slackwater.control.{self.pool.name}", self._control)
         await bus.serve(f"slackwater.request.{self.pool.name}", self._request)
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Turns until `stop`, then puts the baseline weights back."""
+        """Turns until `stop`, then puts the baseline weights back.
+
+        Where other hosts reach the balancer too, the first turn waits until it is known who drives it, but no longer
+        than weights may stay lowered while nobody decides.
+        """
         stopping = asyncio.create_task(stop.wait())
+        attached = asyncio.create_task(self._attached.wait())
         try:
+            within_s = self.engine.settings.lease_s if self.engine.acting and self._is_shared else 0.0
+            await asyncio.wait({attached, stopping}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             while not stop.is_set():
                 self._wake.clear()
-                if self._ownership is not None and self._ownership.lease.stale:
-                    await self._ownership.step()
-                    self.beat()
+                await self._look_at_stale_lease()
+                self.beat()
                 await self._turn()
                 self.beat()
                 waking = asyncio.create_task(self._wake.wait())
@@ -158,12 +190,19 @@ class Driver:
                 waking.cancel()
         finally:
             stopping.cancel()
+            attached.cancel()
             if self._owning is not None:
                 self._owning.cancel()
                 await asyncio.gather(self._owning, return_exceptions=True)
+            await self._look_at_stale_lease()
             await self._stop()
             if self._ownership is not None:
                 await self._ownership.end()
+
+    async def _look_at_stale_lease(self) -> None:
+        """After the process was held up, somebody else may drive the balancer."""
+        if self._ownership is not None and self._ownership.lease.stale:
+            await self._ownership.step()
 
     async def _own(self, bus: Bus) -> Ownership | None:
         """The lease on the balancer; None where the bus keeps nothing. Raises BusError when it does not answer."""
@@ -173,7 +212,12 @@ class Driver:
             log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
             return None
         ownership = Ownership(
-            self.engine, self.pool, bucket, self._in_thread, partial(self._hooks.take_over, self.pool.name)
+            self.engine,
+            self.pool,
+            bucket,
+            self._thread,
+            partial(self._hooks.take_over, self.pool.name),
+            self._process,
         )
         await ownership.begin()
         return ownership
@@ -195,16 +239,13 @@ class Driver:
                 await self._bus.publish(message)
 
     def _take(self, verdict: Verdict) -> None:
-        if self.engine.inbox.put(verdict, time.monotonic()):
+        if self.engine.inbox.put(verdict, self._clock()):
             self._wake.set()
             self._hooks.verdict(verdict, ours=not self.engine.standby)
 
-    async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
     async def _turn(self) -> None:
         try:
-            sentence = await self._in_thread(self.engine.cycle, time.monotonic())
+            sentence = await self._thread.run(self.engine.cycle, self._clock())
         except BalancerError as error:
             self._complain(str(error))
         else:
@@ -214,7 +255,7 @@ class Driver:
             log.log(logging.DEBUG if sentence == self._sentence else logging.INFO, "%s", sentence)
             self._sentence = sentence
         await self.publish()
-        await self._in_thread(self.engine.settle)
+        await self._thread.run(self.engine.settle)
 
     def _complain(self, complaint: str) -> None:
         """Once for each outage, not in each cycle."""
@@ -230,12 +271,12 @@ class Driver:
         try:
             if request.mode == "act" and not self.engine.acting:
                 await self._may_act()
-            sentence = await self._in_thread(self.engine.command, request, time.monotonic())
+            sentence = await self._thread.run(self.engine.command, request, self._clock())
         except (StateFileError, CommandError, BalancerError) as error:
             raise ValueError(str(error)) from None
         log.info("%s", sentence)
         await self.publish()
-        await self._in_thread(self.engine.settle)
+        await self._thread.run(self.engine.settle)
         return {"sentence": sentence}
 
     async def _request(self, question: dict[str, Any]) -> dict[str, Any] | None:
@@ -245,7 +286,7 @@ class Driver:
         if (action := question.get("action")) not in temporary.ACTIONS:
             known = ", ".join(f"`{name}`" for name in temporary.ACTIONS)
             raise ValueError(f"action {action!r} is not known; expected {known}")
-        sentence = await self._in_thread(self.engine.override_temporarily, question, time.monotonic())
+        sentence = await self._thread.run(self.engine.override_temporarily, question, self._clock())
         log.info("%s", sentence)
         self._wake.set()
         return {"sentence": sentence}
@@ -253,7 +294,7 @@ class Driver:
     async def _may_act(self) -> None:
         """A pool that is only observed was not checked for what acting needs. Raises BalancerError, CommandError."""
         acting = msgspec.structs.replace(self.pool, mode="act")
-        for warning in await self._in_thread(check, acting, self.engine.settings):
+        for warning in await self._thread.run(check, acting, self.engine.settings):
             log.warning("%s", warning)
         if self._ownership is None and self._bus is not None:
             try:
@@ -268,13 +309,13 @@ class Driver:
             raise CommandError(f"{self.pool.name}: {who}")
 
     async def _stop(self) -> None:
-        until_s = time.monotonic() + STOP_WITHIN_S
+        until_s = self._clock() + STOP_WITHIN_S
         while True:
             try:
-                log.info("%s", await self._in_thread(self.engine.stop, time.monotonic(), "lbengine stops"))
+                log.info("%s", await self._thread.run(self.engine.stop, self._clock(), "lbengine stops"))
                 break
             except (BalancerError, BaselineError) as error:
-                if time.monotonic() >= until_s:
+                if self._clock() >= until_s:
                     log.error(
                         "pool %s: the baseline weights could not be put back: %s; when %s answers, run"
                         " `slackwater restore --pool %s`",
@@ -285,5 +326,5 @@ class Driver:
                     )
                     break
             await asyncio.sleep(0.2)
-        await self._in_thread(self.engine.settle)
+        await self._thread.run(self.engine.settle)
         self._thread.shutdown()

@@ -43,6 +43,13 @@ def lowers(made: Change) -> bool:
     return isinstance(made.before, int) and isinstance(made.after, int) and made.after < made.before
 
 
+def _without_lowering(changes: list[Change], why: str, remarks: list[str]) -> list[Change]:
+    """Those that may be made all the same: the way back to the baseline stays open."""
+    lowered = [made for made in changes if lowers(made)]
+    remarks.append(f"not lowered: {', '.join(made.target for made in lowered) or 'nothing'} ({why})")
+    return [made for made in changes if made not in lowered]
+
+
 class Recorder(Protocol):
     """What the engine needs of the journal."""
 
@@ -62,6 +69,7 @@ class Writer:
         store: BaselineStore,
         journal: Recorder,
         wall: Callable[[], float],
+        may_lower: Callable[[], bool],
     ) -> None:
         self.pool = pool
         self.acting = False
@@ -75,6 +83,7 @@ class Writer:
         """The same for `maxconn`."""
         self._journal = journal
         self._wall = wall
+        self._may_lower = may_lower
         self._pending: dict[tuple[str, str, Value], Change] = {}
 
     def change(
@@ -138,9 +147,9 @@ class Writer:
                 self.store.save(baselines)
             self._journal.record(*changes, wait=False)
         except (BaselineError, JournalError) as error:
-            lowered = [made for made in changes if lowers(made)]
-            remarks.append(f"not lowered: {', '.join(made.target for made in lowered) or 'nothing'} ({error})")
-            changes = [made for made in changes if made not in lowered]
+            changes = _without_lowering(changes, str(error), remarks)
+        if self.acting and not self._may_lower():
+            changes = _without_lowering(changes, "the lease on the balancer is not renewed", remarks)
         if self.acting and changes:
             self._send(changes)
         self.forget_unconfirmed()

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
@@ -20,7 +19,7 @@ import msgspec
 from lbengine.backends.table import targets_of
 from lbengine.balancer import Target
 from lbengine.baseline import Baseline
-from lbengine.machine import machine_id, process_space
+from lbengine.machine import Process, this_process
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
@@ -47,6 +46,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     state_dir: str = ""
     baseline: dict[str, Baseline] | None = None
     """While the holder may have changed something."""
+    inherited: bool = False
+    """The baseline came with the lease, and is not known to be on the holder's disk yet."""
     paused: Pause | None = None
 
 
@@ -74,21 +75,29 @@ def _key(target: Target) -> str:
 class Lease:
     """One lbengine's side. Call `step` every RENEW_S; `clock` is monotonic."""
 
-    def __init__(self, bucket: Bucket, key: str, state_dir: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, bucket: Bucket, key: str, state_dir: str, clock: Callable[[], float], process: Process | None = None
+    ) -> None:
         self.key = key
         self.owner: Owner = "unknown"
         self.found: Record | None = None
-        """The record that was there when the lease became ours, or the other one's."""
+        """The other one's record."""
+        self.inherited = False
+        """What the record carries is of somebody else, with another state folder, and ours to put back now.
+
+        With the same folder the disk knows better: `slackwater restore` may have been there since.
+        """
         self.baseline: dict[str, Baseline] | None = None
         self.paused: Pause | None = None
         self._bucket = bucket
         self._clock = clock
+        self._process = process or this_process()
         self._me = Record(
             holder=os.urandom(8).hex(),
-            host=socket.gethostname(),
-            machine=machine_id(),
-            process_space=process_space(),
-            pid=os.getpid(),
+            host=self._process.host,
+            machine=self._process.machine,
+            process_space=self._process.space,
+            pid=self._process.pid,
             state_dir=os.path.realpath(state_dir),
         )
         self._revision = 0
@@ -100,22 +109,19 @@ class Lease:
 
     @property
     def stale(self) -> bool:
-        """True when what is known is too old to act on: somebody may have taken over (we were stopped, or it hung)."""
+        """True when what is known is too old to act on: somebody may have taken over (we were stopped, or it hung).
+
+        Nobody takes over before LEASE_S: the rest is for what is on its way to the balancer.
+        """
         return self.owner == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
 
     @property
     def is_neighbour(self) -> bool:
         """True when the other one has the same state folder."""
-        mine = self._me.machine, self._me.state_dir
-        return self.found is not None and (self.found.machine, self.found.state_dir) == mine
+        return self.found is not None and self._has_our_folder(self.found)
 
-    @property
-    def inherited(self) -> bool:
-        """True when what the record carries is of somebody else, with another state folder, and ours to put back now.
-
-        With the same folder the disk knows better: `slackwater restore` may have been there since.
-        """
-        return self.found is not None and self.found.holder != self._me.holder and not self.is_neighbour
+    def _has_our_folder(self, record: Record) -> bool:
+        return (record.machine, record.state_dir) == (self._me.machine, self._me.state_dir)
 
     @property
     def heard_s(self) -> float:
@@ -143,8 +149,9 @@ class Lease:
             return self.owner
 
     async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
-        """Has these in the record before it returns, if the lease is ours. Raises BusError."""
+        """Has these in the record before it returns, if the lease is ours: they are on the disk. Raises BusError."""
         async with self._one_at_a_time:
+            self.inherited = False
             self.baseline, self.paused = None if baseline is None else dict(baseline), paused
             if self.owner == "ours" and not await self._write(self._revision, self._clock()):
                 raise BusError("somebody else has the lease now")
@@ -153,7 +160,7 @@ class Lease:
         """Gives the lease back: the next one needs not wait. Raises BusError."""
         async with self._one_at_a_time:
             if self.owner == "ours":
-                left = Record(baseline=self.baseline, paused=self.paused)
+                left = Record(baseline=self.baseline, inherited=self.inherited, paused=self.paused)
                 await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
             self.owner = "unknown"
 
@@ -166,7 +173,8 @@ class Lease:
                 record = msgspec.json.decode(data, type=Record)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 record = Record()
-        if record is not None and not self._is_nobodys(record, revision, now_s):
+        # A record may have changed while the answer was on its way: it counts as new from the answer on.
+        if record is not None and not self._is_nobodys(record, revision, self._clock()):
             self.owner, self.found = "theirs", record
         elif take:
             await self._take(record, revision, now_s)
@@ -174,16 +182,14 @@ class Lease:
             self.owner, self._nobodys = "free", (record, revision)
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
-        before = self.baseline, self.paused
+        # A record of ours was written, and the answer got lost: what it carries is known then.
         if record is not None and record.holder != self._me.holder:
             self.baseline, self.paused = record.baseline, record.paused
-        if await self._write(revision, now_s):
-            self.found = record
-        else:
-            self.baseline, self.paused = before
+            self.inherited = record.inherited or not self._has_our_folder(record)
+        await self._write(revision, now_s)
 
     async def _write(self, revision: int, now_s: float) -> bool:
-        record = msgspec.structs.replace(self._me, baseline=self.baseline, paused=self.paused)
+        record = msgspec.structs.replace(self._me, baseline=self.baseline, inherited=self.inherited, paused=self.paused)
         written = await self._bucket.put(self.key, msgspec.json.encode(record), revision)
         if written is None:
             return False
@@ -196,15 +202,7 @@ class Lease:
 
     def _is_dead(self, record: Record) -> bool:
         """A process of this machine that is gone needs not be waited for."""
-        if record.process_space != self._me.process_space:
-            return False
-        try:
-            os.kill(record.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
+        return record.process_space == self._me.process_space and self._process.has_ended(record.pid)
 
     def _is_old(self, revision: int, now_s: float) -> bool:
         if self._seen[0] != revision:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from lbengine.baseline import Baseline
 from lbengine.leadership.lease import Bucket, Lease, Owner
+from lbengine.machine import Process
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 
@@ -21,11 +22,22 @@ from slackwater.bus.bus import BusError
 class Leases:
     """One lbengine's side; `places` are keys and what is driven there (`keys_of`). Call `step` every RENEW_S."""
 
-    def __init__(self, bucket: Bucket, places: Mapping[str, str], state_dir: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        places: Mapping[str, str],
+        state_dir: str,
+        clock: Callable[[], float],
+        process: Process | None = None,
+    ) -> None:
         self.owner: Owner = "unknown"
         """Never `free`. (`ours`: all of them.)"""
         self._places = dict(sorted(places.items()))
-        self._leases = [Lease(bucket, key, state_dir, clock) for key in self._places]
+        self._leases = [Lease(bucket, key, state_dir, clock, process) for key in self._places]
+        self.other = ""
+        """Who has what, in words; empty when nobody else has anything."""
+        self.are_elsewhere = False
+        """Others, with other state folders, have all of them: what we stored is of the past then."""
 
     async def step(self) -> Owner:
         """Renews the leases, takes them if they are all free, or looks who has them."""
@@ -33,17 +45,20 @@ class Leases:
         owners = await asyncio.gather(*(lease.step(take=renewing) for lease in self._leases))
         if not renewing and set(owners) <= {"free", "ours"}:
             owners = await self._take_all()
+            if set(owners) != {"ours"}:  # somebody else was quicker
+                owners = await asyncio.gather(*(lease.step(take=False) for lease in self._leases))
         if set(owners) == {"ours"}:
             if not renewing:
                 self._share()
-            self.owner = "ours"
+            self.owner, self.other, self.are_elsewhere = "ours", "", False
             return self.owner
         for lease in self._leases:
             if lease.owner == "ours":
                 with contextlib.suppress(BusError):
                     await lease.release()
         if "theirs" in owners:
-            self.owner = "theirs"
+            self.owner, self.other = "theirs", self._describe_other()
+            self.are_elsewhere = all(lease.owner == "theirs" and not lease.is_neighbour for lease in self._leases)
         elif renewing:
             self.owner = "unknown"
         return self.owner
@@ -72,8 +87,11 @@ class Leases:
         return self.owner == "ours" and any(lease.stale for lease in self._leases)
 
     @property
-    def other(self) -> str:
-        """Who has what, in words; empty when nobody else has anything."""
+    def is_sure(self) -> bool:
+        """All are ours, and nobody can have taken one over yet."""
+        return self.owner == "ours" and all(lease.owner == "ours" and not lease.stale for lease in self._leases)
+
+    def _describe_other(self) -> str:
         theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]
         theirs = [(lease, place) for lease, place in theirs if lease.owner == "theirs"]
         found = theirs[0][0].found if theirs else None
@@ -81,11 +99,6 @@ class Leases:
             return ""
         what = "it" if len(theirs) == len(self._leases) else ", ".join(place for _, place in theirs)
         return f"lbengine of {found.host} (pid {found.pid}) drives {what}"
-
-    @property
-    def are_elsewhere(self) -> bool:
-        """True when others, with other state folders, have all of them: what we stored is of the past then."""
-        return all(lease.owner == "theirs" and not lease.is_neighbour for lease in self._leases)
 
     @property
     def inherited(self) -> dict[str, Baseline] | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from lbengine.baseline import Baseline, BaselineError
 from lbengine.engine import Engine
+from lbengine.engine_thread import EngineThread
 from lbengine.leadership.lease import RENEW_S, Bucket, Owner, keys_of
 from lbengine.leadership.leases import Leases
+from lbengine.machine import Process
 from lbengine.state_file import StateFileError
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
@@ -31,10 +32,10 @@ class Store(Bucket, Protocol):
 
 
 class Ownership:
-    """`in_thread` runs a function in the engine's thread, so that nothing of it happens within a turn.
+    """What it has the engine do is done in the engine's `thread`, so that nothing of it happens within a turn.
 
-    `taken_over` is called after the engine has taken over from another one, with when that was last heard of
-    (monotonic).
+    `taken_over` is called after the engine has taken over from another one, with when that was last heard of. Times are
+    of the event loop's clock, which is monotonic.
     """
 
     def __init__(
@@ -42,15 +43,17 @@ class Ownership:
         engine: Engine,
         pool: PoolSettings,
         bucket: Store,
-        in_thread: Callable[..., Awaitable[Any]],
+        thread: EngineThread,
         taken_over: Callable[[float], None],
+        process: Process | None = None,
     ) -> None:
         self.engine = engine
         self.pool = pool
-        self.lease = Leases(bucket, keys_of(pool), str(engine.state_dir), time.monotonic)
+        self._clock = asyncio.get_running_loop().time
+        self.lease = Leases(bucket, keys_of(pool), str(engine.state_dir), self._clock, process)
         self._bucket = bucket
         self._spread_s = 0.0
-        self._in_thread = in_thread
+        self._thread = thread
         self._taken_over = taken_over
         self._followed: tuple[Owner, bool] = ("unknown", False)
         """And whether what we stored is of the past."""
@@ -58,21 +61,24 @@ class Ownership:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Tries to take the lease once, then goes on renewing it or waiting for it."""
-        loop = asyncio.get_running_loop()
+        """Tries to take the lease once, then goes on renewing it or waiting for it.
+
+        Raises BusError while nobody knows who has it.
+        """
 
         def mirror(baseline: Mapping[str, Baseline] | None) -> None:
             """From the engine's thread: what is to be put back is where the next one finds it, before it is needed."""
-            keeping = asyncio.run_coroutine_threadsafe(self._keep(baseline), loop)
             try:
-                keeping.result(KEPT_WITHIN_S)
+                self._thread.wait_for(self._keep(baseline), KEPT_WITHIN_S)
             except (BusError, TimeoutError) as error:
-                keeping.cancel()
                 log.warning("pool %s: the baseline is on disk, but not with the lease: %s", self.pool.name, error)
 
         self.lease.hold(self.engine.store.load(), self.engine.paused)
-        await self.step()
         self.engine.store.mirror = mirror
+        await self.step()
+        if self.lease.owner == "unknown":
+            raise BusError("the lease could not be taken: the key-value store does not answer in time")
+        self.engine.may_lower = lambda: self.lease.is_sure
         self._renewing = asyncio.create_task(self._renew())
 
     async def end(self) -> None:
@@ -98,13 +104,13 @@ class Ownership:
         lease = self.lease
         if owner == "theirs":
             log.warning("pool %s: standing by: %s", self.pool.name, lease.other)
-            await self._in_thread(self.engine.stand_by, lease.other, elsewhere)
+            await self._thread.run(self.engine.stand_by, lease.other, elsewhere)
         elif owner == "ours":
             stood_by = bool(self.engine.standby)
             if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
             try:
-                await self._in_thread(self.engine.take_over, lease.inherited, lease.paused, time.monotonic())
+                await self._thread.run(self.engine.take_over, lease.inherited, lease.paused, self._clock())
             except (BaselineError, StateFileError) as error:
                 log.error("pool %s: %s", self.pool.name, error)
             if stood_by:
@@ -119,7 +125,7 @@ class Ownership:
         while True:
             await asyncio.sleep(RENEW_S)
             await self.step()
-            if self._followed[0] == "ours" and time.monotonic() - self._spread_s >= SPREAD_EVERY_S:
-                self._spread_s = time.monotonic()
+            if self._followed[0] == "ours" and self._clock() - self._spread_s >= SPREAD_EVERY_S:
+                self._spread_s = self._clock()
                 with contextlib.suppress(BusError):
                     await self._bucket.spread()

@@ -201,3 +201,64 @@ def test_a_key_distinguishes_balancers_and_hosts_where_paths_are_meant(monkeypat
 def test_each_balancer_of_a_pool_has_its_own_key_whatever_the_pool_is_called() -> None:
     assert keys("web", "/a", "/b") == keys("web", "/a") | keys("web", "/b", name="shop")
     assert len(keys("web", "/a", "/b")) == 2
+
+
+class LostAnswers(Store):
+    """What is written is written, but nobody hears of it while `lost`."""
+
+    lost = False
+
+    async def put(self, key: str, value: bytes, revision: int) -> int | None:
+        written = await super().put(key, value, revision)
+        if self.lost:
+            raise BusError("no answer")
+        return written
+
+
+def test_what_was_left_is_inherited_although_the_answer_to_the_takeover_got_lost(clock: Clock) -> None:
+    store = LostAnswers()
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(one, two)
+    asyncio.run(one.keep({"host1": Baseline(100, 100)}, None))
+    owners(two)
+    clock.now_s += LEASE_S + 0.01
+    store.lost = True
+    assert owners(two) != ["ours"]
+    store.lost = False
+    clock.now_s += RENEW_S
+    assert owners(two) == ["ours"]
+    assert two.inherited
+    assert two.baseline == {"host1": Baseline(100, 100)}
+
+
+def test_what_was_inherited_and_not_on_the_disk_yet_is_inherited_by_the_next_run_on_that_disk(
+    store: Store, clock: Clock
+) -> None:
+    far, two, again = lease(store, clock, host="far"), lease(store, clock, "/two"), lease(store, clock, "/two")
+    owners(far, two)
+    asyncio.run(far.keep({"host1": Baseline(100, 100)}, None))
+    owners(two)
+    clock.now_s += LEASE_S + 0.01
+    assert owners(two) == ["ours"], "and it dies before anything is on its disk"
+    owners(again)
+    clock.now_s += LEASE_S + 0.01
+    assert owners(again) == ["ours"]
+    assert again.inherited
+    asyncio.run(again.keep(again.baseline, None))
+    assert not again.inherited
+
+
+def test_a_record_that_changes_while_the_answer_is_on_its_way_is_new_when_it_comes(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(one)
+
+    async def slow_get(key: str) -> tuple[bytes, int] | None:
+        clock.now_s += 0.5
+        return store.values.get(key)
+
+    store.get = slow_get  # type: ignore[method-assign]
+    owners(two)
+    heard_s = clock.now_s
+    clock.now_s += LEASE_S - 0.6
+    assert owners(two) == ["theirs"]
+    assert two.heard_s == heard_s

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.engine import Engine
+from lbengine.engine_thread import EngineThread
 from lbengine.leadership.lease import LEASE_S, RENEW_S
 from lbengine.leadership.leases import Leases
 from lbengine.leadership.ownership import Ownership
@@ -137,6 +136,45 @@ def test_a_store_that_is_away_while_they_are_taken_leaves_nobody_with_half(store
         asyncio.run(one.keep(BASELINE, None))
 
 
+def test_who_is_refused_knows_at_once_who_was_quicker(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "x", "one"), leases(store, clock, "x", "two")
+
+    async def race() -> list[str]:
+        return list(await asyncio.gather(one.step(), two.step()))
+
+    assert sorted(asyncio.run(race())) == ["ours", "theirs"]
+    assert one.other + two.other
+
+
+def test_who_stands_by_names_the_other_one_while_it_tries_to_take_over(store: Store, clock: Clock) -> None:
+    one, two = leases(store, clock, "x", "one"), leases(store, clock, "x", "two")
+    owners(one, two)
+    named = two.other
+    assert named
+    clock.now_s += LEASE_S + 0.01
+    put = store.put
+
+    async def no_answer(*_: object) -> int | None:
+        raise BusError("no answer")
+
+    store.put = no_answer  # type: ignore[method-assign, assignment]
+    assert owners(two) == ["theirs"]
+    assert (two.other, two.are_elsewhere) == (named, True)
+    store.put = put  # type: ignore[method-assign]
+    assert owners(two) == ["ours"]
+    assert (two.other, two.are_elsewhere) == ("", False)
+
+
+def test_an_owner_is_sure_of_it_while_nobody_can_have_taken_over(store: Store, clock: Clock) -> None:
+    one = leases(store, clock, "xy", "one")
+    assert not one.is_sure
+    owners(one)
+    assert one.is_sure
+    clock.now_s += LEASE_S / 2 + 0.01
+    assert one.owner == "ours"
+    assert not one.is_sure
+
+
 @pytest.fixture
 def three() -> Iterator[list[RealHAProxy]]:
     with web_servers(3) as ports, ExitStack() as stack:
@@ -157,20 +195,17 @@ class Owner:
         first, *others = (member.socket for member in members)
         pool = HAProxyPool(name="web", backend="web", socket=first, sockets=others, mode="act")
         self.engine = Engine(pool, LbengineSettings(socket_timeout_s=60.0), folder, journal)
-        self.thread = ThreadPoolExecutor(1)
+        self.thread = EngineThread("engine")
         self.taken_over: list[float] = []
-        self.ownership = Ownership(self.engine, pool, store, self.in_thread, self.taken_over.append)
-
-    async def in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+        self.ownership = Ownership(self.engine, pool, store, self.thread, self.taken_over.append)
 
     async def cycle(self, now_s: float, slow: str = "") -> str:
         for host in HOSTS:
             self.engine.inbox.put(verdict(host, "interference" if host == slow else "calm"), now_s)
-        return str(await self.in_thread(self.engine.cycle, now_s))
+        return await self.thread.run(self.engine.cycle, now_s)
 
     async def stop(self, now_s: float) -> None:
-        await self.in_thread(self.engine.stop, now_s, "the end")
+        await self.thread.run(self.engine.stop, now_s, "the end")
         await self.ownership.end()
         self.thread.shutdown()
 

@@ -1,0 +1,160 @@
+"""Runs many schedules, and says which of them break an invariant. The same seed gives the same schedule."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from lab.protocols.takeover import BrokenError, Takeover
+from lab.protocols.world import World
+
+MEMORY = Path("/dev/shm")  # the simulated disks: files that need no disk
+AT_A_TIME = 25
+"""Schedules that a process takes at a time, and after which it collects its garbage."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One schedule."""
+
+    seed: int
+    broken: str
+    """The invariant that did not hold, in words; empty: all held."""
+    story: list[tuple[float, str, str]] = field(default_factory=list)
+    """When (simulated seconds), who, what."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Many schedules."""
+
+    schedules: int
+    took_s: float
+    broken: list[Outcome]
+    """By seed."""
+
+
+def run_one(seed: int, *, with_logs: bool = False) -> Outcome:
+    """One schedule with its story, to which `with_logs` adds what the parts log."""
+    with _quiet(), tempfile.TemporaryDirectory(dir=_folder(), prefix="slackwater-protocols-") as disk:
+        return _run(seed, Path(disk), with_logs)
+
+
+def search(seed: int, schedules: int, processes: int, stop_at: int = 10) -> Result:
+    """The schedules `seed`, `seed` + 1, ... in so many processes, until `stop_at` of them broke something."""
+    began_s = time.monotonic()
+    broken: list[Outcome] = []
+    done = 0
+    found: Iterable[list[Outcome]]
+    parts = [(at, min(AT_A_TIME, seed + schedules - at)) for at in range(seed, seed + schedules, AT_A_TIME)]
+    with (
+        tempfile.TemporaryDirectory(dir=_folder(), prefix="slackwater-protocols-") as disk,
+        contextlib.ExitStack() as on,
+    ):
+        work = partial(_run_part, Path(disk))
+        if processes > 1:
+            context = multiprocessing.get_context("fork")
+            numbers = context.Value("i", 0)
+            found = on.enter_context(context.Pool(processes, _begin_process, (numbers,))).imap(work, parts)
+        else:
+            on.enter_context(_quiet())
+            found = map(work, parts)
+        for (_, length), part in zip(parts, found, strict=False):
+            done += length
+            broken += part
+            if len(broken) >= stop_at:
+                break
+    return Result(done, time.monotonic() - began_s, broken)
+
+
+def _folder() -> Path | None:
+    return MEMORY if os.access(MEMORY, os.W_OK) else None
+
+
+def _begin_process(numbers: multiprocessing.sharedctypes.Synchronized[int]) -> None:
+    """Each on a processor of its own: threads of a simulation take turns, which is slow across processors."""
+    with numbers.get_lock():
+        number = numbers.value
+        numbers.value += 1
+    processors = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {processors[number % len(processors)]})
+    gc.freeze()
+    _ignore_what_crashed()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What crashed coroutines would print when Python finds them unfinished is of no interest."""
+    hook, disabled = sys.unraisablehook, logging.root.manager.disable
+    with warnings.catch_warnings():
+        _ignore_what_crashed()
+        try:
+            yield
+        finally:
+            gc.collect()
+            sys.unraisablehook = hook
+            logging.disable(disabled)
+
+
+def _ignore_what_crashed() -> None:
+    warnings.simplefilter("ignore")
+    sys.unraisablehook = lambda _: None
+    logging.disable(logging.CRITICAL)
+
+
+def _run_part(disk: Path, part: tuple[int, int]) -> list[Outcome]:
+    first, length = part
+    gc.disable()
+    try:
+        outcomes = [_run(seed, disk, with_logs=False) for seed in range(first, first + length)]
+    finally:
+        gc.enable()
+        gc.collect()
+    return [outcome for outcome in outcomes if outcome.broken]
+
+
+_folders = itertools.count()
+
+
+def _run(seed: int, disk: Path, with_logs: bool) -> Outcome:
+    world = World(seed)
+    with _logs_into(world) if with_logs else contextlib.nullcontext():
+        try:
+            Takeover(world, disk / f"{os.getpid()}-{next(_folders)}").run()
+        except BrokenError as error:
+            return Outcome(seed, str(error), world.story)
+        finally:
+            world.close()
+    return Outcome(seed, "", world.story)
+
+
+@contextlib.contextmanager
+def _logs_into(world: World) -> Iterator[None]:
+    class ToStory(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            who = world.running.name if world.running is not None else "world"
+            world.tell(who, f"logs: {record.getMessage()}")
+
+    handler, root = ToStory(), logging.getLogger("lbengine")
+    level, disabled = root.level, logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        logging.disable(disabled)

@@ -1,0 +1,282 @@
+"""One schedule of the lease and takeover protocols: faults by the seed, and what must hold all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from lab.protocols.balancer import BASELINE, SERVERS, HAProxy, Write
+from lab.protocols.controllers import SETTINGS, Controller, Machine
+from lab.protocols.network import Broker, Link
+from lab.protocols.world import NO_FAULT, Process, World
+from lbengine.leadership.lease import LEASE_S, RENEW_S, Record
+from lbengine.service import ASK_AGAIN_S
+from slackwater import messages
+from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S
+from slackwater.messages import State, Verdict
+
+FAULTS_FROM_S, HEALED_S, CALM_S, END_S = 0.9, 4.5, 6.0, 11.0
+"""Faults between the first two; the neighbour of host1 is gone at the third; then the last checks."""
+VERDICTS_EVERY_S = 0.5
+LOOK_EVERY_S = 0.25
+TAKEN_OVER_WITHIN_S = LEASE_S + 2 * RENEW_S + ASK_AGAIN_S + STORE_ANSWERS_WITHIN_S
+"""A death is seen after 2.4 s; one that starts then may have to ask the store twice."""
+NOBODY_DECIDES_S = SETTINGS.lease_s + 3 * SETTINGS.cycle_s
+"""Without Verdicts all weights are at the baseline after this time."""
+
+
+class BrokenError(Exception):
+    """An invariant does not hold."""
+
+
+class Takeover:
+    """The site of one schedule."""
+
+    def __init__(self, world: World, disk: Path) -> None:
+        self.world = world
+        self.broker = Broker(world)
+        self.broker.written = self._record_written
+        self.haproxy = HAProxy(world)
+        self.haproxy.written = self._weight_written
+        self.holder: Process | None = None
+        """Who holds the lease, by the record."""
+        self.renewed_s = 0.0
+        self.state: State = "calm"
+        self.broken: list[str] = []
+        self.controllers = self._controllers(disk)
+        self._without_verdicts_since_s: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Raises BrokenError."""
+        world = self.world
+        world.at(0.0, self._publish_verdicts)
+        world.at(0.6, self._set_state, "interference")
+        world.at(CALM_S, self._set_state, "calm")
+        for controller in self.controllers:
+            world.at(world.random.random() * 0.8, controller.start)
+        self._plan_faults()
+        world.at(HEALED_S, self._heal)
+        while world.now_s < END_S and not self.broken:
+            world.run(world.now_s + LOOK_EVERY_S)
+            self._look()
+        if not self.broken:
+            self._look_at_end()
+        if self.broken:
+            raise BrokenError(self.broken[0])
+
+    # --- the site
+
+    def _controllers(self, disk: Path) -> list[Controller]:
+        random = self.world.random
+        one, two = Machine("A", "machine A"), Machine("B", "machine B")
+        match random.choices(["machines", "containers", "processes", "one"], [60, 15, 10, 15])[0]:
+            case "containers":
+                two = Machine("B", "machine A", pid_namespace=2)
+            case "processes":
+                two = one
+            case "one":
+                return [Controller(self.world, "A", one, disk / "A", self.broker, self.haproxy, self._clock())]
+        return [
+            Controller(self.world, name, on, disk / name, self.broker, self.haproxy, self._clock())
+            for name, on in (("A", one), ("B", two))
+        ]
+
+    def _clock(self) -> float:
+        return self.world.random.choice([0.0, 1.7, 1e3, 1e6 * self.world.random.random()])
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        self.world.tell("detector", f"host1: {state}")
+
+    def _publish_verdicts(self) -> None:
+        """As a detector would that is beside the broker."""
+        for node in SERVERS:
+            state: State = self.state if node == SERVERS[0] else "calm"
+            slow = state == "interference"
+            verdict = Verdict(
+                v=1,
+                node=node,
+                pool="web",
+                time_unix_s=0.0,
+                state=state,
+                since_unix_s=0.0,
+                severity=0.8 if slow else 0.0,
+                path=["because"],
+                model="simulated",
+                capacity_rps=60.0 if slow else 300.0,
+                rps=50.0,
+            )
+            self.broker.publish(f"slackwater.verdict.web.{node}", messages.encode(verdict), {})
+        self.world.at(self.world.now_s + VERDICTS_EVERY_S, self._publish_verdicts)
+
+    # --- faults
+
+    def _plan_faults(self) -> None:
+        random = self.world.random
+        for _ in range(random.choice((1, 1, 2, 2, 3, 4))):
+            at_s = FAULTS_FROM_S + (HEALED_S - FAULTS_FROM_S - 0.5) * random.random()
+            self.world.at(at_s, self._fault)
+
+    def _fault(self) -> None:
+        """Something happens to a controller, often to the one that leads, or to all."""
+        random = self.world.random
+        leading = [one for one in self.controllers if one.process is not None and one.process is self.holder]
+        hit = random.choice(leading if leading and random.random() < 0.6 else self.controllers)
+        for_s = random.choice((0.3, 1.0, 2.0, 4.0)) * (0.5 + random.random())
+        faults: list[tuple[int, Callable[[], None]]] = [
+            (4, partial(self._at_some_step, hit, partial(self._crash, hit, for_s))),
+            (1, partial(self._crash, hit, for_s, reboot=True)),
+            (4, partial(self._at_some_step, hit, partial(self._freeze, hit, for_s))),
+            (2, partial(self._stop, hit)),
+            (4, partial(self._change_link, [hit], for_s)),
+            (2, partial(self._change_link, self.controllers, for_s)),
+            (1, self._restart_haproxy),
+            (1, partial(self._hide_haproxy, hit, for_s)),
+            (1, partial(self._slow_haproxy, for_s)),
+        ]
+        random.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
+
+    def _at_some_step(self, hit: Controller, happens: Callable[[], None]) -> None:
+        """At an await of its own."""
+        if hit.process is not None:
+            hit.process.at_step = (hit.process.steps + self.world.random.randrange(1, 40), happens)
+
+    def _crash(self, hit: Controller, for_s: float, *, reboot: bool = False) -> None:
+        if reboot:
+            hit.reboot()
+        else:
+            hit.crash()
+        self.world.at(min(self.world.now_s + for_s, HEALED_S), hit.start)
+
+    def _freeze(self, hit: Controller, for_s: float) -> None:
+        for_s = min(for_s, HEALED_S - self.world.now_s)
+        if hit.process is not None and for_s > 0.0:
+            self.world.tell(hit.process.name, f"is frozen for {for_s:.2f} s")
+            hit.process.freeze(for_s)
+            hit.held_up_s = hit.well_since_s = self.world.now_s + for_s
+
+    def _stop(self, hit: Controller) -> None:
+        self.world.tell(hit.name, "gets SIGTERM")
+        hit.stop()
+
+    def _change_link(self, hit: list[Controller], for_s: float) -> None:
+        random = self.world.random
+        changed, what = random.choices(
+            [
+                (Link(sends=False, receives=False), "is cut off"),
+                (Link(sends=False), "is not heard"),
+                (Link(receives=False), "hears nothing"),
+                (Link(lost=0.3, doubled=0.2), "loses and doubles messages"),
+                (Link(slow_s=random.choice((0.4, 1.2, 3.0))), "has a slow link: messages overtake each other"),
+            ],
+            [3, 2, 2, 1, 2],
+        )[0]
+        for controller in hit:
+            self.world.tell(controller.name, f"{what} for {for_s:.2f} s")
+            self._set_link(controller, changed)
+            self.world.at(min(self.world.now_s + for_s, HEALED_S), self._set_link, controller, Link())
+
+    def _set_link(self, controller: Controller, link: Link) -> None:
+        for name in link.__dataclass_fields__:
+            setattr(controller.link, name, getattr(link, name))
+        controller.held_up_s = max(controller.held_up_s, self.world.now_s)
+
+    def _restart_haproxy(self) -> None:
+        self.world.tell("haproxy", "is started anew")
+        self.haproxy.restart()
+
+    def _hide_haproxy(self, hit: Controller, for_s: float) -> None:
+        self.world.tell(hit.name, f"does not reach HAProxy for {for_s:.2f} s")
+        self.haproxy.unreachable.add(hit.name)
+        self.world.at(min(self.world.now_s + for_s, HEALED_S), self.haproxy.unreachable.discard, hit.name)
+
+    def _slow_haproxy(self, for_s: float) -> None:
+        self.world.tell("haproxy", f"is slow for {for_s:.2f} s")
+        self.haproxy.slow_s = 0.3
+        self.world.at(min(self.world.now_s + for_s, HEALED_S), setattr, self.haproxy, "slow_s", 0.0)
+
+    def _heal(self) -> None:
+        self.world.tell("world", "all faults are over")
+        for controller in self.controllers:
+            self._set_link(controller, Link())
+            if controller.process is not None:
+                controller.process.at_step = NO_FAULT
+            controller.start()
+
+    # --- invariants
+
+    def _break(self, what: str) -> None:
+        self.world.tell("BROKEN", what)
+        self.broken.append(what)
+
+    def _record_written(self, by: Process, value: bytes) -> None:
+        record = msgspec.json.decode(value, type=Record)
+        holder = by if record.holder else None
+        if holder is not self.holder:
+            self.world.tell(by.name, "has the lease" if holder else "gives the lease back")
+        self.holder, self.renewed_s = holder, self.world.now_s
+        wrong = {name: one.weight for name, one in (record.baseline or {}).items() if one.weight != BASELINE}
+        if wrong:
+            self._break(f"{by.name} takes lowered weights for the baseline: {wrong}")
+
+    def _weight_written(self, write: Write) -> None:
+        self.world.tell(write.by.name, f"sets {write.server} {write.before} -> {write.after}")
+        if self.holder not in (None, write.by) and not (write.after > write.before and self._was_held_up(write.by)):
+            self._break(f"two act: {write.by.name} sets {write.server} to {write.after} under the lease of another")
+        if not any(self.haproxy.weights.values()):
+            self._break("all weights are 0")
+
+    def _was_held_up(self, process: Process) -> bool:
+        """It may not know that somebody else leads: then it may still raise weights, as if nobody did."""
+        controller = next(one for one in self.controllers if one.process is process)
+        return self.world.now_s - controller.held_up_s < TAKEN_OVER_WITHIN_S
+
+    def _look(self) -> None:
+        now_s = self.world.now_s
+        for controller in self.controllers:
+            process = controller.process
+            if process is not None and process.failures:
+                self._break(f"{process.name} failed: {process.failures[0]!r}")
+            if controller.link != Link():
+                controller.held_up_s = max(controller.held_up_s, now_s)
+            if process is None or process.is_frozen:
+                controller.well_since_s = now_s
+            controller.well_since_s = max(controller.well_since_s, controller.held_up_s)
+        self._look_for_owner()
+        self._look_at_baseline()
+
+    def _look_for_owner(self) -> None:
+        """The lease is renewed, or taken over, while somebody could."""
+        now_s = self.world.now_s
+        able = [one for one in self.controllers if now_s - one.well_since_s > TAKEN_OVER_WITHIN_S]
+        if able and now_s - self.renewed_s > TAKEN_OVER_WITHIN_S:
+            self._break(f"nobody has renewed the lease for {now_s - self.renewed_s:.1f} s, and {able[0].name} could")
+
+    def _look_at_baseline(self) -> None:
+        """Without Verdicts the weights go back, as far as who set them lives and reaches HAProxy."""
+        now_s = self.world.now_s
+        for controller in self.controllers:
+            process = controller.process
+            deaf = (
+                process is not None
+                and process is self.holder
+                and not process.is_frozen
+                and not controller.link.receives
+                and controller.name not in self.haproxy.unreachable
+            )
+            if not deaf or process is None:
+                self._without_verdicts_since_s.pop(controller.name, None)
+                continue
+            since_s = self._without_verdicts_since_s.setdefault(controller.name, now_s)
+            if now_s - since_s > NOBODY_DECIDES_S and any(at != BASELINE for at in self.haproxy.weights.values()):
+                self._break(f"{process.name} hears nothing for {now_s - since_s:.1f} s, weights {self.haproxy.weights}")
+
+    def _look_at_end(self) -> None:
+        leading = [one.name for one in self.controllers if one.owner == "ours"]
+        if len(leading) != 1:
+            self._break(f"at the end these lead: {', '.join(leading) or 'nobody'}")
+        if any(weight != BASELINE for weight in self.haproxy.weights.values()):
+            self._break(f"the weights at the end are {self.haproxy.weights}")

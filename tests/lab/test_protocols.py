@@ -1,0 +1,120 @@
+"""Lease and takeover on a simulated bus and clock: the invariants hold, and each defect that is put back is found."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lab.protocols.network import Broker
+from lab.protocols.search import run_one, search
+from lab.protocols.world import Process
+from lbengine.leadership.lease import Lease, Owner, Record
+from lbengine.leadership.leases import Leases
+
+COMMAND = [sys.executable, "-m", "slackwater.cli.main", "lab", "protocols"]
+
+
+def test_every_invariant_holds_in_the_first_schedules() -> None:
+    result = search(1, 400, processes=1)
+    assert result.broken == []
+    assert result.schedules == 400
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_every_invariant_holds_in_a_hundred_thousand_schedules() -> None:
+    done = subprocess.run([*COMMAND, "--schedules", "100000", "--json"], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["broken"] == []
+    assert done.returncode == 0
+
+
+def test_a_seed_gives_the_same_story_in_every_process() -> None:
+    outcome = run_one(3)
+    done = subprocess.run([*COMMAND, "--seed", "3", "--story", "--json"], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)["story"]
+    told = [(one["time_s"], one["who"], one["what"]) for one in told if not one["what"].startswith("logs: ")]
+    assert told == [(round(time_s, 6), who, what) for time_s, who, what in outcome.story]
+    assert len(told) > 5
+    assert run_one(4).story != outcome.story
+
+
+def told_apart_by_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process id of the other machine is looked up on this one."""
+
+    def is_dead(self: Lease, record: Record) -> bool:
+        return record.host == self._me.host and self._process.has_ended(record.pid)
+
+    monkeypatch.setattr(Lease, "_is_dead", is_dead)
+
+
+def the_revision_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Broker.put
+
+    def put_always(self: Broker, by: Process, key: str, value: bytes, _: int) -> int | None:
+        return put(self, by, key, value, self.values.get(key, (b"", 0))[1])
+
+    monkeypatch.setattr(Broker, "put", put_always)
+
+
+def a_lease_is_believed_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Lease.step
+
+    async def believing(self: Lease, take: bool = True) -> Owner:
+        before = self.owner
+        if await step(self, take) == "unknown" and before == "ours":
+            self.owner = "ours"
+        return self.owner
+
+    monkeypatch.setattr(Lease, "step", believing)
+    monkeypatch.setattr(Lease, "stale", False)
+
+
+def nobody_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lease, "_is_old", lambda *_: False)
+
+
+def what_the_one_before_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lease, "inherited", property(lambda _: False, lambda *_: None), raising=False)
+
+
+def weights_are_lowered_without_looking_at_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leases, "is_sure", True)
+
+
+@pytest.mark.parametrize(
+    ("defect", "schedules", "found"),
+    [
+        (told_apart_by_host_name, 100, "two act|at the end these lead: A, B"),
+        (the_revision_does_not_count, 500, "two act|at the end these lead: A, B"),
+        (nobody_takes_over, 100, "nobody has renewed the lease"),
+        (what_the_one_before_left_is_forgotten, 100, ".* lowered weights for the baseline|the weights at the end"),
+        pytest.param(a_lease_is_believed_after_its_end, 5000, "two act", marks=pytest.mark.slow),
+        pytest.param(weights_are_lowered_without_looking_at_the_lease, 5000, "two act", marks=pytest.mark.slow),
+    ],
+)
+def test_a_defect_that_is_put_back_is_found(
+    defect: object, schedules: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(defect)
+    defect(monkeypatch)
+    result = search(1, schedules, processes=1, stop_at=1)
+    (first, *_) = result.broken
+    assert re.match(found, first.broken)
+    assert run_one(first.seed).broken == first.broken, "its seed shows it again"
+
+
+def test_the_command_tells_the_story_of_what_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from lab.protocols.commands import protocols
+
+    told_apart_by_host_name(monkeypatch)
+    done = CliRunner().invoke(protocols, ["--schedules", "50", "--processes", "1"])
+    assert done.exit_code == 1
+    assert "two act: " in done.output
+    assert "has the lease" in done.output
+    assert "--story" in done.output
