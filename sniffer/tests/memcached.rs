@@ -223,3 +223,13 @@ fn keys_in_answers_show_which_quiet_command_they_answer() {
     assert_eq!(commands(&seen), [("mg", "VA"), ("mg", "HD"), ("mg", "VA"), ("mn", "MN")]);
     assert_eq!((seen.unpaired(), seen.summary.counts.quiet_requests), ((2, 0), 2));
 }
+
+#[test]
+fn a_key_that_several_commands_name_makes_no_pair() {
+    let mut talk = talk();
+    talk.client(b"mg a q k\r\nms a 2 k\r\nhi\r\n");
+    talk.server(b"HD ka\r\n");
+    talk.client(b"mg a v k\r\n");
+    talk.server(b"VA 2 ka\r\nhi\r\n");
+    assert_eq!(commands(&seen(&talk)), [("mg", "VA")]);
+}

@@ -160,7 +160,13 @@ impl Memcached {
         let lossy = self.resync || self.requests.front().is_some_and(|request| request.after_gap);
         let found = match head.token {
             Some(token) if !lossy || identifies_request(token) => {
-                self.requests.iter().position(|request| request.token == Some(token))
+                let mut same = self.requests.iter().enumerate().filter(|(_, request)| request.token == Some(token));
+                let first = same.next();
+                // A quiet one may have been passed over in silence.
+                if first.is_some_and(|(_, request)| request.quiet) && same.next().is_some() {
+                    return Pairing::Ambiguous;
+                }
+                first.map(|(position, _)| position)
             }
             _ if lossy => self.requests.iter().position(|request| request.ack == Some(start.seq)),
             _ => match self.in_order(head.word) {
