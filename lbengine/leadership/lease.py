@@ -101,6 +101,8 @@ class Lease:
             state_dir=os.path.realpath(state_dir),
         )
         self._revision = 0
+        self._stored: Record | None = None
+        """What was last written, as far as is known."""
         self._renewed_s = -LEASE_S
         self._seen: tuple[int, float] = (0, 0.0)
         self._nobodys: tuple[Record | None, int] = (None, 0)
@@ -114,6 +116,11 @@ class Lease:
         Nobody takes over before LEASE_S: the rest is for what is on its way to the balancer.
         """
         return self.owner == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
+
+    @property
+    def carries_baseline(self) -> bool:
+        """The record has the baseline, so that whoever takes over can put it back."""
+        return self._stored is not None and self._stored.baseline == self.baseline
 
     @property
     def is_neighbour(self) -> bool:
@@ -193,7 +200,7 @@ class Lease:
         written = await self._bucket.put(self.key, msgspec.json.encode(record), revision)
         if written is None:
             return False
-        self.owner, self._revision, self._renewed_s = "ours", written, now_s
+        self.owner, self._revision, self._renewed_s, self._stored = "ours", written, now_s, record
         return True
 
     def _is_nobodys(self, record: Record, revision: int, now_s: float) -> bool:

@@ -88,8 +88,10 @@ class Leases:
 
     @property
     def is_sure(self) -> bool:
-        """All are ours, and nobody can have taken one over yet."""
-        return self.owner == "ours" and all(lease.owner == "ours" and not lease.stale for lease in self._leases)
+        """All are ours, nobody can have taken one over yet, and whoever does later finds the baseline with it."""
+        return self.owner == "ours" and all(
+            lease.owner == "ours" and not lease.stale and lease.carries_baseline for lease in self._leases
+        )
 
     def _describe_other(self) -> str:
         theirs = [(lease, place) for lease, place in zip(self._leases, self._places.values(), strict=True)]

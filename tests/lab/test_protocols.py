@@ -24,6 +24,12 @@ def test_every_invariant_holds_in_the_first_schedules() -> None:
     assert result.schedules == 400
 
 
+@pytest.mark.parametrize("seed", [100589, 102116])
+def test_every_invariant_holds_in_schedules_that_once_broke_one(seed: int) -> None:
+    """Weights were lowered although the store had not taken the baseline."""
+    assert run_one(seed).broken == ""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_every_invariant_holds_in_a_hundred_thousand_schedules() -> None:

@@ -175,6 +175,27 @@ def test_an_owner_is_sure_of_it_while_nobody_can_have_taken_over(store: Store, c
     assert not one.is_sure
 
 
+def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(store: Store, clock: Clock) -> None:
+    """A weight that was lowered then would stay lowered: who takes over would know of no baseline."""
+    one = leases(store, clock, "xy", "one")
+    owners(one)
+    put = store.put
+
+    async def no_answer_for_y(key: str, value: bytes, revision: int) -> int | None:
+        if key == "y":
+            raise BusError("the store does not answer")
+        return await put(key, value, revision)
+
+    store.put = no_answer_for_y  # type: ignore[method-assign]
+    with pytest.raises(BusError):
+        asyncio.run(one.keep(BASELINE, None))
+    assert one.owner == "ours"
+    assert not one.is_sure
+    store.put = put  # type: ignore[method-assign]
+    owners(one)
+    assert one.is_sure, "the next renewal brought it"
+
+
 @pytest.fixture
 def three() -> Iterator[list[RealHAProxy]]:
     with web_servers(3) as ports, ExitStack() as stack:
