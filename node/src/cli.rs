@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::printable::printable;
 use crate::settings::Declared;
 
 /// Standard output does not take what is printed.
@@ -15,12 +16,12 @@ use crate::settings::Declared;
 #[error("cannot print: {0}")]
 pub struct PrintError(String);
 
-/// Prints; a reader that has gone (`| head`) is no failure.
+/// Prints, without what steers a terminal; a reader that has gone (`| head`) is no failure.
 ///
 /// # Errors
 /// When standard output does not take it.
 pub fn print(text: &str) -> Result<ExitCode, PrintError> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    match io::stdout().lock().write_all(printable(text).as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(PrintError(error.to_string())),
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -15,6 +15,7 @@ pub mod fixture;
 pub mod list;
 pub mod log;
 pub mod notify;
+mod printable;
 pub mod secrets;
 pub mod settings;
 pub mod status;

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 
+use crate::printable::printable;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -31,6 +32,7 @@ impl Log {
             Level::INFO => "<6>",
             _ => "<7>",
         };
+        let message = printable(message).replace('\n', " ");
         format!("{}{}: {message}\n", if self.journal { priority } else { "" }, self.program)
     }
 }

@@ -17,7 +17,7 @@ type Calls = &'static [(libc::c_long, &'static str)];
 /// What may be called, and why. There is no execve, no fork, no ptrace, no mount, no kill, no bpf, no module.
 pub const ALLOWED: &[(&str, Calls)] = &[
     (
-        "files of /proc, /sys, cgroups and the configuration",
+        "files of /proc, /sys and cgroups; openat is narrowed to reading below",
         calls! {
             SYS_openat SYS_read SYS_pread64 SYS_readv SYS_close SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs
             SYS_getdents64 SYS_lseek SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_fcntl SYS_dup SYS_getcwd
@@ -104,6 +104,10 @@ fn rules() -> Result<Rules, BackendError> {
     let mut rules: Rules = calls.map(|(number, _)| (*number, Vec::new())).collect();
     // Its own filter refuses it, and the stricter of two counts.
     rules.insert(libc::SYS_clone3, Vec::new());
+    let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+    let only_reads =
+        SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(u64::from(writes.unsigned_abs())), 0)?;
+    rules.insert(libc::SYS_openat, vec![SeccompRule::new(vec![only_reads])?]);
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let is_thread = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
@@ -142,6 +146,12 @@ mod tests {
         std::thread::spawn(move || {
             apply("deny").expect("a filter");
             assert!(std::fs::read_to_string("/proc/self/stat").is_ok());
+            let mut open = std::fs::OpenOptions::new();
+            for open in [open.clone().write(true), open.clone().read(true).append(true), open.write(true).create(true)]
+            {
+                let error = open.open(&file).expect_err("nothing is written");
+                assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
+            }
             std::thread::spawn(|| ()).join().expect("a thread");
             let error = std::process::Command::new("/bin/true").spawn().expect_err("no programs");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
