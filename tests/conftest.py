@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,14 @@ def haproxy_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 def haproxy_in_full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same, but in `make test` with Debian 12's alone, unless the test is marked `oldest_and_newest_too`."""
     return _use(str(request.param), monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """A command that a test runs in this process closes its files to other users; other tests' files are for servers."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import IO, Any
 
 import click
 
-import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater import __version__
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -107,6 +106,7 @@ class LazyGroup(click.Group):
             return None
         if missing := [one for one in NEEDS.get(cmd_name, ()) if importlib.util.find_spec(one) is None]:
             return incomplete(cmd_name, missing)
+        importlib.import_module("lbengine.backends.table")  # declares the balancers that a configuration can name
         module, _, attribute = entry[0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)

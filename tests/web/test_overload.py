@@ -31,7 +31,8 @@ def address(tmp_path: Path) -> Iterator[tuple[str, int]]:
         f'[web]\nlisten = "{host}:{port}"\n'
     )
     code = (
-        "import asyncio, sys; from slackwater.config import parse; from web import service\n"
+        "import asyncio, sys, lbengine.backends.table\n"
+        "from slackwater.config import parse; from web import service\n"
         "asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT)
