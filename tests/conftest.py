@@ -53,7 +53,7 @@ def haproxy_in_full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """A command that a test runs in this process closes its files to other users; other tests' files are for servers."""
+    """A command that a test runs in this process closes its files to other users; other tests need theirs read."""
     before = os.umask(0o022)
     yield
     os.umask(before)
