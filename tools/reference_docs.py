@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+import lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater import config
 from slackwater.cli.main import cli
 from slackwater.messages import KINDS
