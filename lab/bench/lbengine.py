@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab import played_verdict
 from lab.bench.harness import BenchError, Report, background, measure, program, run, scratch, wait_for
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import HAProxyPool
@@ -76,21 +77,9 @@ class Timed(HAProxy):
 
 
 def verdict(node: str, state: State, time_unix_s: float) -> Verdict:
-    slow = state == "interference"
-    return Verdict(
-        v=1,
-        node=node,
-        pool="web",
-        time_unix_s=time_unix_s,
-        state=state,
-        since_unix_s=0.0,
-        severity=0.8 if slow else 0.0,
-        path=["bench"],
-        model="bench",
-        capacity_rps=60.0 if slow else 300.0,
-        capacity_stderr_rps=3.0,
-        rps=150.0,
-        rt_p95_ms=60.0 if slow else 4.0,
+    rt_p95_ms = 60.0 if state == "interference" else 4.0
+    return played_verdict.verdict(
+        node, state, time_unix_s=time_unix_s, capacity_stderr_rps=3.0, rps=150.0, rt_p95_ms=rt_p95_ms
     )
 
 

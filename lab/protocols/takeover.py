@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from lab.played_verdict import verdict
 from lab.protocols.balancer import BASELINE, SERVERS, HAProxy, Write
 from lab.protocols.controllers import SETTINGS, Controller, Machine
 from lab.protocols.network import Broker, Link
@@ -16,7 +17,7 @@ from lbengine.leadership.lease import LEASE_S, RENEW_S, Record
 from lbengine.service import ASK_AGAIN_S
 from slackwater import messages
 from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S
-from slackwater.messages import State, Verdict
+from slackwater.messages import State
 
 FAULTS_FROM_S, HEALED_S, CALM_S, END_S = 0.9, 4.5, 6.0, 11.0
 """Faults between the first two; the neighbour of host1 is gone at the third; then the last checks."""
@@ -95,21 +96,7 @@ class Takeover:
         """As a detector would that is beside the broker."""
         for node in SERVERS:
             state: State = self.state if node == SERVERS[0] else "calm"
-            slow = state == "interference"
-            verdict = Verdict(
-                v=1,
-                node=node,
-                pool="web",
-                time_unix_s=0.0,
-                state=state,
-                since_unix_s=0.0,
-                severity=0.8 if slow else 0.0,
-                path=["because"],
-                model="simulated",
-                capacity_rps=60.0 if slow else 300.0,
-                rps=50.0,
-            )
-            self.broker.publish(f"slackwater.verdict.web.{node}", messages.encode(verdict), {})
+            self.broker.publish(f"slackwater.verdict.web.{node}", messages.encode(verdict(node, state)), {})
         self.world.at(self.world.now_s + VERDICTS_EVERY_S, self._publish_verdicts)
 
     # --- faults

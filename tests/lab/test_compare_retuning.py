@@ -10,8 +10,8 @@ import pytest
 from lab.experiment import retuning
 from lab.experiment.decisions import KNOBS, Look, Seen, WebServerOnly
 from lab.experiment.retuning import BOUNDS, LEASE_S, Orders
+from lab.played_verdict import verdict
 from slackwater.messages import State
-from tests.support.played_verdict import verdict
 from tests.support.real_servers import APACHE, FPM, Apache, Control, Fpm
 from tests.support.real_wsengine import PROGRAM, end_group, wait_for
 

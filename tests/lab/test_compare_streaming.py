@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from lab.compare import report
+from lab.played_verdict import verdict
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.engine import Engine
@@ -32,7 +33,6 @@ from tests.support import stream_frames as frames
 from tests.support.ipvs_guest import PYTHON, IpvsGuest, needs_ipvs
 from tests.support.ipvs_site import SERVERS, IpvsSite
 from tests.support.paths import ROOT
-from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import stopped
 from tests.support.real_lab import eventually
 from tests.support.real_processes import free_port

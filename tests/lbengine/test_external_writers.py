@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.table import check
@@ -16,7 +17,6 @@ from lbengine.balancer import Server
 from lbengine.engine import Engine
 from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
-from tests.support.played_verdict import verdict
 from tests.support.real_agent import Agent
 from tests.support.real_haproxy import (
     RealHAProxy,

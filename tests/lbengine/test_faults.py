@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
@@ -23,7 +24,6 @@ from lbengine.restore import restore
 from slackwater.config import ControllerSettings, LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
-from tests.support.played_verdict import verdict
 from tests.support.power_cut import Cutter, Disk, PowerCut
 from tests.support.real_haproxy import (
     RealHAProxy,

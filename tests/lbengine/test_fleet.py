@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.fleet import ASK_AGAIN_S, Fleet, haproxy_of
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import HAProxyPool
@@ -20,7 +21,6 @@ from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
-from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import (
     RealHAProxy,
     backend,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.backends.ipvs.ipvs import Lvs
 from lbengine.backends.ipvs.settings import IpvsPool
@@ -13,7 +14,6 @@ from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
 from tests.support.ipvs_guest import IpvsGuest, needs_ipvs
-from tests.support.played_verdict import verdict
 
 SERVICE = "-t 10.9.9.9:80"
 NAMES = ("10.8.0.1:80", "10.8.0.2:80", "10.8.0.3:80")

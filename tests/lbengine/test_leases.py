@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lab.played_verdict import verdict
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.baseline import Baseline
 from lbengine.engine import Engine
@@ -23,7 +24,6 @@ from slackwater.bus.bus import BusError
 from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
 from tests.support.played_lease_store import Clock, Store, owners
-from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
 
 BASELINE = {"host1": Baseline(100, 100)}

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from lab.played_verdict import verdict
 from slackwater.bus import nats_server
 from slackwater.bus.bus import Bus, BusError
 from slackwater.messages import State
 from tests.support.nats_process import open_server
-from tests.support.played_verdict import verdict
 from tests.support.real_haproxy import RealHAProxy
 from tests.support.real_processes import free_address
 

@@ -1,4 +1,4 @@
-"""A detector's Verdict of the pool `web`, for tests that play the detector."""
+"""A detector's Verdict of the pool `web`, for what plays the detector: benchmarks, simulated protocols, tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def verdict(node: str, state: State, **fields: Any) -> Verdict:
         since_unix_s=0.0,
         severity=0.8 if slow else 0.0,
         path=["because"],
-        model="test",
+        model="played",
         capacity_rps=60.0 if slow else 300.0,
         rps=50.0,
     )
