@@ -25,6 +25,7 @@ from lbengine.verdicts import LatestVerdicts
 from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.control import Request
+from slackwater.machine import controller_id
 from slackwater.messages import VERSION, Change, Cycle, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
@@ -54,6 +55,7 @@ class Engine:
         self.may_lower: Callable[[], bool] = lambda: True
         """Whether the balancer is surely ours at this moment; if not, weights may only be raised."""
         self._wall = wall
+        self._controller = controller_id(state_dir)
         self.store = BaselineStore(state_dir, pool)
         self._writer = Writer(
             pool.name,
@@ -168,6 +170,7 @@ class Engine:
                     view.snapshot, actions.decisions, baselines, positions, self.state.rates, actions.findings.verdicts
                 ),
                 weights_mean=view.snapshot.weights_mean,
+                controller=self._controller,
             )
         )
         return sentence

@@ -22,7 +22,6 @@ from lbengine.engine import Engine
 from lbengine.engine_thread import EngineThread
 from lbengine.hooks import Hooks
 from lbengine.leadership.ownership import BUCKET, Ownership
-from lbengine.machine import Process
 from lbengine.overrides import temporary
 from lbengine.overrides.overrides import CommandError
 from lbengine.state_file import StateFileError
@@ -31,6 +30,7 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.control import request_of
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, journal_path
+from slackwater.machine import Process
 from slackwater.messages import Change, Verdict
 from slackwater.stopping import stop_event
 

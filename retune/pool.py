@@ -46,6 +46,7 @@ class Pool:
         self._cycle_s = 0.0
         self._pool = pool
         self._knowledge = knowledge
+        self._best_values = best_values
         self._search = PoolSearch(knowledge, best_values, settings.search_measure_s)
         self._cluster = cluster
         self._clock = clock
@@ -80,6 +81,15 @@ class Pool:
         elif message.by == WSENGINE and message.target in self.nodes:
             self.node(message.target).see_change(message, now_s, self.settings.lease_s)
 
+    def forget(self) -> None:
+        """Another controller leads now: what was known here is of the past, as at a start."""
+        self.nodes = {}
+        self._limits = {}
+        self._hold = "", 0.0
+        self.cycle = None
+        self._search = PoolSearch(self._knowledge, self._best_values, self.settings.search_measure_s)
+        self._began_s = self._clock()
+
     # --- each step
 
     @property
@@ -107,14 +117,14 @@ class Pool:
         well = [node for name, node in self.nodes.items() if name not in affected]
         capacities = [node.verdict.capacity_rps if node.verdict else None for node in well]
         room = has_room(self._total_rps(), capacities, self._pool.u_threshold)
-        for name, node in self.nodes.items():
+        for name, node in list(self.nodes.items()):
             if node.stage.step(now_s, affected.get(name), room):
                 self._entered_or_left(node)
             if not self._may_act:
                 await self._note_intentions(node, now_s)
         if self.acting:
             await self._limit_servers(now_s)
-            for node in self.nodes.values():
+            for node in list(self.nodes.values()):
                 await self._renew(node, now_s)
                 await self._apply_directly(node, now_s)
             if self.settings.policy == "search":
@@ -160,7 +170,7 @@ class Pool:
         # A limit of the run before ends first: a server's own maxconn is what it shows without us.
         if now_s - self._began_s < LIMIT_FOR_S and any(node.taken_over for node in self.nodes.values()):
             return
-        for node in self.nodes.values():
+        for node in list(self.nodes.values()):
             server = self._cluster.server(node.name)
             rule = self._knowledge.get(MAXCONN)
             if not node.stage.entered or rule is None or server is None or server.maxconn is None:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from lab.protocols.balancer import Connection, HAProxy
 from lab.protocols.network import Broker, Link, SimulatedBus
 from lab.protocols.world import Process, World
-from lbengine import machine
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.engine import Engine
 from lbengine.engine_thread import EngineThread
 from lbengine.hooks import Hooks
 from lbengine.service import Driver, drive
+from slackwater import machine
 from slackwater.config import LbengineSettings
 from slackwater.messages import Message
 

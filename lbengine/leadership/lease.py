@@ -19,10 +19,10 @@ import msgspec
 from lbengine.backends.table import targets_of
 from lbengine.balancer import Target
 from lbengine.baseline import Baseline
-from lbengine.machine import Process, this_process
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
+from slackwater.machine import Process, this_process
 
 LEASE_S = 1.6
 """A record that has not changed for so long is free."""
@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its host's name, for people."""
     machine: str = ""
     process_space: str = ""
-    """As in `lbengine.machine`; empty in records of earlier versions."""
+    """As in `slackwater.machine`; empty in records of earlier versions."""
     pid: int = 0
     state_dir: str = ""
     baseline: dict[str, Baseline] | None = None

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 
 from lbengine.baseline import Baseline
 from lbengine.leadership.lease import Bucket, Lease, Owner
-from lbengine.machine import Process
 from lbengine.overrides.overrides import Pause
 from slackwater.bus.bus import BusError
+from slackwater.machine import Process
 
 
 class Leases:

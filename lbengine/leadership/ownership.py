@@ -13,10 +13,10 @@ from lbengine.engine import Engine
 from lbengine.engine_thread import EngineThread
 from lbengine.leadership.lease import RENEW_S, Bucket, Owner, keys_of
 from lbengine.leadership.leases import Leases
-from lbengine.machine import Process
 from lbengine.state_file import StateFileError
 from slackwater.bus.bus import BusError
 from slackwater.config import PoolSettings
+from slackwater.machine import Process
 
 log = logging.getLogger("lbengine")
 

@@ -71,3 +71,5 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     servers: list[ServerState]
     weights_mean: WeightsMean | None = None
     """What weights set under `balance`; absent: it is not known."""
+    controller: str = ""
+    """Which controller made it, as its own parts recognise it; empty in those of earlier versions."""

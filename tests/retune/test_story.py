@@ -35,6 +35,7 @@ from retune.service import BusAccess
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.journal.journal import Journal
+from slackwater.machine import controller_id
 from slackwater.messages import Change, Cycle
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.steady_load import SteadyLoad
@@ -176,7 +177,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     story = Story(held={host.name: {} for host in lab.hosts})
     bus = await Bus.connect(SITE.controller_bus, "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:
-        site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE))
+        site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE), controller_id(SITE.state_dir))
         site.pool = story.listener  # type: ignore[assignment]
         for kind in ("cycle", "change"):
             await bus.subscribe(kind, site.take, pool=POOL)

@@ -9,7 +9,7 @@ from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from lbengine.balancer import Backend, Balancer, Target
-from lbengine.machine import machine_id
+from slackwater.machine import machine_id
 
 
 def _open(pool: HAProxyPool, timeout_s: float) -> Balancer:

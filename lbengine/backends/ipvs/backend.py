@@ -6,8 +6,8 @@ from lbengine.backends.ipvs.ipvs import Lvs, run_here
 from lbengine.backends.ipvs.preflight import check
 from lbengine.backends.ipvs.settings import IpvsPool, ServicePool
 from lbengine.balancer import Backend, Target
-from lbengine.machine import machine_id
 from slackwater.config import LbengineSettings
+from slackwater.machine import machine_id
 
 
 def _open(pool: IpvsPool, timeout_s: float) -> Lvs:

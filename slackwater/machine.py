@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Callable
@@ -25,6 +26,11 @@ def machine_id() -> str:
 def process_space() -> str:
     """Where a process id means the same process: this machine, this boot, this process namespace."""
     return f"{machine_id()} {_first_line(BOOT_ID)} {PID_NAMESPACE.readlink()}"
+
+
+def controller_id(state_dir: str | Path) -> str:
+    """The same in all parts of one controller, and in no other one: they share a state folder, and see each other."""
+    return hashlib.sha256(f"{process_space()} {os.path.realpath(state_dir)}".encode()).hexdigest()[:16]
 
 
 def has_ended(pid: int) -> bool:

@@ -1,0 +1,176 @@
+"""The second stage of two controllers on one bus: only the one whose lbengine leads sends Orders."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from lbengine.backends.haproxy.settings import HAProxyPool
+from retune import knowledge
+from retune.best_values import BestValues
+from retune.drain import NotNow
+from retune.pool import SILENT_S, Pool
+from retune.service import BusAccess
+from slackwater.bus.signing import Signer
+from slackwater.config import RetuneSettings
+from slackwater.messages import Cycle, Message, Mode, Order, State, Verdict
+from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
+
+POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
+SETTINGS = RetuneSettings(mode="act", order_key="k", long_after_s=1.0)
+
+
+class PlayedBus:
+    """Keeps what is sent."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+        self.requests: list[dict[str, Any]] = []
+
+    async def publish(self, message: Message, headers: object = None) -> None:
+        if isinstance(message, Order):
+            assert headers
+            self.orders.append(message)
+
+    async def request(self, subject: str, question: dict[str, Any]) -> dict[str, Any]:
+        assert subject == "slackwater.request.web"
+        self.requests.append(question)
+        return {"sentence": "done"}
+
+
+class Records:
+    """In the journal's place."""
+
+    def record(self, *batch: Message, wait: bool = True) -> None:
+        pass
+
+
+class Controller:
+    """The second stage of the controller "a"; web1 has a neighbour, as everybody can see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 1000.0
+        self.bus = PlayedBus()
+        self.nodes = PlayedCluster()
+        signer = Signer(Ed25519PrivateKey.generate())
+        self.access = BusAccess(
+            POOL,
+            SETTINGS.lease_s,
+            self.bus,  # type: ignore[arg-type]
+            Records(),
+            signer,
+            "a",
+            clock=lambda: self.now_s,
+        )
+        self.pool = Pool(POOL, SETTINGS, knowledge.load(), BestValues(folder), self.access, lambda: self.now_s)
+        self.access.pool = self.pool
+
+    async def run(self, seconds: float, *led_by: str, mode: Mode = "act") -> list[str]:
+        """The Orders that were sent meanwhile, without their nodes."""
+        before = len(self.bus.orders)
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s += 0.5
+            for controller in led_by:
+                self.access.take(cycle(controller, mode))
+            for node in NODES:
+                state: State = "interference" if node == "web1" else "calm"
+                since_s = 0.0 if node == "web1" else 100.0
+                self.access.take(Verdict(1, node, "web", 100.0, state, since_s, 0.5, ["run delay"], "m"))
+                self.access.take(self.nodes.knobs(node))
+            await self.pool.step()
+            await asyncio.sleep(0)
+        return [f"{order.knob} {order.value}" for order in self.bus.orders[before:]]
+
+
+def cycle(controller: str, mode: Mode = "act") -> Cycle:
+    servers = PlayedCluster().cycle().servers
+    return Cycle(1, "web", 0.0, mode, False, "roundrobin", "optimal", "", servers, controller=controller)
+
+
+def test_who_stands_by_sends_no_orders_and_asks_for_nothing(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        assert await controller.run(20.0, "b") == []
+        assert controller.bus.requests == []
+        assert f"{FREQUENCY} performance" in await controller.run(2.0, "a")
+        assert await controller.run(60.0, "b") == [], "nothing is renewed either"
+
+    play(script())
+
+
+def test_who_takes_over_goes_on_with_what_the_nodes_have_as_after_a_start(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a")
+        assert controller.pool.node("web1").held[FREQUENCY].value == "performance"
+        await controller.run(5.0, "b")
+        await controller.nodes.order("web1", FREQUENCY, "powersave", "by the other one", "second_stage")
+        assert controller.pool.nodes == {}
+        sent = await controller.run(2.0, "a")
+        assert f"{FREQUENCY} powersave" not in sent, "what is renewed is what the node has"
+        assert f"{FREQUENCY} performance" in sent
+
+    play(script())
+
+
+def test_what_is_under_way_is_not_ordered_when_another_one_leads_by_then(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a")
+        before = len(controller.bus.orders)
+        controller.access.take(cycle("b"))
+        for ask in (
+            controller.access.order("web1", FREQUENCY, "powersave", "late", "second_stage"),
+            controller.access.request("drain", "web1", "late", for_s=5.0),
+        ):
+            with pytest.raises(NotNow, match="does not drive"):
+                await ask
+        assert len(controller.bus.orders) == before
+
+    play(script())
+
+
+def test_without_cycles_nothing_is_ordered(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a")
+        controller.now_s += SILENT_S
+        with pytest.raises(NotNow, match="does not drive"):
+            await controller.access.order("web1", FREQUENCY, "powersave", "late", "second_stage")
+
+    play(script())
+
+
+def test_who_only_observes_does_not_stand_by(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a", "b", mode="observe")
+        controller.access.take(cycle("b"))
+        assert set(controller.pool.nodes) == set(NODES)
+
+    play(script())
+
+
+def test_a_node_that_appears_during_a_step_is_no_error(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a")
+        order = controller.access.order
+
+        async def meanwhile(*arguments: Any) -> str:
+            controller.pool.node("web9")
+            return await order(*arguments)
+
+        controller.access.order = meanwhile  # type: ignore[method-assign, assignment]
+        controller.pool.node("web1").held.clear()
+        await controller.pool.step()
+        assert "web9" in controller.pool.nodes
+
+    play(script())
