@@ -28,6 +28,7 @@ from lab.options import cluster_options, json_option, noise_options, progress, w
 from lab.protocols.commands import protocols
 from lab.stories import one_policy, second_stage
 from lab.stories import time_back as back
+from lab.stories.capacity_commands import capacity
 from lab.stories.one_policy import PolicyTest
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 
@@ -338,5 +339,5 @@ def demo(seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate, chaos, protocols):
+for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity):
     lab.add_command(command)

@@ -1,0 +1,92 @@
+"""`slackwater lab capacity`: estimated capacities against measured ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from detector.classify import tree
+from detector.recordings.recording import RecordingError
+from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.noise import NOISES
+from lab.cluster.stress import STRESSORS
+from lab.cluster.terminal import console
+from lab.options import cluster_options, json_option, progress, write_json
+from lab.stories import capacity as story
+from lab.stories import capacity_errors
+
+LOADS = (0.2, 0.4, 0.6, 0.8)
+TAKEN = (0.25, 0.5, 0.7, 0.85)
+
+
+@click.command(epilog="Example: slackwater lab capacity --load 0.2 --load 0.6 --taken 0.5 --json capacity.json")
+@cluster_options
+@click.option(
+    "--load", "loads", multiple=True, type=click.FloatRange(0.01, 0.95), help=f"Of the pool; again for more  [{LOADS}]"
+)
+@click.option(
+    "--taken",
+    "taken",
+    multiple=True,
+    type=click.FloatRange(0, 0.95),
+    help=f"Share of a host's CPU that a neighbour takes; again for more, 0 for none at all  [{TAKEN}]",
+)
+@click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True)
+@click.option("--calm-seconds", type=click.FloatRange(5), default=20.0, show_default=True, help="Calm at each load.")
+@click.option("--seconds", type=click.FloatRange(3), default=10.0, show_default=True, help="Length of each state.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Keep the Samples here, the states beside as JSON."
+)
+@click.option(
+    "--from",
+    "recordings",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Only play this recording of --out again; again for more.",
+)
+@json_option
+def capacity(
+    app: str,
+    balance: str,
+    hosts: int,
+    quota: float,
+    loads: tuple[float, ...],
+    taken: tuple[float, ...],
+    noise: str,
+    calm_seconds: float,
+    seconds: float,
+    out: Path | None,
+    recordings: tuple[Path, ...],
+    json_file: str | None,
+) -> None:
+    """Compare the estimated capacity of a host with the rate at which it answers clients that ask it directly."""
+    model = tree.load(tree.SHIPPED)
+    rows: list[dict[str, Any]] = []
+    if recordings:
+        try:
+            for path in recordings:
+                found = capacity_errors.compare(*capacity_errors.load_states(path), model)
+                rows += [{"recording": path.stem, **row} for row in found]
+        except RecordingError as error:
+            sys.exit(str(error))
+        result: dict[str, Any] = {}
+    else:
+        test = story.CapacityTest(loads or LOADS, taken or TAKEN, noise, calm_seconds, seconds)
+        with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+            result, recording, states = story.run(cluster, test, out, progress)
+        rows = capacity_errors.compare(recording, states, model)
+    result |= {"compared": rows, "summary": capacity_errors.summary(rows)}
+    if json_file:
+        write_json(result, json_file)
+        if json_file == "-":
+            return
+    table = Table(*capacity_errors.COLUMNS, title="capacity in requests/s: measured, and estimated by the detector")
+    for cells in capacity_errors.table_rows(rows):
+        table.add_row(*cells)
+    console().print(table)
+    for name, value in result["summary"].items():
+        click.echo(f"{name.replace('_', ' ')}: {value}")

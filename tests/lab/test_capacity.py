@@ -1,0 +1,80 @@
+"""Measured against estimated capacities: what is kept of a run, and how errors are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from detector.recordings.recording import Recording, RecordingError, write
+from lab.stories.capacity import State, without
+from lab.stories.capacity_errors import compare, load_states, summary
+from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
+
+
+def recording(seconds: float = 40.0) -> Recording:
+    """A calm cluster's Samples as a recording."""
+    cluster = Cluster(seed=3)
+    samples = [one for _, tick in cluster.run(seconds, swing(cluster, 0.2, 0.6, 20.0)) for one in tick]
+    return Recording(samples, [], "", "", sorted({one.node for one in samples}), [one.time_unix_s for one in samples])
+
+
+def state(of: Recording, truth_rps: float, taken: float = 0.0, calm_rps: float = CAPACITY_RPS) -> State:
+    begin, end = of.received_unix_s[0], of.received_unix_s[-1]
+    return State(of.nodes[0], 0.4, taken, taken, 100, begin, end, truth_rps, 1.0, calm_rps)
+
+
+def test_samples_that_saw_any_part_of_a_closed_loop_are_left_out() -> None:
+    of = recording(2.0)
+    at = [one.time_unix_s for one in of.samples if one.node == of.nodes[0]]
+    middle = at[4]
+    kept, received = without(of.samples, of.received_unix_s, [(middle - 0.001, middle + 0.001)])
+    left = [one.time_unix_s for one in kept if one.node == of.nodes[0]]
+    assert set(at) - set(left) == {middle, at[5]}, "the loop ran at the end of one period and at the start of the next"
+    assert len(kept) == len(received)
+
+
+def test_a_right_estimate_has_a_small_error_and_a_wrong_truth_a_large_one() -> None:
+    of = recording()
+    right, wrong = compare(of, [state(of, CAPACITY_RPS), state(of, 2 * CAPACITY_RPS)], None)
+    assert abs(right["relative_error"]) < 0.15
+    assert wrong["relative_error"] == pytest.approx(-0.5, abs=0.08)
+    assert not wrong["within"]
+
+
+def test_a_neighbour_that_the_detector_misses_counts_with_all_that_it_took() -> None:
+    of = recording()
+    (row,) = compare(of, [state(of, 0.4 * CAPACITY_RPS, taken=0.6)], None)
+    assert (row["estimated_lost"], row["lost_error"]) == (0.0, -0.6)
+    assert summary([row])["lost_error_median"] == pytest.approx(0.6)
+    assert summary([row])["calm_error_median"] is None
+
+
+def test_a_state_without_a_verdict_has_no_estimate_and_is_counted() -> None:
+    of = recording(2.0)
+    before = msgspec.structs.replace(of.samples[0]).time_unix_s - 100.0
+    never = State(of.nodes[0], 0.2, 0.0, 0.0, 0, before, before + 1.0, 100.0, 1.0, 100.0)
+    assert summary(compare(of, [never], None)) == {
+        "states": 1,
+        "without_estimate": 1,
+        "lost_error_median": None,
+        "lost_error_p90": None,
+        "calm_error_median": None,
+        "calm_error_worst": None,
+        "within_one_standard_error": None,
+    }
+
+
+def test_states_are_read_beside_their_recording_and_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
+    of, path = recording(2.0), tmp_path / "one.parquet"
+    write(path, of.samples, [], "", of.received_unix_s)
+    with pytest.raises(RecordingError, match=r"one\.json: expected the states"):
+        load_states(path)
+    path.with_suffix(".json").write_text('{"states": [{"host": 3}]}')
+    with pytest.raises(RecordingError, match=r"one\.json: expected the states"):
+        load_states(path)
+    path.with_suffix(".json").write_bytes(msgspec.json.encode({"states": [state(of, 100.0)]}))
+    again, states = load_states(path)
+    assert states == [state(of, 100.0)]
+    assert len(again.samples) == len(of.samples)
