@@ -26,7 +26,10 @@ ACCEPTS = 0x10000
 def configuration(
     members: Sequence[Host], balance: str, port: int, admin_socket: Path, more: Mapping[str, str] | None = None
 ) -> str:
-    """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line."""
+    """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line.
+
+    `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
+    """
     lines = more or {}
     servers = "\n".join(
         f"    server {one.name} {one.address}:80 weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
@@ -44,6 +47,7 @@ defaults
     option idle-close-on-response
     option redispatch
     retries 3
+    retry-on conn-failure empty-response
     timeout connect 5s
     timeout client 30s
     timeout server 30s

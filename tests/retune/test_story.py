@@ -53,10 +53,6 @@ KNOBS = {
     "php_fpm": {"max_children": "[1, 64]"},
     "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},
 }
-RETRIES = "    retries 3\n"
-RETRY_ON = "    retry-on conn-failure empty-response\n"
-"""Of the balancer: what comes on a connection just as the server closes it is sent again. That happens at a graceful
-restart under load, which a node makes only where nobody drains it: after a crash, and at the end of a lease."""
 DRAINED, CRASHED, RAN_OUT = "drained retunes", "a wsengine's crash", "ends of leases"
 WAITS_MS = (5, 5, 5, 5, 20, 20, 100, 100, 500, 2000)
 WAIT_PHP = "<?php usleep(1000 * (int) $_GET['ms']); echo '<html>waited</html>';\n"
@@ -112,10 +108,6 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     with Lab(LabSettings(php_children=8, retunable=True, mpm=request.param)) as lab:
         for host in lab.hosts:
             (host.folder / "events/wait.php").write_text(WAIT_PHP)
-        config = lab.balancer.config
-        assert RETRIES in config.read_text()
-        config.write_text(config.read_text().replace(RETRIES, RETRIES + RETRY_ON))
-        lab.balancer.reload()
         make_keys()
         controller = Controller(lab, "act")
         controller.start()
