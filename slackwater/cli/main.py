@@ -52,6 +52,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "record": ("detector.train.record_commands:record", "Record a live pool's Samples, for `train`."),
         "mark": ("detector.train.record_commands:mark", "Label what is being done to a node, for recordings."),
         "train": ("detector.train.commands:train", "Build the detector's model from labelled recordings."),
+        "governor": (
+            "lab.governor.commands:governor",
+            "Cores and clocks for a response-time target: compare policies on simulated machines.",
+        ),
         "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
     },
 }
@@ -61,11 +65,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "record": ("pyarrow",),
     "train": ("matplotlib", "pyarrow"),
     "calibrate": ("matplotlib", "pyarrow"),
+    "governor": ("lab",),
     "lab": ("lab", "matplotlib", "pyarrow"),
 }
 """What these commands import beyond a production install: packages of the optional extra `lab`."""
 HIDDEN = {"run": ("slackwater.cli.commands:run", "One child of `serve`.")}
-OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "web", "lab"}
+OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "governor", "web", "lab"}
 
 
 class Failure(click.ClickException):

@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.paths import ROOT
 
-PARTS = {"slackwater", "detector", "lbengine", "retune", "web", "lab"}
+PARTS = {"slackwater", "detector", "lbengine", "retune", "governor", "web", "lab"}
 MAY_IMPORT = {
     "slackwater": {"slackwater"},
     "detector": {"slackwater", "detector"},
     "lbengine": {"slackwater", "lbengine"},
     "retune": {"slackwater", "retune"},
+    "governor": {"slackwater", "detector", "governor"},
     "web": {"slackwater", "web"},
     "lab": PARTS,
 }

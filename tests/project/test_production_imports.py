@@ -10,7 +10,7 @@ import pytest
 from slackwater.cli.main import NEEDS
 from tests.support.paths import ROOT
 
-PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "web")
+PRODUCTION = ("slackwater", "detector", "lbengine", "retune", "governor", "web")
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({NEEDS['lab']!r}))\n"
 """As if these packages were not installed."""
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-PACKAGES = ("slackwater", "detector", "lbengine", "retune", "web", "lab")
+PACKAGES = ("slackwater", "detector", "lbengine", "retune", "governor", "web", "lab")
 CRATES = ("messages", "node", "sniffer", "monitor", "wsengine")
 SENTENCES = {
     "why",

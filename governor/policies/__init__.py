@@ -1,0 +1,1 @@
+"""One policy, one file, with its source."""

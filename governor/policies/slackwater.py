@@ -1,0 +1,138 @@
+"""`slackwater`: our own. The cheapest configuration whose response time, with a margin for what is not known, meets the
+target.
+
+- A prediction with its uncertainty (`governor.tail_model`), from the work that the service needs per second: busy time
+  times clock. A neighbour that slows the cores down makes the same work longer, so what it takes is demand too.
+- A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets, all there is, at once. When more
+  work comes than was planned for (a CUSUM of the difference), a new plan at once.
+- During interference nothing is lowered and nothing is learnt.
+- It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from governor.tail_model import TailModel
+from governor.types import Action, Configuration, Hardware, Observation, whole
+
+PLAN_S = 1.0
+TOO_OLD = 2.0
+DRIFT, ALARM = 0.05, 0.3
+"""Of the CUSUM: excess demand, relative to the plan, that is tolerated in a period; sum that makes a new plan."""
+FOLLOW = 0.1
+"""Weight of the last second in the usual change of demand from second to second."""
+SURPRISES, AHEAD_MOST = 0.1, 4.0
+"""Share of seconds in which demand may be above what was planned for; the most usual changes to plan for."""
+JUMP = 0.25
+"""A larger change is a step of the load, which the trigger is for, and no usual one."""
+
+
+class Slackwater:
+    name = "slackwater"
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        target_ms: float,
+        *,
+        period_s: float = 0.02,
+        candidates: Sequence[Configuration] | None = None,
+        cost: Callable[[Configuration, float], float] | None = None,
+        tail_of: Callable[[Observation], float | None] = lambda seen: seen.p95_ms,
+        miss_share: float = 0.01,
+    ) -> None:
+        """`cost` of a configuration at a utilisation, by default its power; `tail_of`: the percentile with a target."""
+        self.period_s = period_s
+        self._hardware, self._target_ms = hardware, target_ms
+        self._cost, self._tail_of = cost or hardware.power_w, tail_of
+        self._candidates = list(candidates or hardware.configurations())
+        self._speeds = np.array([hardware.speed(one) for one in self._candidates])
+        self._shares = np.array([one.clock_mhz / hardware.max_mhz for one in self._candidates])
+        self._model = TailModel(miss_share)
+        self._now = hardware.highest
+        self._planned = 0.0
+        """Demand that the present configuration was chosen for."""
+        self._expected = 0.0
+        """The same when the second began; within it a surprise makes a new plan."""
+        self._excess = 0.0
+        self._begun_s: float | None = None
+        self._seconds: list[tuple[Observation, float]] = []
+        """Since the last plan: what was seen, and the work per second."""
+        self._before = 0.0
+        """Demand of the second before."""
+        self._usual = 0.02
+        """Usual change of demand from one second to the next, relative."""
+        self._ahead = 1.0
+        """So many usual changes are planned for."""
+        self._alarm = False
+        """All there is was set, until the queue is short again."""
+        self._steady = False
+        """The configuration did not change in this second."""
+
+    def start(self) -> Action:
+        return whole(self._now)
+
+    def decide(self, seen: Observation) -> Action:
+        begun_s = seen.time_s - self.period_s if self._begun_s is None else self._begun_s
+        self._begun_s = begun_s
+        demand = float(np.mean(seen.busy_shares)) * self._hardware.speed(self._now) if seen.busy_shares else 0.0
+        self._seconds.append((seen, demand))
+        if seen.oldest_ms > TOO_OLD * self._target_ms:
+            self._change(self._hardware.highest, self._hardware.speed(self._hardware.highest))
+            self._alarm = True
+        elif self._alarm:
+            self._alarm = False
+            self._plan(max(demand, self._before), seen.interference)
+        elif self._planned:
+            self._excess = max(0.0, self._excess + demand / self._planned - 1.0 - DRIFT)
+            if self._excess > ALARM:
+                recent = [one for _, one in self._seconds[-3:]]
+                self._plan(max(recent), seen.interference, lower=False)
+        if seen.time_s - begun_s >= PLAN_S - 1e-9:
+            self._second(seen)
+            self._begun_s = seen.time_s
+        return whole(self._now)
+
+    def _second(self, seen: Observation) -> None:
+        """A second is over: learn from it and plan the next."""
+        tails = [(tail, one.rps) for one, _ in self._seconds if one.rps and (tail := self._tail_of(one))]
+        demand = float(np.mean([one for _, one in self._seconds]))
+        recent = self._seconds[-max(1, len(self._seconds) // 5) :]
+        latest = float(np.mean([one for _, one in recent]))
+        if tails and self._steady and not seen.interference:
+            # Percentiles of parts of the second, weighted by their requests.
+            tail = sum(one * rps for one, rps in tails) / sum(rps for _, rps in tails) / self._target_ms
+            if latest <= self._expected:
+                self._model.missed(tail > 1.0)
+            self._model.learn(
+                self._now.clock_mhz / self._hardware.max_mhz, demand / self._hardware.speed(self._now), tail
+            )
+        self._seconds = []
+        self._steady = True
+        self._plan(max(demand, latest, self._before if seen.interference else 0.0), seen.interference)
+        if self._before > 0.0 and (changed := abs(demand / self._before - 1.0)) < JUMP:
+            self._usual += FOLLOW * (changed - self._usual)
+            self._ahead = min(AHEAD_MOST, max(0.0, self._ahead + 0.5 * (float(latest > self._expected) - SURPRISES)))
+        self._before, self._expected = demand, self._planned
+
+    def _plan(self, demand: float, interference: bool, lower: bool = True) -> None:
+        demand *= 1.0 + self._ahead * self._usual
+        utilisations = demand / self._speeds
+        upper = self._model.upper(self._shares, utilisations)
+        costs = [
+            self._cost(one, min(1.0, float(utilisation))) if tail <= 1.0 else np.inf
+            for one, utilisation, tail in zip(self._candidates, utilisations, upper, strict=True)
+        ]
+        best = int(np.argmin(costs))
+        wanted = self._candidates[best] if np.isfinite(costs[best]) else self._hardware.highest
+        if (interference or not lower) and self._hardware.speed(wanted) < self._hardware.speed(self._now):
+            wanted = self._now
+        self._change(wanted, demand)
+
+    def _change(self, wanted: Configuration, planned: float) -> None:
+        if wanted != self._now:
+            self._now, self._steady = wanted, not self._seconds
+        self._planned, self._excess = planned, 0.0

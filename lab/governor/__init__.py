@@ -1,0 +1,1 @@
+"""The machines of the papers, simulated, and one table for each paper."""

@@ -1,0 +1,123 @@
+"""Pinned threads with first-in-first-out queues, request by request, many at a time.
+
+Each core has one thread and one queue; requests come to a queue in a Poisson stream. When each is answered follows from
+Lindley's recursion, which for a whole interval is a cumulative sum and a running maximum (`numpy`). Clocks and the
+number of cores may change between intervals; a request that is being worked on then keeps the rest of its work.
+
+A closed loop has so many connections per queue, each with one request at a time: a request that finds no connection
+free is sent when one is, and one that still waits for that at the end of an interval is never sent (the load generator
+does not catch up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+NOBODY = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What happened in one interval."""
+
+    answered_s: Floats
+    """(N,) response times of the requests that were answered in it, in seconds, in no order."""
+    waited_s: Floats
+    """(N,) the part of each that was waiting."""
+    busy_shares: tuple[float, ...]
+    """Of each core."""
+    oldest_s: float
+    """Age of the oldest unanswered request at the end; 0 if there is none."""
+
+
+class PinnedQueues:
+    """Work is in seconds of a core at speed 1: gamma with this variance over squared mean, exponential for 1."""
+
+    def __init__(
+        self, work_s: float, *, cv2: float = 1.0, connections: int | None = None, random: np.random.Generator
+    ) -> None:
+        self._work_s, self._cv2, self._connections, self._random = work_s, cv2, connections, random
+        self._now_s = 0.0
+        self._waiting: list[tuple[Floats, Floats]] = []
+        """Of each queue: when its requests were sent, and the work that is left of each."""
+
+    def run(self, seconds: float, rps: float, speeds: Sequence[float]) -> Interval:
+        """The next interval: requests at this rate, to as many queues as there are speeds, evenly."""
+        end_s = self._now_s + seconds
+        self._deal(len(speeds))
+        answered, waited, busy, oldest_s = [], [], [], 0.0
+        for number, speed in enumerate(speeds):
+            sent_s, work_s = self._arrivals(number, seconds, rps / len(speeds))
+            took_s = work_s / speed
+            total_s = np.cumsum(took_s)
+            begins_s = np.maximum.accumulate(np.maximum(sent_s, self._now_s) - (total_s - took_s)) + total_s - took_s
+            ends_s = begins_s + took_s
+            limit = len(sent_s) if self._connections is None else max(1, self._connections // len(speeds))
+            sent_s[limit:] = np.maximum(sent_s[limit:], ends_s[: max(0, len(ends_s) - limit)])
+            done = int(np.searchsorted(ends_s, end_s, side="right"))
+            answered.append(ends_s[:done] - sent_s[:done])
+            waited.append(np.maximum(0.0, begins_s[:done] - sent_s[:done]))
+            used_s = float(took_s[:done].sum())
+            left_s = work_s[done : done + limit].copy()
+            if done < len(sent_s):
+                part_s = max(0.0, end_s - float(begins_s[done]))
+                left_s[0] -= part_s * speed
+                used_s += part_s
+                oldest_s = max(oldest_s, end_s - float(sent_s[done]))
+            self._waiting[number] = (sent_s[done : done + limit], left_s)
+            busy.append(min(1.0, used_s / seconds))
+        self._now_s = end_s
+        return Interval(np.concatenate(answered), np.concatenate(waited), tuple(busy), oldest_s)
+
+    def _arrivals(self, number: int, seconds: float, rps: float) -> tuple[Floats, Floats]:
+        """Those that wait already, and the new ones."""
+        count = int(self._random.poisson(rps * seconds))
+        times_s = self._now_s + np.sort(self._random.random(count)) * seconds
+        if self._cv2 == 1.0:
+            work_s = self._random.standard_exponential(count) * self._work_s
+        elif self._cv2:
+            work_s = self._random.gamma(1.0 / self._cv2, self._cv2 * self._work_s, count)
+        else:
+            work_s = np.full(count, self._work_s)
+        sent_s, left_s = self._waiting[number]
+        return np.concatenate([sent_s, times_s]), np.concatenate([left_s, work_s])
+
+    def _deal(self, queues: int) -> None:
+        """Where the number of cores changed, waiting requests are dealt out anew, oldest first."""
+        if len(self._waiting) == queues:
+            return
+        sent_s = np.concatenate([one for one, _ in self._waiting] or [NOBODY])
+        work_s = np.concatenate([one for _, one in self._waiting] or [NOBODY])
+        order = np.argsort(sent_s, kind="stable")
+        self._waiting = [(sent_s[order[one::queues]], work_s[order[one::queues]]) for one in range(queues)]
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """Probability that a request of an M/M/c queue has to wait; `offered` is load over the service rate of one."""
+    if offered >= servers:
+        return 1.0
+    blocked = 1.0
+    for count in range(1, servers + 1):
+        blocked = offered * blocked / (count + offered * blocked)
+    return blocked / (1.0 - offered / servers * (1.0 - blocked))
+
+
+def mmc_wait_s(servers: int, rate: float, service_s: float) -> float:
+    """Mean wait in an M/M/c queue that is not full."""
+    offered = rate * service_s
+    return erlang_c(servers, offered) * service_s / (servers - offered)
+
+
+def mmc_wait_quantile_s(servers: int, rate: float, service_s: float, quantile: float) -> float:
+    """The wait that this share of an M/M/c queue's requests stays below, in seconds; infinite from full load on."""
+    offered = rate * service_s
+    if offered >= servers:
+        return float("inf")
+    waits = erlang_c(servers, offered)
+    left = 1.0 - quantile
+    return float(np.log(waits / left)) * service_s / (servers - offered) if waits > left else 0.0

@@ -1,0 +1,99 @@
+"""Our own policy: safe at first, fast when it must be, still during interference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from governor.policies.slackwater import Slackwater
+from governor.tail_model import FULL, TailModel
+from governor.types import Action, Hardware, Observation
+
+HARDWARE = Hardware(3, (500.0, 1000.0, 2000.0), base_w=1.0, idle_w=(0.2, 0.3, 0.5), busy_w=(0.5, 1.2, 4.0))
+TARGET_MS = 10.0
+
+
+def speed(action: Action) -> float:
+    return sum(action.clocks_mhz) / 2000.0
+
+
+def drive(
+    policy: Slackwater, seconds: range, demand: float, *, interference: bool = False, oldest_ms: float = 1.0
+) -> list[Action]:
+    """Seconds of a service that needs so much work, in cores at the highest clock, as M/M/1 queues would answer."""
+    actions = [policy.start()] if seconds.start == 0 else [policy.decide(Observation(float(seconds.start)))]
+    for second in seconds:
+        now = actions[-1]
+        busy = min(0.99, demand / speed(now))
+        p95_ms = 0.5 + 0.6 / (now.clocks_mhz[0] / 2000.0 * (1.0 - busy))
+        actions.append(
+            policy.decide(
+                Observation(
+                    second + 1.0,
+                    100.0,
+                    p95_ms,
+                    p95_ms,
+                    0.0,
+                    oldest_ms,
+                    (busy,) * len(now.cores),
+                    interference=interference,
+                )
+            )
+        )
+    return actions
+
+
+def test_it_begins_with_all_there_is_and_goes_down_only_as_far_as_the_target_allows() -> None:
+    actions = drive(Slackwater(HARDWARE, TARGET_MS, period_s=1.0), range(30), 0.5)
+    assert speed(actions[0]) == 3.0
+    assert 0.5 < speed(actions[-1]) < 1.1
+    for action in actions:
+        busy = 0.5 / speed(action)
+        assert 0.5 + 0.6 / (action.clocks_mhz[0] / 2000.0 * (1.0 - busy)) <= TARGET_MS
+
+
+def test_an_old_request_brings_all_there_is_at_once() -> None:
+    policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
+    drive(policy, range(20), 0.5)
+    assert speed(policy.decide(Observation(20.5, 100.0, 5.0, oldest_ms=21.0, busy_shares=(1.0,)))) == 3.0
+
+
+def test_more_work_than_planned_for_makes_a_new_plan_before_the_second_is_over() -> None:
+    policy = Slackwater(HARDWARE, TARGET_MS, period_s=0.1)
+    for tick in range(1, 300):
+        action = policy.decide(Observation(tick / 10, 100.0, 2.0, busy_shares=(0.5,) * 3))
+    before = speed(action)
+    for tick in range(300, 304):
+        action = policy.decide(Observation(tick / 10, 200.0, 2.0, busy_shares=(0.99,) * len(action.cores)))
+    assert speed(action) > before
+
+
+def test_during_interference_nothing_is_lowered() -> None:
+    policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
+    loud = drive(policy, range(20), 0.5, interference=True)
+    assert {speed(one) for one in loud} == {3.0}
+    calm = drive(policy, range(20, 40), 0.5)
+    assert speed(calm[-1]) < 3.0, "afterwards it is"
+
+
+def test_what_was_seen_bounds_what_was_not() -> None:
+    model = TailModel()
+    assert np.isinf(model.upper(np.array([1.0]), np.array([0.1]))).all(), "nothing is known"
+    for _ in range(200):
+        model.learn(1.0, 0.5, 0.2)
+        model.missed(False)
+    same, lower, fuller, full = model.upper(np.array([1.0, 0.5, 1.0, 1.0]), np.array([0.5, 0.5, 0.75, FULL]))
+    assert same == pytest.approx(0.2, rel=0.1)
+    assert lower == pytest.approx(2 * same), "half the clock, at most twice the time"
+    assert fuller == pytest.approx(2 * same)
+    assert np.isinf(full)
+
+
+def test_a_miss_widens_the_margin_and_time_narrows_it() -> None:
+    model = TailModel(miss_share=0.01)
+    before = model.z
+    model.missed(True)
+    assert model.z > before
+    for _ in range(99):
+        model.missed(False)
+    assert model.z == pytest.approx(before)
