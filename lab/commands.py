@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import click
 from rich.table import Column, Table
 
 from lab.chaos.commands import chaos
-from lab.cluster.applications import APPLICATIONS
 from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.noise import NOISES
@@ -23,7 +23,7 @@ from lab.compare.commands import compare, evaluate, grid, report
 from lab.compare.simulate_commands import simulate
 from lab.disturb.timetable import DISTURBANCES, timetable
 from lab.experiment.policies import POLICIES
-from lab.experiment.steady import shown
+from lab.experiment.steady import default_demand, shown
 from lab.options import cluster_options, json_option, noise_options, progress, write_json
 from lab.protocols.commands import protocols
 from lab.stories import one_policy, second_stage
@@ -40,9 +40,9 @@ def lab() -> None:
 
 @lab.command(epilog="Example: slackwater lab up --app dokuwiki --balance leastconn")
 @cluster_options
-def up(app: str, balance: str, hosts: int, quota: float) -> None:
+def up(settings: LabSettings) -> None:
     """Start the lab and keep it up until Ctrl-C."""
-    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+    with Lab(settings, progress) as cluster:
         progress("Ctrl-C takes it down")
         try:
             while True:
@@ -97,10 +97,7 @@ def status(as_json: bool) -> None:
 @click.option("--children", type=click.IntRange(1, 32), help=f"Second stage: php-fpm's own  [default: {CALM_CHILDREN}]")
 @json_option
 def run_(
-    app: str,
-    balance: str,
-    hosts: int,
-    quota: float,
+    settings: LabSettings,
     noise: str,
     intensity: float,
     scenario: str,
@@ -122,7 +119,7 @@ def run_(
     --policy, with the demand that is asked for.
     """
     if scenario in second_stage.RETUNED_WITHIN_S:
-        retuned = LabSettings(hosts, quota, balance, app, children or CALM_CHILDREN, retunable=True)
+        retuned = replace(settings, php_children=children or CALM_CHILDREN, retunable=True)
         test = SecondStageTest(scenario, noise, intensity, seconds, rounds, clients or 48, knobs or (CHILDREN,))
         _run_retuned(retuned, test, json_file)
         return
@@ -130,21 +127,25 @@ def run_(
         raise click.UsageError("give at most one of --rate, --load, --left and --clients")
     shares = share is not None or left is not None
     if not shares and clients is None and rate is None:
-        rate = APPLICATIONS[app].rate_rps
+        rate, share = default_demand(settings)
+        shares = share is not None
     demand = None if shares else Demand(rate_rps=rate, clients=clients)
     of_left = left is not None
     asked = PolicyTest(policy, noise, intensity, seconds, rounds, demand, left if of_left else share, of_left, scenario)
-    if balance == "roundrobin":
-        balance = POLICIES[policy].balance
-    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+    if settings.balance == "roundrobin":
+        settings = replace(settings, balance=POLICIES[policy].balance)
+    with Lab(settings, progress) as cluster:
         result = one_policy.run(cluster, asked, progress)
     if json_file:
         write_json(result, json_file)
         if json_file == "-":
             return
     columns = [name for name, _ in one_policy.COLUMNS]
+    described = ", ".join((scenario, policy, settings.balance, settings.app, noise))
     table = Table(
-        "phase", *columns, title=f"{scenario}, {policy}, {balance}, {app}, {noise}: medians of {rounds} rounds"
+        "phase",
+        *columns,
+        title=f"{described}: medians of {rounds} rounds",
     )
     for row in one_policy.medians(result):
         table.add_row(*row)
@@ -202,10 +203,7 @@ def _run_retuned(settings: LabSettings, test: SecondStageTest, json_file: str | 
     help="Also what is no neighbour, labelled so; again for more.",
 )
 def record(
-    app: str,
-    balance: str,
-    hosts: int,
-    quota: float,
+    settings: LabSettings,
     out: Path,
     kinds: tuple[str, ...],
     intensities: tuple[float, ...],
@@ -227,7 +225,7 @@ def record(
     script = timetable(
         seed,
         seconds,
-        hosts=hosts,
+        hosts=settings.hosts,
         kinds=kinds,
         intensities=intensities,
         share=None if swing else share,
@@ -245,7 +243,7 @@ def record(
             f"seed {seed}",
         ]
     )
-    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+    with Lab(settings, progress) as cluster:
         recording.record(cluster, script, out, note, progress)
 
 
@@ -254,11 +252,11 @@ def record(
 @click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same swings of the load.")
 @json_option
-def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed: int, json_file: str | None) -> None:
+def calm(settings: LabSettings, minutes: float, seed: int, json_file: str | None) -> None:
     """Count false episodes while the load swings and nobody is loud; ends with status 1 when there were any."""
     from lab.stories import calm as calmly
 
-    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+    with Lab(settings, progress) as cluster:
         result = calmly.run(cluster, minutes, seed, progress)
     if json_file:
         write_json(result, json_file)
@@ -288,10 +286,7 @@ def calm(app: str, balance: str, hosts: int, quota: float, minutes: float, seed:
 @click.option("--load", "load_share", type=click.FloatRange(0.01, 2), help="Share of the measured capacity.")
 @json_option
 def back_(
-    app: str,
-    balance: str,
-    hosts: int,
-    quota: float,
+    settings: LabSettings,
     kinds: tuple[str, ...],
     neighbours: int,
     rounds: int,
@@ -303,22 +298,25 @@ def back_(
     """Measure how soon all weights are at the baseline again when a neighbour has gone, kind by kind."""
     if rate is not None and load_share is not None:
         raise click.UsageError("give at most one of --rate and --load")
-    if neighbours > hosts:
-        raise click.UsageError(f"{neighbours} neighbours: there are {hosts} hosts")
-    demand = None if load_share is not None else Demand(rate_rps=rate or APPLICATIONS[app].rate_rps)
+    if neighbours > settings.hosts:
+        raise click.UsageError(f"{neighbours} neighbours: there are {settings.hosts} hosts")
+    if rate is None and load_share is None:
+        rate, load_share = default_demand(settings)
+    demand = None if rate is None else Demand(rate_rps=rate)
     asked = back.TimeBackTest(kinds or (*NOISES, *STRESSORS), rounds, seconds, neighbours, demand, load_share)
 
     def keep(result: dict[str, Any]) -> None:
         if json_file and json_file != "-":
             write_json(result, json_file)
 
-    with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+    with Lab(settings, progress) as cluster:
         result = back.run(cluster, asked, progress, keep)
     if json_file == "-":
         write_json(result, json_file)
         return
     asked_rps = result["settings"]["rate_rps"]
-    title = f"{balance}, {app}, {asked_rps:g} requests/s, {neighbours} of {hosts} hosts noisy for {seconds:g} s"
+    pool = f"{settings.balance}, {settings.app}, {asked_rps:g} requests/s"
+    title = f"{pool}, {neighbours} of {settings.hosts} hosts noisy for {seconds:g} s"
     table = Table(Column("noise", no_wrap=True), *back.COLUMNS, title=title)
     for row in back.rows(result):
         table.add_row(*row)
@@ -329,11 +327,12 @@ def back_(
 @lab.command(epilog="Example: slackwater lab demo --seconds 15")
 @click.option("--seconds", type=click.FloatRange(5), default=30.0, show_default=True, help="Length of each act.")
 @click.option("--stay", is_flag=True, envvar="DEMO_STAY", help="Keep it up at the end, until Ctrl-C.")
-def demo(seconds: float, stay: bool) -> None:
+@cluster_options
+def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
     """Show it: calm, a neighbour with static weights, the neighbour with Slackwater. Status 1 if it did not help."""
     from lab.stories import demo as play
 
-    with Lab(LabSettings(), click.echo) as cluster:
+    with Lab(settings, click.echo) as cluster:
         wrong = play.run(cluster, seconds, stay, click.echo)
     if wrong:
         sys.exit(1)

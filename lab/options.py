@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import click
 
 from lab.cluster.applications import APPLICATIONS
 from lab.cluster.balancer import BALANCES
+from lab.cluster.cgroups import PERIOD_S
+from lab.cluster.lab import LabSettings
+from lab.cluster.machines import HostKind
 from lab.cluster.noise import NOISES
 from lab.cluster.stress import STRESSORS
 
@@ -29,18 +33,82 @@ def write_json(result: dict[str, Any], place: str) -> None:
         Path(place).write_text(text)
 
 
+class HostsParam(click.ParamType[tuple[HostKind, int]]):
+    """How many hosts there are and of which kind: `5`, `vm`, `vm:2`, `cgroup:4`."""
+
+    name = "[KIND:]NUMBER"
+    kinds: tuple[HostKind, ...] = ("cgroup", "vm")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[HostKind, int]:
+        if isinstance(value, tuple):
+            return value
+        first, _, second = value.partition(":")
+        kind, number = (first, second or "3") if first in self.kinds else ("cgroup", value)
+        if not (number.isdecimal() and 2 <= int(number) <= 50):
+            self.fail(f"`{value}`: expected 2 to 50, `vm`, or both as in `vm:2`", param, ctx)
+        return ("vm" if kind == "vm" else "cgroup"), int(number)
+
+
+DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "vm": 0.45}
+
+
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose what the lab is made of."""
+    """The options that choose what the lab is made of; the command gets them as `settings`."""
+
+    @functools.wraps(command)
+    def with_settings(
+        *,
+        app: str,
+        balance: str,
+        hosts: tuple[HostKind, int],
+        quota: float | None,
+        steal: str,
+        period_ms: float,
+        **rest: Any,
+    ) -> Any:
+        kind, number = hosts
+        settings = LabSettings(
+            number,
+            quota or DEFAULT_QUOTA_CORES[kind],
+            balance,
+            app,
+            kind=kind,
+            hides_steal=steal == "hidden",
+            period_s=period_ms / 1000.0,
+        )
+        return command(settings=settings, **rest)
+
+    wrapped: Callable[..., Any] = with_settings
     for option in (
         click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
         click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),
-        click.option("--hosts", type=click.IntRange(2, 50), default=3, show_default=True),
         click.option(
-            "--quota", type=click.FloatRange(0.05), default=0.4, show_default=True, help="Cores of each host."
+            "--hosts",
+            type=HostsParam(),
+            default="3",
+            show_default=True,
+            help="vm: virtual machines, three of them; vm:2: two.",
+        ),
+        click.option(
+            "--quota", type=click.FloatRange(0.05), help="Cores of each host  [default: 0.4; virtual machines: 0.45]"
+        ),
+        click.option(
+            "--steal",
+            type=click.Choice(["hidden", "shown"]),
+            default="hidden",
+            show_default=True,
+            help="Whether virtual machines see the time that they wait for a CPU.",
+        ),
+        click.option(
+            "--period-ms",
+            type=click.FloatRange(1, 1000),
+            default=PERIOD_S * 1000.0,
+            show_default=True,
+            help="A host gets its CPU in slices, one in this time.",
         ),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def noise_options(command: Callable[..., Any]) -> Callable[..., Any]:

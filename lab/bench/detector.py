@@ -28,8 +28,8 @@ from detector.features.columns import row_of
 from detector.service import spare_the_collector
 from lab.bench import harness
 from lab.bench.harness import Report, spread
-from lab.cluster.machine import process_use
 from lab.cluster.paths import ROOT
+from lab.cluster.process_use import process_use
 from slackwater import messages
 
 TEMPLATE = ROOT / "schema/examples/sample-full.json"

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab.bench.harness import BenchError, Report, background, program, run, scratch, wait_for
-from lab.cluster.machine import process_use
 from lab.cluster.paths import ROOT
+from lab.cluster.process_use import process_use
 from slackwater.journal import schema
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import (

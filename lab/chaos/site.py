@@ -27,7 +27,7 @@ from lab.cluster.lab import Lab
 from lab.cluster.noise import Noise
 from lab.cluster.paths import BIN, LAB_DIR, program, system_program
 from lab.cluster.retunable import KEY_FILE, make_keys, wsengine_toml
-from lab.cluster.spawn import call, placed, wait_until
+from lab.cluster.spawn import Program, call, placed, wait_until
 from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node
 from slackwater.config import CONTROLLER as CONTROLLER_USER
@@ -117,7 +117,8 @@ class Site:
         STATE_DIR.mkdir(parents=True)
         call([system_program("mount"), "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0755", "tmpfs", str(STATE_DIR)])
         join_network(self.second_host)
-        make_cgroups_of(self.second_host, self.lab.cgroups, self.lab.settings.quota_cores)
+        make_cgroups_of(self.second_host, self.lab.cgroups)
+        self.lab.set_quota(self.second_host, self.lab.settings.quota_cores)
         self.second_host.folder.mkdir(parents=True, exist_ok=True)
         for name in ("lb1", "lb2", *(host.name for host in self.lab.hosts)):
             self.clocks[name] = Clock(LAB_DIR / name / "clock", library)
@@ -225,10 +226,14 @@ class Site:
             return [master.process.pid, *children_of(master.process.pid)] if master and master.running else []
         if target.startswith("web server"):
             names = (f"apache2 of {self.host_of(target).name}", f"php-fpm8.2 of {self.host_of(target).name}")
-            mine = [one.process.pid for one in self.lab.programs if one.name in names and one.running]
+            mine = [one.process.pid for one in self._programs() if one.name in names and one.running]
             return [*mine, *(child for pid in mine for child in children_of(pid))]
         main = self.units[CONTROLLER].pid  # not serve.json: on a full disk it is of before
         return [pid for pid in children_of(main) if part_of(pid) == target] if main else []
+
+    def _programs(self) -> list[Program]:
+        """Chaos is for hosts that are cgroups: their programs are processes of this machine."""
+        return [one for one in self.lab.programs if isinstance(one, Program)]
 
     def signal(self, target: str, number: signal.Signals) -> None:
         """To all processes of a part; those that are gone meanwhile are left out."""
@@ -241,7 +246,7 @@ class Site:
 
     def stop_web_server(self, host: Host) -> None:
         """As the machine's end stops it: at once."""
-        for one in [one for one in self.lab.programs if one.name.endswith(f"2 of {host.name}")]:
+        for one in [one for one in self._programs() if one.name.endswith(f"2 of {host.name}")]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()

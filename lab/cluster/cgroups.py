@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lab.cluster.paths import LabError
 
-PERIOD_US = 50_000
-"""CFS bandwidth period; the kernel's default is twice as long (docs/decisions/0003)."""
+PERIOD_S = 0.05
+"""CFS bandwidth period unless said otherwise; the kernel's default is twice as long (docs/decisions/0003)."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,14 @@ class Cgroups:
     def writable(self) -> bool:
         return all(os.access(root, os.W_OK) for root in self.roots)
 
-    def make(self, path: str, *, quota_cores: float | None = None, weight: int = 100) -> None:
-        """Makes a cgroup (and its parents); `weight` as in v2, where 100 is the default."""
+    def make(
+        self, path: str, *, quota_cores: float | None = None, period_s: float = PERIOD_S, weight: int = 100
+    ) -> None:
+        """Makes a cgroup (and its parents); `weight` as in v2, where 100 is the default.
+
+        With a quota it gets so many cores on average, as `quota_cores` times `period_s` in each period.
+        """
+        period_us = round(period_s * 1e6)
         for root in self.roots:
             place = root
             for part in Path(path).parts:
@@ -72,12 +78,12 @@ class Cgroups:
         if self.version == 2:
             (cpu / "cpu.weight").write_text(str(weight))
             if quota_cores is not None:
-                (cpu / "cpu.max").write_text(f"{round(quota_cores * PERIOD_US)} {PERIOD_US}")
+                (cpu / "cpu.max").write_text(f"{round(quota_cores * period_us)} {period_us}")
             return
         (cpu / "cpu.shares").write_text(str(round(1024 * weight / 100)))
         if quota_cores is not None:
-            (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (cpu / "cpu.cfs_quota_us").write_text(str(round(quota_cores * PERIOD_US)))
+            (cpu / "cpu.cfs_period_us").write_text(str(period_us))
+            (cpu / "cpu.cfs_quota_us").write_text(str(round(quota_cores * period_us)))
 
     def _enable_cpu(self, place: Path) -> None:
         control = place / "cgroup.subtree_control"

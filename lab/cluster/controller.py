@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,9 @@ from lab.cluster.balancer import BACKEND, free_port
 from lab.cluster.bus import POOL, STATE_DIR
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab
-from lab.cluster.paths import BIN, LAB_DIR, LabError, program, system_program
-from lab.cluster.spawn import Program, wait_until
+from lab.cluster.machines import HostKind
+from lab.cluster.paths import BIN, LAB_DIR, LabError, program
+from lab.cluster.spawn import Program, Running, wait_until
 from slackwater.config import Law
 from slackwater.journal.journal import Journal, JournalError
 from slackwater.messages import Mode, Verdict
@@ -49,20 +49,15 @@ listen = "{web_listen}"
 """
 
 
-def node_toml(host: Host) -> str:
-    """A node's file: as for a monitor in a VM, with the guest's cgroup in the place of the VM."""
+def node_toml(host: Host, kind: HostKind = "cgroup") -> str:
+    """A node's file: as for a monitor in a virtual machine. Where the host is a cgroup, that is in its place."""
+    sections = "".join(f'[{name}]\ncgroup = "{host.vm}"\n\n' for name in ("cpu", "processes") if kind == "cgroup")
     return f"""\
 node = "{host.name}"
 pool = "{POOL}"
 
 {bus.monitor_section(host)}
-[cpu]
-cgroup = "{host.vm}"
-
-[processes]
-cgroup = "{host.vm}"
-
-[sniffer]
+{sections}[sniffer]
 interface = "eth0"
 ports = [80]
 """
@@ -75,21 +70,21 @@ def start_bus(lab: Lab) -> Program:
     return lab.add(Program.start("nats-server", argv, LAB_DIR / "nats-server.log"))
 
 
-def start_monitors(lab: Lab) -> list[Program]:
+def start_monitors(lab: Lab) -> list[Running]:
     """One in each guest."""
     return [start_monitor(lab, host) for host in lab.hosts]
 
 
-def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Program:
+def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Running:
     """It is in the `vm` cgroup, so what it costs is the guest's to bear. `env` is for the monitor alone."""
     monitor = BIN / "slackwater-monitor"
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")
-    config = host.folder / "node.toml"
-    config.write_text(node_toml(host))
-    settings = [system_program("env"), *(f"{key}={value}" for key, value in env.items())] if env else []
-    argv = host.inside([*settings, str(monitor), "run", "--config", str(config)], lab.cgroups)
-    return lab.add(Program.start(f"slackwater-monitor of {host.name}", argv, host.folder / "monitor.log"))
+    machine = lab.machines[host.name]
+    config = machine.write("node.toml", node_toml(host, lab.settings.kind))
+    return lab.add(
+        machine.start("slackwater-monitor", [str(monitor), "run", "--config", str(config)], "monitor.log", env)
+    )
 
 
 class Controller:
@@ -101,7 +96,7 @@ class Controller:
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
         self.program: Program | None = None
-        self._monitors: list[Program] = []
+        self._monitors: list[Running] = []
         self._journal: Journal | None = None
         self.write(mode)
 
@@ -128,7 +123,7 @@ class Controller:
     def stop(self) -> None:
         """Ends serve; it puts the baseline weights back. The monitors stay."""
         if self.program is not None:
-            self.program.stop(STOP_S, signal.SIGTERM)
+            self.program.stop(STOP_S)
             self.lab.programs.remove(self.program)
             self.program = None
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ ASIDE = f"{TOP}/aside"
 
 BRIDGE = f"{PREFIX}0"
 NETWORK = "198.18.77"
+NETWORK_BITS = 24
 """Of the range that RFC 2544 sets aside for benchmarks: never routed."""
 
 BRIDGE_ADDRESS = f"{NETWORK}.1"
@@ -84,18 +85,18 @@ def hosts(count: int) -> list[Host]:
     return [Host(number) for number in range(1, count + 1)]
 
 
-def make_network(members: Sequence[Host]) -> None:
-    """A bridge with an address in this namespace, and one namespace with `eth0` on it for each host."""
+def make_network(members: Sequence[Host], join: Callable[[Host], None]) -> None:
+    """A bridge with an address in this namespace, which each host joins."""
     ip = system_program("ip")
     for entry in json.loads(call([ip, "-j", "addr"])):
         for address in entry.get("addr_info", []):
             if str(address.get("local", "")).startswith(f"{NETWORK}."):
                 raise LabError(f"{entry['ifname']} already has {address['local']}, of the lab's range {NETWORK}.0/24")
     call([ip, "link", "add", BRIDGE, "type", "bridge"])
-    call([ip, "addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", BRIDGE])
+    call([ip, "addr", "add", f"{BRIDGE_ADDRESS}/{NETWORK_BITS}", "dev", BRIDGE])
     call([ip, "link", "set", BRIDGE, "up"])
     for host in members:
-        join_network(host)
+        join(host)
 
 
 def join_network(host: Host) -> None:
@@ -104,9 +105,16 @@ def join_network(host: Host) -> None:
     call([ip, "netns", "add", host.netns])
     call([ip, "link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.netns])
     call([ip, "link", "set", host.link, "master", BRIDGE, "up"])
-    call([ip, "-n", host.netns, "addr", "add", f"{host.address}/24", "dev", "eth0"])
+    call([ip, "-n", host.netns, "addr", "add", f"{host.address}/{NETWORK_BITS}", "dev", "eth0"])
     for link in ("lo", "eth0"):
         call([ip, "-n", host.netns, "link", "set", link, "up"])
+
+
+def join_with_tap(host: Host) -> None:
+    """A tap on the bridge, for a virtual machine's network card."""
+    ip = system_program("ip")
+    call([ip, "tuntap", "add", host.link, "mode", "tap"])
+    call([ip, "link", "set", host.link, "master", BRIDGE, "up"])
 
 
 def network_traces() -> tuple[list[str], list[str]]:
@@ -133,15 +141,16 @@ def remove_network() -> None:
                 raise
 
 
-def make_cgroups(members: Sequence[Host], cgroups: Cgroups, quota_cores: float) -> None:
+def make_cgroups(members: Sequence[Host], cgroups: Cgroups) -> None:
+    """The lab's cgroups; no host has a quota yet, so they start at full speed."""
     cgroups.make(TOP, weight=LAB_WEIGHT)
     cgroups.make(FRONT, weight=FRONT_WEIGHT)
     cgroups.make(ASIDE, weight=1)
     for host in members:
-        make_cgroups_of(host, cgroups, quota_cores)
+        make_cgroups_of(host, cgroups)
 
 
-def make_cgroups_of(host: Host, cgroups: Cgroups, quota_cores: float) -> None:
-    cgroups.make(host.cgroup, quota_cores=quota_cores)
+def make_cgroups_of(host: Host, cgroups: Cgroups) -> None:
+    cgroups.make(host.cgroup)
     cgroups.make(host.vm)
     cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)

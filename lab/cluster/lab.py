@@ -16,21 +16,33 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from lab.cluster import noise as noises
 from lab.cluster import stress
 from lab.cluster.applications import APPLICATIONS
 from lab.cluster.balancer import Balancer
-from lab.cluster.cgroups import Cgroups
-from lab.cluster.hosts import ASIDE, FRONT, NEIGHBOUR_WEIGHT, Host, hosts, make_cgroups, make_network
+from lab.cluster.cgroups import PERIOD_S, Cgroups
+from lab.cluster.hosts import (
+    ASIDE,
+    FRONT,
+    NEIGHBOUR_WEIGHT,
+    Host,
+    hosts,
+    join_network,
+    join_with_tap,
+    make_cgroups,
+    make_network,
+)
 from lab.cluster.load import Demand, Load
+from lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
 from lab.cluster.paths import LAB_DIR, LabError, program
-from lab.cluster.spawn import Program, placed, wait_until
+from lab.cluster.spawn import Running, placed, wait_until
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
 from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
 READY_S = 60.0
+Taken = TypeVar("Taken", bound=Running)
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,13 @@ class LabSettings:
     """Each host has a wsengine's ways in: drop-in files and status pages."""
     mpm: str = "event"
     """How Apache works on requests: a word of `lab.cluster.webserver.MPMS`."""
+    kind: HostKind = "cgroup"
+    """`vm`: each host is a virtual machine with a kernel of its own."""
+    hides_steal: bool = True
+    """A virtual machine does not see the time that it waits for a CPU, as under VMware, Hyper-V, or without KVM."""
+    period_s: float = PERIOD_S
+    """A host gets its quota in slices: its cores times this, once in this time. 5 ms is nearly a slower processor,
+    30 ms are Xen's slices."""
 
 
 class Lab:
@@ -56,6 +75,8 @@ class Lab:
             raise LabError(f"no application `{settings.app}`; there are: {', '.join(APPLICATIONS)}")
         if settings.mpm not in MPMS:
             raise LabError(f"no MPM `{settings.mpm}` in the lab; there are: {', '.join(MPMS)}")
+        if not 0.001 <= settings.period_s <= 1:
+            raise LabError(f"a period of {settings.period_s:g} s: expected 1 ms to 1 s, as the kernel does")
         if not 2 <= settings.hosts <= 50:
             raise LabError(f"{settings.hosts} hosts: expected 2 to 50")
         self.settings = settings
@@ -63,7 +84,9 @@ class Lab:
         self.app = APPLICATIONS[settings.app]
         self.hosts = hosts(settings.hosts)
         self.noisy = self.hosts[0]
-        self.programs: list[Program] = []
+        self.programs: list[Running] = []
+        self.machines: dict[str, Machine] = {}
+        """By host."""
         self._noises: list[noises.Noise] = []
         self._loads: list[Load] = []
         self._maker = ""
@@ -94,13 +117,15 @@ class Lab:
         LAB_DIR.chmod(0o755)
         self.progress(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
         self._maker = noises.build(LAB_DIR)
-        make_cgroups(self.hosts, self.cgroups, self.settings.quota_cores)
-        make_network(self.hosts)
+        make_cgroups(self.hosts, self.cgroups)
+        if self.settings.kind == "vm":
+            self._build_virtual_machines()
+        else:
+            make_network(self.hosts, join_network)
+            for host in self.hosts:
+                self._lay_out(host)
+                self.machines[host.name] = CgroupMachine(host, self.cgroups)
         for host in self.hosts:
-            root = self.app.lay_out(host)
-            write_configuration(host, root, self.settings.php_children, self.settings.mpm)
-            if self.settings.retunable:
-                make_retunable(host)
             self.start_web_server(host)
         self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
         self.balancer.start(self.in_front([program("haproxy")]))
@@ -110,12 +135,36 @@ class Lab:
         for host in self.hosts:
             self.wait_for_page(f"http://{host.address}{self.app.paths[0]}")
         self.wait_for_page(self.balancer.url + self.app.paths[0])
+        for host in self.hosts:
+            self.machines[host.name].set_clock()
+            self.set_quota(host, self.settings.quota_cores)
         self.progress(f"lab: ready at {self.balancer.url} ({self.settings.balance})")
+
+    def set_quota(self, host: Host, cores: float) -> None:
+        """What the host gets of the CPU from now on, its neighbours' part included."""
+        self.cgroups.make(host.cgroup, quota_cores=cores, period_s=self.settings.period_s)
+
+    def _build_virtual_machines(self) -> None:
+        """They boot while their files are laid out, all at a time."""
+        make_network(self.hosts, join_with_tap)
+        booting = [VirtualMachine(host, self.cgroups, self.settings.hides_steal) for host in self.hosts]
+        for machine in booting:
+            self.machines[machine.host.name] = machine
+        for host in self.hosts:
+            self._lay_out(host)
+        for machine in booting:
+            machine.wait_ready()
+        self.progress(f"lab: virtual machines are up ({booting[0].accelerator})")
+
+    def _lay_out(self, host: Host) -> None:
+        root = self.app.lay_out(host)
+        write_configuration(host, root, self.settings.php_children, self.settings.mpm)
+        if self.settings.retunable:
+            make_retunable(host)
 
     def start_web_server(self, host: Host) -> None:
         for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):
-            argv = host.inside(command(host, program(name)), self.cgroups)
-            self.add(Program.start(f"{name} of {host.name}", argv, host.folder / f"{name}.log"))
+            self.add(self.machines[host.name].start(name, command(host, program(name)), f"{name}.log"))
 
     def _write_state(self) -> None:
         owner = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
@@ -155,7 +204,7 @@ class Lab:
         """The command that runs `argv` beside the hosts, in the cgroup by which it is found again."""
         return placed(argv, self.cgroups.procs_files(FRONT))
 
-    def add(self, started: Program) -> Program:
+    def add(self, started: Taken) -> Taken:
         """Takes a program into the lab's care: stopped with it, the last one first."""
         self.programs.append(started)
         return started
@@ -203,6 +252,14 @@ class Lab:
         self._noises += noises.begin(waiting)
         return self._noises[before:]
 
+    @property
+    def hypervisor(self) -> str:
+        """What gives the hosts their CPUs, and whether they see that it takes some away."""
+        first = self.machines[self.hosts[0].name]
+        if not isinstance(first, VirtualMachine):
+            return "none: cgroups of this machine's kernel"
+        return f"QEMU, {first.accelerator}, {'hidden' if self.settings.hides_steal else 'with'} steal time"
+
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""
         return sum(self.cgroups.cpu_s(host.vm) for host in self.hosts)
@@ -219,10 +276,11 @@ class Lab:
             for load in self._loads:
                 load.stop()
             for one in reversed(self.programs):
-                one.stop()
+                if not isinstance(one, GuestProgram):  # these end with their machine
+                    one.stop()
+            for machine in self.machines.values():
+                machine.stop()
             sweep()
-            for one in self.programs:
-                one.process.wait()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +42,10 @@ def describe(lab: Lab) -> dict[str, Any]:
         "oha": version_of("oha", "--version"),
         "hosts": settings.hosts,
         "quota_cores": settings.quota_cores,
+        "period_s": settings.period_s,
+        "host_kind": settings.kind,
+        "hypervisor": lab.hypervisor,
         "php_children": settings.php_children,
         "app": settings.app,
         "balance": settings.balance,
     }
-
-
-@dataclass(frozen=True)
-class ProcessUse:
-    """CPU seconds since the process began, and memory that it holds alone or shares (resident set)."""
-
-    cpu_s: float
-    rss_mib: float
-
-
-def process_use(pid: int, proc: Path = Path("/proc")) -> ProcessUse | None:
-    """What a process has used so far (proc(5): stat, fields 14 and 15; statm, field 2); None when it is gone."""
-    try:
-        fields = (proc / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
-        pages = int((proc / str(pid) / "statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return None
-    ticks = int(fields[11]) + int(fields[12])
-    return ProcessUse(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20)

@@ -12,7 +12,7 @@ from lab.cluster import bus
 from lab.cluster.hosts import Host
 from lab.cluster.lab import Lab
 from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
-from lab.cluster.spawn import Program
+from lab.cluster.spawn import Running
 
 WSENGINE = "slackwater-wsengine"
 KEY_FILE = LAB_DIR / "orders.key"
@@ -59,18 +59,17 @@ def wsengine_toml(host: Host, pool: str, knobs: dict[str, dict[str, str]]) -> st
     return text
 
 
-def start_wsengine(lab: Lab, host: Host, nice: int = 0) -> Program:
+def start_wsengine(lab: Lab, host: Host, nice: int = 0) -> Running:
     """The one of this guest, with the settings that are there; `nice` below 0: before the web server's processes."""
     engine = shutil.which(WSENGINE, path=f"{os.environ.get('PATH', '')}:{BIN}")
     if engine is None:
         raise LabError(f"{BIN}/{WSENGINE} is missing: run `make setup`")
     command = [system_program("nice"), "-n", str(nice), engine, "run", "--config", str(host.folder / "wsengine.toml")]
-    argv = host.inside(command, lab.cgroups)
-    return lab.add(Program.start(f"{WSENGINE} of {host.name}", argv, host.folder / "wsengine.log"))
+    return lab.add(lab.machines[host.name].start(WSENGINE, command, "wsengine.log"))
 
 
-def start_wsengines(lab: Lab, pool: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Program]:
+def start_wsengines(lab: Lab, pool: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Running]:
     """One in each guest, beside the monitor."""
     for host in lab.hosts:
-        (host.folder / "wsengine.toml").write_text(wsengine_toml(host, pool, knobs))
+        lab.machines[host.name].write("wsengine.toml", wsengine_toml(host, pool, knobs))
     return [start_wsengine(lab, host, nice) for host in lab.hosts]

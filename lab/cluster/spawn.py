@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.cluster.paths import LabError, system_program
+from lab.cluster.process_use import ProcessUse, process_use
 
 # The shell joins the cgroups and then becomes the program, so that no moment is spent outside them. nsenter and
 # not `ip netns exec`: the latter mounts a new /sys, in which there are no cgroups.
@@ -31,9 +34,45 @@ def call(argv: Sequence[str]) -> str:
     return done.stdout
 
 
+class Running(ABC):
+    """A program of the lab, wherever it runs."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether it has not ended."""
+
+    @abstractmethod
+    def log_end(self, lines: int = 12) -> str:
+        """The end of its log."""
+
+    @abstractmethod
+    def ended_with(self) -> int | None:
+        """Its status; None: it runs, or nobody knows."""
+
+    @abstractmethod
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal; nothing happens when it has ended."""
+
+    @abstractmethod
+    def stop(self, wait_s: float = 5.0) -> None:
+        """Ends it by SIGTERM, by SIGKILL when it has not gone after `wait_s`."""
+
+    @abstractmethod
+    def use(self) -> ProcessUse | None:
+        """What it has used so far; None when it is gone."""
+
+    def check(self) -> None:
+        """Raises LabError when it has ended."""
+        if not self.running:
+            raise LabError(f"{self.name} ended with status {self.ended_with()}:\n  {self.log_end()}")
+
+
 @dataclass
-class Program:
-    """A running program of the lab; what it writes is in `log`."""
+class Program(Running):
+    """A program on this machine; what it writes is in `log`."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -53,29 +92,32 @@ class Program:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    def ended_with(self) -> int | None:
+        return self.process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def use(self) -> ProcessUse | None:
+        return process_use(self.process.pid)
+
     def log_end(self, lines: int = 12) -> str:
-        """The end of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n  ".join(text.splitlines()[-lines:])
 
-    def check(self) -> None:
-        """Raises LabError when it has ended."""
-        if not self.running:
-            raise LabError(f"{self.name} ended with status {self.process.returncode}:\n  {self.log_end()}")
-
-    def stop(self, wait_s: float = 5.0, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ends it, by SIGKILL when it has not gone after `wait_s`; gives its status."""
+    def stop(self, wait_s: float = 5.0) -> None:
         if self.running:
-            self.process.send_signal(how)
+            self.process.terminate()
             try:
                 self.process.wait(wait_s)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        return self.process.wait()
+        self.process.wait()
 
 
 def wait_until(
-    happened: Callable[[], bool], what: str, wait_s: float, *, watch: Sequence[Program] = (), poll_s: float = 0.05
+    happened: Callable[[], bool], what: str, wait_s: float, *, watch: Sequence[Running] = (), poll_s: float = 0.05
 ) -> float:
     """Waits for an event and gives the seconds it took; raises LabError after `wait_s` or when a program ended."""
     begin = time.monotonic()

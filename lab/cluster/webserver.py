@@ -104,6 +104,7 @@ opcache.enable = 1
 opcache.memory_consumption = 64
 opcache.validate_timestamps = 0
 opcache.jit = disable
+opcache.lockfile_path = "{host.folder}"
 memory_limit = 64M
 max_execution_time = 60
 date.timezone = UTC

@@ -22,7 +22,7 @@ from lab.cluster.controller import start_monitor
 from lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from lab.cluster.lab import Lab
 from lab.cluster.paths import LAB_DIR, ROOT, LabError, program, system_program
-from lab.cluster.spawn import Program, call, wait_until
+from lab.cluster.spawn import Program, Running, call, wait_until
 from lab.cluster.webserver import php_ini
 
 DATABASE_PORT = 14306
@@ -82,7 +82,7 @@ class DisturbableCluster:
         self._shim = LAB_DIR / "clock.so"
         call([system_program("cc"), "-O2", "-shared", "-fPIC", "-o", str(self._shim), str(CLOCK_SOURCE), "-lm"])
         self.clocks = {host.name: Clock(LAB_DIR / f"{host.name}.clock") for host in lab.hosts}
-        self.monitors: dict[str, Program] = {}
+        self.monitors: dict[str, Running] = {}
         argv = [sys.executable, "-m", "lab.cluster.database", BRIDGE_ADDRESS, str(DATABASE_PORT)]
         root = str(ROOT)
         service = lab.add(
@@ -112,11 +112,11 @@ class DisturbableCluster:
         except OSError:
             return False
 
-    def start_monitors(self) -> list[Program]:
+    def start_monitors(self) -> list[Running]:
         self.monitors = {host.name: self._start_monitor(host) for host in self.lab.hosts}
         return list(self.monitors.values())
 
-    def _start_monitor(self, host: Host) -> Program:
+    def _start_monitor(self, host: Host) -> Running:
         clock = self.clocks[host.name].file
         return start_monitor(self.lab, host, {"LD_PRELOAD": str(self._shim), "SLACKWATER_LAB_CLOCK": str(clock)})
 
@@ -129,15 +129,15 @@ class DisturbableCluster:
         hashes = round(dearer * self.cpu_s / self._hash_s)
         for host in self.lab.hosts:
             (host.folder / "prelude.php").write_text(prelude(hashes))
-            self.php(host).process.send_signal(signal.SIGUSR2)
+            self.php(host).signal(signal.SIGUSR2)
 
-    def php(self, host: Host) -> Program:
+    def php(self, host: Host) -> Running:
         return self._program(f"php-fpm8.2 of {host.name}")
 
-    def apache(self, host: Host) -> Program:
+    def apache(self, host: Host) -> Running:
         return self._program(f"apache2 of {host.name}")
 
-    def _program(self, name: str) -> Program:
+    def _program(self, name: str) -> Running:
         return next(one for one in self.lab.programs if one.name == name)
 
     def restart(self, host: Host) -> None:
@@ -171,8 +171,8 @@ def _slow_database(site: DisturbableCluster, _host: Host | None, _size: float) -
 @contextmanager
 def _reload(site: DisturbableCluster, host: Host | None, _size: float) -> Iterator[None]:
     assert host is not None
-    site.php(host).process.send_signal(signal.SIGUSR2)
-    site.apache(host).process.send_signal(signal.SIGUSR1)
+    site.php(host).signal(signal.SIGUSR2)
+    site.apache(host).signal(signal.SIGUSR1)
     yield
 
 

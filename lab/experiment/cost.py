@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.cluster.bus import STATE_DIR
 from lab.cluster.lab import Lab
-from lab.cluster.machine import ProcessUse, process_use
+from lab.cluster.process_use import ProcessUse, process_use
 from slackwater.supervise.state_dir import read_serve
 
 PROGRAMS = {
@@ -22,36 +22,28 @@ PROGRAMS = {
 MEASURES = ("count", "core_share", "rss_mib")
 
 
-def parts(lab: Lab) -> dict[str, list[int]]:
-    """Processes of Slackwater by part; monitors and wsengines are several."""
-    found: dict[str, list[int]] = {}
+def look(lab: Lab) -> dict[str, dict[str, ProcessUse]]:
+    """What each process of Slackwater has used so far, by part and process; monitors and wsengines are several."""
+    found: dict[str, dict[str, ProcessUse | None]] = {}
     for one in lab.programs:
         for prefix, part in PROGRAMS.items():
             if one.name.startswith(prefix) and one.running:
-                found.setdefault(part, []).append(one.process.pid)
+                found.setdefault(part, {})[one.name] = one.use()
     if "serve" in found:
         for name, pid in (read_serve(STATE_DIR) or {}).get("children", {}).items():
             if isinstance(pid, int):
-                found.setdefault("bus" if name == "nats-server" else name, []).append(pid)
-    return found
-
-
-def look(lab: Lab) -> dict[str, dict[int, ProcessUse]]:
-    """All parts, now."""
-    return {
-        part: {pid: found for pid in pids if (found := process_use(pid)) is not None}
-        for part, pids in parts(lab).items()
-    }
+                found.setdefault("bus" if name == "nats-server" else name, {})[str(pid)] = process_use(pid)
+    return {part: {key: use for key, use in uses.items() if use is not None} for part, uses in found.items()}
 
 
 def between(
-    before: Mapping[str, Mapping[int, ProcessUse]], after: Mapping[str, Mapping[int, ProcessUse]], seconds: float
+    before: Mapping[str, Mapping[str, ProcessUse]], after: Mapping[str, Mapping[str, ProcessUse]], seconds: float
 ) -> dict[str, dict[str, float]]:
     """For each part that lived all the time: number of processes, and of each of them the mean share of a core and the
     memory at the end."""
     found = {}
     for part, ends in after.items():
-        both = [(before.get(part, {})[pid], end) for pid, end in ends.items() if pid in before.get(part, {})]
+        both = [(before.get(part, {})[key], end) for key, end in ends.items() if key in before.get(part, {})]
         if both and seconds > 0:
             found[part] = {
                 "count": float(len(both)),

@@ -137,14 +137,14 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
         if (lab.balancer.balance, lab.balancer.lines) != (balance, runner.lines):
             lab.balancer.set_balance(balance, runner.lines)
             lab.balancer.reload()
-        _quotas(lab, scenario.quotas)
+        _set_quotas(lab, scenario.quotas)
         warm = lab.load(demand, WARM_UP_S)
         runner.begin()
         warm.finish()
         return _measured(lab, run, scenario, runner, demand, capacity_rps)
     finally:
         runner.end()
-        _quotas(lab, ())
+        _set_quotas(lab, ())
         set_weights(lab, {host.name: BASE_WEIGHT for host in lab.hosts})
 
 
@@ -233,7 +233,7 @@ def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tupl
     return sorted((one.time_unix_s - begin_unix_s, one.node, str(one.state)) for one in verdicts)
 
 
-def _quotas(lab: Lab, quotas: Sequence[float]) -> None:
+def _set_quotas(lab: Lab, quotas: Sequence[float]) -> None:
     """Gives each host its quota; empty: the lab's own."""
     for number, host in enumerate(lab.hosts):
-        lab.cgroups.make(host.cgroup, quota_cores=quotas[number] if quotas else lab.settings.quota_cores)
+        lab.set_quota(host, quotas[number] if quotas else lab.settings.quota_cores)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import signal
 import time
 from collections.abc import Callable, Sequence
 
+from lab.cluster.applications import APPLICATIONS
 from lab.cluster.balancer import BASE_WEIGHT
-from lab.cluster.lab import Lab
+from lab.cluster.lab import Lab, LabSettings
 from lab.cluster.load import Demand, Load, Stream
 from lab.cluster.noise import Noise
 from lab.cluster.paths import LabError
@@ -22,8 +23,31 @@ CALIBRATION_S = 5.0
 LOOK_S = 0.05
 
 
+VM_LOAD = 0.4
+"""Share of its capacity that a pool of virtual machines is asked for unless said otherwise: they may be emulated."""
+
+
+def default_demand(settings: LabSettings) -> tuple[float | None, float | None]:
+    """The load unless said otherwise: requests per second, or a share of the measured capacity."""
+    return (None, VM_LOAD) if settings.kind == "vm" else (APPLICATIONS[settings.app].rate_rps, None)
+
+
+def served_rps(lab: Lab, noises: Sequence[Noise] = ()) -> float:
+    """Requests per second that the hosts answer, each asked directly for as many as it can (a closed loop)."""
+    full = Demand(clients=2 * lab.settings.php_children)
+    stay(lab, time.monotonic() + SETTLE_S, noises=noises)
+    loads = [lab.load(full, CALIBRATION_S, f"http://{host.address}") for host in lab.hosts]
+    return sum(len(load.finish().seconds) for load in loads) / CALIBRATION_S
+
+
 def capacity_rps(lab: Lab) -> float:
-    """Requests per second at which the hosts' quotas are full, from the CPU time that a request takes in calm."""
+    """Requests per second at which the hosts' quotas are full.
+
+    From the CPU time that a request takes in calm; of virtual machines, which use CPU time for more than requests, from
+    what they answer in a closed loop.
+    """
+    if lab.settings.kind == "vm":
+        return served_rps(lab)
     demand = Demand(rate_rps=lab.app.rate_rps / 2)
     lab.load(demand, SETTLE_S).finish()
     before_s = lab.vm_cpu_s()
@@ -75,11 +99,9 @@ def stop_programs(lab: Lab, prefix: str, wait_s: float = 5.0) -> None:
     """Ends the lab's programs of this name, all at a time."""
     mine = [one for one in lab.programs if one.name.startswith(prefix)]
     for one in mine:
-        with contextlib.suppress(ProcessLookupError):
-            one.process.terminate()
+        one.signal(signal.SIGTERM)
     for one in mine:
-        with contextlib.suppress(ProcessLookupError):
-            one.stop(wait_s)
+        one.stop(wait_s)
         lab.programs.remove(one)
 
 

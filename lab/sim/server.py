@@ -15,9 +15,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from lab.cluster.cgroups import PERIOD_US
+from lab.cluster.cgroups import PERIOD_S
 
-PERIOD_S = PERIOD_US / 1e6
 """Of the quota: cpu.cfs_period_us of the lab's hosts."""
 HOST_CORES = 2.0
 """Cores that a cgroup with a quota can run on at a time where it shares none with other servers."""

@@ -17,7 +17,16 @@ from lab.cluster.noise import Noise
 from lab.cluster.terminal import console
 from lab.experiment.balancer_watch import BalancerWatch, first_at, first_reduction, share
 from lab.experiment.measures import Figures, figures
-from lab.experiment.steady import SETTLE_S, WARM_UP_S, at_baseline, shown, stay, wait_for
+from lab.experiment.steady import (
+    SETTLE_S,
+    WARM_UP_S,
+    at_baseline,
+    capacity_rps,
+    default_demand,
+    shown,
+    stay,
+    wait_for,
+)
 from lab.stories.one_policy import RESTORE_WAIT_S
 from slackwater.journal.journal import JournalError
 from slackwater.messages import Change
@@ -182,14 +191,17 @@ def judge(static: Act, acting: Act) -> str | None:
 
 def run(lab: Lab, seconds: float, linger: bool, progress: Callable[[str], None]) -> str | None:
     """Plays the demo on a fresh lab; gives what is wrong with the outcome, if anything."""
-    demand = Demand(rate_rps=lab.app.rate_rps)
+    rate_rps, share = default_demand(lab.settings)
+    if share is not None:
+        rate_rps = round(share * capacity_rps(lab), 1)
+    demand = Demand(rate_rps=rate_rps)
     controller = Controller(lab, "observe")
     warm = lab.load(demand, WARM_UP_S)
     controller.start()
     progress(f"dashboard: {controller.dashboard}   pages: {lab.balancer.url}{lab.app.paths[0]}")
     warm.finish()
     story = Story(controller, progress)
-    progress(f"\nAct 1: {seconds:g} s of calm, {demand.rate_rps:g} requests/s over {len(lab.hosts)} hosts")
+    progress(f"\nAct 1: {seconds:g} s of calm, {rate_rps:g} requests/s over {len(lab.hosts)} hosts")
     acts = [quiet_act(lab, "calm", seconds, demand, story)]
     progress(
         f"\nAct 2: {seconds:g} s of a neighbour ({KIND}) in {lab.noisy.name}, static weights; Slackwater only observes"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from lab.experiment.measures import figures
 from lab.experiment.recording import Run
 from lab.experiment.run import MARGIN_S, Outcome, one_run
 from lab.experiment.scenarios import Neighbour, Scenario
-from lab.experiment.steady import CALIBRATION_S, SETTLE_S, capacity_rps, shown, stay
+from lab.experiment.steady import CALIBRATION_S, SETTLE_S, capacity_rps, served_rps, shown
 
 RESTORE_WAIT_S = 20.0
 """How long after the load the weights may take to be the baseline again."""
@@ -64,11 +63,8 @@ def left_rps(lab: Lab, scenario: Scenario) -> float:
     first = scenario.neighbours[0]
     hosts = [lab.hosts[one.host] for one in scenario.neighbours]
     noises = lab.noise_in(hosts, first.kind, first.intensity, SETTLE_S + CALIBRATION_S + MARGIN_S)
-    full = Demand(clients=2 * lab.settings.php_children)
     try:
-        stay(lab, time.monotonic() + SETTLE_S, noises=noises)
-        loads = [lab.load(full, CALIBRATION_S, f"http://{host.address}") for host in lab.hosts]
-        return sum(len(load.finish().seconds) for load in loads) / CALIBRATION_S
+        return served_rps(lab, noises)
     finally:
         for noise in noises:
             noise.stop()

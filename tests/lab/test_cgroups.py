@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.cgroups import PERIOD_US, Cgroups, detect
+from lab.cluster.cgroups import PERIOD_S, Cgroups, detect
 from lab.cluster.paths import LabError
 from lab.cluster.spawn import placed
 from tests.support.real_lab import eventually, needs_lab
@@ -56,7 +56,7 @@ def test_v2_enables_the_controller_down_the_path_and_writes_quota_and_weight(tmp
         folder.mkdir(exist_ok=True)
         (folder / "cgroup.subtree_control").write_text("")
     Cgroups(detect(f"cgroup2 {root} cgroup2 rw 0 0\n")).make("top/host1", quota_cores=0.4, weight=200)
-    assert (root / "top/host1/cpu.max").read_text() == f"{PERIOD_US * 2 // 5} {PERIOD_US}"
+    assert (root / "top/host1/cpu.max").read_text() == f"{PERIOD_S * 0.4e6:.0f} {PERIOD_S * 1e6:.0f}"
     assert (root / "top/host1/cpu.weight").read_text() == "200"
     assert (root / "cgroup.subtree_control").read_text() == "+cpu"
     assert (root / "top/cgroup.subtree_control").read_text() == "+cpu"

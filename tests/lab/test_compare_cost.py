@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.machine import ProcessUse, process_use
+from lab.cluster.process_use import ProcessUse, process_use
 from lab.compare import results
 from lab.experiment import cost
 
@@ -40,11 +40,11 @@ def test_the_fields_are_those_of_proc(tmp_path: Path) -> None:
 
 
 def test_only_processes_that_lived_all_the_time_count() -> None:
-    before = {"monitor": {1: ProcessUse(1.0, 5.0), 2: ProcessUse(2.0, 7.0)}, "web": {9: ProcessUse(0.0, 1.0)}}
+    before = {"monitor": {"1": ProcessUse(1.0, 5.0), "2": ProcessUse(2.0, 7.0)}, "web": {"9": ProcessUse(0.0, 1.0)}}
     after = {
-        "monitor": {1: ProcessUse(3.0, 6.0), 2: ProcessUse(3.0, 8.0), 3: ProcessUse(9.0, 99.0)},
+        "monitor": {"1": ProcessUse(3.0, 6.0), "2": ProcessUse(3.0, 8.0), "3": ProcessUse(9.0, 99.0)},
         "web": {},
-        "bus": {4: ProcessUse(1.0, 1.0)},
+        "bus": {"4": ProcessUse(1.0, 1.0)},
     }
     found = cost.between(before, after, 10.0)
     assert found == {"monitor": {"count": 2.0, "core_share": pytest.approx(0.15), "rss_mib": 7.0}}

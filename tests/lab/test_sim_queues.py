@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.cluster.cgroups import PERIOD_S
 from lab.sim import balance, cycles
 from lab.sim.requests import Dice, Simulation, simulate
-from lab.sim.server import HOST_CORES, PERIOD_S, Machine, Server, fair
+from lab.sim.server import HOST_CORES, Machine, Server, fair
 from lab.sim.setup import WARM_UP_S, Setup
 from lab.sim.tally import Mixture
 

@@ -95,7 +95,7 @@ def test_an_error_inside_takes_all_of_it_down() -> None:
 
 def test_a_web_server_that_ends_is_reported_by_name() -> None:
     with Lab(LabSettings(hosts=2)) as lab:
-        lab.programs[1].process.kill()
+        lab.programs[1].signal(signal.SIGKILL)
         eventually("it ended", lambda: not lab.programs[1].running, 60.0)
         with pytest.raises(LabError, match="apache2 of host1 ended with status -9"):
             lab.check()

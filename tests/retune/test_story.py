@@ -149,7 +149,8 @@ def sent_again(lab: Lab) -> int:
 async def kill_and_start(lab: Lab, host: Host, site: BusAccess, story: Story) -> None:
     """A crash of a wsengine: its next start puts back what it held, under load and without a drain."""
     engine = next(one for one in lab.programs if one.name == f"{WSENGINE} of {host.name}")
-    engine.stop(how=signal.SIGKILL)
+    engine.signal(signal.SIGKILL)
+    engine.stop()
     lab.programs.remove(engine)
     begin_s, why = time.monotonic(), "put back: the last run did not end well"
     start_wsengine(lab, host)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.cluster.qemu import BARE, archive, files_below, run_to_the_end
 from tests.support.paths import ROOT
-from tests.support.qemu_guest import BARE, archive, files_below, run_to_the_end
 
 BUILD = ROOT / ".build"
 GUEST = BUILD / "arm64"
@@ -198,7 +198,7 @@ def _alone() -> Iterator[None]:
 def boot(guest: Guest, story: str, folder: Path, *, shift: int = 0, cpus: int = 1, timeout_s: float = 180) -> str:
     """Boots, runs the shell script `story` as root, powers off; returns what was printed.
 
-    Each instruction takes 2^`shift` cycles. Raises AssertionError when the script did not come to its end.
+    Each instruction takes 2^`shift` cycles. Raises LabError when the script did not come to its end.
     """
     root: dict[str, tuple[int, bytes]] = {"story": (0o100644, story.encode())}
     image = folder / "initrd"

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support import qemu_guest
+from lab.cluster import qemu
 
 IASL = shutil.which("iasl")
 WITHIN_S = 100
@@ -41,7 +41,7 @@ poweroff -f
 
 def missing() -> str:
     """What keeps a guest from being started here; empty: nothing."""
-    return ", ".join([*qemu_guest.missing(), *([] if IASL else ["iasl"])])
+    return ", ".join([*qemu.missing(), *([] if IASL else ["iasl"])])
 
 
 def table(*, limit: int = 0, broken: int | None = None) -> str:
@@ -80,14 +80,14 @@ def boot(
     subprocess.run([IASL, "-p", str(folder / "ssdt"), str(folder / "ssdt.asl")], check=True, capture_output=True)
     libraries = {str(path): path.read_bytes() for program in programs.values() for path in libraries_of(program)}
     folders = {"tmp"} | {str(parent)[1:] for name in libraries for parent in Path(name).parents}
-    files = qemu_guest.root_files(INIT, qemu_guest.modules(*MODULES))
+    files = qemu.root_files(INIT, qemu.modules(*MODULES))
     files |= dict.fromkeys(sorted(folders - {""}), (0o040755, b""))
     files |= {name[1:]: (0o100755, contents) for name, contents in libraries.items()}
     files["story.sh"] = (0o100644, story.encode())
     files |= {f"bin/{name}": (0o100755, path.read_bytes()) for name, path in programs.items()}
     files |= {name: (0o100644, text.encode()) for name, text in texts.items()}
     initrd = folder / "initrd"
-    initrd.write_bytes(qemu_guest.archive(files))
+    initrd.write_bytes(qemu.archive(files))
     more = ["-serial", "stdio", "-acpitable", f"file={folder / 'ssdt.aml'}"]
-    command = qemu_guest.command(initrd, more, line=line, cpu=CPU, cpus=len(LATCHES), memory_mib=256)
-    return qemu_guest.run_to_the_end(command, "STATUS 0", WITHIN_S)
+    command = qemu.command(initrd, more, line=line, cpu=CPU, cpus=len(LATCHES), memory_mib=256)
+    return qemu.run_to_the_end(command, "STATUS 0", WITHIN_S)

@@ -1,5 +1,5 @@
-"""Guests that the tests boot: Debian's kernels in QEMU's software emulation, which needs no rights and no particular
-processor."""
+"""Debian's cloud kernel in QEMU: what is booted, and the command. Software emulation needs no rights and no particular
+processor; KVM is used where it is asked for and works."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.cluster.paths import DEBIAN
+from lab.cluster.paths import BUILD, DEBIAN, LabError
 
 QEMU = shutil.which("qemu-system-x86_64")
 BUSYBOX = DEBIAN / "bin/busybox"
 KERNEL_LINE = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check random.trust_cpu=on"
 BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
 LAST_LINES = 60
+KVM_CPU = "host,arch-capabilities=off"
+KVM_BOOTS_WITHIN_S = 10.0
+KVM_FOUND = BUILD / "kvm"
+"""Whether a guest starts with KVM here, by the machine's boot."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -90,18 +95,38 @@ def root_files(init: str, drivers: Sequence[Path]) -> dict[str, tuple[int, bytes
     return files | {f"modules/{path.name}": (0o100644, path.read_bytes()) for path in drivers}
 
 
-def command(initrd: Path, more: Sequence[str], *, line: str, cpu: str, cpus: int, memory_mib: int) -> list[str]:
-    """Starts an x86-64 guest; `line` comes behind the kernel's usual command line."""
+def command(
+    initrd: Path,
+    more: Sequence[str],
+    *,
+    line: str,
+    cpu: str,
+    cpus: int,
+    memory_mib: int,
+    accelerators: Sequence[str] = ("tcg",),
+) -> list[str]:
+    """Starts an x86-64 guest; `line` comes behind the kernel's usual command line. The first accelerator that works is
+    taken."""
     assert QEMU is not None
     return [
         *(QEMU, "-L", str(DEBIAN / "usr/share/qemu"), "-L", str(DEBIAN / "usr/share/seabios"), *BARE),
-        *("-M", "q35", "-accel", "tcg", "-cpu", cpu, "-smp", str(cpus), "-m", str(memory_mib)),
+        *(
+            "-M",
+            "q35",
+            *(word for one in accelerators for word in ("-accel", one)),
+            "-cpu",
+            cpu,
+            "-smp",
+            str(cpus),
+            "-m",
+            str(memory_mib),
+        ),
         *("-kernel", str(kernel()), "-initrd", str(initrd), "-append", f"{KERNEL_LINE} {line}", *more),
     ]
 
 
 def start(argv: Sequence[str | Path], *, stdin: int = subprocess.DEVNULL, **how: Any) -> subprocess.Popen[bytes]:
-    """Starts a program that doesn't outlive the tests, even where these are killed, and hears no Ctrl-C."""
+    """Starts a program that doesn't outlive who started it, even where that is killed, and hears no Ctrl-C."""
     parent_dies = 1  # PR_SET_PDEATHSIG
     return subprocess.Popen(
         argv, stdin=stdin, start_new_session=True, preexec_fn=lambda: LIBC.prctl(parent_dies, 9), **how
@@ -113,7 +138,7 @@ def last_lines(output: str) -> str:
 
 
 def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
-    """What a guest says until it powers itself off. Fails the test, with the last lines, where `mark` isn't said."""
+    """What a guest says until it powers itself off. Raises LabError, with the last lines, where `mark` isn't said."""
     process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     how = "ended"
     try:
@@ -123,5 +148,35 @@ def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
         process.kill()
         out, errors = process.communicate()
     output = out.decode(errors="replace").replace("\r", "")
-    assert mark in output, f"the guest {how} without `{mark}`:\n{last_lines(output + errors.decode(errors='replace'))}"
+    if mark not in output:
+        last = last_lines(output + errors.decode(errors="replace"))
+        raise LabError(f"the guest {how} without `{mark}`:\n{last}")
     return output
+
+
+def kvm_works() -> bool:
+    """Whether a guest starts with KVM. It is tried, once a boot: a /dev/kvm does not mean that it works."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        known, answer = KVM_FOUND.read_text().split()
+    except (OSError, ValueError):
+        known, answer = "", ""
+    if known != boot_id:
+        answer = "works" if os.access("/dev/kvm", os.R_OK | os.W_OK) and _starts_with_kvm() else "fails"
+        KVM_FOUND.write_text(f"{boot_id} {answer}\n")
+    return answer == "works"
+
+
+def _starts_with_kvm() -> bool:
+    init = "#!/bin/sh\necho UP\n/bin/busybox poweroff -f\n"
+    with tempfile.TemporaryDirectory(prefix="sw-kvm-") as name:
+        initrd = Path(name) / "initrd"
+        files = root_files(init, [])
+        initrd.write_bytes(archive(files))
+        more = ["-serial", "stdio"]
+        argv = command(initrd, more, line="", cpu=KVM_CPU, cpus=1, memory_mib=256, accelerators=("kvm",))
+        try:
+            run_to_the_end(argv, "UP", KVM_BOOTS_WITHIN_S)
+        except LabError:
+            return False
+    return True
