@@ -37,7 +37,7 @@ from lab.cluster.hosts import (
 from lab.cluster.load import Demand, Load
 from lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
 from lab.cluster.paths import LAB_DIR, LabError, program
-from lab.cluster.spawn import Running, placed, wait_until
+from lab.cluster.spawn import Running, call, compiled, placed, wait_until
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
 from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
@@ -116,7 +116,7 @@ class Lab:
         LAB_DIR.mkdir(mode=0o755)
         LAB_DIR.chmod(0o755)
         self.progress(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
-        self._maker = noises.build(LAB_DIR)
+        self._maker = compiled("noise", LAB_DIR)
         make_cgroups(self.hosts, self.cgroups)
         if self.settings.kind == "vm":
             self._build_virtual_machines()
@@ -147,7 +147,8 @@ class Lab:
     def _build_virtual_machines(self) -> None:
         """They boot while their files are laid out, all at a time."""
         make_network(self.hosts, join_with_tap)
-        booting = [VirtualMachine(host, self.cgroups, self.settings.hides_steal) for host in self.hosts]
+        tsc_khz = int(call([compiled("tsc", LAB_DIR)]))
+        booting = [VirtualMachine(host, self.cgroups, self.settings.hides_steal, tsc_khz) for host in self.hosts]
         for machine in booting:
             self.machines[machine.host.name] = machine
         for host in self.hosts:

@@ -84,10 +84,13 @@ class CgroupMachine:
 
 
 class VirtualMachine:
-    """A guest of QEMU with one CPU in the host's `vm` cgroup. `boot` first, then `serve_files_of`."""
+    """A guest of QEMU with one CPU, in the host's `vm` cgroup."""
 
-    def __init__(self, host: Host, cgroups: Cgroups, hides_steal: bool) -> None:
-        """Boots it: `wait_ready` must follow. `hides_steal`: it does not see the time that it waits for a CPU."""
+    def __init__(self, host: Host, cgroups: Cgroups, hides_steal: bool, tsc_khz: int) -> None:
+        """Boots it: `wait_ready` must follow. `hides_steal`: it does not see the time that it waits for a CPU.
+
+        `tsc_khz`: frequency of this machine's time stamp counter, which an emulated guest reads too.
+        """
         self.host = host
         kvm = qemu.kvm_works()
         self.accelerator = "kvm" if kvm else "tcg"
@@ -99,6 +102,7 @@ class VirtualMachine:
             accelerators=(self.accelerator,),
             cpu=cpu,
             cache="auto",
+            line="" if kvm else f"tsc_early_khz={tsc_khz}",
             devices=(
                 *("-netdev", f"tap,id=n0,ifname={host.link},script=no,downscript=no"),
                 *("-device", f"virtio-net-pci,netdev=n0,mac={mac}", "-name", f"{host.name},debug-threads=on"),

@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.cluster.paths import LabError, system_program
-from lab.cluster.spawn import call
+from lab.cluster.paths import LabError
 
-SOURCE = Path(__file__).resolve().parent.parent / "native/noise.c"
 READY_S = 30.0
 LEFT_WITHIN_S = 2.0
 """A zombie that nobody fetches never leaves."""
@@ -34,13 +32,6 @@ NOISES: dict[str, str] = {
     "flood": "datagrams to the host, as many as it can send",
     "forks": "many short-lived processes that write to memory they share",
 }
-
-
-def build(folder: Path) -> str:
-    """Compiles the noise maker into a folder; gives its path."""
-    target = folder / "noise"
-    call([system_program("cc"), "-O2", "-pthread", "-o", str(target), str(SOURCE)])
-    return str(target)
 
 
 def cache_mib(text: str) -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 from lab.cluster.paths import LabError, system_program
 from lab.cluster.process_use import ProcessUse, process_use
 
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+
 # The shell joins the cgroups and then becomes the program, so that no moment is spent outside them. nsenter and
 # not `ip netns exec`: the latter mounts a new /sys, in which there are no cgroups.
 JOIN = 'until [ "$1" = -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
@@ -32,6 +34,13 @@ def call(argv: Sequence[str]) -> str:
         message = (done.stderr or done.stdout).strip()
         raise LabError(f"`{' '.join(argv)}` failed with status {done.returncode}: {message}")
     return done.stdout
+
+
+def compiled(name: str, folder: Path) -> str:
+    """Compiles a program of `lab/native` into a folder; gives its path."""
+    target = folder / name
+    call([system_program("cc"), "-O2", "-pthread", "-o", str(target), str(NATIVE / f"{name}.c")])
+    return str(target)
 
 
 class Running(ABC):

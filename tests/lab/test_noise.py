@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from lab.cluster.noise import NOISES, Noise, begin, build, cache_mib, last_level_cache_mib, prepare
+from lab.cluster.noise import NOISES, Noise, begin, cache_mib, last_level_cache_mib, prepare
 from lab.cluster.paths import LabError
+from lab.cluster.spawn import compiled
 from tests.support.real_lab import eventually
 from tests.support.real_processes import is_alive
 
@@ -24,7 +25,7 @@ IN_TIME_S = 60.0
 
 @pytest.fixture(scope="module")
 def maker(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(tmp_path_factory.mktemp("noise"))
+    return compiled("noise", tmp_path_factory.mktemp("noise"))
 
 
 def start(*what: Any, **place: Any) -> Noise:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 
@@ -14,89 +12,17 @@ import pytest
 from lab.cluster.balancer import BASE_WEIGHT
 from lab.cluster.bus import POOL
 from lab.cluster.bus_listener import BusListener
-from lab.cluster.controller import Controller
 from lab.cluster.lab import Lab, LabSettings
-from lab.cluster.load import Demand
-from lab.cluster.noise import Noise
 from lab.cluster.traces import traces
 from lab.experiment.steady import at_baseline
 from slackwater.messages import Cycle
+from tests.support.lab_stage import BACK_WITHIN_S, MITIGATED_WITHIN_S, REDUCED, Stage
 from tests.support.real_lab import eventually, needs_lab
 from tests.support.real_processes import is_alive
 
 pytestmark = [pytest.mark.lab, needs_lab, pytest.mark.timeout(900)]
 
 RATE_RPS = 200.0
-MITIGATED_WITHIN_S = 60.0
-BACK_WITHIN_S = 120.0
-"""Deadlines, not goals: the machine that runs the tests may be busy with other things."""
-
-REDUCED = BASE_WEIGHT // 2
-
-
-class SteadyLoad:
-    """Load that runs on, in pieces, from `start` to `stop`; what failed is known afterwards."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.answered = 0
-        self.failed: list[str] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="steady-load", daemon=True)
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                found = self.lab.load(Demand(rate_rps=RATE_RPS), 4.0).finish()
-            except Exception as error:
-                self.failed.append(f"the generator: {error}")
-                return
-            self.answered += len(found.seconds)
-            self.failed += [f"status {status}" for status in found.status.tolist() if status >= 400]
-            self.failed += [f"{count} x {why}" for why, count in found.lost.items()]
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join(60.0)
-
-
-class Stage:
-    """The lab, Slackwater acting on it, and load."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.name = lab.noisy.name
-        self.load = SteadyLoad(lab)
-        self.controller = Controller(lab, "act")
-
-    def weight(self) -> int:
-        return self.lab.balancer.snapshot().weight[self.name]
-
-    def back(self) -> float:
-        """Waits until all weights are at the baseline and all nodes are calm again."""
-
-        def settled() -> bool:
-            calm = all(verdict.state == "calm" for verdict in self.controller.verdicts().values())
-            return calm and at_baseline(self.lab)
-
-        return eventually("all weights at the baseline and all nodes calm", settled, BACK_WITHIN_S)
-
-    def mitigated(self) -> float:
-        return eventually(f"{self.name} is reduced", lambda: self.weight() < REDUCED, MITIGATED_WITHIN_S)
-
-    @contextlib.contextmanager
-    def neighbour(self) -> Iterator[Noise]:
-        """A neighbour, and the weight down because of it."""
-        self.back()
-        noise = self.lab.noise(self.lab.noisy, "llcprobe", 1.0, 600.0)
-        try:
-            self.mitigated()
-            yield noise
-        finally:
-            noise.stop()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +30,7 @@ def stage() -> Iterator[Stage]:
     if found := traces():
         pytest.skip(f"a lab is up or was left behind: {found}")
     with Lab(LabSettings()) as lab:
-        on = Stage(lab)
+        on = Stage(lab, RATE_RPS)
         on.load.start()
         on.controller.start()
         yield on
@@ -116,7 +42,7 @@ def test_a_neighbour_takes_the_weight_and_its_end_gives_it_back(stage: Stage) ->
     with stage.neighbour():
         others = [weight for name, weight in stage.lab.balancer.snapshot().weight.items() if name != stage.name]
         assert all(weight > stage.weight() for weight in others)
-        eventually("the journal has the Verdict", lambda: state_of(stage) == "interference", MITIGATED_WITHIN_S)
+        eventually("the journal has the Verdict", lambda: stage.state() == "interference", MITIGATED_WITHIN_S)
     stage.back()
     assert stage.controller.journal is not None
     made = stage.controller.journal.changes(POOL, 1000, begin_unix_s)
@@ -124,10 +50,6 @@ def test_a_neighbour_takes_the_weight_and_its_end_gives_it_back(stage: Stage) ->
     assert min(moves) < REDUCED, "the reduction is in the journal"
     assert all(one.why and one.by for one in made)
     assert moves[0] == BASE_WEIGHT, "newest first: the way back ends at the baseline"
-
-
-def state_of(stage: Stage) -> str:
-    return stage.controller.verdicts()[stage.name].state
 
 
 def test_a_detector_that_hangs_loses_its_lease(stage: Stage) -> None:
