@@ -26,7 +26,8 @@ from slackwater.supervise.state_dir import read_serve
 
 CONTROLLER_FILE = LAB_DIR / "controller.toml"
 JOURNAL_FILE = STATE_DIR / "journal.sqlite"
-READY_S = 30.0
+READY_S = 120.0
+"""A deadline: virtual machines are emulated where KVM does not work, and slow to begin."""
 STOP_S = 15.0
 FRESH_S = 2.0
 
