@@ -50,10 +50,7 @@ TAKEN = (0.25, 0.5, 0.7, 0.85)
 )
 @json_option
 def capacity(
-    app: str,
-    balance: str,
-    hosts: int,
-    quota: float,
+    settings: LabSettings,
     loads: tuple[float, ...],
     taken: tuple[float, ...],
     noise: str,
@@ -76,7 +73,7 @@ def capacity(
         result: dict[str, Any] = {}
     else:
         test = story.CapacityTest(loads or LOADS, taken or TAKEN, noise, calm_seconds, seconds)
-        with Lab(LabSettings(hosts, quota, balance, app), progress) as cluster:
+        with Lab(settings, progress) as cluster:
             result, recording, states = story.run(cluster, test, out, progress)
         rows = capacity_errors.compare(recording, states, model)
     result |= {"compared": rows, "summary": capacity_errors.summary(rows)}
