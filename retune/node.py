@@ -129,7 +129,7 @@ class Node:
             used = self.starvation.used or 0.0
             return Affected(
                 self.starvation.severity,
-                f"{self.starvation.waiting:.0f} threads a core wait although only {used:.0%} of its CPU is used",
+                f"{self.starvation.waiting:.1f} threads a core wait although its work needs only {used:.0%} of its CPU",
             )
         return None
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retune.best_values import BestValues, band
-from retune.cpu_starvation import FULL, CpuStarvation, is_starved
+from retune.cpu_starvation import FULL, CpuStarvation, is_starved, stretch_of
 from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
 from retune.stage import Affected, Stage, has_room
 from slackwater.config import ConfigError, RetuneSettings, parse
@@ -108,7 +108,7 @@ def after(*samples: Sample) -> CpuStarvation:
     return starvation
 
 
-def test_waiting_for_a_cpu_that_is_not_full_is_a_squeeze_and_for_a_full_one_is_not() -> None:
+def test_waiting_for_a_cpu_that_is_not_full_is_starvation_and_for_a_full_one_is_not() -> None:
     """The lab's numbers: 0.4 core, calm and full, and beside a neighbour."""
     assert not after(*[sample(1.0, 3.5, 0.4)] * 30).starved
     assert not after(*[sample(0.35, 0.15, 0.4)] * 30).starved
@@ -134,7 +134,7 @@ def test_one_odd_sample_is_no_starvation_and_absence_changes_nothing() -> None:
 @settings(deadline=None)
 @given(st.floats(FULL + 0.001, 2.0), st.floats(0.0, 1000.0))
 def test_a_full_node_is_never_starved(used: float, waiting: float) -> None:
-    assert not is_starved(used, waiting, FULL)
+    assert not is_starved(used, stretch_of(used, waiting), 1.0, FULL)
 
 
 # --- the stage
