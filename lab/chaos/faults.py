@@ -17,7 +17,7 @@ from lab.chaos.site import CONTROLLER, RENAMED, SECOND, SETTINGS, STATE_DIR, Sit
 from lab.chaos.unit import RESTART_S
 from lab.cluster.bus import as_node
 from lab.cluster.noise import Noise
-from lab.cluster.paths import LabError, program, system_program
+from lab.cluster.paths import LabError, system_program
 from lab.cluster.spawn import call
 from slackwater.bus.config import WSENGINE
 
@@ -203,21 +203,11 @@ def reload_haproxy(site: Site, one: Injection) -> Undo:  # noqa: ARG001
 
 def restart_haproxy(site: Site, one: Injection) -> Undo:
     """By the same program, or by that of another version until it is over."""
-
-    def again(name: str) -> None:
-        balancer = site.lab.balancer
-        if balancer.program is not None:
-            balancer.program.stop()
-            site.lab.programs.remove(balancer.program)
-        balancer.start(site.lab.in_front([program(name)]))
-        if balancer.program is not None:
-            site.lab.add(balancer.program)
-
     if one.value is None:
-        again("haproxy")
+        site.lab.start_balancer("haproxy")
         return _nothing
-    again(str(one.value))
-    return lambda: again("haproxy")
+    site.lab.start_balancer(str(one.value))
+    return lambda: site.lab.start_balancer("haproxy")
 
 
 def reboot(site: Site, one: Injection) -> Undo:

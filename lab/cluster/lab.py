@@ -65,6 +65,8 @@ class LabSettings:
     period_s: float = PERIOD_S
     """A host gets its quota in slices: its cores times this, once in this time. 5 ms is nearly a slower processor,
     30 ms are Xen's slices."""
+    haproxy: str = "haproxy"
+    """The command of another version: `haproxy-3`, `haproxy-3.2`."""
 
 
 class Lab:
@@ -128,9 +130,7 @@ class Lab:
         for host in self.hosts:
             self.start_web_server(host)
         self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
-        self.balancer.start(self.in_front([program("haproxy")]))
-        if self.balancer.program is not None:
-            self.programs.append(self.balancer.program)
+        self.start_balancer(self.settings.haproxy)
         self._write_state()
         for host in self.hosts:
             self.wait_for_page(f"http://{host.address}{self.app.paths[0]}")
@@ -162,6 +162,15 @@ class Lab:
         write_configuration(host, root, self.settings.php_children, self.settings.mpm)
         if self.settings.retunable:
             make_retunable(host)
+
+    def start_balancer(self, command: str) -> None:
+        """Starts HAProxy, in place of one that runs: `haproxy`, or another version as `haproxy-3.2`."""
+        if self.balancer.program is not None:
+            self.balancer.program.stop()
+            self.programs.remove(self.balancer.program)
+        self.balancer.start(self.in_front([program(command)]))
+        if self.balancer.program is not None:
+            self.add(self.balancer.program)
 
     def start_web_server(self, host: Host) -> None:
         for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):

@@ -105,7 +105,8 @@ class Story:
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     if found := traces():
         pytest.skip(f"a lab is up or was left behind: {found}")
-    with Lab(LabSettings(php_children=8, retunable=True, mpm=request.param)) as lab:
+    mpm, haproxy = request.param
+    with Lab(LabSettings(php_children=8, retunable=True, mpm=mpm, haproxy=haproxy)) as lab:
         for host in lab.hosts:
             (host.folder / "events/wait.php").write_text(WAIT_PHP)
         make_keys()
@@ -209,7 +210,14 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     return story
 
 
-@pytest.mark.parametrize(("lab", "turns"), [("event", TURNS), ("prefork", KILLED_BEFORE + 3)], indirect=["lab"])
+@pytest.mark.parametrize(
+    ("lab", "turns"),
+    [
+        *((("event", haproxy), TURNS) for haproxy in ("haproxy", "haproxy-3", "haproxy-3.2")),
+        (("prefork", "haproxy"), KILLED_BEFORE + 3),
+    ],
+    indirect=["lab"],
+)
 def test_no_request_fails_or_is_cut_over_50_retunes_of_apache_and_php_fpm(lab: Lab, tmp_path: Path, turns: int) -> None:
     urls = [f"{lab.balancer.url}/wait.php?ms={ms}" for ms in WAITS_MS]
     loads = [
