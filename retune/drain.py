@@ -41,6 +41,9 @@ class ClusterAccess(Protocol):
     def cycles(self) -> int:
         """How many Cycles came so far."""
 
+    def has_sent(self, order: str) -> bool:
+        """Whether this run sent it; else an earlier run of ours, or another controller."""
+
     def answer(self, order: str) -> Change | None:
         """The Change by which the node's wsengine answered an Order."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from retune.cpu_starvation import CpuStarvation
@@ -84,11 +85,14 @@ class Node:
         if verdict.rt_p95_ms is not None:
             self.p95_ms.append((now_s, verdict.rt_p95_ms))
 
-    def see_knobs(self, knobs: Knobs, knowledge: Knowledge, now_s: float) -> None:
-        """Takes up what an earlier run of ours has set, as if the node were in the second stage for the same reason."""
+    def see_knobs(self, knobs: Knobs, knowledge: Knowledge, now_s: float, has_sent: Callable[[str], bool]) -> None:
+        """Takes up what an earlier run of ours has set, as if the node were in the second stage for the same reason.
+
+        By an Order of this run (`has_sent`) it is in `held`, or it was given back while this message was on its way.
+        """
         self.knobs, self.knobs_s = knobs, now_s
         for knob in knobs.knobs:
-            ours = knob.order and knob.by == BY and can_be_set(knob)
+            ours = knob.order and knob.by == BY and can_be_set(knob) and not has_sent(knob.order)
             if ours and knob.name not in self.held and knob.value is not None:
                 self.held[knob.name] = Held(knob.value, knob.order, now_s - 1e6)
                 self.taken_over = True

@@ -75,7 +75,7 @@ class Pool:
         elif isinstance(message, Verdict):
             self.node(message.node).see_verdict(message, now_s)
         elif isinstance(message, Knobs):
-            self.node(message.node).see_knobs(message, self._knowledge, now_s)
+            self.node(message.node).see_knobs(message, self._knowledge, now_s, self._cluster.has_sent)
         elif isinstance(message, Cycle):
             self.cycle, self._cycle_s = message, now_s
         elif message.by == WSENGINE and message.target in self.nodes:

@@ -59,7 +59,7 @@ async def run(settings: ControllerSettings) -> None:
             log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
             heartbeat = Heartbeat(pool.name for pool in settings.pool)
             driving = [
-                asyncio.create_task(_drive(pool, partial(heartbeat.beat, of.name), stop))
+                asyncio.create_task(drive(pool, partial(heartbeat.beat, of.name), stop))
                 for pool, of in zip(pools, settings.pool, strict=True)
             ]
             try:
@@ -72,7 +72,8 @@ async def run(settings: ControllerSettings) -> None:
             await bus.close()
 
 
-async def _drive(pool: Pool, beat: Callable[[], None], stop: asyncio.Event) -> None:
+async def drive(pool: Pool, beat: Callable[[], None], stop: asyncio.Event) -> None:
+    """Has the pool step until `stop`; `beat` is called after each step."""
     while not stop.is_set():
         await pool.step()
         beat()
@@ -150,6 +151,7 @@ class BusAccess:
         elif cycle.mode == "act" and not (self._only_observes and self._leads) and not self._stands_by:
             log.info("pool %s: standing by: another controller leads", self._pool.name)
             self._stands_by = True
+            self._orders.clear()
             if self.pool is not None:
                 self.pool.forget()
 
@@ -212,6 +214,9 @@ class BusAccess:
 
     def cycles(self) -> int:
         return self._cycles
+
+    def has_sent(self, order: str) -> bool:
+        return order in self._orders
 
     def answer(self, order: str) -> Change | None:
         return self._answers.get(order)

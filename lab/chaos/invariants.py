@@ -47,6 +47,15 @@ class Invariant(ABC):
     def judge(self, look: Look) -> str | None: ...
 
 
+def lowered(look: Look) -> dict[str, int]:
+    """The weights that are not at the baseline, without servers that are drained for a reload."""
+    return {
+        name: weight
+        for name, weight in (look.weights or {}).items()
+        if weight != BASE_WEIGHT and look.at_s > look.drained_until_s.get(name, 0.0) + SLACK_S
+    }
+
+
 def _one_of(active: Sequence[Injection], excused: object) -> bool:
     return any(callable(excused) and excused(one.kind) for one in active)
 
@@ -110,19 +119,14 @@ class BaselineWithoutDecisions(Invariant):
         if look.weights is None or _one_of(look.active, self._excuses.balancer):
             self._away_s = look.at_s
             return None
-        lowered = {
-            name: weight
-            for name, weight in look.weights.items()
-            if weight != BASE_WEIGHT and look.at_s > look.drained_until_s.get(name, 0.0) + SLACK_S
-        }
-        if not lowered:
+        if not (below := lowered(look)):
             return None
         if _one_of(look.active, self._excuses.journal):
             self._mute_s = look.at_s
         for who, heard_s in (("Verdict", look.verdict_s or 0.0), ("Cycle", max(look.cycle_s or 0.0, self._mute_s))):
             silent_s = look.at_s - max(heard_s, self._away_s)
             if silent_s > self.limit_s:
-                return f"{_pairs(lowered)} although no {who} was heard for {silent_s:.1f} s (limit {self.limit_s:g} s)"
+                return f"{_pairs(below)} although no {who} was heard for {silent_s:.1f} s (limit {self.limit_s:g} s)"
         return None
 
 
@@ -224,7 +228,10 @@ class MovesRecorded(Invariant):
 
 
 class ComesRight(Invariant):
-    """At the end of a time without faults every node is judged and every weight is at the baseline."""
+    """At the end of a time without faults every node is judged and every weight is at the baseline.
+
+    A server that is drained for a reload may take longer: its wsengine's answer is waited for, and may never come.
+    """
 
     name = "recovery"
 
@@ -237,7 +244,7 @@ class ComesRight(Invariant):
         if not self._calm or look.at_s < self._calm[0][0]:
             return None
         begin_s, end_s = self._calm[0]
-        at_baseline = bool(look.weights) and set((look.weights or {}).values()) == {BASE_WEIGHT}
+        at_baseline = bool(look.weights) and not lowered(look)
         self._right = self._right or (at_baseline and look.judged >= self._nodes)
         if look.at_s < end_s:
             return None

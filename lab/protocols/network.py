@@ -16,7 +16,7 @@ from typing import Any
 from lab.protocols.world import Process, World
 from slackwater import messages
 from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S, Bus, BusError, subject_of
-from slackwater.messages import Change, Message
+from slackwater.messages import Change, Message, Order
 
 Receive = Callable[[str, bytes, dict[str, str]], None]
 """Subject, payload, headers."""
@@ -57,6 +57,8 @@ class Broker:
     values: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     written: Callable[[Process, bytes], object] = field(default=lambda *_: None)
     """Called with who wrote a value, and the value."""
+    ordered: Callable[[Process, Order], object] = field(default=lambda *_: None)
+    """Called with who sends an Order, before it is on its way."""
     subscriptions: list[Subscription] = field(default_factory=list)
     served: dict[str, list[Subscription]] = field(default_factory=dict)
     inboxes: int = 0
@@ -162,6 +164,8 @@ class SimulatedBus(Bus):
         self._process.check()
         if not self.connected and not isinstance(message, Change):
             return
+        if isinstance(message, Order):
+            self._broker.ordered(self._process, message)
         payload, subject = messages.encode(message), subject_of(message)
         sent = headers(payload) if headers else {}
         self._broker.pass_on(self._link, True, lambda: self._broker.publish(subject, payload, sent))

@@ -8,6 +8,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from lab.protocols.takeover import BrokenError, Takeover
 from lab.protocols.world import World
 
 MEMORY = Path("/dev/shm")  # the simulated disks: files that need no disk
-AT_A_TIME = 25
+AT_A_TIME = 100
 """Schedules that a process takes at a time, and after which it collects its garbage."""
 
 
@@ -129,14 +130,15 @@ _folders = itertools.count()
 
 
 def _run(seed: int, disk: Path, with_logs: bool) -> Outcome:
-    world = World(seed)
+    world, folder = World(seed), disk / f"{os.getpid()}-{next(_folders)}"
     with _logs_into(world) if with_logs else contextlib.nullcontext():
         try:
-            Takeover(world, disk / f"{os.getpid()}-{next(_folders)}").run()
+            Takeover(world, folder).run()
         except BrokenError as error:
             return Outcome(seed, str(error), world.story)
         finally:
             world.close()
+            shutil.rmtree(folder)
     return Outcome(seed, "", world.story)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +12,22 @@ from lab.played_verdict import verdict
 from lab.protocols.balancer import BASELINE, SERVERS, HAProxy, Write
 from lab.protocols.controllers import SETTINGS, Controller, Machine
 from lab.protocols.network import Broker, Link
+from lab.protocols.node import Node
+from lab.protocols.second_stage import KEY, SecondStage
 from lab.protocols.world import NO_FAULT, Process, World
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Record
 from lbengine.service import ASK_AGAIN_S
+from retune.pool import SILENT_S
 from slackwater import messages
 from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S
-from slackwater.messages import State
+from slackwater.messages import Order, State
 
 FAULTS_FROM_S, HEALED_S, CALM_S, END_S = 0.9, 4.5, 6.0, 11.0
-"""Faults between the first two; the neighbour of host1 is gone at the third; then the last checks."""
+"""Faults between the first two; the neighbour of host1 is gone at the third. All must be well at the last."""
+WELL_FOR_S = 1.0
+"""A schedule ends early when all has been well for so long."""
+WITH_SECOND_STAGE = 0.3
+"""Share of the schedules in which controllers have a second stage."""
 VERDICTS_EVERY_S = 0.5
 LOOK_EVERY_S = 0.25
 TAKEN_OVER_WITHIN_S = LEASE_S + 2 * RENEW_S + ASK_AGAIN_S + STORE_ANSWERS_WITHIN_S
@@ -48,6 +55,13 @@ class Takeover:
         self.state: State = "calm"
         self.broken: list[str] = []
         self.controllers = self._controllers(disk)
+        self.second_stages: list[SecondStage] = []
+        self.nodes: list[Node] = []
+        if world.random.random() < WITH_SECOND_STAGE:
+            self._add_second_stages()
+        self._led_s: dict[str, float] = {}
+        """Controller -> when it had the lease last."""
+        self._well_since_s = END_S
         self._without_verdicts_since_s: dict[str, float] = {}
 
     def run(self) -> None:
@@ -56,11 +70,11 @@ class Takeover:
         world.at(0.0, self._publish_verdicts)
         world.at(0.6, self._set_state, "interference")
         world.at(CALM_S, self._set_state, "calm")
-        for controller in self.controllers:
-            world.at(world.random.random() * 0.8, controller.start)
+        for one in self._started:
+            world.at(world.random.random() * 0.8, one.start)
         self._plan_faults()
         world.at(HEALED_S, self._heal)
-        while world.now_s < END_S and not self.broken:
+        while world.now_s < END_S and not self.broken and world.now_s - self._well_since_s < WELL_FOR_S:
             world.run(world.now_s + LOOK_EVERY_S)
             self._look()
         if not self.broken:
@@ -84,6 +98,23 @@ class Takeover:
             Controller(self.world, name, on, disk / name, self.broker, self.haproxy, self._clock())
             for name, on in (("A", one), ("B", two))
         ]
+
+    @property
+    def _started(self) -> list[Controller | SecondStage]:
+        return [*self.controllers, *self.second_stages]
+
+    def _add_second_stages(self) -> None:
+        """And the model of a wsengine in the node that has the neighbour."""
+        self.broker.ordered = self._order_sent
+        self.nodes = [Node(self.world, SERVERS[0], self.broker, KEY.public_key(), self._order_replaced)]
+        for controller in self.controllers:
+            wall_offset_s = 0.2 * self.world.random.random()
+            self.second_stages.append(
+                SecondStage(
+                    self.world, controller.name, controller.disk, self.broker, controller.link, wall_offset_s,
+                    controller.clock_offset_s,
+                )
+            )  # fmt: skip
 
     def _clock(self) -> float:
         return self.world.random.choice([0.0, 1.7, 1e3, 1e6 * self.world.random.random()])
@@ -124,16 +155,27 @@ class Takeover:
             (1, partial(self._hide_haproxy, hit, for_s)),
             (1, partial(self._slow_haproxy, for_s)),
         ]
+        if self.nodes:
+            second = random.choice(self.second_stages)
+            faults += [
+                (2, partial(self._at_some_step, second, partial(self._crash, second, for_s))),
+                (2, partial(self._at_some_step, second, partial(self._freeze_second_stage, second, for_s))),
+                (1, partial(self._change_link, self.nodes, for_s)),
+                (6, partial(self._mix_up_orders, for_s)),
+            ]
         random.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
 
-    def _at_some_step(self, hit: Controller, happens: Callable[[], None]) -> None:
+    def _at_some_step(self, hit: Controller | SecondStage, happens: Callable[[], None]) -> None:
         """At an await of its own."""
         if hit.process is not None:
             hit.process.at_step = (hit.process.steps + self.world.random.randrange(1, 40), happens)
 
-    def _crash(self, hit: Controller, for_s: float, *, reboot: bool = False) -> None:
-        if reboot:
+    def _crash(self, hit: Controller | SecondStage, for_s: float, *, reboot: bool = False) -> None:
+        if reboot and isinstance(hit, Controller):
             hit.reboot()
+            for second in self.second_stages:
+                if second.name == hit.name:
+                    self._crash(second, for_s)
         else:
             hit.crash()
         self.world.at(min(self.world.now_s + for_s, HEALED_S), hit.start)
@@ -145,11 +187,17 @@ class Takeover:
             hit.process.freeze(for_s)
             hit.held_up_s = hit.well_since_s = self.world.now_s + for_s
 
+    def _freeze_second_stage(self, hit: SecondStage, for_s: float) -> None:
+        for_s = min(for_s, HEALED_S - self.world.now_s)
+        if hit.process is not None and for_s > 0.0:
+            self.world.tell(hit.process.name, f"is frozen for {for_s:.2f} s")
+            hit.process.freeze(for_s)
+
     def _stop(self, hit: Controller) -> None:
         self.world.tell(hit.name, "gets SIGTERM")
         hit.stop()
 
-    def _change_link(self, hit: list[Controller], for_s: float) -> None:
+    def _change_link(self, hit: Sequence[Controller | Node], for_s: float) -> None:
         random = self.world.random
         changed, what = random.choices(
             [
@@ -166,10 +214,17 @@ class Takeover:
             self._set_link(controller, changed)
             self.world.at(min(self.world.now_s + for_s, HEALED_S), self._set_link, controller, Link())
 
-    def _set_link(self, controller: Controller, link: Link) -> None:
+    def _mix_up_orders(self, for_s: float) -> None:
+        """Orders overtake each other on their way to the nodes, and some come twice."""
+        for node in self.nodes:
+            self.world.tell(node.name, f"gets messages late and twice for {for_s:.2f} s")
+            self._set_link(node, Link(doubled=0.2, slow_s=3.0))
+            self.world.at(min(self.world.now_s + for_s, HEALED_S), self._set_link, node, Link())
+
+    def _set_link(self, hit: Controller | Node, link: Link) -> None:
         for name in link.__dataclass_fields__:
-            setattr(controller.link, name, getattr(link, name))
-        controller.held_up_s = max(controller.held_up_s, self.world.now_s)
+            setattr(hit.link, name, getattr(link, name))
+        hit.held_up_s = max(hit.held_up_s, self.world.now_s)
 
     def _restart_haproxy(self) -> None:
         self.world.tell("haproxy", "is started anew")
@@ -187,11 +242,13 @@ class Takeover:
 
     def _heal(self) -> None:
         self.world.tell("world", "all faults are over")
-        for controller in self.controllers:
-            self._set_link(controller, Link())
-            if controller.process is not None:
-                controller.process.at_step = NO_FAULT
-            controller.start()
+        linked: list[Controller | Node] = [*self.controllers, *self.nodes]
+        for at in linked:
+            self._set_link(at, Link())
+        for one in self._started:
+            if one.process is not None:
+                one.process.at_step = NO_FAULT
+            one.start()
 
     # --- invariants
 
@@ -216,6 +273,23 @@ class Takeover:
         if not any(self.haproxy.weights.values()):
             self._break("all weights are 0")
 
+    def _order_sent(self, by: Process, order: Order) -> None:
+        """Only by a second stage whose lbengine leads, or led when its last Cycle came; recorded before."""
+        second = next(one for one in self.second_stages if one.process is by)
+        controller = next(one for one in self.controllers if one.name == second.name)
+        self.world.tell(by.name, f"orders {order.knob} {order.value} of {order.node}")
+        if order.id not in second.records.ids:
+            self._break(f"{by.name} sends an Order that it has not recorded")
+        leads = self.holder is not None and self.holder is controller.process
+        led_s = self.world.now_s if leads else self._led_s.get(controller.name, -1e9)
+        most_s = SILENT_S + max(0.0, TAKEN_OVER_WITHIN_S - (self.world.now_s - controller.held_up_s))
+        if self.holder is not None and self.world.now_s - led_s > most_s:
+            self._break(f"{by.name} stands by, and orders {order.knob} {order.value}")
+
+    def _order_replaced(self, before: Order, after: Order) -> None:
+        if after.time_unix_s < before.time_unix_s:
+            self._break(f"{after.node}: an Order of before ({after.value}) replaces a later one ({before.value})")
+
     def _was_held_up(self, process: Process) -> bool:
         """It may not know that somebody else leads: then it may still raise weights, as if nobody did."""
         controller = next(one for one in self.controllers if one.process is process)
@@ -223,10 +297,13 @@ class Takeover:
 
     def _look(self) -> None:
         now_s = self.world.now_s
+        for one in self._started:
+            if one.process is not None and one.process.failures:
+                self._break(f"{one.process.name} failed: {one.process.failures[0]!r}")
         for controller in self.controllers:
             process = controller.process
-            if process is not None and process.failures:
-                self._break(f"{process.name} failed: {process.failures[0]!r}")
+            if process is not None and process is self.holder:
+                self._led_s[controller.name] = now_s
             if controller.link != Link():
                 controller.held_up_s = max(controller.held_up_s, now_s)
             if process is None or process.is_frozen:
@@ -234,6 +311,10 @@ class Takeover:
             controller.well_since_s = max(controller.well_since_s, controller.held_up_s)
         self._look_for_owner()
         self._look_at_baseline()
+        if now_s < CALM_S or list(self._not_well()):
+            self._well_since_s = END_S
+        else:
+            self._well_since_s = min(self._well_since_s, now_s)
 
     def _look_for_owner(self) -> None:
         """The lease is renewed, or taken over, while somebody could."""
@@ -262,8 +343,16 @@ class Takeover:
                 self._break(f"{process.name} hears nothing for {now_s - since_s:.1f} s, weights {self.haproxy.weights}")
 
     def _look_at_end(self) -> None:
+        for what in self._not_well():
+            self._break(what)
+
+    def _not_well(self) -> Iterator[str]:
+        """What must not be at the end."""
         leading = [one.name for one in self.controllers if one.owner == "ours"]
         if len(leading) != 1:
-            self._break(f"at the end these lead: {', '.join(leading) or 'nobody'}")
+            yield f"at the end these lead: {', '.join(leading) or 'nobody'}"
         if any(weight != BASELINE for weight in self.haproxy.weights.values()):
-            self._break(f"the weights at the end are {self.haproxy.weights}")
+            yield f"the weights at the end are {self.haproxy.weights}"
+        for node in self.nodes:
+            if node.lease is not None:
+                yield f"at the end {node.name} still has {node.lease.value}, by {node.lease.order.reason}"

@@ -268,19 +268,19 @@ class Process(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """`asyncio.to_thread` comes here."""
+        """`asyncio.to_thread` comes here: for work that waits for nothing simulated, so that it needs no thread."""
         del executor
         future = self.create_future()
 
-        def done(result: Any, error: BaseException | None) -> None:
+        def work() -> None:
             if future.done():
                 return
-            if error is None:
-                future.set_result(result)
-            else:
+            try:
+                future.set_result(func(*args))
+            except Exception as error:  # whoever waits for it gets it
                 future.set_exception(error)
 
-        self.call_soon(self.in_thread, lambda: func(*args), done)
+        self.call_soon(work)
         return future
 
     def get_debug(self) -> bool:

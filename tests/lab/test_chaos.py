@@ -194,6 +194,14 @@ CASES: list[tuple[str, list[Look], list[str]]] = [
         [at(float(second), judged=frozenset(HOSTS[:2])) for second in (121, 135, 151)],
         ["recovery"],
     ),
+    (
+        "it is drained for a reload then",
+        [
+            at(s, weights=LOWERED, cycle_s=s, verdict_s=s, drained_until_s={"host1": 170.0})
+            for s in (121.0, 149.0, 151.0)
+        ],
+        [],
+    ),
     ("it does at its end", [at(121.0, judged=frozenset()), at(149.0), at(151.0, judged=frozenset())], []),
 ]
 

@@ -10,10 +10,14 @@ import sys
 import pytest
 
 from lab.protocols.network import Broker
+from lab.protocols.node import Node
 from lab.protocols.search import run_one, search
+from lab.protocols.second_stage import Records
 from lab.protocols.world import Process
 from lbengine.leadership.lease import Lease, Owner, Record
 from lbengine.leadership.leases import Leases
+from retune.service import BusAccess
+from slackwater.messages import Cycle, Message
 
 COMMAND = [sys.executable, "-m", "slackwater.cli.main", "lab", "protocols"]
 
@@ -91,6 +95,30 @@ def weights_are_lowered_without_looking_at_the_lease(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Leases, "is_sure", True)
 
 
+def the_node_ignores_the_sequence_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "is_older", lambda *_: False)
+
+
+def the_second_stage_follows_any_lbengine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that stands by takes the Cycles of the one that leads for its own."""
+    take = BusAccess.take
+
+    def take_all(self: BusAccess, message: Message) -> None:
+        if isinstance(message, Cycle):
+            message.controller = self._controller
+        take(self, message)
+
+    monkeypatch.setattr(BusAccess, "take", take_all)
+
+
+def a_message_that_was_on_its_way_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BusAccess, "has_sent", lambda *_: False)
+
+
+def an_order_is_sent_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Records, "record", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     ("defect", "schedules", "found"),
     [
@@ -98,6 +126,10 @@ def weights_are_lowered_without_looking_at_the_lease(monkeypatch: pytest.MonkeyP
         (the_revision_does_not_count, 500, "two act|at the end these lead: A, B"),
         (nobody_takes_over, 100, "nobody has renewed the lease"),
         (what_the_one_before_left_is_forgotten, 100, ".* lowered weights for the baseline|the weights at the end"),
+        (the_node_ignores_the_sequence_of_orders, 500, "host1: an Order of before"),
+        (the_second_stage_follows_any_lbengine, 100, "retune of . stands by, and orders"),
+        (a_message_that_was_on_its_way_is_taken_up, 500, "at the end host1 still has"),
+        (an_order_is_sent_before_it_is_recorded, 100, "retune of . sends an Order that it has not recorded"),
         pytest.param(a_lease_is_believed_after_its_end, 5000, "two act", marks=pytest.mark.slow),
         pytest.param(weights_are_lowered_without_looking_at_the_lease, 5000, "two act", marks=pytest.mark.slow),
     ],

@@ -279,6 +279,21 @@ def test_a_restarted_controller_takes_up_what_is_turned_without_a_reload(folder:
     play(script())
 
 
+def test_what_was_given_back_is_not_taken_up_from_a_message_that_was_on_its_way(folder: Path) -> None:
+    async def script() -> None:
+        story = Story(folder)
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(31.0)
+        on_its_way = story.site.knobs("web1")
+        story.states.clear()
+        assert f"order web1 {FREQUENCY} baseline" in await story.run(12.0)
+        story.pool.see(on_its_way)
+        assert of(await story.run(3.0)) == []
+        assert not story.pool.node("web1").stage.entered
+
+    play(script())
+
+
 def test_a_pause_gives_everything_back_and_turns_nothing(folder: Path) -> None:
     async def script() -> None:
         story = Story(folder)

@@ -175,6 +175,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
         site.pool = story.listener  # type: ignore[assignment]
         for kind in ("cycle", "change"):
             await bus.subscribe(kind, site.take, pool=POOL)
+        assert await site.wait(lambda: site.cycles() > 0, LEASE_S), "lbengine drives the pool"
         counted = sent_again(lab)
 
         def count(what: str) -> None:

@@ -42,6 +42,8 @@ class PlayedCluster:
         self.values: dict[tuple[str, str], Value] = {}
         self.orders: dict[tuple[str, str], str] = {}
         self.answers: dict[str, Change] = {}
+        self.sent_ids: set[str] = set()
+        """Of the Orders since the controller's last start."""
         self.refuses = ""
         self.guard_refuses = False
         self.is_silent = False
@@ -73,6 +75,7 @@ class PlayedCluster:
         self.causes.append((node, knob, cause))
         self._write(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
         id_ = f"o{len(self.log)}"
+        self.sent_ids.add(id_)
         before = self.own(node, knob)
         refused = self.refuses and not why.startswith("renewed")
         if not refused:
@@ -116,6 +119,9 @@ class PlayedCluster:
     def cycles(self) -> int:
         self._cycles += not self.is_silent
         return self._cycles
+
+    def has_sent(self, order: str) -> bool:
+        return order in self.sent_ids
 
     def answer(self, order: str) -> Change | None:
         return self.answers.get(order)
@@ -165,6 +171,7 @@ class Story:
         rules = knowledge.load()
         self.pool = Pool(settings, self.settings, rules, BestValues(self.folder), self.site, lambda: self.site.now_s)
         self.site.pool = self.pool
+        self.site.sent_ids.clear()
         return self.pool
 
     async def run(self, seconds: float) -> list[str]:
