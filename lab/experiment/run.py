@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,14 @@ from detector.recordings.recording import Label
 from detector.recordings.recording import write as write_samples
 from lab.cluster.balancer import BASE_WEIGHT, Snapshot
 from lab.cluster.commit import commit
+from lab.cluster.hosts import NEIGHBOUR_WEIGHT
 from lab.cluster.lab import Lab
 from lab.cluster.load import Demand, joined
 from lab.cluster.noise import Noise
 from lab.experiment import cost, recording
 from lab.experiment.balancer_watch import BalancerWatch
 from lab.experiment.cpu_share import CpuShare
+from lab.experiment.neighbour_share import Aim, aim
 from lab.experiment.policies import POLICIES
 from lab.experiment.policy_runners import PolicyRunner
 from lab.experiment.recording import Marks, Recorded, Run
@@ -40,8 +42,11 @@ class Neighbours:
         at_mono_s: float,
         changed: Callable[[dict[int, float]], None],
         clock: Callable[[], float] = time.monotonic,
+        weights: Mapping[Neighbour, int] | None = None,
     ) -> None:
+        """`weights`: of the neighbours' cgroups against the server's 100; of one that is not in it, 100 too."""
         self._lab, self._at_s, self._changed, self._clock = lab, at_mono_s, changed, clock
+        self._weights = weights or {}
         self._left = sorted(neighbours, key=lambda one: one.begin_s, reverse=True)
         self._now: list[tuple[Neighbour, Noise]] = []
         self.past: list[Noise] = []
@@ -58,7 +63,11 @@ class Neighbours:
         while self._left and at >= self._left[-1].begin_s:
             due.append(self._left.pop())
         for (kind, intensity, weight, lasts_s), alike in itertools.groupby(
-            due, lambda one: (one.kind, one.intensity, one.weight, one.end_s - one.begin_s + MARGIN_S)
+            due,
+            lambda one: (
+                *(one.kind, one.intensity, self._weights.get(one, NEIGHBOUR_WEIGHT)),
+                one.end_s - one.begin_s + MARGIN_S,
+            ),
         ):
             together = list(alike)
             hosts = [self._lab.hosts[one.host] for one in together]
@@ -77,7 +86,7 @@ class Neighbours:
         """What is taken now, by host."""
         found: dict[int, float] = {}
         for one, _ in self._now:
-            found[one.host] = max(found.get(one.host, 0.0), one.lost * one.intensity)
+            found[one.host] = max(found.get(one.host, 0.0), one.thought_lost)
         return found
 
     def _stop(self, pair: tuple[Neighbour, Noise]) -> None:
@@ -138,10 +147,11 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
             lab.balancer.set_balance(balance, runner.lines)
             lab.balancer.reload()
         _set_quotas(lab, scenario.quotas)
+        aims = aims_of(lab, scenario)
         warm = lab.load(demand, WARM_UP_S)
         runner.begin()
         warm.finish()
-        return _measured(lab, run, scenario, runner, demand, capacity_rps)
+        return _measured(lab, run, scenario, runner, demand, capacity_rps, aims)
     finally:
         runner.end()
         _set_quotas(lab, ())
@@ -149,7 +159,13 @@ def one_run(lab: Lab, run: Run, scenario: Scenario, demand: Demand, capacity_rps
 
 
 def _measured(
-    lab: Lab, run: Run, scenario: Scenario, runner: PolicyRunner, demand: Demand, capacity_rps: float
+    lab: Lab,
+    run: Run,
+    scenario: Scenario,
+    runner: PolicyRunner,
+    demand: Demand,
+    capacity_rps: float,
+    aims: Mapping[Neighbour, Aim],
 ) -> Outcome:
     lasts_s = SETTLE_S + scenario.calm_s + scenario.seconds + scenario.after_s + MARGIN_S
     with contextlib.ExitStack() as stack:
@@ -165,7 +181,8 @@ def _measured(
             used.turn(bool(lost))
             runner.noisy(lost)
 
-        neighbours = Neighbours(lab, scenario.neighbours, on_s, changed)
+        shares = {neighbour: aimed.weight for neighbour, aimed in aims.items()}
+        neighbours = Neighbours(lab, scenario.neighbours, on_s, changed, weights=shares)
         stack.callback(neighbours.stop)
         surges = sorted(scenario.surges, key=lambda one: one.begin_s, reverse=True)
         end_s = on_s + scenario.seconds + scenario.after_s
@@ -215,6 +232,7 @@ def _measured(
                 }
                 for noise in past
             ],
+            "taken": [aimed.as_fact() for aimed in dict.fromkeys(aims.values())],
             "cpu": used.used,
             "cost": costs,
             "turned": [
@@ -231,6 +249,16 @@ def judged(verdicts: Sequence[Verdict] | None, begin_unix_s: float) -> list[tupl
     if verdicts is None:
         return None
     return sorted((one.time_unix_s - begin_unix_s, one.node, str(one.state)) for one in verdicts)
+
+
+def aims_of(lab: Lab, scenario: Scenario) -> dict[Neighbour, Aim]:
+    """The weight of each neighbour that is to take a stated share. Raises LabError where one does not."""
+    found = {}
+    for one in scenario.neighbours:
+        if one.lost is not None:
+            quota = scenario.quotas[one.host] if scenario.quotas else lab.settings.quota_cores
+            found[one] = aim(lab, lab.hosts[one.host], one.kind, one.lost, quota)
+    return found
 
 
 def _set_quotas(lab: Lab, quotas: Sequence[float]) -> None:

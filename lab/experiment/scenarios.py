@@ -13,6 +13,7 @@ KIND = "llcprobe"
 """The paper's LLCProbe, unless a scenario says otherwise."""
 CALM_S = 6.0
 AFTER_S = 6.0
+UNKNOWN_LOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,17 @@ class Neighbour:
     end_s: float
     kind: str = KIND
     intensity: float = 1.0
-    lost: float = 0.5
-    """Share of the host's CPU that it takes while both want all of it: a half, as one neighbour as large as the server
-    does; more, as several neighbours do."""
+    lost: float | None = 0.5
+    """Share of the host's capacity that it takes: a half, as one neighbour as large as the server does; more, as
+    several neighbours do. The lab finds the weight for it, and verifies it (lab.experiment.neighbour_share). None: as
+    much as it happens to take, where a device is flooded."""
     server_weight: int = BASE_WEIGHT
     """The balancer's weight for the server meanwhile, where a recording moves it."""
 
     @property
-    def weight(self) -> int:
-        """Its share as cgroups have it, against the server's 100."""
-        return round(100.0 * self.lost / (1.0 - self.lost))
+    def thought_lost(self) -> float:
+        """What an oracle thinks that it takes."""
+        return (UNKNOWN_LOST if self.lost is None else self.lost) * self.intensity
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,16 @@ RAMP = tuple(
     Neighbour(0, 5.0 * step, 5.0 * step + 5.0, intensity=share) for step, share in enumerate((0.2, 0.4, 0.6, 0.8, 1.0))
 )
 STRESS = tuple(
-    Neighbour(host, 6.0 * number, 6.0 * number + 5.0, kind)
+    Neighbour(host, 6.0 * number, 6.0 * number + 5.0, kind, lost=None if kind == "stress-hdd" else 0.5)
     for number, (host, kind) in enumerate(
         ((0, "stress-cache"), (1, "stress-stream"), (0, "stress-vm"), (1, "stress-hdd"), (0, "stress-cpu"))
     )
 )
 MIXED = (Neighbour(0, 0.0, 8.0, "llcprobe"), Neighbour(1, 8.0, 16.0, "dcopy"), Neighbour(0, 16.0, 24.0, "cpu"))
-DEVICES = (Neighbour(0, 0.0, 7.0, "disk"), Neighbour(1, 8.0, 15.0, "pagecache"), Neighbour(0, 16.0, 23.0, "flood"))
+DEVICES = tuple(
+    Neighbour(host, 8.0 * number, 8.0 * number + 7.0, kind, lost=None)
+    for number, (host, kind) in enumerate(((0, "disk"), (1, "pagecache"), (0, "flood")))
+)
 
 SCENARIOS: dict[str, Scenario] = {
     "one": Scenario("one of three noisy", _all_of(0)),

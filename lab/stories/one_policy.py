@@ -15,7 +15,7 @@ from lab.cluster.load import Demand
 from lab.experiment.balancer_watch import first_at, first_reduction, share
 from lab.experiment.measures import figures
 from lab.experiment.recording import Run
-from lab.experiment.run import MARGIN_S, Outcome, one_run
+from lab.experiment.run import MARGIN_S, Outcome, aims_of, one_run
 from lab.experiment.scenarios import Neighbour, Scenario
 from lab.experiment.steady import CALIBRATION_S, SETTLE_S, capacity_rps, served_rps, shown
 
@@ -62,7 +62,8 @@ def left_rps(lab: Lab, scenario: Scenario) -> float:
     """Requests per second that the hosts answer beside the neighbours, each asked for as many as it can."""
     first = scenario.neighbours[0]
     hosts = [lab.hosts[one.host] for one in scenario.neighbours]
-    noises = lab.noise_in(hosts, first.kind, first.intensity, SETTLE_S + CALIBRATION_S + MARGIN_S)
+    weight = aims_of(lab, scenario)[first].weight
+    noises = lab.noise_in(hosts, first.kind, first.intensity, SETTLE_S + CALIBRATION_S + MARGIN_S, weight)
     try:
         return served_rps(lab, noises)
     finally:
@@ -83,6 +84,7 @@ def as_round(outcome: Outcome, noisy: str) -> dict[str, Any]:
     first_s = first_reduction(history, noisy, begin_s + marks.on_s)
     return {
         "phases": phases,
+        "taken": recorded.facts["taken"],
         "detection_s": first_s if first_s is not None and first_s <= marks.off_s - marks.on_s else None,
         "restored_s": first_at(history, noisy, BASE_WEIGHT, begin_s + marks.off_s),
     }
@@ -119,8 +121,9 @@ def sentence(found: dict[str, Any]) -> str:
     """A round in a line."""
     p95 = ", ".join(f"{name} {shown(found['phases'][name]['p95_ms'])}" for name in PHASES)
     errors = sum(found["phases"][name]["errors"] for name in PHASES)
+    taken = "".join(f"; {one['kind']} takes {one['measured']:.0%} of the capacity" for one in found["taken"])
     return (
-        f"p95 ms {p95}; errors {errors}; first weight change after {shown(found['detection_s'], '.2f')} s, "
+        f"p95 ms {p95}; errors {errors}{taken}; first weight change after {shown(found['detection_s'], '.2f')} s, "
         f"back after {shown(found['restored_s'], '.2f')} s"
     )
 
