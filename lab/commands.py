@@ -31,6 +31,7 @@ from lab.stories import time_back as back
 from lab.stories.capacity_commands import capacity
 from lab.stories.one_policy import PolicyTest
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
+from lab.stories.signals_commands import signals
 
 
 @click.group(epilog="Example: slackwater lab demo")
@@ -338,5 +339,5 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity):
+for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity, signals):
     lab.add_command(command)

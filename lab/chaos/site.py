@@ -20,7 +20,7 @@ from lab.chaos.clock import Clock
 from lab.chaos.link import Link
 from lab.chaos.unit import Unit
 from lab.cluster.balancer import free_port
-from lab.cluster.bus import POOL, section_of
+from lab.cluster.bus import POOL, monitor_section, section_of
 from lab.cluster.controller import node_toml
 from lab.cluster.hosts import BRIDGE_ADDRESS, FRONT_WEIGHT, TOP, Host, join_network, make_cgroups_of
 from lab.cluster.lab import Lab
@@ -187,7 +187,7 @@ class Site:
         """The files of a node's parts, under this name; in force from their next start."""
         link = self.links[host.name]
         for file, text, user in (
-            ("node.toml", node_toml(host), name),
+            ("node.toml", node_toml(host, monitor_section(host)), name),
             ("wsengine.toml", wsengine_toml(host, POOL, KNOBS), WSENGINE + name),
         ):
             head, _, tail = text.partition("[bus]\n")

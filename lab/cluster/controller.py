@@ -11,14 +11,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.cluster import bus
+from lab.cluster import bus, steal_shim
 from lab.cluster.balancer import BACKEND, free_port
 from lab.cluster.bus import POOL, STATE_DIR
-from lab.cluster.hosts import Host
+from lab.cluster.hosts import BRIDGE_ADDRESS, Host
 from lab.cluster.lab import Lab
-from lab.cluster.machines import HostKind
+from lab.cluster.machines import HostKind, VirtualMachine
 from lab.cluster.paths import BIN, LAB_DIR, LabError, program
 from lab.cluster.spawn import Program, Running, wait_until
+from lab.cluster.steal_shim import StealShim
 from slackwater.config import Law
 from slackwater.journal.journal import Journal, JournalError
 from slackwater.messages import Mode, Verdict
@@ -50,14 +51,14 @@ listen = "{web_listen}"
 """
 
 
-def node_toml(host: Host, kind: HostKind = "cgroup") -> str:
+def node_toml(host: Host, bus_section: str, kind: HostKind = "cgroup") -> str:
     """A node's file: as for a monitor in a virtual machine. Where the host is a cgroup, that is in its place."""
     sections = "".join(f'[{name}]\ncgroup = "{host.vm}"\n\n' for name in ("cpu", "processes") if kind == "cgroup")
     return f"""\
 node = "{host.name}"
 pool = "{POOL}"
 
-{bus.monitor_section(host)}
+{bus_section}
 {sections}[sniffer]
 interface = "eth0"
 ports = [80]
@@ -72,8 +73,21 @@ def start_bus(lab: Lab) -> Program:
 
 
 def start_monitors(lab: Lab) -> list[Running]:
-    """One in each guest."""
+    """One in each guest. The bus is up."""
+    if lab.needs_steal_shim:
+        _start_steal_shim(lab)
     return [start_monitor(lab, host) for host in lab.hosts]
+
+
+def _start_steal_shim(lab: Lab) -> None:
+    """Anew each time: the bus may have other users than before."""
+    if lab.steal_shim is None:
+        argv = lab.in_front([program("nats-server"), "-a", BRIDGE_ADDRESS, "-p", steal_shim.LISTEN.rpartition(":")[2]])
+        lab.add(Program.start("nats-server of the steal shim", argv, LAB_DIR / "steal-shim.log"))
+    else:
+        lab.steal_shim.__exit__()
+    machines = {name: one for name, one in lab.machines.items() if isinstance(one, VirtualMachine)}
+    lab.steal_shim = StealShim({name: one.guest.process.pid for name, one in machines.items()}).__enter__()
 
 
 def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) -> Running:
@@ -82,7 +96,8 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) ->
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")
     machine = lab.machines[host.name]
-    config = machine.write("node.toml", node_toml(host, lab.settings.kind))
+    section = steal_shim.SECTION if lab.needs_steal_shim else bus.monitor_section(host)
+    config = machine.write("node.toml", node_toml(host, section, lab.settings.kind))
     return lab.add(
         machine.start("slackwater-monitor", [str(monitor), "run", "--config", str(config)], "monitor.log", env)
     )

@@ -38,6 +38,7 @@ from lab.cluster.load import Demand, Load
 from lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
 from lab.cluster.paths import LAB_DIR, LabError, program
 from lab.cluster.spawn import Running, call, compiled, placed, wait_until
+from lab.cluster.steal_shim import StealShim
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
 from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
@@ -89,6 +90,8 @@ class Lab:
         self.programs: list[Running] = []
         self.machines: dict[str, Machine] = {}
         """By host."""
+        self.steal_shim: StealShim | None = None
+        """Stands in for a hypervisor that reports steal, while it is needed."""
         self._noises: list[noises.Noise] = []
         self._loads: list[Load] = []
         self._maker = ""
@@ -268,7 +271,14 @@ class Lab:
         first = self.machines[self.hosts[0].name]
         if not isinstance(first, VirtualMachine):
             return "none: cgroups of this machine's kernel"
-        return f"QEMU, {first.accelerator}, {'hidden' if self.settings.hides_steal else 'with'} steal time"
+        steal = "hidden" if self.settings.hides_steal else "added by the lab" if self.needs_steal_shim else "reported"
+        return f"QEMU, {first.accelerator}, steal {steal}"
+
+    @property
+    def needs_steal_shim(self) -> bool:
+        """Whether steal is to be seen, by guests of a hypervisor that reports none."""
+        first = self.machines[self.hosts[0].name]
+        return isinstance(first, VirtualMachine) and not self.settings.hides_steal and first.accelerator == "tcg"
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""
@@ -278,6 +288,8 @@ class Lab:
         """Raises LabError when one of its programs has ended."""
         for one in self.programs:
             one.check()
+        if self.steal_shim is not None:
+            self.steal_shim.check()
 
     def _tear_down(self) -> None:
         with _undisturbed():
@@ -285,6 +297,8 @@ class Lab:
                 loud.stop()
             for load in self._loads:
                 load.stop()
+            if self.steal_shim is not None:
+                self.steal_shim.__exit__()
             for one in reversed(self.programs):
                 if not isinstance(one, GuestProgram):  # these end with their machine
                     one.stop()
