@@ -72,6 +72,11 @@ slackwater_node::settings! {
         /// Memory of which it walks over one line a page; 0: twice the L2 cache, but 1024 to 4096 KiB.
         working_set_kib: u32 = 0;
     }
+    /// The thread that wakes at random moments and finds those at which the machine did not run.
+    [gaps] struct GapSettings {
+        /// Moments per second; each costs some ten microseconds of CPU time.
+        moments_per_s: f64 = 20.0;
+    }
     /// Hardware counters through libpfm4 and perf_event.
     [pmu] struct PmuSettings {
         /// false leaves hardware counters alone.
@@ -179,6 +184,7 @@ impl Program for Settings {
         };
         within("period_s", self.period_s, 0.05..=60.0);
         within("bus.buffer_samples", self.bus.buffer_samples.into(), 1.0..=3000.0);
+        within("gaps.moments_per_s", self.gaps.moments_per_s, 1.0..=200.0);
         within("pmu.max_files", self.pmu.max_files.into(), 2.0..=65_536.0);
         within("sniffer.buffer_mib", self.sniffer.buffer_mib.into(), 1.0..=256.0);
         let mut expect = |name: &str, holds: bool, fault: String| faults.expect(name, holds, || fault);
@@ -300,6 +306,7 @@ mod tests {
             ("[cpu]\ncgroup = \"../x\"", "cpu.cgroup"),
             ("[canary]\nmax_cpu_share = 0.5", "canary.max_cpu_share"),
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
+            ("[gaps]\nmoments_per_s = 0.0", "gaps.moments_per_s"),
             ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
             ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),
             ("[pmu]\nmax_files = 1", "pmu.max_files"),

@@ -11,6 +11,7 @@
 //! - [`probe`]: the canary's known code: arithmetic and chases of pointers
 //! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
+//! - [`wakeup`]: why a thread woke later than it was to
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
 //! - [`sampler`]: all collectors together make one Sample
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
@@ -48,4 +49,5 @@ pub mod table;
 pub mod threads;
 pub mod ticks;
 pub mod timer;
+pub mod wakeup;
 pub mod watched;

@@ -32,7 +32,21 @@ const VALUES: &[(&str, &[&str])] = &[
     ("frequency", &["mean_mhz", "lowest_mhz", "throttles_per_s"]),
     ("server", &["apache_busy_workers", "php_listen_queue"]),
     ("counters", &["cpi", "cache_miss_rate", "wall_cpu_ratio", "instructions_per_s"]),
-    ("traffic", &["rps", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "in_flight", "errors_per_s", "drops"]),
+    ("gaps", &["moments", "lost_share", "queued_share", "longest_ms", "cpu_share"]),
+    (
+        "traffic",
+        &[
+            "rps",
+            "rt_mean_ms",
+            "rt_p50_ms",
+            "rt_p95_ms",
+            "rt_p99_ms",
+            "in_flight",
+            "oldest_unanswered_ms",
+            "errors_per_s",
+            "drops",
+        ],
+    ),
 ];
 
 fn monitor() -> Command {
@@ -82,6 +96,8 @@ fn once_prints_a_sample_in_which_each_value_is_there_or_has_its_reason() {
     }
     assert!(sample.absent["traffic"].starts_with("no capture: "), "{:?}", sample.absent);
     assert!(sample.cpu.is_some() && sample.counters.is_some());
+    let gaps = sample.gaps.expect("a section");
+    assert!(gaps.moments.is_some_and(|moments| moments > 0) && gaps.lost_share.is_some(), "{gaps:?}");
 }
 
 #[test]

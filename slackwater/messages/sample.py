@@ -171,6 +171,25 @@ class Canary(msgspec.Struct, omit_defaults=True):
     """Share of one core that the probe itself took in this period."""
     late_ms: NonNegative | None = None
     """How long after it was due the probe started."""
+    timer_late_ms: NonNegative | None = None
+    """Of these: before the kernel had put the probe into its run queue. So the timer itself was late, as when the
+    machine did not run; the queue of the machine's own work is not in it."""
+
+
+class Gaps(msgspec.Struct, omit_defaults=True):
+    """Time in which the machine itself did not run, from a thread that wakes at random moments."""
+
+    moments: Count | None = None
+    """Random moments of this period. A share of them has a standard error of at most
+    sqrt(share (1 - share) / moments)."""
+    lost_share: Share | None = None
+    """Share of the moments at which the machine did not run: the timer came late, and not for its own run queue."""
+    queued_share: Share | None = None
+    """Share of the moments at which the machine ran, but its own run queue kept the thread."""
+    longest_ms: NonNegative | None = None
+    """The longest time that the machine was seen not to run; 0 when it always did."""
+    cpu_share: NonNegative | None = None
+    """Share of one core that the thread took."""
 
 
 class RouteTraffic(msgspec.Struct, omit_defaults=True):
@@ -226,6 +245,8 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     rt_p99_ms: NonNegative | None = None
     in_flight: Count | None = None
     """Requests seen whose response has not ended."""
+    oldest_unanswered_ms: NonNegative | None = None
+    """Age, at the period's end, of the oldest request of whose response nothing has come; 0 while there is none."""
     errors_per_s: NonNegative | None = None
     """Responses of status 500 and above."""
     drops: Count | None = None
@@ -260,6 +281,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     pmu: Annotated[list[ScopeCounters], Meta(max_length=MOST_SCOPES)] = []
     """Hardware counters by scope; `counters` repeats the narrowest."""
     canary: Canary | None = None
+    gaps: Gaps | None = None
     memory: Memory | None = None
     disk: Disk | None = None
     network: Network | None = None

@@ -269,6 +269,8 @@ pub struct Period {
     pub errors: u64,
     /// Requests at the end of the period whose response has not ended.
     pub in_flight: u64,
+    /// Age of the oldest of these of whose response nothing has come; 0 while there is none.
+    pub oldest_unanswered_ms: f64,
     /// Mean response time.
     pub rt_mean_ms: Option<f64>,
     /// Median.

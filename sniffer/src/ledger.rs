@@ -146,14 +146,15 @@ impl Ledger {
         self.exchanges.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Closes the period and starts the next.
-    pub fn take_period(&mut self) -> Period {
+    /// Closes the period, at whose end the oldest unanswered request was so old, and starts the next.
+    pub fn take_period(&mut self, oldest_unanswered_ms: f64) -> Period {
         let (times, details) =
             if self.counts.exchanges > 0 { self.total_of(&self.period_routes) } else { self.nothing() };
         let period = Period {
             exchanges: self.counts.exchanges,
             errors: self.counts.errors,
             in_flight: self.in_flight,
+            oldest_unanswered_ms,
             rt_mean_ms: times.mean,
             rt_p50_ms: times.p50,
             rt_p95_ms: times.p95,
@@ -283,21 +284,21 @@ mod tests {
     fn percentiles_are_nearest_rank() {
         let mut ledger = ledger(&[]);
         (1..=100).for_each(|ms| ledger.exchange(exchange(200, Some(ms * 1_000_000))));
-        let period = ledger.take_period();
+        let period = ledger.take_period(0.0);
         for (got, want) in [(period.rt_p50_ms, 50.0), (period.rt_p95_ms, 95.0), (period.rt_p99_ms, 99.0)] {
             assert!((got.expect("a time") / want - 1.0).abs() < 0.002, "{got:?} is not {want}");
         }
         assert_eq!((period.rt_mean_ms, period.rt_max_ms), (Some(50.5), Some(100.0)));
         assert_eq!((period.buckets.count(), period.buckets.sum_ns), (100, 5_050_000_000));
-        assert_eq!(ledger.take_period().buckets.count(), 0);
+        assert_eq!(ledger.take_period(0.0).buckets.count(), 0);
     }
 
     #[test]
     fn a_period_starts_empty_and_the_summary_holds_all() {
         let mut ledger = ledger(&[]);
         ledger.exchange(exchange(503, Some(5_000_000)));
-        assert_eq!((ledger.take_period().errors, ledger.take_period().exchanges), (1, 0));
-        assert_eq!(ledger.take_period().rt_mean_ms, None);
+        assert_eq!((ledger.take_period(0.0).errors, ledger.take_period(0.0).exchanges), (1, 0));
+        assert_eq!(ledger.take_period(0.0).rt_mean_ms, None);
         ledger.exchange(exchange(200, None));
         let summary = ledger.summary();
         assert_eq!((summary.counts.exchanges, summary.last_byte_ms.max), (2, Some(5.0)));
@@ -313,11 +314,11 @@ mod tests {
             let route = ledger.route(target.as_bytes());
             ledger.exchange(Exchange { route, ..exchange(200, Some(ms * 1_000_000)) });
         }
-        for routes in [ledger.take_period().details.routes, ledger.summary().details.routes] {
+        for routes in [ledger.take_period(0.0).details.routes, ledger.summary().details.routes] {
             let seen: Vec<_> = routes.iter().map(|r| (r.name.as_str(), r.exchanges, r.last_byte_ms.max)).collect();
             assert_eq!(seen, [("dear", 1, Some(80.0)), ("cheap", 2, Some(2.0)), ("other", 1, Some(7.0))]);
         }
-        assert_eq!((ledger.summary().last_byte_ms.max, ledger.take_period().details.routes.len()), (Some(80.0), 3));
+        assert_eq!((ledger.summary().last_byte_ms.max, ledger.take_period(0.0).details.routes.len()), (Some(80.0), 3));
     }
 
     #[test]
@@ -330,7 +331,7 @@ mod tests {
         }
         let texts = [
             one.summary().details.histogram.expect("request_end for"),
-            two.take_period().details.histogram.expect("request_end for"),
+            two.take_period(0.0).details.histogram.expect("request_end for"),
         ];
         let (count, merged) = merge(texts.iter().map(String::as_str)).expect("histograms");
         let expected = both.summary().last_byte_ms;

@@ -37,6 +37,7 @@ mod settings;
 mod stream;
 mod tracker;
 mod unknown;
+mod waiting;
 
 pub use buckets::{BUCKET_BOUNDS_S, Buckets};
 pub use capture::{CaptureError, Live, LiveSettings, read_file, read_stream};

@@ -3,7 +3,7 @@
 use crate::http1::Http1;
 use crate::ledger::Ledger;
 use crate::memcached::Memcached;
-use crate::piece::{Context, Piece, Side};
+use crate::piece::{Context, Moment, Piece, Side};
 use crate::unknown::Unknown;
 
 /// A protocol.
@@ -134,5 +134,10 @@ impl Dialogue {
     /// Requests whose response has not ended.
     pub fn waiting(&self) -> usize {
         each!(self, inner => inner.waiting())
+    }
+
+    /// When the oldest request ended of whose response nothing has come.
+    pub fn oldest_unanswered(&self) -> Option<Moment> {
+        each!(self, inner => inner.oldest_unanswered())
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use crate::half::{DISORDER_NS, Half, Held};
 use crate::key::Key;
 use crate::ledger::Ledger;
-use crate::piece::{Context, Piece, Side};
+use crate::piece::{Context, Moment, Piece, Side};
 use crate::protocol::{Dialogue, Protocol};
 use crate::segment::Segment;
 
@@ -90,6 +90,11 @@ impl Connection {
     /// Requests that wait while the connection is open.
     pub fn in_flight(&self) -> u64 {
         if self.is_closed() { 0 } else { self.dialogue.waiting() as u64 }
+    }
+
+    /// When the oldest request ended of whose response nothing has come, while the connection is open.
+    pub fn oldest_unanswered(&self) -> Option<Moment> {
+        if self.is_closed() { None } else { self.dialogue.oldest_unanswered() }
     }
 
     /// Something is held back: time alone may decide about it.

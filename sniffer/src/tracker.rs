@@ -16,6 +16,7 @@ use crate::routes::MOST_ROUTES;
 use crate::segment::{Packet, Segment};
 use crate::settings::TrackerSettings;
 use crate::stream::{Connection, Verdict};
+use crate::waiting::Waiting;
 
 /// A clock that goes back so far was set: packets of several queues are out of order by less.
 const STEP_NS: u64 = 250_000_000;
@@ -65,6 +66,7 @@ pub struct Tracker {
     closed: Closed,
     others: HashMap<Key, Option<u32>>,
     ledger: Ledger,
+    waiting: Waiting,
 }
 
 impl Tracker {
@@ -95,6 +97,7 @@ impl Tracker {
             closed: Closed::default(),
             others: HashMap::new(),
             ledger,
+            waiting: Waiting::default(),
         }
     }
 
@@ -126,7 +129,23 @@ impl Tracker {
     pub fn take_period(&mut self, now_ns: u64) -> Period {
         self.settle_stuck(now_ns);
         self.sweep(now_ns, usize::MAX);
-        self.ledger.take_period()
+        let oldest_unanswered_ms = self.oldest_unanswered_ms(now_ns);
+        self.ledger.take_period(oldest_unanswered_ms)
+    }
+
+    /// Requests whose response has not ended.
+    pub fn in_flight(&self) -> u64 {
+        self.ledger.in_flight
+    }
+
+    /// Age of the oldest request of whose response nothing has come; 0 while there is none. `now_ns` as for
+    /// `take_period`. Looks only at connections with a request in flight.
+    pub fn oldest_unanswered_ms(&self, now_ns: u64) -> f64 {
+        let slots = self.waiting.iter().filter_map(|slot| self.slots[slot].as_ref());
+        let moments = slots.filter_map(|slot| slot.connection.oldest_unanswered());
+        let moments = moments.filter(|moment| moment.frame >= self.ledger.stepped_at);
+        let oldest_ns = moments.map(|moment| moment.time_ns).min();
+        oldest_ns.map_or(0.0, |ns| now_ns.saturating_sub(ns) as f64 / 1e6)
     }
 
     /// Everything since the start; closes the period. What is still open stays open.
@@ -203,7 +222,7 @@ impl Tracker {
             let sender = if connection.swapped { side.other() } else { side };
             let before = connection.in_flight();
             let verdict = connection.take(sender, segment, packet.time_ns, packet.frame, &mut self.ledger);
-            self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+            self.waiting.moved(slot, before, connection.in_flight(), &mut self.ledger);
             if connection.is_stuck() && !*listed {
                 *listed = true;
                 self.stuck.push(slot as u32);
@@ -258,7 +277,7 @@ impl Tracker {
             self.closed.remember(connection.key, connection.ends_at());
         }
         self.ledger.counts.evicted += u64::from(evicted);
-        self.ledger.in_flight -= connection.in_flight();
+        self.waiting.moved(slot, connection.in_flight(), 0, &mut self.ledger);
         connection.close(&mut self.ledger);
         self.slots[slot] = None;
         self.free.push(slot as u32);
@@ -328,7 +347,7 @@ impl Tracker {
             if idle >= IDLE_NS {
                 let before = connection.in_flight();
                 connection.on_idle(&mut self.ledger);
-                self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+                self.waiting.moved(slot, before, connection.in_flight(), &mut self.ledger);
             }
             if connection.is_closed() && idle >= LINGER_NS {
                 self.remove(slot, false);
@@ -349,7 +368,7 @@ impl Tracker {
             }
             let before = connection.in_flight();
             connection.proceed(now, true, &mut self.ledger);
-            self.ledger.in_flight = self.ledger.in_flight + connection.in_flight() - before;
+            self.waiting.moved(*slot as usize, before, connection.in_flight(), &mut self.ledger);
             *listed = connection.is_stuck();
             *listed
         });

@@ -214,6 +214,12 @@ impl Unknown {
         u64::MAX
     }
 
+    /// When the oldest turn of the client ended that has no answer.
+    pub fn oldest_unanswered(&self) -> Option<Moment> {
+        let turn = self.before.iter().chain(&self.turn).find(|turn| turn.reply.is_none())?;
+        (!turn.request_end_lost).then_some(turn.request_end)
+    }
+
     /// Turns without an answer.
     pub fn waiting(&self) -> usize {
         let open = |turn: &&Turn| turn.reply.is_none();

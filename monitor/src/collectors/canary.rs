@@ -6,7 +6,7 @@
 //! did for the Sample, which is longer, and costs nothing more.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Canary as Section, Counters, Sample};
@@ -15,7 +15,7 @@ use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, is_quiet, put};
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
-use crate::probe::{Length, Moments, NextRun, Probe, Run, Spent, Stopwatch, When};
+use crate::probe::{Late, Length, Moments, NextRun, Probe, Run, Spent, Stopwatch, When};
 use crate::reason::Reason;
 use crate::system::System;
 
@@ -42,6 +42,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
         Gauge "canary_slow_load_ratio" "Share of the probe's loads slower than a cache hit." => |s| s.canary.as_ref()?.slow_share;
         Gauge "canary_wall_cpu_ratio" "Wall time over CPU time of the probe; 1 means that nobody took its core away." => |s| s.canary.as_ref()?.wall_cpu_ratio;
         Gauge "canary_late_seconds" "How long after it was due the probe started." => |s| Some(s.canary.as_ref()?.late_ms? / 1e3);
+        Gauge "canary_timer_late_seconds" "Of these: before the probe's thread was in the run queue." => |s| Some(s.canary.as_ref()?.timer_late_ms? / 1e3);
         Rate "canary_cpu_seconds" "CPU time that the probe took." => |s| s.canary.as_ref()?.cpu_share;
     },
 };
@@ -55,7 +56,8 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     });
     let moments = Moments::new(probe, budget_ns);
     let why_no_slow_share = moments.why_no_slow_share();
-    Box::new(Canary { moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between: between(settings.period_s) })
+    let (proc, between) = (system.proc.clone(), between(settings.period_s));
+    Box::new(Canary { proc, moments, why_no_slow_share, sampling: None, quiet_s: 0.0, between })
 }
 
 fn between(period_s: f64) -> u32 {
@@ -87,6 +89,7 @@ fn next_length(utilisation: Option<f64>, wall_cpu_ratio: f64) -> Length {
 }
 
 struct Canary {
+    proc: PathBuf,
     moments: Moments,
     why_no_slow_share: Option<Reason>,
     /// Since the Sample's first reading.
@@ -98,7 +101,7 @@ struct Canary {
 
 impl Collector for Canary {
     fn start(&mut self, start: Instant, period: Duration) {
-        if let Err(error) = self.moments.start(start, period) {
+        if let Err(error) = self.moments.start(self.proc.clone(), start, period) {
             tracing::warn!("no thread for the canary: {error}; it runs with the Samples");
         }
     }
@@ -118,8 +121,8 @@ impl Collector for Canary {
             length: next_length(utilisation, (spent_by(run, when) + sampling).ratio()),
             left_out,
         });
-        let late_ms = match when {
-            When::Late(late_ns) => Ok(late_ns as f64 / 1e6),
+        let late = match when {
+            When::Late(late) => Ok(late),
             When::Now => Err("the probe ran with the Sample, not at a moment of its own"),
             When::Before => Err("without requests the probe runs once a second"),
         };
@@ -140,14 +143,22 @@ impl Collector for Canary {
             wall_cpu_ratio: Some(wall_cpu_ratio),
             cpu_share,
             late_ms: None,
+            timer_late_ms: None,
         };
-        put!(sample, canary.late_ms, late_ms);
+        put!(sample, canary.late_ms, late.map(|late| late.ns as f64 / 1e6));
+        put!(sample, canary.timer_late_ms, late.and_then(timer_late_ms));
         sample.canary = Some(canary);
         if sample.counters.is_none() {
             stand_in(sample, &run, wall_cpu_ratio);
         }
         Ok(())
     }
+}
+
+fn timer_late_ms(late: Late) -> Result<f64, &'static str> {
+    late.timer_ns
+        .map(|ns| ns as f64 / 1e6)
+        .ok_or("the kernel does not count how long the probe waited in the run queue")
 }
 
 /// Where there are no hardware counters, the probe's figures stand in their place.
@@ -179,7 +190,8 @@ mod tests {
 
     fn canary() -> Canary {
         let moments = Moments::new(Probe::new(1024), 1 << 40);
-        Canary { moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9, between: 2 }
+        let proc = "/proc".into();
+        Canary { proc, moments, why_no_slow_share: None, sampling: None, quiet_s: SELDOM_AFTER_S - 0.9, between: 2 }
     }
 
     #[test]
@@ -205,12 +217,15 @@ mod tests {
             let moment = Instant::now();
             if at_its_moment {
                 std::thread::sleep(Duration::from_millis(3));
-                canary.moments.run_at(moment);
+                canary.moments.run_at(moment, Some(1_000_000));
             }
             canary.collect(&mut sample).expect("a section");
             let section = sample.canary.as_ref().expect("there");
             assert_eq!(section.late_ms.is_some(), at_its_moment);
             assert!(section.late_ms.is_none_or(|late_ms| late_ms >= 3.0), "{section:?}");
+            let in_queue_ms = section.late_ms.zip(section.timer_late_ms).map(|(late_ms, timer_ms)| late_ms - timer_ms);
+            assert!(in_queue_ms.is_none_or(|ms| (ms - 1.0).abs() < 1e-6), "{section:?}");
+            assert_eq!(section.timer_late_ms.is_none(), sample.absent.contains_key("canary.timer_late_ms"));
             assert!(section.cpu_share.is_some_and(|share| share > 0.0) && section.alu_cycles_per_op.is_some());
             assert_eq!(section.slow_share.is_none(), sample.absent.contains_key("canary.slow_share"));
             assert_eq!(section.late_ms.is_none(), sample.absent.contains_key("canary.late_ms"));
@@ -231,7 +246,7 @@ mod tests {
             if is_left_out {
                 to_leave_out -= 1;
             } else {
-                to_leave_out = canary.moments.run_at(Instant::now());
+                to_leave_out = canary.moments.run_at(Instant::now(), None);
             }
             let (in_flight, unmatched) = (Some(0), Some(0));
             let traffic = Traffic { rps: Some(rps), in_flight, unmatched, ..Traffic::default() };

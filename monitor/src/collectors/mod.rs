@@ -16,6 +16,7 @@ pub mod canary;
 pub mod cpu;
 pub mod disk;
 pub mod frequency;
+pub mod gaps;
 pub mod memory;
 pub mod metric;
 pub mod network;
@@ -39,6 +40,7 @@ pub const COLLECTORS: &[CollectorKind] = &[
     frequency::COLLECTOR,
     server::COLLECTOR,
     pmu::COLLECTOR,
+    gaps::COLLECTOR,
     canary::COLLECTOR,
 ];
 

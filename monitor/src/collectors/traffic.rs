@@ -27,6 +27,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
         Rate "requests" "Requests whose response ended, as seen on the wire." => |s| s.traffic.as_ref()?.rps;
         Rate "request_errors" "Of these: status 500 and above." => |s| s.traffic.as_ref()?.errors_per_s;
         Gauge "requests_in_flight" "Requests whose response has not ended." => |s| count(s.traffic.as_ref()?.in_flight);
+        Gauge "requests_oldest_unanswered_seconds" "Age of the oldest request of whose response nothing has come; 0 while there is none." => |s| Some(s.traffic.as_ref()?.oldest_unanswered_ms? / 1e3);
         Count "requests_unmatched" "Requests given up: never answered, evicted, or lost in a hole." => |s| count(s.traffic.as_ref()?.unmatched);
         Count "capture_drops" "Packets that the kernel dropped before the sniffer saw them." => |s| count(s.traffic.as_ref()?.drops);
         Count "capture_holes" "Places where bytes were not captured." => |s| count(s.traffic.as_ref()?.holes);
@@ -161,6 +162,7 @@ fn section(sample: &mut Sample, period: &Period, drops: Result<u64, Reason>, ela
     let counts = &period.counts;
     let mut traffic = Traffic {
         in_flight: Some(period.in_flight),
+        oldest_unanswered_ms: Some(period.oldest_unanswered_ms),
         // Requests that need no answer are not missing one.
         unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
         holes: Some(counts.holes),
@@ -202,6 +204,7 @@ mod tests {
             exchanges: 50,
             errors: 2,
             in_flight: 3,
+            oldest_unanswered_ms: 41.0,
             rt_mean_ms: Some(2.5),
             rt_p50_ms: Some(1.0),
             ..Period::default()
@@ -209,6 +212,7 @@ mod tests {
         let traffic = section(&mut sample, &period, Ok(7), 0.2);
         assert_eq!((traffic.rps, traffic.errors_per_s), (Some(250.0), Some(10.0)));
         assert_eq!((traffic.in_flight, traffic.drops, traffic.rt_mean_ms), (Some(3), Some(7), Some(2.5)));
+        assert_eq!(traffic.oldest_unanswered_ms, Some(41.0));
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod moments;
 pub use chase::KIB_PER_LOAD;
 use chase::{Chase, Loads};
 use cycles::{Rate, clock_ns};
-pub use moments::{Moments, NextRun, When};
+pub use moments::{Late, Moments, NextRun, When};
 
 /// Turns of the arithmetic and of the L2 chase; the median counts, so that a turn which was interrupted, and the first
 /// one, which warms the cache, change nothing.

@@ -4,6 +4,7 @@
 //! own, also with caches that went cold.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::{Length, Probe, Run};
 use crate::reason::Reason;
 use crate::timer::{Jitter, Schedule, wake_exactly};
+use crate::wakeup::Wakeups;
 
 /// The probe goes a few calls deep.
 const STACK_BYTES: usize = 64 * 1024;
@@ -23,7 +25,7 @@ struct Shared {
     budget_ns: u64,
     next: NextRun,
     /// This period's run, and how late it was.
-    last: Option<(Run, u64)>,
+    last: Option<(Run, Late)>,
     /// So many periods the thread leaves out after this run, as it was set.
     left_out: u32,
     /// What the Samples of the periods that are left out get, and how many such periods are still to come.
@@ -41,11 +43,20 @@ pub struct NextRun {
     pub left_out: u32,
 }
 
+/// How much later than at its moment a run began, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Late {
+    /// In all.
+    pub ns: u64,
+    /// Of these: before the thread was put into the run queue; `None` where the kernel does not count the wait in it.
+    pub timer_ns: Option<u64>,
+}
+
 /// When the run of a Sample was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At its moment, so many nanoseconds late.
-    Late(u64),
+    /// At its moment, so much late.
+    Late(Late),
     /// With the Sample: there was none of this period.
     Now,
     /// In a period before: this one was left out.
@@ -60,14 +71,14 @@ impl Moments {
         Moments(Arc::new(Mutex::new(shared)))
     }
 
-    /// Begins to run at a moment of each period; the first period begins at `start`.
+    /// Begins to run at a moment of each period; the first period begins at `start`. `proc` is usually `/proc`.
     ///
     /// # Errors
     /// Why there is no thread.
-    pub fn start(&self, start: Instant, period: Duration) -> io::Result<()> {
+    pub fn start(&self, proc: PathBuf, start: Instant, period: Duration) -> io::Result<()> {
         let shared = Arc::downgrade(&self.0);
         let thread = thread::Builder::new().name("canary".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || run_each_period(&shared, start, period)).map(drop)
+        thread.spawn(move || run_each_period(&shared, &mut Wakeups::open(&proc), start, period)).map(drop)
     }
 
     /// The run of this period; where it was left out, the last one; without such a run one is made now. `next` is what is
@@ -76,7 +87,7 @@ impl Moments {
         let mut shared = lock(&self.0);
         let repeated = shared.repeated.take();
         let (run, when, left_out) = match (shared.last.take(), repeated) {
-            (Some((run, late_ns)), _) => (run, When::Late(late_ns), shared.left_out),
+            (Some((run, late)), _) => (run, When::Late(late), shared.left_out),
             (None, Some((run, left_out))) => (run, When::Before, left_out - 1),
             (None, None) => (shared.run(), When::Now, 0),
         };
@@ -86,9 +97,10 @@ impl Moments {
         (run, when)
     }
 
-    /// Runs it as if `moment` had been drawn and its thread woken now; how many periods are left out after it.
-    pub fn run_at(&self, moment: Instant) -> u32 {
-        lock(&self.0).run_at(moment)
+    /// Runs it as if `moment` had been drawn and its thread woken now, after so long in the run queue, if that is known;
+    /// how many periods are left out after it.
+    pub fn run_at(&self, moment: Instant, queued_ns: Option<u64>) -> u32 {
+        lock(&self.0).run_at(moment, queued_ns)
     }
 
     /// Why slow and fast loads cannot be distinguished here.
@@ -104,12 +116,13 @@ impl Shared {
 
     /// The moment has come, or has passed: a Sample that was taken since then made its own run. How many periods are left
     /// out after it.
-    fn run_at(&mut self, moment: Instant) -> u32 {
+    fn run_at(&mut self, moment: Instant, queued_ns: Option<u64>) -> u32 {
         if self.taken.is_some_and(|taken| taken >= moment) {
             return 0;
         }
-        let late_ns = u64::try_from(moment.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.last = Some((self.run(), late_ns));
+        let ns = u64::try_from(moment.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let late = Late { ns, timer_ns: queued_ns.map(|queued_ns| ns.saturating_sub(queued_ns)) };
+        self.last = Some((self.run(), late));
         self.left_out = self.next.left_out;
         self.left_out
     }
@@ -119,14 +132,17 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_each_period(shared: &Weak<Mutex<Shared>>, start: Instant, period: Duration) {
+fn run_each_period(shared: &Weak<Mutex<Shared>>, wakeups: &mut Wakeups, start: Instant, period: Duration) {
     wake_exactly();
     let (mut schedule, mut jitter) = (Schedule::new(start, period), Jitter::new(period));
     loop {
         let moment = schedule.begin() + jitter.draw();
+        // What it waited in the run before does not count.
+        let _ = wakeups.since_last();
         thread::sleep(moment.saturating_duration_since(Instant::now()));
+        let queued_ns = wakeups.since_last().ok().map(|scheduled| scheduled.queued_ns);
         let Some(shared) = shared.upgrade() else { return };
-        let left_out = lock(&shared).run_at(moment);
+        let left_out = lock(&shared).run_at(moment, queued_ns);
         schedule.next(Instant::now());
         for _ in 0..left_out {
             schedule.next(schedule.begin());
@@ -149,7 +165,7 @@ mod tests {
     #[test]
     fn it_runs_once_in_each_period_by_itself_and_ends_when_nobody_asks_any_more() {
         let (moments, start, period) = (moments(), Instant::now(), Duration::from_millis(20));
-        moments.start(start, period).expect("a thread");
+        moments.start("/proc".into(), start, period).expect("a thread");
         let deadline = start + Duration::from_secs(30);
         let mut seen = 0;
         while seen < 5 && Instant::now() < deadline {
@@ -170,12 +186,13 @@ mod tests {
         let moments = moments();
         let before = Instant::now();
         assert_eq!(moments.take(whole).1, When::Now, "it ran with the Sample");
-        moments.run_at(before);
+        moments.run_at(before, None);
         assert_eq!(moments.take(whole).1, When::Now, "that Sample had its run");
         let moment = Instant::now();
         thread::sleep(Duration::from_millis(5));
-        moments.run_at(moment);
-        assert!(matches!(moments.take(whole).1, When::Late(late_ns) if late_ns >= 5_000_000));
+        moments.run_at(moment, Some(2_000_000));
+        let When::Late(late) = moments.take(whole).1 else { panic!("at its moment") };
+        assert!(late.ns >= 5_000_000 && late.timer_ns == Some(late.ns - 2_000_000), "{late:?}");
     }
 
     #[test]
@@ -183,12 +200,12 @@ mod tests {
         let moments = moments();
         let seldom = |_: &Run, _: When| NextRun { length: Length::Whole, left_out: 2 };
         assert_eq!(moments.take(seldom).1, When::Now);
-        assert_eq!(moments.run_at(Instant::now()), 2, "the periods after it are left out");
+        assert_eq!(moments.run_at(Instant::now(), None), 2, "the periods after it are left out");
         let (first, _) = moments.take(seldom);
         for next in [seldom, whole] {
             assert_eq!(moments.take(next), (first, When::Before));
         }
-        assert_eq!(moments.run_at(Instant::now()), 0, "no longer");
+        assert_eq!(moments.run_at(Instant::now(), None), 0, "no longer");
         assert!(matches!(moments.take(whole).1, When::Late(_)));
         assert_eq!(moments.take(whole).1, When::Now, "nothing is repeated that was not left out");
     }

@@ -197,6 +197,14 @@ impl Http1 {
         self.requests.len()
     }
 
+    /// When the oldest request ended of whose response no byte has come; nothing where one may have come unseen.
+    pub fn oldest_unanswered(&self) -> Option<Moment> {
+        let begun = usize::from(self.answer.as_ref().is_some_and(|answer| answer.paired));
+        let request = self.requests.get(begun).filter(|request| request.whole && request.after_gap == Gap::None)?;
+        let is_sure = !self.resync && self.readers.server.state != State::Search;
+        is_sure.then_some(request.last)
+    }
+
     fn reader(&mut self, side: Side) -> &mut Reader<State> {
         self.readers.of_mut(side)
     }

@@ -100,6 +100,14 @@ impl Memcached {
         }
     }
 
+    /// When the oldest request ended that asks for a response of which no byte has come; nothing where one may have come
+    /// unseen.
+    pub fn oldest_unanswered(&self) -> Option<Moment> {
+        let whole = self.requests.len() - usize::from(self.open);
+        let request = self.requests.iter().take(whole).find(|request| !request.quiet)?;
+        (!request.after_gap && !request.end_lost).then_some(request.last)
+    }
+
     /// Finds the request that a response answers, gives up those that were passed over, and follows it.
     pub(super) fn begin_answer(
         &mut self,

@@ -1,0 +1,108 @@
+//! Why a thread that slept until a moment runs later than that: it waited in its own kernel's run queue, which the kernel
+//! counts, or the timer itself came late, since the machine was not running.
+//!
+//! So an idle CPU needs not be told from a busy one: what waits behind work of this machine counts as queue. Run delay is
+//! counted from when the kernel puts the thread into the queue (`sched_info` of the kernel's kernel/sched/stats.h).
+
+use std::path::Path;
+
+use crate::reason::Reason;
+use crate::system::{KeptFile, Reader};
+use crate::threads::{Times, parse_schedstat};
+
+const NO_SCHEDSTAT: &str = "the kernel keeps no schedstat (CONFIG_SCHED_INFO)";
+
+/// The scheduler's account of the thread that opened this.
+pub struct Wakeups {
+    file: KeptFile,
+    reader: Reader,
+    last: Option<Times>,
+}
+
+/// What the scheduler counted between two readings, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Ready to run and not running.
+    pub queued_ns: u64,
+    /// Running.
+    pub cpu_ns: u64,
+}
+
+impl Wakeups {
+    /// For the calling thread; `proc` is usually `/proc`.
+    pub fn open(proc: &Path) -> Wakeups {
+        let mut wakeups =
+            Wakeups { file: KeptFile::new(proc.join("thread-self/schedstat")), reader: Reader::default(), last: None };
+        // What is missing is reported with the first wake-up.
+        let _ = wakeups.since_last();
+        wakeups
+    }
+
+    /// What was counted since the last call; it costs one system call.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub fn since_last(&mut self) -> Result<Scheduled, Reason> {
+        let now = self.file.parse(&mut self.reader, parse_schedstat)?;
+        if now.turns == 0 {
+            return Err(NO_SCHEDSTAT.into());
+        }
+        let last = self.last.replace(now).unwrap_or(now);
+        Ok(Scheduled {
+            queued_ns: now.run_delay_ns.saturating_sub(last.run_delay_ns),
+            cpu_ns: now.cpu_ns.saturating_sub(last.cpu_ns),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::fixture::Fixture;
+
+    #[test]
+    fn growth_between_two_readings_counts_and_a_kernel_without_the_account_is_named() {
+        let fixture = Fixture::new(&[("proc/thread-self/schedstat", "500 70 3\n")]);
+        let mut wakeups = Wakeups::open(&fixture.path("proc"));
+        fixture.write("proc/thread-self/schedstat", "600 1070 4\n");
+        assert_eq!(wakeups.since_last(), Ok(Scheduled { queued_ns: 1000, cpu_ns: 100 }));
+        assert_eq!(wakeups.since_last(), Ok(Scheduled { queued_ns: 0, cpu_ns: 0 }));
+        fixture.write("proc/thread-self/schedstat", "0 0 0\n");
+        assert_eq!(wakeups.since_last(), Err(NO_SCHEDSTAT.into()));
+        fixture.remove("proc/thread-self/schedstat");
+        let mut missing = Wakeups::open(&fixture.path("proc"));
+        assert!(missing.since_last().expect_err("nothing there").ends_with("thread-self/schedstat: is not there"));
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_core_waits_in_the_queue() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        static ENDS: AtomicBool = AtomicBool::new(false);
+        let pin = || {
+            let mut one = rustix::thread::CpuSet::new();
+            let all = rustix::thread::sched_getaffinity(None).expect("an affinity");
+            one.set((0..1024).find(|cpu| all.is_set(*cpu)).expect("a CPU"));
+            rustix::thread::sched_setaffinity(None, &one).expect("pinned");
+        };
+        let spin = move || {
+            pin();
+            while !ENDS.load(Ordering::Relaxed) {}
+        };
+        let busy = [std::thread::spawn(spin), std::thread::spawn(spin)];
+        let waits = std::thread::spawn(move || {
+            pin();
+            let mut wakeups = Wakeups::open(Path::new("/proc"));
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let mut queued_ns = 0;
+            while queued_ns < 10_000_000 && std::time::Instant::now() < deadline {
+                std::hint::black_box((0..100_000).sum::<u64>());
+                queued_ns += wakeups.since_last().expect("schedstat").queued_ns;
+            }
+            queued_ns
+        });
+        let queued_ns = waits.join().expect("it ends");
+        ENDS.store(true, Ordering::Relaxed);
+        busy.map(|thread| thread.join().expect("it ends"));
+        assert!(queued_ns >= 10_000_000, "{queued_ns}");
+    }
+}
