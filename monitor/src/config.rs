@@ -46,6 +46,15 @@ slackwater_node::settings! {
         /// File with the key of our own certificate (PEM).
         tls_key: String = String::new();
     }
+    /// Samples by event: seldom while nothing happens, often while a signal is outside its usual range.
+    [pace] struct PaceSettings {
+        /// true: Samples follow events; false: there is one each period_s. The detector does not weigh Samples by the time that they cover yet, so leave it off.
+        by_event: bool = false;
+        /// Seconds between two Samples while nothing happens.
+        quiet_s: f64 = 1.0;
+        /// Seconds between two looks at the signals, and between two Samples during an event.
+        event_s: f64 = 0.05;
+    }
     /// Which parts of a Sample are measured.
     [collectors] struct CollectorSettings {
         /// Names of the collectors that are switched off, as in ["disk", "frequency"].
@@ -184,6 +193,8 @@ impl Program for Settings {
         };
         within("period_s", self.period_s, 0.05..=60.0);
         within("bus.buffer_samples", self.bus.buffer_samples.into(), 1.0..=3000.0);
+        within("pace.event_s", self.pace.event_s, 0.02..=1.0);
+        within("pace.quiet_s", self.pace.quiet_s, self.pace.event_s..=60.0);
         within("gaps.moments_per_s", self.gaps.moments_per_s, 1.0..=200.0);
         within("pmu.max_files", self.pmu.max_files.into(), 2.0..=65_536.0);
         within("sniffer.buffer_mib", self.sniffer.buffer_mib.into(), 1.0..=256.0);
@@ -306,6 +317,8 @@ mod tests {
             ("[cpu]\ncgroup = \"../x\"", "cpu.cgroup"),
             ("[canary]\nmax_cpu_share = 0.5", "canary.max_cpu_share"),
             ("[canary]\nworking_set_kib = 1", "canary.working_set_kib"),
+            ("[pace]\nevent_s = 0.001", "pace.event_s"),
+            ("[pace]\nquiet_s = 0.04", "pace.quiet_s"),
             ("[gaps]\nmoments_per_s = 0.0", "gaps.moments_per_s"),
             ("[pmu]\nscopes = [\"vm\"]", "pmu.scopes"),
             ("[pmu]\nevents = { cycels = \"cycles\" }", "pmu.events"),

@@ -13,7 +13,7 @@
 //! - [`ticks`]: CPU time by kind
 //! - [`wakeup`]: why a thread woke later than it was to
 //! - [`watched`]: ports and route classes of the sniffer, as they are configured
-//! - [`sampler`]: all collectors together make one Sample
+//! - [`sampler`]: all collectors together make one Sample; [`pace`]: when one is due while they follow events
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
 //! - [`metrics`]: the page for Prometheus
 //! - [`sandbox`]: privileges are given up once everything is open, and system calls that are not needed
@@ -35,6 +35,7 @@ pub mod error;
 pub mod listener;
 pub mod memory;
 pub mod metrics;
+pub mod pace;
 pub mod pmu;
 pub mod probe;
 pub mod process_watch;

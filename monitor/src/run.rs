@@ -18,6 +18,7 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::memory;
 use crate::metrics::{Metrics, http};
+use crate::pace::Pace;
 use crate::sampler::Sampler;
 use crate::sandbox;
 use crate::system::System;
@@ -60,15 +61,20 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     if let Err(error) = agent::open(settings, bus.client()).await {
         tracing::error!("HAProxy's agent-check is not answered: {error}");
     }
-    tracing::info!("publishing {subject} every {} s", settings.period_s);
+    let pace = &settings.pace;
+    let (period_s, looks_s) =
+        if pace.by_event { (pace.quiet_s, pace.event_s) } else { (settings.period_s, settings.period_s) };
+    tracing::info!("publishing {subject} every {period_s} s");
 
-    let period = Duration::from_secs_f64(settings.period_s);
-    let start = Instant::now();
+    let (period, start) = (Duration::from_secs_f64(looks_s), Instant::now());
+    let now_ns = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let ns = |seconds: f64| (seconds * 1e9) as u64;
+    let mut pace = pace.by_event.then(|| Pace::new(now_ns(), ns(pace.quiet_s), ns(pace.event_s)));
     let mut schedule = Schedule::new(start, period);
     let mut overruns = Overruns::new(start);
     let mut period_ends = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
     period_ends.set(schedule.due());
-    sampler.start(start, period);
+    sampler.start(start, Duration::from_secs_f64(period_s));
     let mut ring = Ring::default();
     let mut is_starting = true;
     let mut notify = Notify::ready();
@@ -78,6 +84,11 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
             due = period_ends.rings() => {
                 let missed = schedule.next(Instant::now());
                 period_ends.set(schedule.due());
+                // A look that was left out is no Sample that is missing.
+                let missed = if pace.is_some() { 0 } else { missed };
+                if pace.as_mut().is_some_and(|pace| !pace.look(now_ns(), &sampler.watch())) {
+                    continue;
+                }
                 let sample = Sample { periods_missed: missed, ..sampler.take() };
                 metrics.take(&sample, sampler.collectors(), sampler.response_times());
                 bus.publish(sample).await;

@@ -10,6 +10,7 @@ use slackwater_sniffer::Buckets;
 use crate::collectors::{Active, COLLECTORS, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
+use crate::pace::Watch;
 use crate::reason::Reason;
 use crate::system::System;
 
@@ -113,6 +114,16 @@ impl Sampler {
         for active in &mut self.collectors {
             active.collector.drain();
         }
+    }
+
+    /// What can be known between two Samples without reading anything but the packets that wait.
+    pub fn watch(&mut self) -> Watch {
+        self.drain();
+        let mut watch = Watch::default();
+        for active in &mut self.collectors {
+            active.collector.watch(&mut watch);
+        }
+        watch
     }
 
     /// Periods begin now, or at `start`, and take so long: for those collectors that have moments of their own in them.

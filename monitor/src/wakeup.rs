@@ -86,7 +86,9 @@ mod tests {
         };
         let spin = move || {
             pin();
-            while !ENDS.load(Ordering::Relaxed) {}
+            while !ENDS.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         };
         let busy = [std::thread::spawn(spin), std::thread::spawn(spin)];
         let waits = std::thread::spawn(move || {
@@ -102,7 +104,9 @@ mod tests {
         });
         let queued_ns = waits.join().expect("it ends");
         ENDS.store(true, Ordering::Relaxed);
-        busy.map(|thread| thread.join().expect("it ends"));
+        for thread in busy {
+            thread.join().expect("it ends");
+        }
         assert!(queued_ns >= 10_000_000, "{queued_ns}");
     }
 }

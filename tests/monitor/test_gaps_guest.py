@@ -84,7 +84,7 @@ def scheduled(pid: int) -> tuple[float, float]:
 
 
 def watch_guest(folder: Path, cpu: int) -> dict[str, dict[str, Any]]:
-    """For each phase of the guest: its Sample, and the loop's line if that was built, each with what the host counted."""
+    """For each phase of the guest: its Sample, and the loop's line if that was built, with the host's account."""
     seen: dict[str, dict[str, Any]] = {}
     more = ("-name", "gaps,debug-threads=on", "-serial", "stdio")
     guest = start(

@@ -20,6 +20,7 @@ use super::metric::metrics;
 use super::{Collector, CollectorKind, put};
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
+use crate::pace::Watch;
 use crate::reason::Reason;
 use crate::system::System;
 use crate::timer::wake_exactly;
@@ -27,6 +28,7 @@ use crate::wakeup::{Scheduled, Wakeups};
 
 /// A timer that comes no later than this was on time: interrupts and idle states of the CPU take so long.
 const ON_TIME_NS: u64 = 300_000;
+const NO_MOMENT: &str = "none of its moments lay in this period";
 /// The thread goes a few calls deep.
 const STACK_BYTES: usize = 64 * 1024;
 
@@ -63,6 +65,7 @@ struct Tally {
     lost: u64,
     queued: u64,
     longest_ns: u64,
+    longest_queued_ns: u64,
     cpu_ns: u64,
 }
 
@@ -81,6 +84,7 @@ impl Tally {
         if timer_ns > ON_TIME_NS {
             self.longest_ns = self.longest_ns.max(timer_ns);
         }
+        self.longest_queued_ns = self.longest_queued_ns.max(late_ns - timer_ns);
         self.cpu_ns += scheduled.cpu_ns;
     }
 }
@@ -164,6 +168,14 @@ impl Collector for Gaps {
         self.run();
     }
 
+    fn watch(&mut self, watch: &mut Watch) {
+        let Some(shared) = &self.shared else { return };
+        if let Ok(tally) = &*lock(shared) {
+            watch.gap_ms = Some(tally.longest_ns as f64 / 1e6);
+            watch.queued_ms = Some(tally.longest_queued_ns as f64 / 1e6);
+        }
+    }
+
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.run();
         let Some(shared) = &self.shared else { return Ok(()) };
@@ -171,20 +183,23 @@ impl Collector for Gaps {
             Ok(tally) => std::mem::take(tally),
             Err(reason) => return Err(reason.clone()),
         };
+        if tally.moments == 0 {
+            return Err(NO_MOMENT.into());
+        }
         sample.gaps = Some(section(sample, &tally));
         Ok(())
     }
 }
 
 fn section(sample: &mut Sample, tally: &Tally) -> Section {
-    let share = |count: u64| match tally.moments {
-        0 => Err("no moment of this period has come"),
-        moments => Ok(count as f64 / moments as f64),
+    let share = |count: u64| Some(count as f64 / tally.moments as f64);
+    let mut gaps = Section {
+        moments: Some(tally.moments),
+        lost_share: share(tally.lost),
+        queued_share: share(tally.queued),
+        longest_ms: Some(tally.longest_ns as f64 / 1e6),
+        cpu_share: None,
     };
-    let mut gaps = Section { moments: Some(tally.moments), ..Section::default() };
-    put!(sample, gaps.lost_share, share(tally.lost));
-    put!(sample, gaps.queued_share, share(tally.queued));
-    put!(sample, gaps.longest_ms, share(0).map(|_| tally.longest_ns as f64 / 1e6));
     let cpu_s = tally.cpu_ns as f64 / 1e9;
     put!(sample, gaps.cpu_share, if sample.period_s > 0.0 { Ok(cpu_s / sample.period_s) } else { Err(NO_TIME) });
     gaps
@@ -217,7 +232,8 @@ mod tests {
     fn a_long_gap_loses_each_moment_in_it() {
         // Nothing ran for 60 ms, then the thread waited in the queue for 40.
         let tally = tally(10, 110, 40, &[10, 35, 65, 75, 105]);
-        assert_eq!((tally.moments, tally.lost, tally.queued, tally.longest_ns), (5, 3, 2, 60 * MS));
+        assert_eq!((tally.moments, tally.lost, tally.queued), (5, 3, 2));
+        assert_eq!((tally.longest_ns, tally.longest_queued_ns), (60 * MS, 40 * MS));
     }
 
     #[test]
@@ -253,14 +269,14 @@ mod tests {
     #[test]
     fn a_section_has_shares_of_its_moments_or_the_reason_why_not() {
         let mut sample = Sample { period_s: 0.2, ..Sample::default() };
-        let tally = Tally { moments: 4, lost: 1, queued: 2, longest_ns: 3 * MS, cpu_ns: 20_000 };
+        let tally = Tally { moments: 4, lost: 1, queued: 2, longest_ns: 3 * MS, longest_queued_ns: MS, cpu_ns: 20_000 };
         let gaps = section(&mut sample, &tally);
         assert_eq!((gaps.moments, gaps.lost_share, gaps.queued_share), (Some(4), Some(0.25), Some(0.5)));
         assert_eq!((gaps.longest_ms, gaps.cpu_share), (Some(3.0), Some(0.0001)));
         assert!(sample.absent.is_empty(), "{:?}", sample.absent);
-        let gaps = section(&mut sample, &Tally::default());
-        assert_eq!((gaps.moments, gaps.lost_share, gaps.longest_ms), (Some(0), None, None));
-        assert_eq!(sample.absent["gaps.lost_share"], "no moment of this period has come");
+        sample.period_s = 0.0;
+        assert_eq!(section(&mut sample, &tally).cpu_share, None);
+        assert_eq!(sample.absent["gaps.cpu_share"], NO_TIME);
     }
 
     #[test]
@@ -272,10 +288,16 @@ mod tests {
         while moments < 20 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
             let mut sample = Sample { period_s: 0.02, ..Sample::default() };
-            gaps.collect(&mut sample).expect("a section");
+            let mut watch = Watch::default();
+            gaps.watch(&mut watch);
+            assert!(watch.gap_ms.is_some() && watch.queued_ms.is_some() && watch.in_flight.is_none(), "{watch:?}");
+            if let Err(reason) = gaps.collect(&mut sample) {
+                assert_eq!(reason, NO_MOMENT.into());
+                continue;
+            }
             let section = sample.gaps.expect("there");
             moments += section.moments.expect("a count");
-            assert!(section.lost_share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{section:?}");
+            assert!(section.lost_share.is_some_and(|share| (0.0..=1.0).contains(&share)), "{section:?}");
         }
         assert!(moments >= 20, "{moments}");
         let left = gaps.shared.as_ref().map(Arc::downgrade).expect("a thread");
@@ -292,11 +314,10 @@ mod tests {
         let mut collector = COLLECTOR.open(&Settings::default(), &fixture.system());
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut sample = collector.sample();
-        while sample.gaps.is_some() {
-            assert!(Instant::now() < deadline, "no reason comes");
+        while !sample.absent["gaps"].ends_with("thread-self/schedstat: is not there") {
+            assert!(Instant::now() < deadline, "no reason comes: {:?}", sample.absent);
             thread::sleep(Duration::from_millis(5));
             sample = collector.sample();
         }
-        assert!(sample.absent["gaps"].ends_with("thread-self/schedstat: is not there"), "{:?}", sample.absent);
     }
 }

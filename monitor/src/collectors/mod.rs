@@ -8,6 +8,7 @@ use slackwater_messages::{Sample, Traffic};
 use slackwater_sniffer::Buckets;
 
 use crate::config::Settings;
+use crate::pace::Watch;
 use crate::reason::Reason;
 use crate::system::System;
 use metric::Metric;
@@ -73,6 +74,9 @@ pub trait Collector {
 
     /// Called when `wakes_on` is readable.
     fn drain(&mut self) {}
+
+    /// Puts in what it knows without reading anything anew, between two Samples.
+    fn watch(&mut self, _watch: &mut Watch) {}
 
     /// Response times since the collector was opened.
     fn response_times(&self) -> Option<Buckets> {

@@ -11,6 +11,7 @@ use super::metric::{count, metrics};
 use super::{Collector, CollectorKind, put};
 use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
+use crate::pace::Watch;
 use crate::reason::Reason;
 use crate::system::System;
 use crate::watched::tracker_settings;
@@ -142,6 +143,12 @@ impl Collector for Wire {
 
     fn wakes_on(&self) -> Option<Rc<OwnedFd>> {
         self.capture.as_ref().ok().map(|capture| Rc::clone(&capture.readable))
+    }
+
+    fn watch(&mut self, watch: &mut Watch) {
+        let Ok(capture) = &self.capture else { return };
+        watch.oldest_unanswered_ms = Some(capture.tracker.oldest_unanswered_ms((self.system.wall_ns)()));
+        watch.in_flight = Some(capture.tracker.in_flight() as f64);
     }
 
     fn response_times(&self) -> Option<Buckets> {

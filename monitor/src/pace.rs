@@ -1,0 +1,213 @@
+//! When a Sample is due while Samples follow events: seldom while nothing happens, at once when a watched signal leaves its
+//! usual range, and often while that lasts.
+//!
+//! What is usual is learnt: of each second the highest value counts, and the range reaches to `TIMES` the median of the
+//! last minute's seconds. So one spike teaches nothing, and what lasts for half a minute has become usual.
+
+use std::collections::VecDeque;
+
+/// Signals that are looked at between Samples; they cost no more reads than the Samples' own.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Watch {
+    /// Age of the oldest request of whose response nothing has come.
+    pub oldest_unanswered_ms: Option<f64>,
+    /// Requests whose response has not ended.
+    pub in_flight: Option<f64>,
+    /// The longest time since the last Sample for which the machine did not run.
+    pub gap_ms: Option<f64>,
+    /// The longest wait in the machine's own run queue since the last Sample.
+    pub queued_ms: Option<f64>,
+}
+
+const SIGNALS: usize = 4;
+/// In the order of the fields: below these values nothing has happened, however quiet it was before.
+const FLOORS: [f64; SIGNALS] = [20.0, 4.0, 2.0, 2.0];
+/// How far above the usual a value must be.
+const TIMES: f64 = 2.0;
+/// Seconds that are remembered, and that must be there before anything is unusual.
+const REMEMBERED: usize = 60;
+const LEARNT_AFTER: usize = 10;
+const SECOND_NS: u64 = 1_000_000_000;
+/// An event ends when all signals were within their ranges for so long.
+const ENDS_AFTER_NS: u64 = 500_000_000;
+
+impl Watch {
+    fn values(&self) -> [Option<f64>; SIGNALS] {
+        [self.oldest_unanswered_ms, self.in_flight, self.gap_ms, self.queued_ms]
+    }
+}
+
+/// One signal's usual range.
+#[derive(Debug, Default)]
+struct Usual {
+    seconds: VecDeque<f64>,
+    highest: Option<f64>,
+}
+
+impl Usual {
+    fn limit(&self, floor: f64) -> f64 {
+        if self.seconds.len() < LEARNT_AFTER {
+            return f64::INFINITY;
+        }
+        let mut sorted: Vec<f64> = self.seconds.iter().copied().collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        floor.max(TIMES * sorted[sorted.len() / 2])
+    }
+
+    fn end_second(&mut self) {
+        let Some(highest) = self.highest.take() else { return };
+        if self.seconds.len() == REMEMBERED {
+            self.seconds.pop_front();
+        }
+        self.seconds.push_back(highest);
+    }
+}
+
+/// Decides when a Sample is due.
+#[derive(Debug)]
+pub struct Pace {
+    quiet_ns: u64,
+    event_ns: u64,
+    usual: [Usual; SIGNALS],
+    limits: [f64; SIGNALS],
+    second_ends_ns: u64,
+    sent_ns: u64,
+    /// While an event lasts: when a signal was last outside its range.
+    outside_ns: Option<u64>,
+}
+
+impl Pace {
+    /// The time until the next Sample at `now_ns` is `quiet_ns`, or `event_ns` during an event.
+    pub fn new(now_ns: u64, quiet_ns: u64, event_ns: u64) -> Pace {
+        Pace {
+            quiet_ns,
+            event_ns,
+            usual: std::array::from_fn(|_| Usual::default()),
+            limits: [f64::INFINITY; SIGNALS],
+            second_ends_ns: now_ns + SECOND_NS,
+            sent_ns: now_ns,
+            outside_ns: None,
+        }
+    }
+
+    /// Takes in what the signals are; true when a Sample is to be sent now.
+    pub fn look(&mut self, now_ns: u64, watch: &Watch) -> bool {
+        let values = watch.values();
+        let is_outside = values.iter().zip(self.limits).any(|(value, limit)| value.is_some_and(|value| value > limit));
+        self.learn(now_ns, values);
+        if is_outside {
+            self.outside_ns = Some(now_ns);
+        } else if self.outside_ns.is_some_and(|outside_ns| now_ns.saturating_sub(outside_ns) >= ENDS_AFTER_NS) {
+            self.outside_ns = None;
+        }
+        let after_ns = if self.outside_ns.is_some() { self.event_ns } else { self.quiet_ns };
+        // Looks come a little before or after their time.
+        let is_due = now_ns.saturating_sub(self.sent_ns) + self.event_ns / 4 >= after_ns;
+        if is_due {
+            self.sent_ns = now_ns;
+        }
+        is_due
+    }
+
+    fn learn(&mut self, now_ns: u64, values: [Option<f64>; SIGNALS]) {
+        for (usual, value) in self.usual.iter_mut().zip(values) {
+            // `max` leaves NaN out.
+            usual.highest = value.map(|value| value.max(usual.highest.unwrap_or(0.0))).or(usual.highest);
+        }
+        if now_ns < self.second_ends_ns {
+            return;
+        }
+        self.second_ends_ns = now_ns + SECOND_NS;
+        for ((usual, limit), floor) in self.usual.iter_mut().zip(&mut self.limits).zip(FLOORS) {
+            usual.end_second();
+            *limit = usual.limit(floor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn unanswered(ms: f64) -> Watch {
+        Watch { oldest_unanswered_ms: Some(ms), ..Watch::default() }
+    }
+
+    /// Looks every 50 ms from one time to another, in seconds; when Samples were sent, in milliseconds.
+    fn sent_ms(pace: &mut Pace, from_s: f64, to_s: f64, watch: &Watch) -> Vec<u64> {
+        let looks = (from_s * 20.0).round() as u64..(to_s * 20.0).round() as u64;
+        looks.map(|look| look * 50).filter(|ms| pace.look(ms * MS, watch)).collect()
+    }
+
+    fn pace() -> Pace {
+        Pace::new(0, 1000 * MS, 50 * MS)
+    }
+
+    #[test]
+    fn a_quiet_node_sends_one_sample_a_second() {
+        let mut pace = pace();
+        let sent = sent_ms(&mut pace, 0.0, 30.0, &unanswered(15.0));
+        assert_eq!(sent, (1..30).map(|s| s * 1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_leaves_its_range_is_sent_at_once_then_at_each_look_until_it_is_over() {
+        let mut pace = pace();
+        sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
+        assert_eq!(sent_ms(&mut pace, 20.0, 20.3, &unanswered(15.0)), [20_000]);
+        assert_eq!(sent_ms(&mut pace, 20.3, 20.5, &unanswered(31.0)), [20_300, 20_350, 20_400, 20_450]);
+        // Half a second after the last value outside it is over; the second goes on from the last Sample.
+        let after = sent_ms(&mut pace, 20.5, 23.0, &unanswered(15.0));
+        let often: Vec<u64> = (0..9).map(|look| 20_500 + look * 50).collect();
+        assert_eq!(after, [&often[..], &[21_900, 22_900]].concat());
+    }
+
+    #[test]
+    fn below_the_floor_and_before_it_has_learnt_nothing_is_unusual() {
+        let mut pace = pace();
+        assert_eq!(sent_ms(&mut pace, 0.0, 5.0, &unanswered(9000.0)).len(), 4, "nothing is known yet");
+        let mut pace = self::pace();
+        sent_ms(&mut pace, 0.0, 20.0, &unanswered(0.1));
+        assert_eq!(sent_ms(&mut pace, 20.0, 22.0, &unanswered(19.0)).len(), 2, "20 ms are the least");
+    }
+
+    #[test]
+    fn each_signal_has_its_own_range_and_an_absent_one_none() {
+        for outside in [
+            Watch { in_flight: Some(5.0), ..Watch::default() },
+            Watch { gap_ms: Some(2.5), ..Watch::default() },
+            Watch { queued_ms: Some(2.5), ..Watch::default() },
+        ] {
+            let mut pace = pace();
+            let inside = Watch { in_flight: Some(1.0), gap_ms: Some(0.0), queued_ms: Some(0.4), ..Watch::default() };
+            sent_ms(&mut pace, 0.0, 20.0, &inside);
+            assert_eq!(sent_ms(&mut pace, 20.0, 21.0, &outside).len(), 20, "{outside:?}");
+        }
+        let mut pace = pace();
+        assert_eq!(sent_ms(&mut pace, 0.0, 30.0, &Watch::default()).len(), 29);
+        assert_eq!(sent_ms(&mut pace, 30.0, 32.0, &unanswered(f64::NAN)).len(), 2);
+    }
+
+    #[test]
+    fn one_spike_teaches_nothing_and_what_lasts_becomes_usual() {
+        let mut pace = pace();
+        sent_ms(&mut pace, 0.0, 30.0, &unanswered(15.0));
+        for second in 0..5 {
+            let from_s = 30.0 + f64::from(second) * 2.0;
+            assert!(sent_ms(&mut pace, from_s, from_s + 0.1, &unanswered(500.0)).len() == 2, "{second}");
+            sent_ms(&mut pace, from_s + 0.1, from_s + 2.0, &unanswered(15.0));
+        }
+        sent_ms(&mut pace, 40.0, 85.0, &unanswered(500.0));
+        assert_eq!(sent_ms(&mut pace, 85.0, 90.0, &unanswered(500.0)).len(), 5, "it has become usual");
+    }
+
+    #[test]
+    fn looks_that_were_missed_are_not_made_up_for() {
+        let mut pace = pace();
+        assert!(pace.look(7_300 * MS, &Watch::default()));
+        assert!(!pace.look(7_350 * MS, &Watch::default()));
+        assert!(!pace.look(7_000 * MS, &Watch::default()), "a clock that went back");
+    }
+}

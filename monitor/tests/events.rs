@@ -1,0 +1,82 @@
+//! Samples that follow events, from the real command over a real nats-server.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use async_nats::{ConnectOptions, Subscriber};
+use rustix::process::{Pid, Signal, kill_process};
+use slackwater_messages::{Sample, decode};
+use support::free_port;
+use tokio_stream::StreamExt as _;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Ends the process whatever becomes of the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn started(command: &mut Command) -> Running {
+    Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a program"))
+}
+
+/// The Samples up to the first for which this holds, itself included.
+async fn until(samples: &mut Subscriber, holds: impl Fn(&Sample) -> bool) -> Vec<Sample> {
+    let (mut seen, deadline) = (Vec::new(), Instant::now() + DEADLINE);
+    while seen.last().is_none_or(|last| !holds(last)) {
+        assert!(Instant::now() < deadline, "it does not come: {seen:?}");
+        let message = tokio::time::timeout(DEADLINE, samples.next()).await;
+        seen.push(decode(&message.expect("in time").expect("a subscription").payload).expect("a Sample"));
+    }
+    seen
+}
+
+#[test]
+fn a_quiet_node_sends_one_sample_a_second_and_one_that_was_stopped_says_so_at_once() {
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.build/bin/nats-server");
+    if !program.exists() {
+        println!("skipped: {} is not there (make setup)", program.display());
+        return;
+    }
+    let (folder, port) = (tempfile::tempdir().expect("a temporary directory"), free_port());
+    let config = folder.path().join("node.toml");
+    let text = format!(
+        "node = \"n1\"\n[bus]\nurl = \"nats://127.0.0.1:{port}\"\n[sniffer]\ninterface = \"\"\n\
+         [metrics]\nlisten = \"\"\n[pace]\nby_event = true\n"
+    );
+    std::fs::write(&config, text).expect("node.toml");
+    let _server = started(Command::new(program).args(["--addr", "127.0.0.1", "--port", &port.to_string()]));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
+        let mut samples =
+            client.expect("an address").subscribe("slackwater.sample.web.n1").await.expect("a subscription");
+        let monitor =
+            started(Command::new(env!("CARGO_BIN_EXE_slackwater-monitor")).args(["run", "--config"]).arg(&config));
+        let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
+
+        // By then it has learnt what is usual; on a busy machine events may come between.
+        let quiet = until(&mut samples, |sample| sample.seq >= 12 && sample.period_s > 0.9).await;
+        let covered_s: f64 = quiet.iter().skip(1).map(|sample| sample.period_s).sum();
+        let (first, last) = (quiet.first().expect("Samples"), quiet.last().expect("Samples"));
+        let passed_s = last.time_unix_s - first.time_unix_s;
+        assert!((covered_s - passed_s).abs() < 0.5, "{covered_s} s are covered, {passed_s} s passed");
+
+        kill_process(pid, Signal::STOP).expect("a signal");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        kill_process(pid, Signal::CONT).expect("a signal");
+        let longest_ms = |sample: &Sample| sample.gaps.as_ref().and_then(|gaps| gaps.longest_ms).unwrap_or(0.0);
+        let stopped = until(&mut samples, |sample| longest_ms(sample) > 300.0).await;
+        assert_eq!(stopped.last().expect("a Sample").periods_missed, 0, "a look that was missed is no Sample");
+        let next = until(&mut samples, |_| true).await;
+        assert!(next[0].period_s < 0.5, "Samples come often now: {next:?}");
+    });
+}
