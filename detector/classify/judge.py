@@ -208,7 +208,7 @@ class Judge(SlotArrays):
         neighbour: Bools = np.asarray(steps.state == INTERFERENCE)
         self._in_episode[slots] = neighbour
         calm = self._learn(now_s, frame, deviations, classification, steps, table)
-        estimates = self.estimator.update(frame, calm, neighbour)
+        estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         self._follow_resource(frame, classification, steps, neighbour)
         if self.ticks is not None:
             matrix = frame.matrix()

@@ -37,12 +37,6 @@ RAMP_S = 0.8
 """First seconds of a closed loop, not counted."""
 BIN_S = 0.5
 """The truth's own error comes from how much its rate varies over bins of this length."""
-AIM_S = 1.2
-AIMS = 3
-"""So often a neighbour's weight is corrected until it takes its share."""
-NEAR = 0.03
-"""A share this close to the wanted one is taken as it."""
-LEAST_WEIGHT, MOST_WEIGHT = 1, 10_000
 RECOVERY_S = 3.0
 """Load after a neighbour has gone, before the next begins."""
 LONG_S = 3600.0
@@ -55,8 +49,8 @@ class CapacityTest:
     loads: Sequence[float]
     """Of the pool's calm capacity."""
     taken: Sequence[float]
-    """Shares of the host's CPU that a neighbour takes while the server wants all it can get; 0 is calm."""
-    noise: str = "llcprobe"
+    """Shares of the host's CPU that a neighbour is due by its weight while both want all they can get; 0 is calm."""
+    noise: str = "cpu"
     calm_s: float = 20.0
     """Calm load before the first neighbour of each load."""
     state_s: float = 10.0
@@ -70,9 +64,10 @@ class State:
     host: str
     load: float
     taken_wanted: float
+    taken_in_state: float
+    """Share of the host's CPU that the neighbour took in the second half of the state."""
     taken: float
-    """Share of the host's CPU that the neighbour took while the truth was measured."""
-    weight: int
+    """The same while the truth was measured."""
     begin_unix_s: float
     end_unix_s: float
     truth_rps: float
@@ -99,10 +94,10 @@ class _Truth:
     def taken(self, seconds: float) -> float:
         """Share of the host's CPU that the neighbour takes from now on, for so long."""
         cgroups, host = self._lab.cgroups, self._host
-        before = cgroups.cpu_s(host.neighbour), cgroups.cpu_s(host.cgroup)
-        stay(self._lab, time.monotonic() + seconds)
-        after = cgroups.cpu_s(host.neighbour), cgroups.cpu_s(host.cgroup)
-        return (after[0] - before[0]) / max(after[1] - before[1], 1e-9)
+        before_s, begin_s = cgroups.cpu_s(host.neighbour), time.monotonic()
+        stay(self._lab, begin_s + seconds)
+        available_s = self._lab.settings.quota_cores * (time.monotonic() - begin_s)
+        return (cgroups.cpu_s(host.neighbour) - before_s) / available_s
 
     def measure(self) -> tuple[float, float, float]:
         """(requests per second, their standard error, share of the CPU that a neighbour took).
@@ -121,28 +116,6 @@ class _Truth:
         if not bins.sum():
             raise LabError(f"{self._host.name} answered nobody in {self._seconds:g} s")
         return float(bins.mean()), float(bins.std(ddof=1) / math.sqrt(len(bins))), taken
-
-    def aim(self, noise: str, share: float) -> int:
-        """The weight with which a neighbour takes this share of the CPU from a server that wants all it can get."""
-        cgroups, host = self._lab.cgroups, self._host
-        begin_unix_s = time.time()
-        loop = self.loop(RAMP_S + AIMS * (AIM_S + 0.3))
-        weight = round(100.0 * share / (1.0 - share))
-        loud = self._lab.noise(host, noise, 1.0, LONG_S, weight)
-        stay(self._lab, loop.begin_mono_s + RAMP_S)
-        tried: list[tuple[float, int]] = []
-        for _ in range(AIMS):
-            taken = min(max(self.taken(AIM_S), 0.01), 0.99)
-            tried.append((abs(taken - share), weight))
-            if abs(taken - share) <= NEAR:
-                break
-            odds = share / (1.0 - share) / (taken / (1.0 - taken))
-            weight = round(min(max(weight * odds, LEAST_WEIGHT), MOST_WEIGHT))
-            cgroups.make(host.neighbour, weight=weight)
-        loud.stop()
-        loop.finish()
-        self.spans.append((begin_unix_s, time.time()))
-        return min(tried)[1]
 
 
 def run(
@@ -164,16 +137,15 @@ def run(
         lab.load(Demand(rate_rps=lab.app.rate_rps / 2), SETTLE_S).finish()
         calm_rps, *_ = truth.measure()
         progress(f"calm: {host.name} answers {calm_rps:.0f} requests/s")
-        weights = {share: truth.aim(test.noise, share) for share in test.taken if share > 0}
         for load in test.loads:
             rate_rps = load * calm_rps * len(lab.hosts)
             for share in [0.0, *(share for share in test.taken if share > 0)]:
-                state, loud = _state(lab, test, truth, rate_rps, load, share, weights.get(share, 0), calm_rps)
+                state, loud = _state(lab, test, truth, rate_rps, load, share, calm_rps)
                 calm_rps = state.truth_rps if share == 0 else calm_rps
                 states.append(state)
                 labels += [] if loud is None else [_label(host, loud)]
                 progress(
-                    f"load {load:.0%}, neighbour {share:.0%} (really {state.taken:.0%}): "
+                    f"load {load:.0%}, neighbour {share:.0%} (really {state.taken_in_state:.0%}, {state.taken:.0%}): "
                     f"{state.truth_rps:.0f} ± {state.truth_stderr_rps:.0f} requests/s, {state.lost:.0%} lost"
                 )
                 listener.check()
@@ -200,7 +172,6 @@ def _state(
     rate_rps: float,
     load: float,
     share: float,
-    weight: int,
     calm_rps: float,
 ) -> tuple[State, Noise | None]:
     """Load and neighbour for a while, then the truth while the neighbour goes on, then load without it."""
@@ -208,8 +179,10 @@ def _state(
     asked = lab.load(Demand(rate_rps=rate_rps), seconds + (2.0 if share else 0.0))
     stay(lab, time.monotonic() + (2.0 if share else 0.0), asked)
     begin_unix_s = time.time()
+    weight = round(100.0 * share / (1.0 - share))
     loud = lab.noise(lab.noisy, test.noise, 1.0, LONG_S, weight) if share else None
-    stay(lab, asked.begin_mono_s + asked.seconds, asked)
+    stay(lab, asked.begin_mono_s + asked.seconds - seconds / 2, asked)
+    in_state = truth.taken(max(asked.begin_mono_s + asked.seconds - time.monotonic(), 0.1))
     end_unix_s = time.time()
     asked.stop()
     truth_rps, stderr_rps, taken = truth.measure()
@@ -217,7 +190,7 @@ def _state(
         loud.stop()
         lab.load(Demand(rate_rps=rate_rps), RECOVERY_S).finish()
     before = truth_rps if share == 0 else calm_rps
-    state = State(lab.noisy.name, load, share, taken, weight, begin_unix_s, end_unix_s, truth_rps, stderr_rps, before)
+    state = State(lab.noisy.name, load, share, in_state, taken, begin_unix_s, end_unix_s, truth_rps, stderr_rps, before)
     return state, loud
 
 

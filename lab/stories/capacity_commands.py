@@ -35,7 +35,7 @@ TAKEN = (0.25, 0.5, 0.7, 0.85)
     type=click.FloatRange(0, 0.95),
     help=f"Share of a host's CPU that a neighbour takes; again for more, 0 for none at all  [{TAKEN}]",
 )
-@click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="llcprobe", show_default=True)
+@click.option("--noise", type=click.Choice([*NOISES, *STRESSORS]), default="cpu", show_default=True)
 @click.option("--calm-seconds", type=click.FloatRange(5), default=20.0, show_default=True, help="Calm at each load.")
 @click.option("--seconds", type=click.FloatRange(3), default=10.0, show_default=True, help="Length of each state.")
 @click.option(

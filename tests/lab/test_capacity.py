@@ -22,7 +22,7 @@ def recording(seconds: float = 40.0) -> Recording:
 
 def state(of: Recording, truth_rps: float, taken: float = 0.0, calm_rps: float = CAPACITY_RPS) -> State:
     begin, end = of.received_unix_s[0], of.received_unix_s[-1]
-    return State(of.nodes[0], 0.4, taken, taken, 100, begin, end, truth_rps, 1.0, calm_rps)
+    return State(of.nodes[0], 0.4, taken, taken, taken, begin, end, truth_rps, 1.0, calm_rps)
 
 
 def test_samples_that_saw_any_part_of_a_closed_loop_are_left_out() -> None:
@@ -54,7 +54,7 @@ def test_a_neighbour_that_the_detector_misses_counts_with_all_that_it_took() -> 
 def test_a_state_without_a_verdict_has_no_estimate_and_is_counted() -> None:
     of = recording(2.0)
     before = msgspec.structs.replace(of.samples[0]).time_unix_s - 100.0
-    never = State(of.nodes[0], 0.2, 0.0, 0.0, 0, before, before + 1.0, 100.0, 1.0, 100.0)
+    never = State(of.nodes[0], 0.2, 0.0, 0.0, 0.0, before, before + 1.0, 100.0, 1.0, 100.0)
     assert summary(compare(of, [never], None)) == {
         "states": 1,
         "without_estimate": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from detector.features.columns import Columns
 from detector.features.features import Frame
 from detector.features.signals import INDEX, SIGNALS
 
@@ -35,3 +36,27 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         utilisation=busy,
         cores=np.full(count, 0.4),
     )
+
+
+def columns(
+    rps: list[float],
+    utilisation: list[float],
+    *,
+    time_unix_s: float,
+    rt_mean_ms: float = 1.0,
+    run_delay_per_cpu: float = 0.0,
+    cores: float = 0.4,
+) -> Columns:
+    """The fields of Samples of 0.2 s that `detector.capacity` reads."""
+    count, busy = len(rps), np.array(utilisation)
+    return {
+        "time_unix_s": np.full(count, time_unix_s),
+        "period_s": np.full(count, 0.2),
+        "traffic.rps": np.array(rps),
+        "traffic.rt_mean_ms": np.where(np.array(rps) > 0, rt_mean_ms, np.nan),
+        "traffic.in_flight": np.zeros(count),
+        "cpu.utilisation": busy,
+        "cpu.cores": np.full(count, cores),
+        "sched.cpu_s_per_s": busy * cores,
+        "sched.run_delay_s_per_s": busy * cores * run_delay_per_cpu,
+    }

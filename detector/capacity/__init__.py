@@ -1,0 +1,1 @@
+"""How many requests per second a server can carry now: pure code over Samples."""

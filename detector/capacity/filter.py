@@ -1,0 +1,301 @@
+"""The capacity of each server: an extended Kalman filter over its logarithm.
+
+The state of a server is
+
+- `calm`, log of the requests per second at which it is full when nobody disturbs it;
+- `wake_ms`, CPU time that a request costs more when it finds the server empty: under load wake-ups are shared;
+- `left`, by how much the share of the capacity that a neighbour leaves (log) differs from what is suggested; 0 in calm.
+
+Three kinds of observation move it, each with its own error:
+
+- In calm, requests per CPU second: log(rps / utilisation) = calm - log(1 + wake * idle * capacity / cores). `idle` is
+  the share of requests that find the server empty, 1 / (1 + requests held) for Poisson arrivals. One load alone cannot
+  tell the two apart, and the standard error says so; the prior of `wake_ms` comes from recordings.
+- While requests wait, the rate at which they are completed is the capacity: log(rps) = calm + suggested + left. The
+  longer they take over what they take in calm, the surer it is that the server never ran dry. It needs no counters.
+- In an episode a share is suggested by the run delay over calm, and by requests per CPU second over calm: a hypervisor
+  that takes time away books it on whoever was running. How far off such suggestions are is where `left` begins and what
+  it returns to: more ticks beside the same neighbour do not make that error smaller.
+
+The highest rate that was served lately is a lower bound. It cuts the distribution off from below where the estimate is
+read (the mean and variance of a truncated normal distribution), fades, and is never fed back.
+
+Source of the filter: R. E. Kalman, "A New Approach to Linear Filtering and Prediction Problems", J. Basic Eng. 82(1),
+1960. Of the law of held requests: J. D. C. Little, Operations Research 9(3), 1961.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.capacity.observations import Observations, Windows
+from detector.features.columns import Bools, Columns, Floats, Ints
+from detector.slot_arrays import SlotArrays
+
+CALM, WAKE, LEFT = range(STATES := 3)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the filter assumes; fitted to recordings of `slackwater lab capacity` (docs/results/capacity.md)."""
+
+    wake_ms: float = 0.35
+    wake_sd_ms: float = 0.1
+    wake_s: float = 60.0
+    """Time in which `wake_ms` returns to its prior."""
+    calm_drift: float = 0.04
+    """Standard deviation by which the log capacity of a calm server moves in a second."""
+    calm_sd: float = 0.3
+    """It moves no further than this from what was seen of it: a server that was idle for hours is the same server."""
+    cost_sd: float = 0.8
+    """Of the log CPU time of one request about its mean."""
+    window_sd: float = 0.15
+    """Of the log CPU time of a request in one observation, however many requests it holds."""
+    law_sd: float = 0.08
+    """By which the law of wake-ups, as a form, misses the capacity: no amount of observations takes this error away."""
+    left_slope: float = -0.4
+    """The log of the share that is left over the log of the run delay's ratio over calm."""
+    left_unknown: float = -0.7
+    """The log of the share that is left where nothing suggests one."""
+    left_sd: float = 0.45
+    left_s: float = 6.0
+    """Time in which `left` returns to 0: a neighbour may change."""
+    busy_sd: float = 0.2
+    """Of the log rate of completions, of a server that surely never ran dry, about its capacity."""
+    stall_s: float = 0.03
+    """Responses are this much later where a quota or a hypervisor lets the server stand still, without any queue."""
+    floor_fade: float = 0.02
+    """By which the log of the highest rate served fades in a second."""
+    floor_sd: float = 0.08
+
+
+WANTED = 0.9
+"""A server that runs or waits for a CPU for less of the time than this is not what its requests wait for."""
+LEAST_UTILISATION = 0.05
+"""Below this, requests over utilisation is no measure of the capacity."""
+UNKNOWN = 3.0
+"""Standard deviation of the log capacity before anything was seen."""
+NEGLIGIBLE = -3.0
+"""A floor so many standard deviations below the mean tells nothing new."""
+FAR = 3.0
+"""An observation that is off by more standard deviations than this has a larger error than it seems: one odd second (a
+deploy, a backup) must not move the weights. Its variance counts as that of one just so far off."""
+LEAST_COST = 0.2
+"""Share of a request's CPU time that is not for waking up, at the least."""
+MOST_COST = -3.0
+"""A request that seems dearer than this (log) is one that something else's CPU time was booked on."""
+KNOWN = 0.5
+"""A standard deviation from which on a node's own capacity is believed; its peers' stands in."""
+CALM_WEIGHT = 0.05
+"""With which calm response times and run delays follow new observations."""
+SERVED_WEIGHT = 0.3
+"""With which the rate that is served follows them."""
+SUGGESTION_WEIGHT = 0.3
+"""With which the suggested share follows them."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Per row of the tick, (M,); NaN is unknown."""
+
+    rps: Floats
+    """Requests per second at which the server is full, now."""
+    stderr_rps: Floats
+    """Its standard error; NaN where the capacity is borrowed from peers."""
+    lost: Floats
+    """Share of the calm capacity that is lost; 0 for nodes in no episode."""
+    calm_rps: Floats
+
+
+class CapacityFilter(SlotArrays):
+    """The filter's state of every slot."""
+
+    _mean: Floats
+    """(slots, STATES)."""
+    _covariance: Floats
+    """(slots, STATES, STATES)."""
+    _suggested: Floats
+    """(slots,) log of the share that is left, as suggested; 0 in calm."""
+    _served: Floats
+    """(slots,) requests per second, mean of the last observations."""
+    _floor: Floats
+    """(slots,) log of the highest `_served` lately."""
+    _calm_response_s: Floats
+    _calm_wait_ratio: Floats
+    _disturbed: Bools
+
+    def __init__(self, parameters: Parameters | None = None) -> None:
+        self.parameters = p = parameters or Parameters()
+        self._windows = Windows()
+        covariance = np.diag([UNKNOWN**2, p.wake_sd_ms**2, 0.0])
+        super().__init__(
+            self._windows,
+            _mean=np.array([np.nan, p.wake_ms, 0.0]),
+            _covariance=covariance,
+            _suggested=0.0,
+            _served=np.nan,
+            _floor=-np.inf,
+            _calm_response_s=np.nan,
+            _calm_wait_ratio=np.nan,
+            _disturbed=False,
+        )
+
+    def update(self, slots: Ints, columns: Columns, calm: Bools, episode: Bools) -> Capacity:
+        """Takes one Sample of each slot in. `calm` (M,) marks rows fit to learn from, `episode` those beside a
+        neighbour; `columns` are the Samples' fields."""
+        self._begin_and_end(slots, episode)
+        self._pass_time(slots, columns["period_s"], episode)
+        seen = self._windows.add(slots, columns)
+        if len(seen.rows):
+            self._observe(slots, seen, calm, episode)
+        return self._read(slots, episode)
+
+    def _begin_and_end(self, slots: Ints, episode: Bools) -> None:
+        """What was summed up, and the highest rate served, are of before a neighbour came or went."""
+        changed = slots[self._disturbed[slots] != episode]
+        self._disturbed[slots] = episode
+        self._windows.restart(changed)
+        self._floor[changed], self._served[changed] = -np.inf, np.nan
+        self._suggested[changed] = np.where(self._disturbed[changed], np.nan, 0.0)
+        self._mean[changed, LEFT] = 0.0
+        self._covariance[changed, LEFT, :] = self._covariance[changed, :, LEFT] = 0.0
+        self._covariance[changed, LEFT, LEFT] = np.where(self._disturbed[changed], self.parameters.left_sd**2, 0.0)
+
+    def _pass_time(self, slots: Ints, period_s: Floats, episode: Bools) -> None:
+        p = self.parameters
+        seconds = np.nan_to_num(period_s, nan=0.0)
+        calm = self._covariance[slots, CALM, CALM]
+        drifted = np.minimum(calm + np.where(episode, 0.0, p.calm_drift**2 * seconds), p.calm_sd**2)
+        self._covariance[slots, CALM, CALM] = np.maximum(calm, drifted)
+        self._floor[slots] -= p.floor_fade * seconds
+        self._return(slots, WAKE, np.exp(-seconds / p.wake_s), p.wake_ms, p.wake_sd_ms)
+        self._return(slots, LEFT, np.exp(-seconds / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
+
+    def _return(self, slots: Ints, part: int, keep: Floats, to: float, sd: float | Floats) -> None:
+        """Lets a part of the state return to where it began, as an autoregressive process does: what was observed of it
+        is forgotten, and its variance comes back."""
+        self._mean[slots, part] = to + keep * (self._mean[slots, part] - to)
+        self._covariance[slots, part, :] *= keep[:, None]
+        self._covariance[slots, :, part] *= keep[:, None]
+        self._covariance[slots, part, part] += (1.0 - keep**2) * np.square(sd)
+
+    def _observe(self, slots: Ints, seen: Observations, calm: Bools, episode: Bools) -> None:
+        p, of = self.parameters, slots[seen.rows]
+        calm, episode = calm[seen.rows], episode[seen.rows]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            response_s = seen.held / seen.rps
+            log_rps = np.log(seen.rps)
+            per_cpu = log_rps - np.log(seen.own)
+            noise = 1.0 / seen.requests
+
+            idle = 1.0 / (1.0 + seen.held)
+            fit = calm & (seen.own >= LEAST_UTILISATION) & np.isfinite(per_cpu + idle + seen.cores)
+            self._begin(of[fit], per_cpu[fit], idle[fit], seen.cores[fit])
+            law, sight = self._law(of, idle, seen.cores)
+            self._correct(of[fit], sight[fit], (per_cpu - law)[fit], (p.cost_sd**2 * noise + p.window_sd**2)[fit])
+            self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
+            self._follow(self._calm_wait_ratio, of[fit], seen.wait_ratio[fit], CALM_WEIGHT)
+
+            ratio = seen.wait_ratio / np.maximum(self._calm_wait_ratio[of], 1.0)
+            cost = np.minimum(np.nan_to_num(log_rps - np.log(seen.utilisation) - law, nan=0.0), 0.0)
+            suggested = p.left_slope * np.log(np.maximum(ratio, 1.0)) + np.maximum(cost, MOST_COST)
+            self._follow(self._suggested, of[episode], suggested[episode], SUGGESTION_WEIGHT)
+
+            dry = (np.nan_to_num(self._calm_response_s[of], nan=np.inf) + p.stall_s) / response_s
+            never_dry = (np.nan_to_num(seen.wanted, nan=1.0) >= WANTED) & (dry < 1.0) & np.isfinite(log_rps)
+            sight = np.zeros((len(of), STATES))
+            sight[:, CALM] = 1.0
+            sight[:, LEFT] = episode
+            full = log_rps + np.log1p(1.0 / seen.held)
+            expected = self._mean[of, CALM] + np.where(episode, self._left(of), 0.0)
+            never_dry &= np.isfinite(full - expected)
+            error = noise + p.busy_sd**2 + dry**2
+            self._correct(of[never_dry], sight[never_dry], (full - expected)[never_dry], error[never_dry])
+        first = np.isnan(self._served[of])
+        self._follow(self._served, of, seen.rps, SERVED_WEIGHT)
+        with np.errstate(divide="ignore"):
+            self._floor[of] = np.where(first, -np.inf, np.maximum(self._floor[of], np.log(self._served[of])))
+
+    def _begin(self, slots: Ints, per_cpu: Floats, idle: Floats, cores: Floats) -> None:
+        """Servers of which nothing is known begin where their first observation is met."""
+        new = np.isnan(self._mean[slots, CALM])
+        slots, per_cpu, idle, cores = slots[new], per_cpu[new], idle[new], cores[new]
+        wake = self._mean[slots, WAKE] / 1e3 * idle / cores
+        self._mean[slots, CALM] = per_cpu - np.log(np.maximum(1.0 - wake * np.exp(per_cpu), LEAST_COST))
+
+    def _law(self, slots: Ints, idle: Floats, cores: Floats) -> tuple[Floats, Floats]:
+        """(K,) log of the calm requests per CPU second, and (K, STATES) its derivatives."""
+        per_ms = np.exp(self._mean[slots, CALM]) * idle / cores / 1e3
+        whole = 1.0 + self._mean[slots, WAKE] * per_ms
+        sight = np.stack([1.0 / whole, -per_ms / whole, np.zeros(len(slots))], axis=1)
+        return self._mean[slots, CALM] - np.log(whole), sight
+
+    def _left(self, slots: Ints) -> Floats:
+        """(K,) log of the share that a neighbour leaves."""
+        suggested = self._suggested[slots]
+        return np.asarray(
+            self._mean[slots, LEFT] + np.where(np.isnan(suggested), self.parameters.left_unknown, suggested)
+        )
+
+    def _follow(self, levels: Floats, slots: Ints, values: Floats, weight: float) -> None:
+        """Geometric moving averages of what is known."""
+        known = np.isfinite(values)
+        slots, values = slots[known], values[known]
+        old = np.where(np.isnan(levels[slots]), values, levels[slots])
+        levels[slots] = old + weight * (values - old)
+
+    def _correct(self, slots: Ints, sight: Floats, off: Floats, variance: Floats) -> None:
+        """A step of the filter for one scalar observation a slot that is `off` what the state made expect."""
+        covariance = self._covariance[slots]
+        reach = np.einsum("mij,mj->mi", covariance, sight)
+        total = np.einsum("mi,mi->m", sight, reach) + variance
+        total *= np.maximum(1.0, off**2 / (FAR**2 * total))
+        gain = reach / total[:, None]
+        self._mean[slots] += gain * off[:, None]
+        self._mean[slots, WAKE] = np.maximum(self._mean[slots, WAKE], 0.0)
+        self._covariance[slots] = covariance - gain[:, :, None] * reach[:, None, :]
+
+    def _read(self, slots: Ints, episode: Bools) -> Capacity:
+        p, mean, covariance = self.parameters, self._mean[slots], self._covariance[slots]
+        known = self._covariance[:, CALM, CALM] < KNOWN**2
+        all_known = np.flatnonzero(known)
+        peers = float(np.median(self._mean[all_known, CALM])) if len(all_known) else np.nan
+        own: Bools = known[slots]
+        calm = np.where(own, mean[:, CALM], peers)
+        variance = covariance[:, CALM, CALM] + np.where(
+            episode, 2.0 * covariance[:, CALM, LEFT] + covariance[:, LEFT, LEFT], 0.0
+        )
+        variance = np.where(own, variance, KNOWN**2 + covariance[:, LEFT, LEFT]) + p.law_sd**2
+        level = calm + np.where(episode, self._left(slots), 0.0)
+        level, variance = _truncated(level, variance, self._floor[slots], p.floor_sd)
+        with np.errstate(over="ignore"):
+            rps = np.exp(level)
+            lost = np.where(episode, 1.0 - np.exp(np.minimum(level - calm, 0.0)), 0.0)
+        return Capacity(
+            rps=rps,
+            stderr_rps=np.where(own, rps * np.sqrt(variance), np.nan),
+            lost=np.nan_to_num(lost, nan=0.0),
+            calm_rps=np.exp(calm),
+        )
+
+
+def _truncated(mean: Floats, variance: Floats, floor: Floats, floor_sd: float) -> tuple[Floats, Floats]:
+    """Mean and variance of a normal distribution that lies above `floor`, where that is known up to `floor_sd`."""
+    total = np.sqrt(variance + floor_sd**2)
+    with np.errstate(invalid="ignore"):
+        below = (floor - mean) / total
+    hazard = np.zeros(len(mean))
+    near = below > NEGLIGIBLE
+    hazard[near] = [_hazard(value) for value in below[near].tolist()]
+    shrink = np.where(near, hazard * (hazard - np.where(near, below, 0.0)), 0.0)
+    return mean + variance / total * hazard, variance * (1.0 - variance / total**2 * np.clip(shrink, 0.0, 1.0))
+
+
+def _hazard(value: float) -> float:
+    """Density of the standard normal distribution over its upper tail; far out by its asymptotic series."""
+    if value > 8.0:
+        return value + 1.0 / value
+    return math.sqrt(2.0 / math.pi) * math.exp(-0.5 * value * value) / math.erfc(value / math.sqrt(2.0))

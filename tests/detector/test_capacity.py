@@ -1,0 +1,188 @@
+"""Capacities: what calm Samples, waiting requests and the highest rate served say, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from detector.capacity.filter import Capacity, CapacityFilter, Parameters
+from tests.support.detector_frames import columns
+
+CAPACITY_RPS = 800.0
+CORES = 0.4
+WAKE_MS = Parameters().wake_ms
+
+
+class Server:
+    """A filter of one slot, fed by a server whose requests cost `wake_ms` more when they find it empty."""
+
+    def __init__(self, capacity_rps: float = CAPACITY_RPS, wake_ms: float = WAKE_MS, seed: int = 1) -> None:
+        self.filter = CapacityFilter()
+        self.filter.resize(1)
+        self.capacity_rps, self.wake_ms = capacity_rps, wake_ms
+        self._random = np.random.default_rng(seed)
+        self._now_s = 1000.0
+
+    def feed(
+        self,
+        seconds: float,
+        load: float,
+        *,
+        neighbour: bool = False,
+        rt_mean_ms: float | None = None,
+        run_delay_per_cpu: float = 1.0,
+        utilisation: float | None = None,
+    ) -> Capacity:
+        """A load of so much of the calm capacity for so long; unless said otherwise as processor sharing has it."""
+        found = None
+        for _ in range(round(seconds / 0.2)):
+            self._now_s += 0.2
+            rps = float(self._random.poisson(load * self.capacity_rps * 0.2) / 0.2)
+            rt_s = 1.0 / (self.capacity_rps * (1.0 - min(load, 0.95))) if rt_mean_ms is None else rt_mean_ms / 1e3
+            cost = 1.0 / self.capacity_rps + self.wake_ms / 1e3 / CORES / (1.0 + rps * rt_s)
+            sample = columns(
+                [rps],
+                [rps * cost if utilisation is None else utilisation],
+                time_unix_s=self._now_s,
+                rt_mean_ms=rt_s * 1e3,
+                run_delay_per_cpu=run_delay_per_cpu,
+            )
+            found = self.filter.update(np.zeros(1, np.int64), sample, np.array([not neighbour]), np.array([neighbour]))
+        assert found is not None
+        return found
+
+
+def test_requests_over_utilisation_at_low_load_is_no_capacity_but_with_the_curve_it_is() -> None:
+    server = Server()
+    found = server.feed(60.0, 0.3)
+    assert 1.0 / (1.0 / CAPACITY_RPS + WAKE_MS / 1e3 / CORES / 1.5) < 0.75 * CAPACITY_RPS, "what the ratio alone says"
+    assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
+    assert found.lost[0] == 0.0
+
+
+@pytest.mark.parametrize("wake_ms", [0.2, 0.5])
+def test_loads_that_differ_teach_what_a_wake_up_costs(wake_ms: float) -> None:
+    server = Server(wake_ms=wake_ms)
+    for load in (0.1, 0.8, 0.2, 0.9):
+        found = server.feed(10.0, load)
+    assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
+
+
+def test_wake_ups_are_next_to_nothing_to_a_slow_application() -> None:
+    found = Server(capacity_rps=17.0).feed(40.0, 0.3)
+    assert found.rps[0] == pytest.approx(17.0, rel=0.2)
+
+
+def test_at_low_load_the_capacity_is_less_sure() -> None:
+    at_low, at_high = Server().feed(30.0, 0.1), Server().feed(30.0, 0.9)
+    assert at_low.stderr_rps[0] > 1.1 * at_high.stderr_rps[0]
+    assert at_high.stderr_rps[0] > 0.05 * at_high.rps[0], "the law itself is not exact"
+
+
+def test_two_of_three_errors_lie_within_one_standard_error() -> None:
+    """Servers whose wake-ups and laws are spread as the priors say."""
+    random, prior = np.random.default_rng(7), Parameters()
+    within = []
+    for seed in range(40):
+        server = Server(wake_ms=float(random.normal(prior.wake_ms, prior.wake_sd_ms)), seed=seed)
+        found = server.feed(10.0, 0.3)
+        law = random.normal(0.0, prior.law_sd) * CAPACITY_RPS
+        within.append(abs(found.rps[0] - CAPACITY_RPS + law) <= found.stderr_rps[0])
+    assert 0.5 < np.mean(within) < 0.95
+
+
+def test_completions_while_requests_wait_are_the_capacity_without_any_counter() -> None:
+    server = Server()
+    server.feed(30.0, 0.5)
+    found = server.feed(12.0, 0.4, neighbour=True, rt_mean_ms=800.0, run_delay_per_cpu=20.0, utilisation=math.nan)
+    assert found.rps[0] == pytest.approx(0.4 * CAPACITY_RPS, rel=0.2)
+    assert found.lost[0] == pytest.approx(0.6, abs=0.1)
+
+
+def test_requests_that_wait_for_something_else_than_a_cpu_say_nothing_of_it() -> None:
+    """A slow database: they take long, but no thread runs or waits for a CPU most of the time."""
+    server = Server()
+    before = server.feed(30.0, 0.5).rps[0]
+    after = server.feed(6.0, 0.1, rt_mean_ms=800.0, run_delay_per_cpu=0.1).rps[0]
+    assert after == pytest.approx(before, rel=0.2)
+
+
+def test_run_delay_beside_a_neighbour_suggests_a_loss_that_more_of_the_same_does_not_make_surer() -> None:
+    server = Server()
+    server.feed(30.0, 0.2)
+    first = server.feed(2.0, 0.2, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=5.0)
+    later = server.feed(20.0, 0.2, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=5.0)
+    assert 0.3 < later.lost[0] < 0.8
+    assert later.stderr_rps[0] > 0.2 * later.rps[0]
+    assert later.stderr_rps[0] == pytest.approx(first.stderr_rps[0], rel=0.3)
+    worse = server.feed(10.0, 0.2, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=50.0)
+    assert worse.lost[0] > later.lost[0] + 0.05
+
+
+def test_what_is_served_well_beside_a_neighbour_is_a_floor_that_fades() -> None:
+    server = Server()
+    server.feed(30.0, 0.5)
+    found = server.feed(10.0, 0.8, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=40.0)
+    assert found.rps[0] > 0.78 * CAPACITY_RPS
+    faded = server.feed(60.0, 0.05, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=40.0)
+    assert faded.rps[0] < 0.7 * CAPACITY_RPS
+
+
+def test_an_episode_leaves_the_calm_capacity_where_it_was() -> None:
+    server = Server()
+    before = server.feed(30.0, 0.4)
+    server.feed(30.0, 0.4, neighbour=True, rt_mean_ms=30.0, run_delay_per_cpu=20.0)
+    after = server.feed(0.2, 0.4)
+    assert after.calm_rps[0] == pytest.approx(before.calm_rps[0], rel=0.1)
+    assert after.lost[0] == 0.0
+
+
+def test_a_drained_server_keeps_what_was_suggested_last() -> None:
+    server = Server()
+    server.feed(30.0, 0.3)
+    before = server.feed(5.0, 0.3, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=30.0)
+    after = server.feed(30.0, 0.0, neighbour=True, run_delay_per_cpu=0.0, utilisation=0.0)
+    assert after.lost[0] == pytest.approx(before.lost[0], abs=0.1)
+
+
+def test_peers_stand_in_without_a_standard_error_until_a_node_has_its_own() -> None:
+    two = CapacityFilter()
+    two.resize(2)
+    yes, no, slots = np.ones(2, dtype=bool), np.zeros(2, dtype=bool), np.arange(2)
+    for tick in range(60):
+        found = two.update(slots, columns([240.0, 0.0], [0.45, 0.0], time_unix_s=0.2 * tick), yes, no)
+    assert found.rps[1] == pytest.approx(found.rps[0], rel=0.01)
+    assert np.isnan(found.stderr_rps).tolist() == [False, True]
+
+
+def test_a_server_of_which_nothing_is_known_has_no_capacity() -> None:
+    one = CapacityFilter()
+    one.resize(1)
+    yes, no, slots = np.ones(1, dtype=bool), np.zeros(1, dtype=bool), np.arange(1)
+    for tick in range(60):
+        found = one.update(slots, columns([math.nan], [math.nan], time_unix_s=0.2 * tick), yes, no)
+    assert np.isnan([found.rps[0], found.stderr_rps[0], found.calm_rps[0]]).all()
+    assert found.lost[0] == 0.0
+
+
+def test_an_absent_value_spoils_nothing_that_comes_after_it() -> None:
+    server = Server()
+    server.feed(10.0, 0.4)
+    absent = {name: np.full(1, math.nan) for name in columns([0.0], [0.0], time_unix_s=0.0)}
+    server.filter.update(np.zeros(1, np.int64), absent, np.ones(1, dtype=bool), np.zeros(1, dtype=bool))
+    found = server.feed(20.0, 0.4)
+    assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.15)
+    assert np.isfinite(server.filter._mean).all()
+    assert np.isfinite(server.filter._covariance).all()
+
+
+def test_a_gap_between_samples_starts_an_observation_anew() -> None:
+    """What ended before the gap is not put together with what came after."""
+    server, other = Server(), Server()
+    server.feed(20.0, 0.4)
+    other.feed(20.0, 0.4)
+    server.feed(0.4, 0.9, utilisation=0.1)
+    server._now_s += 60.0
+    assert server.feed(10.0, 0.4).rps[0] == pytest.approx(other.feed(10.0, 0.4).rps[0], rel=0.05)
