@@ -147,7 +147,7 @@ class CapacityFilter(SlotArrays):
         """Takes one Sample of each slot in. `calm` (M,) marks rows fit to learn from, `episode` those beside a
         neighbour; `columns` are the Samples' fields."""
         self._begin_and_end(slots, episode)
-        self._pass_time(slots, columns["period_s"], episode)
+        self._pass_time(slots, columns["period_s"], columns["traffic.rps"], episode)
         seen = self._windows.add(slots, columns)
         if len(seen.rows):
             self._observe(slots, seen, calm, episode)
@@ -164,15 +164,17 @@ class CapacityFilter(SlotArrays):
         self._covariance[changed, LEFT, :] = self._covariance[changed, :, LEFT] = 0.0
         self._covariance[changed, LEFT, LEFT] = np.where(self._disturbed[changed], self.parameters.left_sd**2, 0.0)
 
-    def _pass_time(self, slots: Ints, period_s: Floats, episode: Bools) -> None:
+    def _pass_time(self, slots: Ints, period_s: Floats, rps: Floats, episode: Bools) -> None:
         p = self.parameters
         seconds = np.nan_to_num(period_s, nan=0.0)
         calm = self._covariance[slots, CALM, CALM]
         drifted = np.minimum(calm + np.where(episode, 0.0, p.calm_drift**2 * seconds), p.calm_sd**2)
         self._covariance[slots, CALM, CALM] = np.maximum(calm, drifted)
-        self._floor[slots] -= p.floor_fade * seconds
+        # A drained server shows nothing new: what it showed last stays, or its weight would swing by itself.
+        served_s = np.where(rps > 0, seconds, 0.0)
+        self._floor[slots] -= p.floor_fade * served_s
         self._return(slots, WAKE, np.exp(-seconds / p.wake_s), p.wake_ms, p.wake_sd_ms)
-        self._return(slots, LEFT, np.exp(-seconds / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
+        self._return(slots, LEFT, np.exp(-served_s / p.left_s), 0.0, np.where(episode, p.left_sd, 0.0))
 
     def _return(self, slots: Ints, part: int, keep: Floats, to: float, sd: float | Floats) -> None:
         """Lets a part of the state return to where it began, as an autoregressive process does: what was observed of it
