@@ -65,6 +65,6 @@ def test_a_busy_guest_finds_the_time_that_its_host_gives_to_others(tmp_path: Pat
     print(f"\nhost: ran {ran_s:.2f} s, waited {waited_s:.2f} s ({true_share:.3f}); guest: {gaps}, {sample['cpu']}")
     assert sample["cpu"]["steal"] == 0.0, "QEMU reports none"
     assert true_share > 0.2, "the neighbour takes about half"
-    error = (true_share * (1 - true_share) / gaps["moments"]) ** 0.5
-    assert abs(gaps["lost_share"] - true_share) < 0.1 + 4 * error, (gaps, true_share)
+    # QEMU's own thread for timers waits as well, so it may find more.
+    assert 0.7 * true_share < gaps["lost_share"] < true_share + 0.25, (gaps, true_share)
     assert gaps["longest_ms"] > 1.0
