@@ -19,7 +19,8 @@ from detector.slot_arrays import SlotArrays
 QUEUE = 64
 """Samples of one node that count in a tick; of more, the oldest are dropped (13 s at the default period)."""
 OLD_IN_A_ROW = 3
-"""So many older Samples, each newer than the one before, are a restarted monitor whose clock was set back."""
+"""So many older Samples, each newer than the one before, are no late ones: a restarted monitor's whose clock was set
+back, or the node's own after somebody else spoke in its name."""
 FORGET_AFTER_S = 3600.0
 """A node without Samples for this long has left the pool."""
 
@@ -206,12 +207,12 @@ class SampleSorter:
         again = ~another_boot & (seq == at.seq[slots]) & (time_unix_s == at.time_unix_s[slots]) & ~fresh
         behind = ~another_boot & ~again & (seq <= at.seq[slots]) & ~fresh
         # A restarted monitor counts from 0 again, later than what we have; a late Sample is earlier than that.
-        set_back = behind & (time_unix_s <= at.time_unix_s[slots])
-        if set_back.any():
-            runs = slots[set_back]
-            at.old_run[runs] = np.where(seq[set_back] == at.old_seq[runs] + 1, at.old_run[runs] + 1, 1)
-            at.old_seq[runs] = seq[set_back]
-        old = past_boot | (set_back & (at.old_run[slots] < OLD_IN_A_ROW))
+        older = past_boot | (behind & (time_unix_s <= at.time_unix_s[slots]))
+        if older.any():
+            runs = slots[older]
+            at.old_run[runs] = np.where(seq[older] == at.old_seq[runs] + 1, at.old_run[runs] + 1, 1)
+            at.old_seq[runs] = seq[older]
+        old = older & (at.old_run[slots] < OLD_IN_A_ROW)
         restarted = (another_boot | behind) & ~old
         at.seen_s[slots[again]] = now_s
 

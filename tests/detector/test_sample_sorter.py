@@ -81,6 +81,12 @@ def test_a_late_sample_of_the_boot_before_is_no_restart() -> None:
     assert logged == ["new", "restart", "old"]
 
 
+def test_a_node_is_heard_again_after_somebody_spoke_in_its_name() -> None:
+    goes_on = [sample(seq) for seq in range(5, 5 + OLD_IN_A_ROW + 1)]
+    _, logged = box_with(sample(4), sample(0, 9e9, boot="b"), sample(1, 9e9, boot="b"), *goes_on)
+    assert logged == ["new", "restart", "new"] + ["old"] * (OLD_IN_A_ROW - 1) + ["restart", "new"]
+
+
 def test_a_restarted_monitor_whose_clock_was_set_back_is_heard_again_soon() -> None:
     again = [sample(seq, 500.0 + seq * 0.2) for seq in range(OLD_IN_A_ROW + 1)]
     _, logged = box_with(sample(90), *again)
