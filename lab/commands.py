@@ -32,6 +32,7 @@ from lab.stories.capacity_commands import capacity
 from lab.stories.one_policy import PolicyTest
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 from lab.stories.signals_commands import signals
+from lab.stories.tls_commands import tls
 
 
 @click.group(epilog="Example: slackwater lab demo")
@@ -339,5 +340,5 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity, signals):
+for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls):
     lab.add_command(command)

@@ -24,15 +24,26 @@ ACCEPTS = 0x10000
 
 
 def configuration(
-    members: Sequence[Host], balance: str, port: int, admin_socket: Path, more: Mapping[str, str] | None = None
+    members: Sequence[Host],
+    balance: str,
+    port: int,
+    admin_socket: Path,
+    more: Mapping[str, str] | None = None,
+    *,
+    tls: bool = False,
+    defaults: Sequence[str] = (),
 ) -> str:
     """No health checks: whether a slow host is avoided must be the policy's doing alone. `more` goes to each line.
+
+    `tls`: the servers are asked over TLS; `defaults`: more lines of that section.
 
     `retry-on`: a web server that restarts gracefully closes kept connections on which a request may just be arriving.
     """
     lines = more or {}
+    more_defaults = "".join(f"    {line}\n" for line in defaults)
+    place = "443 ssl verify none" if tls else "80"
     servers = "\n".join(
-        f"    server {one.name} {one.address}:80 weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
+        f"    server {one.name} {one.address}:{place} weight {BASE_WEIGHT} {lines.get(one.name, '')}".rstrip()
         for one in members
     )
     return f"""\
@@ -53,7 +64,7 @@ defaults
     timeout server 30s
     timeout queue 30s
     timeout http-keep-alive 30s
-
+{more_defaults}
 frontend lab
     bind 127.0.0.1:{port}
     maxconn 6000
@@ -144,22 +155,28 @@ def listens(pid: int, path: str | Path) -> bool:
 class Balancer:
     """HAProxy as a running program."""
 
-    def __init__(self, folder: Path, members: Sequence[Host], balance: str) -> None:
+    def __init__(self, folder: Path, members: Sequence[Host], balance: str, *, tls: bool = False) -> None:
+        """`tls`: it asks its servers over TLS."""
         self.admin_socket = folder / "haproxy.sock"
         self.config = folder / "haproxy.cfg"
         self.port = free_port(18080)
         self.url = f"http://127.0.0.1:{self.port}"
         self.members = list(members)
         self.program: Program | None = None
+        self.tls = tls
         self._folder = folder
         self.set_balance(balance)
 
-    def set_balance(self, balance: str, lines: Mapping[str, str] | None = None) -> None:
-        """Writes the configuration; in force from the next start or reload. `lines`: what server lines have besides."""
+    def set_balance(self, balance: str, lines: Mapping[str, str] | None = None, defaults: Sequence[str] = ()) -> None:
+        """Writes the configuration; in force from the next start or reload.
+
+        `lines`: what server lines have besides; `defaults`: more lines of that section.
+        """
         if balance not in BALANCES:
             raise LabError(f"no balance `{balance}` in the lab; there are: {', '.join(BALANCES)}")
         self.balance, self.lines = balance, dict(lines or {})
-        self.config.write_text(configuration(self.members, balance, self.port, self.admin_socket, self.lines))
+        where = self.members, balance, self.port, self.admin_socket
+        self.config.write_text(configuration(*where, self.lines, tls=self.tls, defaults=defaults))
 
     def start(self, wrapped: Sequence[str]) -> None:
         """`wrapped` is the command without arguments, as it is placed in its cgroup."""

@@ -40,7 +40,7 @@ from lab.cluster.paths import LAB_DIR, LabError, program
 from lab.cluster.spawn import Running, call, compiled, placed, wait_until
 from lab.cluster.steal_shim import StealShim
 from lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
-from lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
+from lab.cluster.webserver import MPMS, add_tls, apache_command, fpm_command, make_retunable, write_configuration
 
 READY_S = 60.0
 Taken = TypeVar("Taken", bound=Running)
@@ -59,6 +59,8 @@ class LabSettings:
     """Each host has a wsengine's ways in: drop-in files and status pages."""
     mpm: str = "event"
     """How Apache works on requests: a word of `lab.cluster.webserver.MPMS`."""
+    tls: bool = False
+    """The balancer asks the web servers over TLS."""
     kind: HostKind = "cgroup"
     """`vm`: each host is a virtual machine with a kernel of its own."""
     hides_steal: bool = True
@@ -132,7 +134,7 @@ class Lab:
                 self.machines[host.name] = CgroupMachine(host, self.cgroups)
         for host in self.hosts:
             self.start_web_server(host)
-        self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance)
+        self.balancer = Balancer(LAB_DIR, self.hosts, self.settings.balance, tls=self.settings.tls)
         self.start_balancer(self.settings.haproxy)
         self._write_state()
         for host in self.hosts:
@@ -165,6 +167,8 @@ class Lab:
         write_configuration(host, root, self.settings.php_children, self.settings.mpm)
         if self.settings.retunable:
             make_retunable(host)
+        if self.settings.tls:
+            add_tls(host)
 
     def start_balancer(self, command: str) -> None:
         """Starts HAProxy, in place of one that runs: `haproxy`, or another version as `haproxy-3.2`."""

@@ -14,7 +14,7 @@ use slackwater_sniffer::user_exists;
 use crate::collectors::COLLECTORS;
 use crate::config::Settings;
 use crate::pmu::libpfm::Libpfm;
-use crate::pmu::permission::{Permission, program};
+use crate::pmu::permission::{MAINLINE_MOST, Permission, program, wants_admin};
 use crate::reason::Reason;
 use crate::sampler::Sampler;
 use crate::sandbox;
@@ -178,6 +178,9 @@ fn perf_event(system: &System) -> Result<String, Reason> {
     let permission = Permission::now(system);
     match permission {
         Permission { paranoid: None, .. } => Err(permission.denied(0)),
+        Permission { is_capable: true, paranoid: Some(paranoid) } if paranoid > MAINLINE_MOST => {
+            Ok(format!("allowed to who runs this; {}", wants_admin(paranoid)))
+        }
         Permission { is_capable: true, paranoid: Some(_) } => Ok("allowed by capability".to_owned()),
         Permission { paranoid: Some(paranoid), .. } if paranoid <= 0 => {
             Ok(format!("allowed by kernel.perf_event_paranoid = {paranoid}"))

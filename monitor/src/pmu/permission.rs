@@ -9,6 +9,9 @@ use slackwater_messages::AbsenceCause;
 use crate::reason::Reason;
 use crate::system::System;
 
+/// The highest `kernel.perf_event_paranoid` that means something in Linux itself.
+pub const MAINLINE_MOST: i32 = 2;
+
 /// What decides whether this process may count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permission {
@@ -36,6 +39,10 @@ impl Permission {
                 AbsenceCause::NoPerfEvent,
                 "this kernel has no perf_event (no /proc/sys/kernel/perf_event_paranoid)",
             ),
+            (true, Some(paranoid)) if paranoid > MAINLINE_MOST => Reason::new(
+                AbsenceCause::MayNotCount,
+                format!("denied in spite of CAP_PERFMON: {}", wants_admin(paranoid)),
+            ),
             (true, Some(_)) => Reason::new(
                 AbsenceCause::ContainerForbids,
                 "denied in spite of CAP_PERFMON: a container's seccomp profile must allow perf_event_open",
@@ -50,6 +57,14 @@ impl Permission {
             ),
         }
     }
+}
+
+/// What `kernel.perf_event_paranoid` above [`MAINLINE_MOST`] means, for advice.
+pub fn wants_admin(paranoid: i32) -> String {
+    format!(
+        "kernel.perf_event_paranoid is {paranoid}, and above {MAINLINE_MOST} the kernels of Debian and Ubuntu want \
+         CAP_SYS_ADMIN, which the monitor does not keep; allow it with `sysctl kernel.perf_event_paranoid={MAINLINE_MOST}`"
+    )
 }
 
 /// Where this program is, for advice.
@@ -81,6 +96,9 @@ mod tests {
         assert!(reason.ends_with("or `sysctl kernel.perf_event_paranoid=0`"), "{reason}");
         assert!(Permission { is_capable: false, paranoid: None }.denied(0).contains("no perf_event"));
         assert!(Permission { is_capable: true, paranoid: Some(2) }.denied(0).contains("seccomp"));
+        let reason = Permission { is_capable: true, paranoid: Some(3) }.denied(0);
+        assert_eq!(reason.cause, Some(AbsenceCause::MayNotCount));
+        assert!(reason.ends_with("allow it with `sysctl kernel.perf_event_paranoid=2`"), "{reason}");
     }
 
     #[test]

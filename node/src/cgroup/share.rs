@@ -36,8 +36,13 @@ impl ShareFiles {
     pub fn find(root: &Path, name: &str) -> Result<ShareFiles, CgroupError> {
         let v2 = find(root, &[""], name, "cpu.weight").map(|directory| ShareFiles { version: Version::V2, directory });
         let v1 = || find(root, V1_CPU, name, "cpu.shares");
-        v2.or_else(|| v1().map(|directory| ShareFiles { version: Version::V1, directory }))
-            .ok_or_else(|| not_found(root, name, "neither cpu.weight (version 2) nor cpu.shares (version 1)"))
+        v2.or_else(|| v1().map(|directory| ShareFiles { version: Version::V1, directory })).ok_or_else(|| {
+            not_found(
+                root,
+                name,
+                "neither cpu.weight (version 2; is the cpu controller on for it?) nor cpu.shares (version 1)",
+            )
+        })
     }
 
     fn weight(&self) -> PathBuf {

@@ -115,8 +115,8 @@ impl<P: CoreControl> Knob for Cores<P> {
         Ok(PlannedValue { effective: Value::Integer(chosen.len() as i64), note, ours: to_json(&ours) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
-        let known: Vec<CoreLists> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
+    fn drift(&self, _baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+        let known: Vec<CoreLists> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
         for (part, list) in &self.0.now()?.0 {
             // Threads that are new inherited the cores of those that made them.
             let of_this = |own: &CoreLists| own.0.get(part).or(own.0.values().next()).cloned();
@@ -298,8 +298,10 @@ mod tests {
             assert_eq!(fixture.read(path), "0,1,2");
             assert_eq!(knob.verify(&plan.ours).expect("as wanted").value, Value::Integer(3));
             assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), Ok(None));
-            assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+            assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.ours)), Ok(vec![]));
             assert_eq!(fixture.read(path), "2");
+            let change = knob.drift(&baseline, &[plan.ours]).expect("read").expect("a change");
+            assert_eq!(change, "somebody else set the cores 2 for the cpuset of cgroup web");
         }
     }
 

@@ -90,9 +90,9 @@ impl Knob for CpuShare {
         Ok(PlannedValue { effective: Value::Integer(effective), note, ours })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+    fn drift(&self, _baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
         let now = self.now()?;
-        let known = [baseline].into_iter().chain(ours).filter_map(|own| from_json::<Share>(own).ok());
+        let known = ours.iter().filter_map(|own| from_json::<Share>(own).ok());
         let (weights, quotas): (Vec<_>, Vec<_>) = known.map(|own| (own.weight, own.quota)).unzip();
         let is_known = weights.contains(&now.weight) && quotas.contains(&now.quota);
         Ok((!is_known).then(|| format!("somebody else set {}", describe(&now))))
@@ -158,7 +158,10 @@ mod tests {
             ("200".into(), "80000 100000".into())
         );
         assert_eq!(knob.verify(&plan.ours).expect("as wanted").how, "weight 200, quota 80000 of 100000 us");
+        assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), Ok(None));
         assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.ours)), Ok(vec![]));
+        let put_back = Ok(Some("somebody else set weight 100, quota 40000 of 100000 us".to_owned()));
+        assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), put_back);
         assert_eq!(
             (fixture.read("cgroup/w/cpu.weight"), fixture.read("cgroup/w/cpu.max")),
             ("100".into(), "40000 100000".into())

@@ -73,7 +73,8 @@ pub trait Knob {
     /// Why it cannot be done.
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue>;
 
-    /// In words, what somebody else changed since: neither the baseline nor one of `ours` is set.
+    /// In words, what somebody else changed since we set `ours`. Putting the baseline back counts too, where that shows:
+    /// `systemctl daemon-reload` does it to weights and cores of cgroups.
     ///
     /// # Errors
     /// Why it cannot be read.
