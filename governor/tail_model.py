@@ -28,8 +28,8 @@ BIN = 0.1
 BINS = 100
 FORGET = 0.98
 """Of a bin, with each new second in it."""
-STEP = 0.5
-Z_LEAST, Z_START, Z_MOST = 0.5, 1.5, 6.0
+STEP = 1.0
+Z_LEAST, Z_START, Z_MOST = 0.0, 1.5, 6.0
 DEVIATION = 0.1
 """Of the logarithm, in a bin with few seconds: as if so many had been seen."""
 FEW = 3.0

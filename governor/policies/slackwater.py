@@ -6,6 +6,8 @@ target.
 - A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets, all there is, at once. When more
   work comes than was planned for (a CUSUM of the difference), a new plan at once.
 - During interference nothing is lowered and nothing is learnt.
+- Without requests none can be late: after a second without any the cheapest configuration will do, and the trigger
+  brings the rest when they come.
 - It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows.
 """
 
@@ -52,7 +54,8 @@ class Slackwater:
         self._speeds = np.array([hardware.speed(one) for one in self._candidates])
         self._shares = np.array([one.clock_mhz / hardware.max_mhz for one in self._candidates])
         self._model = TailModel(miss_share)
-        self._now = hardware.highest
+        self._highest = max(self._candidates, key=hardware.speed)
+        self._now = self._highest
         self._planned = 0.0
         """Demand that the present configuration was chosen for."""
         self._expected = 0.0
@@ -81,7 +84,7 @@ class Slackwater:
         demand = float(np.mean(seen.busy_shares)) * self._hardware.speed(self._now) if seen.busy_shares else 0.0
         self._seconds.append((seen, demand))
         if seen.oldest_ms > TOO_OLD * self._target_ms:
-            self._change(self._hardware.highest, self._hardware.speed(self._hardware.highest))
+            self._change(self._highest, self._hardware.speed(self._highest))
             self._alarm = True
         elif self._alarm:
             self._alarm = False
@@ -121,13 +124,13 @@ class Slackwater:
     def _plan(self, demand: float, interference: bool, lower: bool = True) -> None:
         demand *= 1.0 + self._ahead * self._usual
         utilisations = demand / self._speeds
-        upper = self._model.upper(self._shares, utilisations)
+        upper = self._model.upper(self._shares, utilisations) if demand else np.zeros(len(utilisations))
         costs = [
             self._cost(one, min(1.0, float(utilisation))) if tail <= 1.0 else np.inf
             for one, utilisation, tail in zip(self._candidates, utilisations, upper, strict=True)
         ]
         best = int(np.argmin(costs))
-        wanted = self._candidates[best] if np.isfinite(costs[best]) else self._hardware.highest
+        wanted = self._candidates[best] if np.isfinite(costs[best]) else self._highest
         if (interference or not lower) and self._hardware.speed(wanted) < self._hardware.speed(self._now):
             wanted = self._now
         self._change(wanted, demand)

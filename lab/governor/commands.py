@@ -8,13 +8,18 @@ import click
 from rich.table import Table
 
 from lab.cluster.terminal import console
-from lab.governor import pareto
+from lab.governor import core_switch, estimators, heimdall_table, pareto
 from lab.governor.figures import COLUMNS, Figure, cells
 from lab.governor.power import CURVES, DEFAULT
 from lab.options import json_option, progress, write_json
 
 Compare = Callable[[Sequence[int], str, Callable[[str], None]], list[Figure]]
-TABLES: dict[str, Compare] = {"pareto": pareto.compare}
+TABLES: dict[str, Compare] = {
+    "core-switch": core_switch.compare,
+    "estimators": estimators.compare,
+    "heimdall": heimdall_table.compare,
+    "pareto": pareto.compare,
+}
 """Name -> its figures for some seeds and a power model."""
 SEEDS = 5
 

@@ -33,9 +33,9 @@ class FluidServer:
         self._hardware, self._rps, self._base_ms = hardware, rps_at_speed_1, base_ms
         self._piled_up = 0.0
 
-    def capacity_rps(self, configuration: Configuration, speed: float = 1.0) -> float:
-        """Requests per second that it can serve; `speed` is what a neighbour leaves."""
-        return self._rps * self._hardware.speed(configuration) * speed
+    def capacity_rps(self, configuration: Configuration) -> float:
+        """Requests per second that it can serve."""
+        return self._rps * self._hardware.speed(configuration)
 
     def at_rest_ms(self, configuration: Configuration, rps: float, quantile: float) -> float:
         """This quantile of the response time when the load stays; infinite from full load on."""
@@ -44,12 +44,12 @@ class FluidServer:
         service_s = servers / capacity_rps
         return self._base_ms + 1e3 * (mmc_wait_quantile_s(servers, rps, service_s, quantile) + service_s)
 
-    def run(self, seconds: float, rps: float, configuration: Configuration, speed: float = 1.0) -> FluidInterval:
-        """The next interval, at this load."""
-        capacity_rps = self.capacity_rps(configuration, speed)
+    def run(self, seconds: float, rps: float, configuration: Configuration, stalled: bool = False) -> FluidInterval:
+        """The next interval, at this load; `stalled`: nothing is served in it."""
+        capacity_rps = self.capacity_rps(configuration)
         before = self._piled_up
         wanted = before + rps * seconds
-        answered = min(wanted, capacity_rps * seconds)
+        answered = 0.0 if stalled else min(wanted, capacity_rps * seconds)
         self._piled_up = wanted - answered
         servers = configuration.cores * (2 if configuration.smt else 1)
         service_s = servers / capacity_rps

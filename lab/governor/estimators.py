@@ -1,0 +1,120 @@
+"""The table `estimators`: how many configurations and how much of the data Heimdall's estimators need.
+
+Source: Eggen and Eggen 2019, Figures 4.5 and 4.6 and section 4.2.2. A random forest learns from the first part of the
+data of some configurations, drawn at random so that each number of cores is among them, and is tested on all data. The
+reinforcement learner is measured while it learns: from a uniform table, after one iteration, and after several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from detector.tail.data import Rows
+from detector.tail.estimator import paae, r2
+from detector.tail.regressors import Forest
+from detector.tail.table import Table
+from governor.policies.heimdall import rows as rows_of
+from governor.policies.heimdall_rl import LEAST_MS
+from governor.policies.static import Static
+from governor.types import Hardware
+from lab.governor.figures import Figure
+from lab.governor.heimdall import TARGET_MS, machine, run, trace
+from lab.governor.heimdall_table import PROFILE_STEP_S, with_clocks
+from lab.governor.profile import profile
+
+COUNTS = (4, 12, 32, 51)
+SHARES = (0.2, 0.4, 0.5, 1.0)
+MANY_PASSES = 20
+"""The thesis: 100, and hardly better than 1."""
+
+
+def some(rows: Rows, count: int, share: float, random: np.random.Generator) -> Rows:
+    """The first part of the rows of so many configurations."""
+    cores = rows.inputs[:, 1]
+    all_numbers = np.unique(rows.configuration)
+    chosen = {int(random.choice(np.unique(rows.configuration[cores == one]))) for one in np.unique(cores)}
+    others = random.permutation([one for one in all_numbers if one not in chosen])
+    chosen |= {int(one) for one in others[: max(0, count - len(chosen))]}
+    kept = []
+    for number in sorted(chosen):
+        mine = np.flatnonzero(rows.configuration == number)
+        kept.append(mine[: max(1, round(share * len(mine)))])
+    return rows.only(np.concatenate(kept))
+
+
+def online(of: Hardware, rows: Rows, passes: int, seed: int) -> tuple[float, float]:
+    """Correctness in % and PAAE of the seconds within the target, of an iteration after `passes` others. Each second is
+    predicted before it is learnt from."""
+    known = with_clocks(of, rows)
+    table = Table(LEAST_MS, TARGET_MS, seed)
+    table.fit(known.only(np.array([known.inputs[:, 0].argmax()])))  # one second, so that it knows the highest load
+    predicted: list[float] = []
+    for number in range((passes + 1) * len(known.p95_ms)):
+        here = number % len(known.p95_ms)
+        if number >= passes * len(known.p95_ms):
+            predicted.append(float(table.predict_ms(known.inputs[here : here + 1])[0]))
+        following = known.inputs[here + 1] if here + 1 < len(known.p95_ms) else None
+        table.learn(known.inputs[here], float(known.p95_ms[here]), following)
+    found = np.array(predicted)
+    right = 100.0 * float(np.mean(table.buckets(found) == table.buckets(known.p95_ms)))
+    kept = known.p95_ms < TARGET_MS
+    return right, paae(found[kept], known.p95_ms[kept])
+
+
+def iteration(of: Hardware, seed: int) -> Rows:
+    """One iteration of the load at the highest configuration."""
+    seconds = run(Static(of), of, seed)
+    there = ~np.isnan(seconds.p95_ms)
+    p95_ms = seconds.p95_ms[there]
+    return rows_of(of, trace()[there], [of.highest] * len(p95_ms), [0] * len(p95_ms), p95_ms)
+
+
+def compare(
+    seeds: Sequence[int],
+    curve: str,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    step_s: int = PROFILE_STEP_S,
+) -> list[Figure]:
+    """The table's figures; the power model plays no part in them."""
+    of = machine(curve)
+    rows = profile(step_s)
+    errors: dict[tuple[int, float], list[float]] = {}
+    fits: dict[tuple[int, float], list[float]] = {}
+    for count in COUNTS:
+        progress(f"estimators: {count} configurations")
+        for share in SHARES:
+            for seed in seeds:
+                forest = Forest(seed)
+                forest.fit(some(rows, count, share, np.random.default_rng([seed, count])))
+                predicted = forest.predict_ms(rows.inputs)
+                errors.setdefault((count, share), []).append(paae(predicted, rows.p95_ms))
+                fits.setdefault((count, share), []).append(r2(predicted, rows.p95_ms))
+    found: list[Figure] = []
+    for (count, share), values in errors.items():
+        case = f"{count} configurations, {share:.0%} of the data"
+        found.append(Figure(case, "random forest", "PAAE", values, "about 1" if count == COUNTS[0] else ""))
+        found.append(Figure(case, "random forest", "R2", fits[count, share]))
+    ratio = [a / b for a, b in zip(errors[12, 1.0], errors[51, 1.0], strict=True)]
+    found.append(Figure("12 over 51 configurations", "random forest", "PAAE ratio", ratio, "near 1", None, 1.3))
+    more = [a / b for a, b in zip(errors[51, 0.4], errors[51, 1.0], strict=True)]
+    found.append(Figure("40% over all of the data", "random forest", "PAAE ratio", more, "near 1"))
+    progress("estimators: reinforcement learning")
+    for passes, correct, error in ((0, 71.7, "0.09"), (1, 79.1, "0.06"), (MANY_PASSES, 80.2, "0.05")):
+        pairs = [online(of, iteration(of, seed), passes, seed) for seed in seeds]
+        case = f"after {passes} iterations"
+        found += [
+            Figure(
+                case,
+                "reinforcement learning",
+                "correct %",
+                [one for one, _ in pairs],
+                f"{correct}",
+                correct - 8.0,
+                correct + 8.0,
+            ),
+            Figure(case, "reinforcement learning", "PAAE within target", [one for _, one in pairs], error),
+        ]
+    return found

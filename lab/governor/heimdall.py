@@ -1,0 +1,154 @@
+"""The table `heimdall`: Eggen and Eggen, "Estimating Tail-Latency of Latency-Sensitive Workloads", Table 4.1.
+
+Nvidia Jetson TX1: three Cortex-A57 (the thesis leaves the fourth to the system), 17 clocks from 0.1 to 1.73 GHz for all
+cores together. memcached under Mutilate: a closed loop of 128 connections, up to 31,350 requests/s, in steps of 20%
+that last 50 s, up and down; target: a 95th percentile of 1.1 ms.
+
+Left open by the thesis and fitted to its row `static` (99.8%) and the knee (33,000 requests/s at 1.1 ms; never below
+0.6 ms): the work of a request, the time that is not the server's, and how a second differs from the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from governor.types import Action, Hardware, Observation, Policy
+from lab.governor.power import STATIC_OF_PEAK, hardware
+from lab.governor.queues import Floats, PinnedQueues
+
+TARGET_MS = 1.1
+MOST_RPS = 31_350.0
+LEVELS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
+STEP_S = 50
+CONNECTIONS = 128
+CORES = 3
+CLOCKS_MHZ = (*(100.0 * step for step in range(1, 17)), 1730.0)
+WORK_S = 62e-6
+"""CPU time of a request at the highest clock."""
+BASE_MS = 0.42
+"""Network and load generator."""
+JITTER = 0.035
+"""Deviation of the logarithm of a second's mean work."""
+BUSY_W = 1.373
+"""Of a core at the highest clock (power curve `a72`)."""
+STATIC_HALF_W = STATIC_OF_PEAK / (1.0 - STATIC_OF_PEAK) * 4 * BUSY_W / 2
+"""Of four cores: half of the static power is the base's, half the enabled cores'."""
+
+
+def machine(curve: str) -> Hardware:
+    return hardware(curve, CORES, CLOCKS_MHZ, busy_w=BUSY_W, base_w=STATIC_HALF_W, idle_w=STATIC_HALF_W / 4)
+
+
+def trace(step_s: int = STEP_S) -> Floats:
+    """(N,) requests per second of each second: one iteration."""
+    return np.repeat(np.array(LEVELS) * MOST_RPS, step_s)
+
+
+class Server:
+    """memcached on the machine, in intervals of any length; `speed` is what a neighbour leaves of the cores."""
+
+    def __init__(self, of: Hardware, seed: int) -> None:
+        self._of = of
+        self._random = np.random.default_rng([seed, 1])
+        self._queues = PinnedQueues(WORK_S, connections=CONNECTIONS, random=np.random.default_rng([seed, 2]))
+        self._jitter = 1.0
+
+    def new_second(self) -> None:
+        self._jitter = float(np.exp(self._random.normal(0.0, JITTER)))
+
+    def run(self, seconds: float, rps: float, action: Action, speed: float = 1.0) -> tuple[Floats, Observation]:
+        """Response times in ms of the requests answered in the interval, and what can be observed of it (the time of
+        the Observation is the interval's length)."""
+        speeds = [clock_mhz / self._of.max_mhz * speed / self._jitter for clock_mhz in action.clocks_mhz]
+        done = self._queues.run(seconds, rps, speeds)
+        took_ms = done.answered_s * 1e3 + BASE_MS
+        watts = self._of.base_w + sum(
+            self._of.core_w(clock_mhz, busy)
+            for clock_mhz, busy in zip(action.clocks_mhz, done.busy_shares, strict=True)
+        )
+        tail_ms = percentile(took_ms)
+        return took_ms, Observation(
+            seconds,
+            len(took_ms) / seconds,
+            tail_ms,
+            None,
+            float(done.waited_s.max(initial=0.0)) * 1e3,
+            done.oldest_s * 1e3,
+            done.busy_shares,
+            watts,
+        )
+
+
+def percentile(values: Floats, percent: float = 95.0) -> float | None:
+    return float(np.percentile(values, percent)) if len(values) else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One policy through one trace, second by second."""
+
+    p95_ms: Floats
+    """NaN where nothing was answered."""
+    watts: Floats
+    cpu_s: float
+
+    @property
+    def guarantee_percent(self) -> float:
+        """Share of seconds within the target; a second without requests met it."""
+        return 100.0 * (1.0 - float(np.mean(self.p95_ms > TARGET_MS)))
+
+    @property
+    def tardiness(self) -> float:
+        """Mean over the seconds that missed; NaN where none did."""
+        late = self.p95_ms[self.p95_ms > TARGET_MS]
+        return float(late.mean()) / TARGET_MS if len(late) else float("nan")
+
+
+def run(
+    policy: Policy,
+    of: Hardware,
+    seed: int,
+    load: Floats | None = None,
+    neighbour: Callable[[float], tuple[float, bool]] = lambda _: (1.0, False),
+) -> Run:
+    """`neighbour`: time -> the speed that is left of the cores, and whether the Verdict is `interference`."""
+    began = time.thread_time()
+    server = Server(of, seed)
+    action = policy.start()
+    p95_ms, watts = [], []
+    for second, rps in enumerate(trace() if load is None else load):
+        server.new_second()
+        parts = max(1, round(1.0 / policy.period_s))
+        took, used = [], []
+        for part in range(parts):
+            now_s = second + part / parts
+            speed, interference = neighbour(now_s)
+            took_ms, seen = server.run(1.0 / parts, float(rps), action, speed)
+            took.append(took_ms)
+            used.append(seen.power_w)
+            action = policy.decide(_at(seen, now_s + 1.0 / parts, interference))
+        tail_ms = percentile(np.concatenate(took))
+        p95_ms.append(np.nan if tail_ms is None else tail_ms)
+        watts.append(float(np.mean(used)))
+    return Run(np.array(p95_ms), np.array(watts), time.thread_time() - began)
+
+
+def _at(seen: Observation, time_s: float, interference: bool) -> Observation:
+    return replace(seen, time_s=time_s, interference=interference)
+
+
+def bound_w(of: Hardware, load: Sequence[float] | Floats) -> float:
+    """Mean power of the cheapest static configuration of each second, if one knew the load: M/M/1 at rest."""
+    watts = []
+    for rps in load:
+        able = [of.highest]
+        for one in of.configurations():
+            busy = rps * WORK_S / of.speed(one)
+            if busy < 1.0 and BASE_MS + 3.0 * 1e3 * WORK_S * of.max_mhz / one.clock_mhz / (1.0 - busy) <= TARGET_MS:
+                able.append(one)
+        watts.append(min(of.power_w(one, min(1.0, rps * WORK_S / of.speed(one))) for one in able))
+    return float(np.mean(watts))

@@ -1,0 +1,180 @@
+"""The table `heimdall`: every policy on the thesis's machine, and with a neighbour that comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from detector.tail.data import Rows
+from detector.tail.regressors import Forest, Svm
+from detector.tail.table import Table
+from governor.policies.heimdall import Heimdall
+from governor.policies.heimdall_rl import LEAST_MS, HeimdallRl
+from governor.policies.heracles import Heracles
+from governor.policies.hipster import Hipster
+from governor.policies.linux import Linux
+from governor.policies.parties import Parties
+from governor.policies.pegasus import Pegasus
+from governor.policies.slackwater import Slackwater
+from governor.policies.static import Static
+from governor.types import Hardware, Policy
+from lab.governor.figures import Figure
+from lab.governor.heimdall import MOST_RPS, STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from lab.governor.profile import profile
+from lab.governor.queues import Floats
+
+PROFILE_STEP_S = 20
+"""The thesis holds each load step for 50 s; its own Figure 4.6 shows that 40% of the data are as good."""
+SVM_EVERY = 5
+"""The support vector machine learns from every fifth row: its fit takes the square of their number."""
+NEIGHBOUR_SPEED, NEIGHBOUR_EVERY_S, NEIGHBOUR_S, VERDICT_S = 0.75, 40.0, 15.0, 0.5
+"""What a neighbour leaves of the speed of the cores; how often it comes, how long it stays; delay of the Verdict."""
+NEIGHBOUR_LOAD = 0.6
+"""Share of the load in those runs: with all of it not even all cores at the highest clock would meet the target."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy's row in Table 4.1: the paper's figures, and which of them may differ by how much."""
+
+    make: Callable[[Hardware, int], Policy]
+    guarantee: str = ""
+    tardiness: str = ""
+    saved: str = ""
+    guarantee_allowed: tuple[float | None, float | None] = (None, None)
+    tardiness_allowed: tuple[float | None, float | None] = (None, None)
+    saved_allowed: tuple[float | None, float | None] = (None, None)
+    learnt: bool = False
+    """An iteration before the one that counts."""
+
+
+def _forest(of: Hardware, seed: int) -> Policy:
+    forest = Forest(seed)
+    forest.fit(profile(PROFILE_STEP_S))
+    return Heimdall("heimdall-rf", of, TARGET_MS, forest)
+
+
+def _svm(of: Hardware, seed: int) -> Policy:
+    found = profile(PROFILE_STEP_S)
+    svm = Svm(seed)
+    svm.fit(found.only(np.arange(seed % SVM_EVERY, len(found.p95_ms), SVM_EVERY)))
+    return Heimdall("heimdall-svm", of, TARGET_MS, svm)
+
+
+def _rl(of: Hardware, seed: int) -> Policy:
+    table = Table(LEAST_MS, TARGET_MS, seed)
+    table.fit(with_clocks(of, profile(PROFILE_STEP_S)))
+    return HeimdallRl(of, TARGET_MS, table)
+
+
+def with_clocks(of: Hardware, rows: Rows) -> Rows:
+    """The same rows with the clock in MHz, which the reinforcement learner's states are made of."""
+    changed = rows.inputs.copy()
+    changed[:, 2] = np.array(of.clocks_mhz)[changed[:, 2].astype(int)]
+    return replace(rows, inputs=changed)
+
+
+ROWS: dict[str, Row] = {
+    "static": Row(lambda of, _: Static(of), "99.8", "1.1"),
+    "linux ondemand": Row(lambda of, _: Linux(of), "78.1", "1.2", "21.4", tardiness_allowed=(0.7, 1.7)),
+    "linux schedutil": Row(lambda of, _: Linux(of, "schedutil")),
+    "hipster energy": Row(
+        lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "energy", seed=seed), "87.8", "2.1", "20.6"
+    ),
+    "hipster energy, learnt": Row(
+        lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "energy", seed=seed), "87.8", "2.1", "20.6", learnt=True
+    ),
+    "hipster ips": Row(lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "ips", seed=seed), "84.0", "1.7", "22.1"),
+    "hipster ips, learnt": Row(
+        lambda of, seed: Hipster(of, TARGET_MS, MOST_RPS, "ips", seed=seed), "84.0", "1.7", "22.1", learnt=True
+    ),
+    "heracles": Row(
+        lambda of, _: Heracles(of, TARGET_MS, MOST_RPS), "92.1", "3.0", "7.2", tardiness_allowed=(2.0, None)
+    ),
+    "heimdall-svm": Row(_svm, "89.9", "4.7", "7.1", tardiness_allowed=(2.0, None)),
+    "heimdall-rf": Row(_forest, "97.7", "1.1", "22.3", (94.7, 100.0), (0.6, 1.6), (15.0, 30.0)),
+    "heimdall-rl": Row(_rl),
+    "pegasus": Row(lambda of, _: Pegasus(of, TARGET_MS)),
+    "parties": Row(lambda of, seed: Parties(of, TARGET_MS, seed)),
+    "slackwater": Row(lambda of, _: Slackwater(of, TARGET_MS), guarantee_allowed=(99.0, None)),
+}
+ORDER = ("heimdall-rf", "heracles", "heimdall-svm", "hipster energy", "hipster ips", "linux ondemand")
+"""By guarantee, in the thesis."""
+BESIDE_NEIGHBOUR = tuple(name for name, row in ROWS.items() if not row.learnt)
+
+
+def neighbour(time_s: float) -> tuple[float, bool]:
+    """The speed that a neighbour leaves, and the Verdict, which comes and goes later."""
+
+    def is_there(at_s: float) -> bool:
+        return at_s >= 0.0 and at_s % NEIGHBOUR_EVERY_S >= NEIGHBOUR_EVERY_S - NEIGHBOUR_S
+
+    return NEIGHBOUR_SPEED if is_there(time_s) else 1.0, is_there(time_s - VERDICT_S)
+
+
+def compare(
+    seeds: Sequence[int],
+    curve: str,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    step_s: int = STEP_S,
+    rows: dict[str, Row] = ROWS,
+) -> list[Figure]:
+    """The table's figures."""
+    of = machine(curve)
+    load = trace(step_s)
+    least_w = bound_w(of, load)
+    runs: dict[str, list[Run]] = {}
+    beside: dict[str, list[Run]] = {}
+    for name, row in rows.items():
+        progress(f"heimdall: {name}")
+        runs[name] = [_one(row, of, seed, load) for seed in seeds]
+        if name in BESIDE_NEIGHBOUR:
+            beside[name] = [run(row.make(of, seed), of, seed, NEIGHBOUR_LOAD * load, neighbour) for seed in seeds]
+    static_w = [float(one.watts.mean()) for one in runs["static"]]
+    found = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / one) for one in static_w])]
+    for name, row in rows.items():
+        saved = [100.0 * (1.0 - float(one.watts.mean()) / most) for one, most in zip(runs[name], static_w, strict=True)]
+        share = [one / (100.0 * (1.0 - least_w / most)) * 100.0 for one, most in zip(saved, static_w, strict=True)]
+        found += [
+            Figure("alone", name, "guarantee %", _guarantees(runs[name]), row.guarantee, *row.guarantee_allowed),
+            Figure(
+                "alone", name, "tardiness", [one.tardiness for one in runs[name]], row.tardiness, *row.tardiness_allowed
+            ),
+            Figure("alone", name, "energy saved %", saved, row.saved, *row.saved_allowed),
+            Figure("alone", name, "% of what the bound saves", share),
+        ]
+    placed = [name for name in ORDER if name in runs]
+    for better, worse in pairwise(placed):
+        ahead = [a - b for a, b in zip(_guarantees(runs[better]), _guarantees(runs[worse]), strict=True)]
+        found.append(Figure("order", better, f"guarantee above {worse}'s, points", ahead, "above 0", 0.0))
+    for name, several in beside.items():
+        goal = (97.0, None) if name == "slackwater" else (None, None)
+        found.append(Figure("neighbour", name, "guarantee %", _guarantees(several), "", *goal))
+        most_w = [float(one.watts.mean()) for one in beside["static"]]
+        saved = [100.0 * (1.0 - float(one.watts.mean()) / most) for one, most in zip(several, most_w, strict=True)]
+        found.append(Figure("neighbour", name, "energy saved %", saved))
+    if "heimdall-rf" in runs and "slackwater" in runs:
+        pairs = list(zip(runs["slackwater"], runs["heimdall-rf"], strict=True))
+        better_by = [ours.guarantee_percent - theirs.guarantee_percent for ours, theirs in pairs]
+        less = [100.0 * (1.0 - float(ours.watts.mean() / theirs.watts.mean())) for ours, theirs in pairs]
+        found += [
+            Figure("goal", "slackwater", "guarantee above heimdall-rf's, points", better_by, "", 0.0),
+            Figure("goal", "slackwater", "energy below heimdall-rf's, %", less, "", 0.0),
+        ]
+    return found
+
+
+def _one(row: Row, of: Hardware, seed: int, load: Floats) -> Run:
+    policy = row.make(of, seed)
+    if not row.learnt:
+        return run(policy, of, seed, load)
+    both = run(policy, of, seed, np.concatenate([load, load]))
+    return Run(both.p95_ms[len(load) :], both.watts[len(load) :], both.cpu_s)
+
+
+def _guarantees(runs: Sequence[Run]) -> list[float]:
+    return [one.guarantee_percent for one in runs]

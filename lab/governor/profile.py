@@ -1,0 +1,36 @@
+"""Heimdall's offline data set: one iteration of the load in each of the 51 configurations (section 4.1.7)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from detector.tail.data import Rows
+from governor.policies.heimdall import rows
+from governor.types import Hardware, whole
+from lab.governor.heimdall import Server, machine, trace
+
+SEED = 1000
+"""None of a comparison's."""
+
+
+@lru_cache
+def profile(step_s: int) -> Rows:
+    """A row for each second with requests, configuration after configuration, each load step so long."""
+    return _profile(machine("a72"), step_s)  # the power model does not change what is measured
+
+
+def _profile(of: Hardware, step_s: int) -> Rows:
+    rps, configurations, numbers, p95_ms = [], [], [], []
+    for number, one in enumerate(of.configurations()):
+        server = Server(of, SEED + number)
+        for wanted_rps in trace(step_s):
+            server.new_second()
+            _, seen = server.run(1.0, float(wanted_rps), whole(one))
+            if seen.p95_ms is not None:
+                rps.append(seen.rps)
+                configurations.append(one)
+                numbers.append(number)
+                p95_ms.append(seen.p95_ms)
+    return rows(of, np.array(rps), configurations, numbers, np.array(p95_ms))
