@@ -24,7 +24,7 @@ TABLES: dict[str, Compare] = {
 SEEDS = 5
 
 
-@click.group()
+@click.group(epilog="Example: slackwater governor compare --table pareto")
 def governor() -> None:
     """Cores and clocks for a response-time target: policies of the papers and our own, on simulated machines."""
 

@@ -229,7 +229,7 @@ class RetuneSettings(Settings, frozen=True):
     calm_frequency: Annotated[
         str,
         Meta(
-            description="what `cpu.frequency` is turned to on nodes that are calm with latency to spare: a governor, or"
+            description="what `cpu.frequency` is set to on nodes that are calm with latency to spare: a governor, or"
             " kHz; empty: it is left alone"
         ),
     ] = ""

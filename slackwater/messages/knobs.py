@@ -41,7 +41,7 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     value: Value | None = None
     """The value in effect."""
     baseline: Value | None = None
-    """What it is put back to; the value where nothing is turned."""
+    """What it is put back to; the value where no knob is set."""
     lowest: int | None = None
     """The lowest whole number that Orders may set."""
     highest: int | None = None
@@ -56,13 +56,13 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     left_s: float | None = None
     """What is left of its lease."""
     why: Text = ""
-    """Why it cannot be turned here; empty: it can."""
+    """Why it cannot be set here; empty: it can."""
     cause: KnobCause | None = None
-    """The same for programs; absent: it can be turned, or an older wsengine sends no cause."""
+    """The same for programs; absent: it can be set, or an older wsengine sends no cause."""
 
 
 class Knobs(msgspec.Struct, omit_defaults=True):
-    """What a node's wsengine can turn, and what it has turned. Subject: `slackwater.knobs.<pool>.<node>`."""
+    """The knobs that a node's wsengine can set, and has set. Subject: `slackwater.knobs.<pool>.<node>`."""
 
     v: Version
     node: Name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -105,11 +106,12 @@ def test_of_a_ramp_the_first_step_and_the_last_are_reported() -> None:
 
 
 def test_the_table_shows_medians_of_the_rounds_and_the_sum_of_errors() -> None:
-    rounds = [
+    rounds: list[dict[str, Any]] = [
         {
             "phases": {name: figures(p95, errors) for name in ("calm", "noise", "after")},
             "detection_s": 0.4,
             "restored_s": None,
+            "taken": [],
         }
         for p95, errors in ((10.0, 1), (30.0, 0), (20.0, 2))
     ]

@@ -23,7 +23,7 @@ def taker(factor: float, power: float) -> Callable[[int], float]:
     return taken
 
 
-@given(lost=st.floats(0.2, 0.85), factor=st.floats(0.5, 4.0), power=st.floats(0.5, 1.2))
+@given(lost=st.floats(0.2, 0.85), factor=st.floats(0.5, 2.0), power=st.floats(0.7, 1.2))
 def test_the_weight_is_found_whatever_a_weight_takes(lost: float, factor: float, power: float) -> None:
     taken = taker(factor, power)
     weight, measured, good = search(taken, lost)

@@ -80,9 +80,11 @@ def place_of(module: str, under: Path) -> Path | None:
 
 
 def reached() -> tuple[set[str], set[str]]:
-    """Our modules that production may import, but for the lab, and the other packages that those import."""
+    """Our modules that commands without the lab may import, and the other packages that those import."""
     waiting = ["slackwater.cli.main", *SERVICES.values()]
-    waiting += [entry[0].partition(":")[0] for name, entry in (COMMANDS | HIDDEN).items() if name != "lab"]
+    waiting += [
+        entry[0].partition(":")[0] for name, entry in (COMMANDS | HIDDEN).items() if "lab" not in NEEDS.get(name, ())
+    ]
     ours: set[str] = set()
     others: set[str] = set()
     while waiting:

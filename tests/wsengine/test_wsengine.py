@@ -167,7 +167,7 @@ def test_the_restore_command_with_and_without_a_running_engine(scene: Scene) -> 
     scene.engine.end(signal.SIGKILL)
     assert json.loads(scene.engine.command("restore", "--json").stdout) == {"restored": [KNOB]}
     assert scene.text() == BY_HAND
-    assert scene.engine.command("restore").stdout == "nothing was turned\n"
+    assert scene.engine.command("restore").stdout == "no knob was set\n"
     assert scene.engine.leases() == {}
 
 

@@ -82,7 +82,7 @@ impl Apache {
     /// # Errors
     /// [`Error::SomeoneElse`] for a file that somebody else wrote.
     pub fn directives(&self) -> Result<Directives> {
-        let text = self.ours()?.unwrap_or_default();
+        let text = self.written()?.unwrap_or_default();
         let lines = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
         Ok(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
@@ -121,7 +121,7 @@ impl Apache {
         })
     }
 
-    /// Whether a directive of ours is the one that counts.
+    /// Whether a directive of the drop-in file is the one that counts.
     fn counts(&self, config: &ParsedConfig, name: &str, value: &str) -> Result<()> {
         // MaxClients is an older name of MaxRequestWorkers, which Apache reads as the same.
         let names: &[&str] = if name == "MaxRequestWorkers" { &[name, "MaxClients"] } else { &[name] };

@@ -55,7 +55,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Show what is turned at this moment, by which Order and until when
+    /// Show what is set at this moment, by which Order and until when
     #[command(after_help = "Example:\n  slackwater-wsengine status --config /etc/slackwater/wsengine.toml --json")]
     Status(Common),
     /// Put everything back now, also after a crash
@@ -64,7 +64,7 @@ enum Command {
     /// Try each knob that the configuration lists without changing anything: what it is, or why it cannot be had here
     #[command(after_help = "Example:\n  slackwater-wsengine check --config /etc/slackwater/wsengine.toml")]
     Check(Common),
-    /// Turn a knob by hand for some seconds, within its bounds, and put it back
+    /// Set a knob for some seconds, within its bounds, and put it back
     #[command(
         after_help = "Example:\n  slackwater-wsengine try --config /etc/slackwater/wsengine.toml cpu.frequency performance --seconds 60"
     )]
@@ -134,7 +134,7 @@ fn status(common: &Common) -> Result<ExitCode> {
         None => format!("{} in pool {}: not running", settings.node, settings.pool),
     }];
     if state.leases.is_empty() {
-        lines.push("  nothing is turned".to_owned());
+        lines.push("  no knob is set".to_owned());
     }
     let now_unix_s = (System::machine().unix_s)();
     for (name, lease) in &state.leases {
@@ -173,7 +173,7 @@ fn restore(common: &Common) -> Result<ExitCode> {
         return Ok(print(&format!("{}\n", json!({ "restored": knobs })))?);
     }
     let names: Vec<&str> = knobs.iter().map(|name| name.as_str()).collect();
-    let nothing = || "nothing was turned\n".to_owned();
+    let nothing = || "no knob was set\n".to_owned();
     Ok(print(&if names.is_empty() { nothing() } else { format!("put back: {}\n", names.join(", ")) })?)
 }
 
@@ -186,7 +186,7 @@ fn restore_here(settings: &Settings) -> Result<()> {
     let mut engine = Engine::open(settings.clone(), identity, system, knobs, store, Box::new(|_| {}))?;
     engine.end_all(ChangeCause::ByHand, "put back by hand");
     let done = wait_for(RESTORED_WITHIN_S, || {
-        engine.turn();
+        engine.tick();
         engine.is_idle().then_some(())
     });
     done.ok_or_else(|| {
@@ -211,9 +211,9 @@ fn check(common: &Common) -> Result<ExitCode> {
         state.as_ref().map(|_| settings.state_dir.clone()).map_err(Clone::clone),
         Json::Null,
     ));
-    let turned = state.unwrap_or_default();
+    let state_now = state.unwrap_or_default();
     for (name, knob) in knobs::make_all(&settings, &System::machine()) {
-        let baseline = if turned.leases.contains_key(name) { Ok(()) } else { knob.baseline().map(|_| ()) };
+        let baseline = if state_now.leases.contains_key(name) { Ok(()) } else { knob.baseline().map(|_| ()) };
         let reading = baseline.and_then(|()| knob.read());
         let value = reading.as_ref().map_or(Json::Null, |reading| json!(reading.value));
         rows.push((

@@ -1,6 +1,6 @@
 //! The settings: declared once here, with default and help. `slackwater-wsengine config --list` prints them.
 //!
-//! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, the knob is not ours.
+//! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, Orders may not set the knob.
 
 use serde::{Deserialize, Serialize};
 use slackwater_messages::Value;
@@ -114,7 +114,7 @@ slackwater_node::settings! {
         kind: String = "any".to_owned();
         /// Folder for baselines, leases and Changes that wait for the bus; for root alone.
         state_dir: String = "/var/lib/slackwater-wsengine".to_owned();
-        /// Seconds between two looks whether somebody else changed what we turned.
+        /// Seconds between two looks whether somebody else changed what was set.
         check_every_s: f64 = 10.0;
     }
     /// Where Orders come from and Changes go.
@@ -172,7 +172,7 @@ slackwater_node::settings! {
         command: Vec<String> = vec!["/usr/sbin/php-fpm8.2".to_owned()];
         /// php-fpm's main configuration file.
         config: String = "/etc/php/8.2/fpm/php-fpm.conf".to_owned();
-        /// The pool (its section's name) that is turned.
+        /// The pool (its section's name) that is changed.
         pool: String = "www".to_owned();
         /// The file that only we write; the main file must include it after the pool's own.
         drop_in: String = "/etc/php/8.2/fpm/pool.d/zz-slackwater.conf".to_owned();
@@ -187,11 +187,11 @@ slackwater_node::settings! {
         cores: Allowed = Allowed::default();
         /// Bounds of the web server's share of CPU time, in percent of its baseline: [lowest, highest].
         share: Allowed = Allowed::default();
-        /// Cores whose frequency is turned; empty: all.
+        /// Cores whose frequency is set; empty: all.
         cpus: Vec<u32> = vec![];
         /// The web server's cgroup, as a path below its controller's root; empty: cores by affinity, no share.
         cgroup: String = String::new();
-        /// Without a cgroup: command names of the processes whose affinity is turned.
+        /// Without a cgroup: command names of the processes whose affinity is set.
         processes: Vec<String> = vec!["apache2".to_owned(), "php-fpm8.2".to_owned()];
     }
     /// Any server with a number of worker threads in a file: a media server, nginx.

@@ -11,7 +11,7 @@ pub trait Server {
     type Config;
     /// Its name in messages.
     const NAME: &'static str;
-    /// First line of the file: by it we know ours.
+    /// First line of the file: by it we know that we wrote it.
     const HEAD: &'static str;
 
     /// The file.
@@ -45,7 +45,7 @@ pub trait Server {
     ///
     /// # Errors
     /// [`Error::SomeoneElse`] for a file that somebody else wrote.
-    fn ours(&self) -> Result<Option<String>> {
+    fn written(&self) -> Result<Option<String>> {
         let Some(bytes) = files::contents(self.drop_in())? else { return Ok(None) };
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if text.starts_with(Self::HEAD) {

@@ -45,7 +45,7 @@ pub enum Error {
     /// An Order that may not be carried out now.
     #[error("{0}")]
     NotAdmitted(String),
-    /// Somebody else wrote what should be ours.
+    /// Somebody else wrote a file that should be from wsengine.
     #[error("{0}")]
     SomeoneElse(String),
     /// It was set, but something else is in effect.

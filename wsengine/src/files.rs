@@ -26,9 +26,9 @@ pub fn prepare(path: &Path, text: &[u8], mode: u32) -> Result<PathBuf, FileError
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&next)?;
         match before {
             Some(before) => {
-                let ours = file.metadata()?;
+                let written = file.metadata()?;
                 // Its unit may not call it, and need not: it has no right to give files away.
-                if (ours.uid(), ours.gid()) != (before.uid(), before.gid()) {
+                if (written.uid(), written.gid()) != (before.uid(), before.gid()) {
                     fchown(&file, Some(before.uid()), Some(before.gid()))?;
                 }
                 file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o7777))?;

@@ -1,10 +1,10 @@
 //! Retunes a web server for a while, by signed Orders, and puts everything back. The binary is `slackwater-wsengine`.
 //!
 //! # Layout
-//! - [`config`]: the settings, declared once; among them which knobs Orders may turn, and how far
+//! - [`config`]: the settings, declared once; among them which knobs Orders may set, and how far
 //! - [`identity`]: whose Orders count: the controller's public key
 //! - [`order`]: is an Order accepted, or why not (decides without touching anything)
-//! - [`engine`]: leases: one for each knob that is turned; applying, renewing, expiring, restoring
+//! - [`engine`]: leases: one for each knob that is set; applying, renewing, expiring, restoring
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
 //! - [`apache`], [`apache_config`], [`php_fpm`], [`drop_in`]: the web servers that knobs change, and their files

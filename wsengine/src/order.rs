@@ -54,8 +54,8 @@ pub enum Refusal {
     Id(String),
     #[error("its version is {0}, this program reads version {VERSION}")]
     Version(i64),
-    #[error("it is for {theirs}, this is {ours}")]
-    OtherNode { theirs: String, ours: String },
+    #[error("it is for {addressee}, this is {node}")]
+    OtherNode { addressee: String, node: String },
     #[error("Order {0} was here before")]
     Repeated(String),
     #[error("its lease of {lease_s} s is not within 0 and {longest_s} s")]
@@ -66,7 +66,7 @@ pub enum Refusal {
     Expired { lease_s: f64, age_s: f64 },
     #[error("there is no knob {name:?}{hint}")]
     UnknownKnob { name: String, hint: String },
-    #[error("`{0}` is not configured on this node: Orders may not turn it")]
+    #[error("`{0}` is not configured on this node: Orders may not set it")]
     NotConfigured(&'static str),
     #[error(transparent)]
     Value(#[from] ValueError),
@@ -124,8 +124,8 @@ fn admit(order: &Order, now: &Context<'_>) -> Result<(&'static KnobKind, Value, 
     }
     if (&order.node, &order.pool) != (&settings.node, &settings.pool) {
         let place = |node: &str, pool: &str| format!("{node} in pool {pool}");
-        let theirs = shortened(&place(&order.node, &order.pool));
-        return Err(Refusal::OtherNode { theirs, ours: place(&settings.node, &settings.pool) });
+        let addressee = shortened(&place(&order.node, &order.pool));
+        return Err(Refusal::OtherNode { addressee, node: place(&settings.node, &settings.pool) });
     }
     if (now.seen)(&order.id) {
         return Err(Refusal::Repeated(order.id.clone()));

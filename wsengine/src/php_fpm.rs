@@ -94,9 +94,9 @@ pub fn lines_for(manager: &Manager, children: i64) -> Vec<(String, String)> {
         let min = min.unwrap_or(1).min(max);
         // php-fpm's own default, where it is not set.
         let start = start.unwrap_or(min + (max - min) / 2).clamp(min, max);
-        for ((name, theirs), ours) in OTHERS.iter().zip(manager.others).zip([start, min, max]) {
-            if theirs != Some(ours) {
-                lines.push(((*name).to_owned(), ours.to_string()));
+        for ((name, theirs), written) in OTHERS.iter().zip(manager.others).zip([start, min, max]) {
+            if theirs != Some(written) {
+                lines.push(((*name).to_owned(), written.to_string()));
             }
         }
     }

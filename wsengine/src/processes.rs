@@ -27,7 +27,7 @@ pub fn pid_in_file(proc: &Path, file: &Path, server: &str, names: &[&str]) -> Re
 /// Sends a signal to a process. `server` is for messages.
 ///
 /// # Errors
-/// When there is no such process, or it is not ours to signal.
+/// When there is no such process, or this user may not signal it.
 pub fn send_signal(pid: u32, signal: Signal, server: &str) -> Result<()> {
     let failed = |error: &dyn Display| Error::Process(format!("{server} ({pid}) cannot be signalled: {error}"));
     let target = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(&"no process id"))?;

@@ -30,8 +30,8 @@ use crate::system::System;
 const WAITING: usize = 64;
 /// A restore at the end that takes longer than this is left to the next start.
 const END_WITHIN_S: f64 = 60.0;
-/// The watchdog of the service manager hears of each turn.
-const TURN_AT_LEAST_EVERY_S: f64 = 5.0;
+/// The watchdog of the service manager hears of each tick.
+const TICK_AT_LEAST_EVERY_S: f64 = 5.0;
 /// Most commands that are carried out before the engine does what is due.
 const MOST_COMMANDS: usize = 32;
 /// Changes that wait are offered to the bus again after this time.
@@ -197,7 +197,7 @@ fn work(
     let mut notify = Notify::ready();
     let (mut end_s, mut reported_s) = (None, f64::NEG_INFINITY);
     loop {
-        let wait_s = engine.turn().min(TURN_AT_LEAST_EVERY_S);
+        let wait_s = engine.tick().min(TICK_AT_LEAST_EVERY_S);
         notify.alive(Instant::now());
         if let Some(report) = report
             && (news.take() || now_s() - reported_s >= REPORT_EVERY_S)

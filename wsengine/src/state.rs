@@ -40,7 +40,8 @@ pub struct Lease {
     /// What puts the knob back: the knob's own form.
     pub baseline: Json,
     /// What we may have set: the last value that was applied, and the next while it is being applied.
-    pub ours: Vec<Json>,
+    #[serde(alias = "ours")]
+    pub written: Vec<Json>,
     /// Length of the lease.
     pub lease_s: f64,
     /// Wall time of its end, for people; what counts is a clock that only goes forward.

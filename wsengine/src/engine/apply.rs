@@ -42,7 +42,7 @@ impl Engine {
                 self.not_committed(name, &step);
                 continue;
             }
-            match self.knobs[name].verify(&step.ours) {
+            match self.knobs[name].verify(&step.written) {
                 Ok(reading) => self.applied(name, &step, reading.value, &reading.how),
                 Err(error) => {
                     self.refuse_applied(name, &error);
@@ -62,7 +62,7 @@ impl Engine {
         let before = self.state.leases.get(name).cloned();
         let renews = self.only_renews(name, &waiting);
         if let Some(lease) = &before {
-            match knob.drift(&lease.baseline, &lease.ours) {
+            match knob.drift(&lease.baseline, &lease.written) {
                 Ok(None) => {}
                 Ok(Some(change)) => {
                     let why = self.give_way(name, &change, waiting.order.lease_s);
@@ -76,8 +76,8 @@ impl Engine {
         let (order, value) = (waiting.order, waiting.value);
         let (mut lease, step) = match before.clone().filter(|_| renews) {
             Some(kept) => {
-                let Lease { effective, before, baseline, ours, .. } = kept;
-                (Lease { effective, before, baseline, ours, ..lease_of(&order, &value) }, None)
+                let Lease { effective, before, baseline, written, .. } = kept;
+                (Lease { effective, before, baseline, written, ..lease_of(&order, &value) }, None)
             }
             None => {
                 let (baseline, stood) = match &before {
@@ -85,11 +85,11 @@ impl Engine {
                     None => (knob.baseline()?, knob.read()?.value),
                 };
                 let plan = knob.plan(&baseline, &value)?;
-                let mut ours = before.as_ref().map_or(Vec::new(), |lease| lease.ours.clone());
-                ours.push(plan.ours.clone());
+                let mut written = before.as_ref().map_or(Vec::new(), |lease| lease.written.clone());
+                written.push(plan.written.clone());
                 let effective = plan.effective;
-                let lease = Lease { effective, before: stood, baseline, ours, ..lease_of(&order, &value) };
-                (lease, Some(Step { before: before.clone(), ours: plan.ours, note: plan.note }))
+                let lease = Lease { effective, before: stood, baseline, written, ..lease_of(&order, &value) };
+                (lease, Some(Step { before: before.clone(), written: plan.written, note: plan.note }))
             }
         };
         lease.until_unix_s = (self.system.unix_s)() + waiting.until_s - self.now_s();
@@ -100,7 +100,7 @@ impl Engine {
         }
         self.live.entry(name.to_owned()).or_default().until_s = waiting.until_s;
         let Some(step) = step else { return Ok(None) };
-        if let Err(error) = self.knobs[name].apply(&step.ours) {
+        if let Err(error) = self.knobs[name].apply(&step.written) {
             self.not_applied(name, &step, error);
             return Ok(None);
         }
@@ -121,7 +121,7 @@ impl Engine {
 
     pub(super) fn applied(&mut self, name: &str, step: &Step, value: Value, how: &str) {
         let Some(lease) = self.state.leases.get_mut(name) else { return };
-        lease.ours = vec![step.ours.clone()];
+        lease.written = vec![step.written.clone()];
         lease.effective = value.clone();
         let lease = lease.clone();
         self.save_after();
@@ -137,9 +137,9 @@ impl Engine {
         self.refuse_applied(name, &error);
         let Some(lease) = self.state.leases.get(name) else { return };
         let knob = &self.knobs[name];
-        let back = match step.before.as_ref().and_then(|before| before.ours.last()) {
-            Some(ours) => knob.apply(ours),
-            None => knob.restore(&lease.baseline, &lease.ours).map(|_| ()),
+        let back = match step.before.as_ref().and_then(|before| before.written.last()) {
+            Some(written) => knob.apply(written),
+            None => knob.restore(&lease.baseline, &lease.written).map(|_| ()),
         };
         match back {
             Ok(()) => self.not_committed(name, step),
@@ -153,7 +153,7 @@ impl Engine {
         self.save_after();
     }
 
-    /// It is set, but it is not what was wanted: back to the baseline in the next turn.
+    /// It is set, but it is not what was wanted: back to the baseline at the next tick.
     pub(super) fn end_failed(&mut self, name: &str, error: &Error) {
         if let Some(live) = self.live.get_mut(name) {
             let why = format!("an Order did not come to what it should: {error}");
@@ -180,7 +180,7 @@ fn lease_of(order: &Order, value: &Value) -> Lease {
         effective: value.clone(),
         before: value.clone(),
         baseline: serde_json::Value::Null,
-        ours: Vec::new(),
+        written: Vec::new(),
         lease_s: order.lease_s,
         until_unix_s: 0.0,
     }
@@ -189,6 +189,6 @@ fn lease_of(order: &Order, value: &Value) -> Lease {
 /// An Order that is being carried out.
 pub(super) struct Step {
     before: Option<Lease>,
-    ours: serde_json::Value,
+    written: serde_json::Value,
     note: String,
 }

@@ -78,7 +78,7 @@ pub struct Engine {
     /// Knobs that somebody else changed: Orders are refused until none has come for a lease.
     externally_controlled: BTreeMap<String, f64>,
     checked_s: f64,
-    /// What each knob was when it was last read, while nothing of ours stood there.
+    /// What each knob was when it was last read, while no Order was in force.
     readings: BTreeMap<&'static str, Result<Value>>,
     read_s: f64,
     tried_s: f64,
@@ -87,7 +87,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for these knobs; leases that the state still holds are restored in the first [`Engine::turn`].
+    /// An engine for these knobs; leases that the state still holds are restored in the first [`Engine::tick`].
     ///
     /// # Errors
     /// A state that cannot be read.
@@ -241,7 +241,7 @@ impl Engine {
             self.refuse(name, Some(waiting.value), "given back before it was carried out", &waiting.order.id);
         }
         let Some(live) = self.live.get_mut(name) else {
-            self.refuse(name, Some(order.value.clone()), "it is not turned", &order.id);
+            self.refuse(name, Some(order.value.clone()), "it is not set", &order.id);
             return;
         };
         live.end = Some(Reason::new(ChangeCause::GivenBack, format!("given back by {}: {}", order.by, order.reason)));
@@ -264,7 +264,7 @@ impl Engine {
     }
 
     /// Does what is due. Returns the seconds until something may be due again.
-    pub fn turn(&mut self) -> f64 {
+    pub fn tick(&mut self) -> f64 {
         if self.now_s() - self.checked_s >= self.settings.check_every_s {
             self.look_for_others();
             self.checked_s = self.now_s();
@@ -335,7 +335,7 @@ impl Engine {
             let Some(knob) = self.knobs.get(name.as_str()) else { continue };
             let in_force = self.live.get(name).is_some_and(|live| live.end.is_none());
             // What cannot be read now is recorded at the restore.
-            if in_force && let Ok(Some(change)) = knob.drift(&lease.baseline, &lease.ours) {
+            if in_force && let Ok(Some(change)) = knob.drift(&lease.baseline, &lease.written) {
                 changed.push((name.clone(), change, lease.lease_s));
             }
         }

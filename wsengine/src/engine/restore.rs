@@ -32,7 +32,7 @@ impl Engine {
             let (Some(knob), Some(lease)) = (self.knobs.get(name.as_str()), self.state.leases.get(&name)) else {
                 continue;
             };
-            match knob.restore(&lease.baseline, &lease.ours) {
+            match knob.restore(&lease.baseline, &lease.written) {
                 Ok(left) => staged.push((name, left)),
                 Err(error) => self.not_restored(&name, &error),
             }

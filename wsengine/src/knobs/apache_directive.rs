@@ -78,13 +78,13 @@ impl Knob for Directive {
         (self.plan)(&self.apache.config()?, wanted)
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+    fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let (name, drop_in) = (self.name, self.apache.drop_in().display());
         let in_file = match self.apache.directives() {
             Ok(all) => all.get(name).map_or(Json::Null, |value| Json::from(value.clone())),
             Err(error) => return Ok(Some(error.to_string())),
         };
-        if !in_file.is_null() && !ours.contains(&in_file) {
+        if !in_file.is_null() && !written.contains(&in_file) {
             return Ok(Some(format!("{drop_in} sets {name} to {in_file}, which is not ours")));
         }
         let theirs = self.sites_own(&self.apache.config()?);
@@ -93,8 +93,8 @@ impl Knob for Directive {
         Ok((theirs != *baseline).then(changed))
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        self.apache.stage(self.name, Some(text_of(ours)?.to_owned()));
+    fn apply(&self, written: &Json) -> Result<()> {
+        self.apache.stage(self.name, Some(text_of(written)?.to_owned()));
         Ok(())
     }
 
@@ -107,11 +107,11 @@ impl Knob for Directive {
         self.apache.commit(restoring)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading> {
+    fn verify(&self, written: &Json) -> Result<Reading> {
         let config = self.apache.config()?;
         let mut reading = (self.effective)(&config)?;
         match config.last(&self.names) {
-            Some(line) if self.apache.is_ours(line) && Some(line.value.as_str()) == ours.as_str() => {}
+            Some(line) if self.apache.is_ours(line) && Some(line.value.as_str()) == written.as_str() => {}
             other => {
                 let now = other.map(|line| &line.value);
                 return Err(Error::NotInEffect(format!("{} is {now:?} now", self.name)));

@@ -26,7 +26,7 @@ fn plan(config: &ParsedConfig, wanted: &Value) -> Result<PlannedValue> {
     }
     Ok(PlannedValue {
         note: config.own_hosts("KeepAlive").trim_start_matches("; ").to_owned(),
-        ours: Json::from(word.clone()),
+        written: Json::from(word.clone()),
         effective: Value::Word(word),
     })
 }

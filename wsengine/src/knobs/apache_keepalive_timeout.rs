@@ -31,6 +31,6 @@ fn plan(config: &ParsedConfig, wanted: &Value) -> Result<PlannedValue> {
     Ok(PlannedValue {
         effective: Value::Integer(seconds),
         note: note.trim_start_matches("; ").to_owned(),
-        ours: Json::from(seconds.to_string()),
+        written: Json::from(seconds.to_string()),
     })
 }

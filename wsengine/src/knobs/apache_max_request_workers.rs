@@ -32,5 +32,5 @@ fn plan(config: &ParsedConfig, wanted: &Value) -> Result<PlannedValue> {
         return Err(Error::InvalidValue(format!("MaxRequestWorkers must be at least 1, got {wanted}")));
     }
     let (workers, note) = config.limits()?.clamp(wanted);
-    Ok(PlannedValue { effective: Value::Integer(workers), note, ours: Json::from(workers.to_string()) })
+    Ok(PlannedValue { effective: Value::Integer(workers), note, written: Json::from(workers.to_string()) })
 }

@@ -111,12 +111,12 @@ impl<P: CoreControl> Knob for Cores<P> {
         let list = write_list(&chosen);
         let note =
             if (chosen.len() as i64) < wanted { format!("only the cores {list} can be had") } else { String::new() };
-        let ours = CoreLists(baseline.0.keys().map(|part| (*part, list.clone())).collect());
-        Ok(PlannedValue { effective: Value::Integer(chosen.len() as i64), note, ours: to_json(&ours) })
+        let written = CoreLists(baseline.0.keys().map(|part| (*part, list.clone())).collect());
+        Ok(PlannedValue { effective: Value::Integer(chosen.len() as i64), note, written: to_json(&written) })
     }
 
-    fn drift(&self, _baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
-        let known: Vec<CoreLists> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+    fn drift(&self, _baseline: &Json, written: &[Json]) -> Result<Option<String>> {
+        let known: Vec<CoreLists> = written.iter().map(from_json).collect::<Result<_, _>>()?;
         for (part, list) in &self.0.now()?.0 {
             // Threads that are new inherited the cores of those that made them.
             let of_this = |own: &CoreLists| own.0.get(part).or(own.0.values().next()).cloned();
@@ -127,22 +127,22 @@ impl<P: CoreControl> Knob for Cores<P> {
         Ok(None)
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        let ours: CoreLists = from_json(ours)?;
-        let list = ours.0.values().next().cloned().unwrap_or_default();
+    fn apply(&self, written: &Json) -> Result<()> {
+        let written: CoreLists = from_json(written)?;
+        let list = written.0.values().next().cloned().unwrap_or_default();
         // Also threads that were made since the plan.
         let now = self.0.now()?;
         self.0.set(&CoreLists(now.0.keys().map(|part| (*part, list.clone())).collect()))
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
+    fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>> {
         let baseline: CoreLists = from_json(baseline)?;
-        let ours: Vec<CoreLists> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let written: Vec<CoreLists> = written.iter().map(from_json).collect::<Result<_, _>>()?;
         let usual = baseline.0.values().next().cloned().unwrap_or_default();
         let (mut back, mut left) = (BTreeMap::new(), Vec::new());
         for (part, list) in self.0.now()?.0 {
             let theirs = baseline.0.get(&part).unwrap_or(&usual);
-            if ours.iter().any(|own| own.0.values().next().is_some_and(|ours| same(ours, &list))) {
+            if written.iter().any(|own| own.0.values().next().is_some_and(|written| same(written, &list))) {
                 back.insert(part, theirs.clone());
             } else if !same(theirs, &list) {
                 left.push(format!("the cores {list} are somebody else's"));
@@ -152,9 +152,9 @@ impl<P: CoreControl> Knob for Cores<P> {
         self.0.set(&CoreLists(back)).map(|()| left)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading> {
-        let ours: CoreLists = from_json(ours)?;
-        let list = ours.0.values().next().cloned().unwrap_or_default();
+    fn verify(&self, written: &Json) -> Result<Reading> {
+        let written: CoreLists = from_json(written)?;
+        let list = written.0.values().next().cloned().unwrap_or_default();
         let now = self.0.now()?;
         match now.0.values().find(|have| !same(have, &list)) {
             None => self.read(),
@@ -294,13 +294,13 @@ mod tests {
             assert_eq!(knob.read().expect("there").value, Value::Integer(1));
             let baseline = knob.baseline().expect("there");
             let plan = knob.plan(&baseline, &Value::Integer(3)).expect("fine");
-            knob.apply(&plan.ours).expect("written");
+            knob.apply(&plan.written).expect("written");
             assert_eq!(fixture.read(path), "0,1,2");
-            assert_eq!(knob.verify(&plan.ours).expect("as wanted").value, Value::Integer(3));
-            assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), Ok(None));
-            assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.ours)), Ok(vec![]));
+            assert_eq!(knob.verify(&plan.written).expect("as wanted").value, Value::Integer(3));
+            assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), Ok(None));
+            assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.written)), Ok(vec![]));
             assert_eq!(fixture.read(path), "2");
-            let change = knob.drift(&baseline, &[plan.ours]).expect("read").expect("a change");
+            let change = knob.drift(&baseline, &[plan.written]).expect("read").expect("a change");
             assert_eq!(change, "somebody else set the cores 2 for the cpuset of cgroup web");
         }
     }
@@ -313,9 +313,9 @@ mod tests {
         let plan = knob.plan(&baseline, &Value::Integer(9)).expect("fine");
         assert_eq!((plan.effective, plan.note.as_str()), (Value::Integer(4), "only the cores 0,1,2,3 can be had"));
         fixture.write("cgroup/web/cpuset.cpus", "1\n");
-        let change = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("a change");
+        let change = knob.drift(&baseline, std::slice::from_ref(&plan.written)).expect("read").expect("a change");
         assert_eq!(change, "somebody else set the cores 1 for the cpuset of cgroup web");
-        assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec!["the cores 1 are somebody else's".to_owned()]));
+        assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec!["the cores 1 are somebody else's".to_owned()]));
         assert_eq!(fixture.read("cgroup/web/cpuset.cpus"), "1");
     }
 

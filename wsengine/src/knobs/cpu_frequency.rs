@@ -106,13 +106,13 @@ impl Policy {
                 let wanted = u64::try_from(*khz).map_err(negative)?;
                 let (khz, note) = self.nearest(wanted)?;
                 let userspace = governors.iter().any(|governor| governor == "userspace");
-                let ours = PolicySettings {
+                let written = PolicySettings {
                     governor: if userspace { "userspace".to_owned() } else { baseline.governor.clone() },
                     min_khz: if userspace { baseline.min_khz.min(khz) } else { khz },
                     max_khz: if userspace { baseline.max_khz.max(khz) } else { khz },
                     set_khz: userspace.then_some(khz),
                 };
-                Ok((ours, Value::Integer(khz.try_into().unwrap_or(i64::MAX)), note))
+                Ok((written, Value::Integer(khz.try_into().unwrap_or(i64::MAX)), note))
             }
             word => {
                 let governor = show(word);
@@ -123,8 +123,8 @@ impl Policy {
                     return Err(Error::InvalidValue(message));
                 }
                 let set_khz = (governor == "userspace").then(|| self.khz("scaling_cur_freq")).transpose()?;
-                let ours = PolicySettings { governor: governor.clone(), set_khz, ..baseline.clone() };
-                Ok((ours, Value::Word(governor), String::new()))
+                let written = PolicySettings { governor: governor.clone(), set_khz, ..baseline.clone() };
+                Ok((written, Value::Word(governor), String::new()))
             }
         }
     }
@@ -258,21 +258,21 @@ impl Knob for Frequency {
 
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let baseline: Policies = from_json(baseline)?;
-        let (mut ours, mut reached, mut notes) = (Policies::new(), None, Vec::new());
+        let (mut written, mut reached, mut notes) = (Policies::new(), None, Vec::new());
         for (name, theirs) in &baseline {
             let (own, effective, note) = self.policy(name).plan(theirs, wanted)?;
-            ours.insert(name.clone(), own);
+            written.insert(name.clone(), own);
             reached.get_or_insert(effective);
             if !note.is_empty() && !notes.contains(&note) {
                 notes.push(note);
             }
         }
         let effective = reached.ok_or_else(no_policy)?;
-        Ok(PlannedValue { effective, note: notes.join("; "), ours: to_json(&ours) })
+        Ok(PlannedValue { effective, note: notes.join("; "), written: to_json(&written) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
-        let known: Vec<Policies> = [baseline].into_iter().chain(ours).map(from_json).collect::<Result<_, _>>()?;
+    fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
+        let known: Vec<Policies> = [baseline].into_iter().chain(written).map(from_json).collect::<Result<_, _>>()?;
         for (name, policy) in self.policies()? {
             let now = policy.now()?;
             let of_this = || known.iter().filter_map(|policies| policies.get(&name));
@@ -286,14 +286,14 @@ impl Knob for Frequency {
         Ok(None)
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        let ours: Policies = from_json(ours)?;
-        ours.iter().try_for_each(|(name, own)| self.policy(name).set(own))
+    fn apply(&self, written: &Json) -> Result<()> {
+        let written: Policies = from_json(written)?;
+        written.iter().try_for_each(|(name, own)| self.policy(name).set(own))
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
+    fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>> {
         let baseline: Policies = from_json(baseline)?;
-        let ours: Vec<Policies> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let written: Vec<Policies> = written.iter().map(from_json).collect::<Result<_, _>>()?;
         let mut left = Vec::new();
         for (name, theirs) in &baseline {
             let policy = self.policy(name);
@@ -305,7 +305,7 @@ impl Knob for Frequency {
                     continue;
                 }
             };
-            let mine = || ours.iter().filter_map(|policies| policies.get(name));
+            let mine = || written.iter().filter_map(|policies| policies.get(name));
             let governor = now.governor == theirs.governor || mine().any(|own| own.governor == now.governor);
             let (limits, wanted) = ((now.min_khz, now.max_khz), (theirs.min_khz, theirs.max_khz));
             let limits_are_ours = limits == wanted || mine().any(|own| (own.min_khz, own.max_khz) == limits);
@@ -327,9 +327,9 @@ impl Knob for Frequency {
         Ok(left)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading> {
-        let ours: Policies = from_json(ours)?;
-        let how: Vec<String> = ours.iter().map(|(name, own)| self.policy(name).check(own)).collect::<Result<_>>()?;
+    fn verify(&self, written: &Json) -> Result<Reading> {
+        let written: Policies = from_json(written)?;
+        let how: Vec<String> = written.iter().map(|(name, own)| self.policy(name).check(own)).collect::<Result<_>>()?;
         Ok(Reading { how: how.join("; "), ..self.read()? })
     }
 }

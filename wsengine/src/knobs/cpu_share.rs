@@ -76,48 +76,48 @@ impl Knob for CpuShare {
         let Quota { quota_us: before_us, period_us } = baseline.quota;
         let quota_us =
             before_us.map(|us| (us.saturating_mul(percent) / 100).clamp(1000, (self.cores * period_us).max(us)));
-        let ours = Share { weight, quota: Quota { quota_us, period_us } };
+        let written = Share { weight, quota: Quota { quota_us, period_us } };
         let reached = |now: i64, before: i64| now * 100 / before.max(1);
-        let effective = reached(ours.weight, baseline.weight);
+        let effective = reached(written.weight, baseline.weight);
         let by_quota = quota_us.zip(before_us).map(|(now, before)| reached(now, before));
         let note = match by_quota {
             Some(share) if share != percent => format!("the quota becomes {share}%, within {} cores", self.cores),
             _ => String::new(),
         };
         let effective = by_quota.unwrap_or(effective);
-        let mut ours = to_json(&ours);
-        ours[PERCENT] = Json::from(effective);
-        Ok(PlannedValue { effective: Value::Integer(effective), note, ours })
+        let mut written = to_json(&written);
+        written[PERCENT] = Json::from(effective);
+        Ok(PlannedValue { effective: Value::Integer(effective), note, written })
     }
 
-    fn drift(&self, _baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+    fn drift(&self, _baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let now = self.now()?;
-        let known = ours.iter().filter_map(|own| from_json::<Share>(own).ok());
+        let known = written.iter().filter_map(|own| from_json::<Share>(own).ok());
         let (weights, quotas): (Vec<_>, Vec<_>) = known.map(|own| (own.weight, own.quota)).unzip();
         let is_known = weights.contains(&now.weight) && quotas.contains(&now.quota);
         Ok((!is_known).then(|| format!("somebody else set {}", describe(&now))))
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        let (ours, files): (Share, _) = (from_json(ours)?, self.files()?);
-        files.write_weight(ours.weight)?;
-        if ours.quota.quota_us != self.now()?.quota.quota_us {
-            files.write_quota(ours.quota)?;
+    fn apply(&self, written: &Json) -> Result<()> {
+        let (written, files): (Share, _) = (from_json(written)?, self.files()?);
+        files.write_weight(written.weight)?;
+        if written.quota.quota_us != self.now()?.quota.quota_us {
+            files.write_quota(written.quota)?;
         }
         Ok(())
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
+    fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>> {
         let (files, now) = (self.files()?, self.now()?);
         let baseline: Share = from_json(baseline)?;
-        let ours: Vec<Share> = ours.iter().map(from_json).collect::<Result<_, _>>()?;
+        let written: Vec<Share> = written.iter().map(from_json).collect::<Result<_, _>>()?;
         let mut left = Vec::new();
-        if ours.iter().any(|own| own.weight == now.weight) {
+        if written.iter().any(|own| own.weight == now.weight) {
             files.write_weight(baseline.weight)?;
         } else if now.weight != baseline.weight {
             left.push(format!("weight {} is somebody else's", now.weight));
         }
-        if ours.iter().any(|own| own.quota == now.quota) {
+        if written.iter().any(|own| own.quota == now.quota) {
             files.write_quota(baseline.quota)?;
         } else if now.quota != baseline.quota {
             left.push(format!("{} is somebody else's", describe(&now)));
@@ -125,10 +125,10 @@ impl Knob for CpuShare {
         Ok(left)
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading> {
-        let (own, now): (Share, _) = (from_json(ours)?, self.now()?);
+    fn verify(&self, written: &Json) -> Result<Reading> {
+        let (own, now): (Share, _) = (from_json(written)?, self.now()?);
         if now == own {
-            let percent = ours[PERCENT].as_i64().unwrap_or(100);
+            let percent = written[PERCENT].as_i64().unwrap_or(100);
             Ok(Reading { value: Value::Integer(percent), how: describe(&now) })
         } else {
             Err(Error::NotInEffect(format!("it became {}, not {}", describe(&now), describe(&own))))
@@ -152,16 +152,16 @@ mod tests {
         let baseline = knob.baseline().expect("there");
         let plan = knob.plan(&baseline, &Value::Integer(200)).expect("fine");
         assert_eq!((plan.effective.clone(), plan.note.as_str()), (Value::Integer(200), ""));
-        knob.apply(&plan.ours).expect("written");
+        knob.apply(&plan.written).expect("written");
         assert_eq!(
             (fixture.read("cgroup/w/cpu.weight"), fixture.read("cgroup/w/cpu.max")),
             ("200".into(), "80000 100000".into())
         );
-        assert_eq!(knob.verify(&plan.ours).expect("as wanted").how, "weight 200, quota 80000 of 100000 us");
-        assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), Ok(None));
-        assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.ours)), Ok(vec![]));
+        assert_eq!(knob.verify(&plan.written).expect("as wanted").how, "weight 200, quota 80000 of 100000 us");
+        assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), Ok(None));
+        assert_eq!(knob.restore(&baseline, std::slice::from_ref(&plan.written)), Ok(vec![]));
         let put_back = Ok(Some("somebody else set weight 100, quota 40000 of 100000 us".to_owned()));
-        assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.ours)), put_back);
+        assert_eq!(knob.drift(&baseline, std::slice::from_ref(&plan.written)), put_back);
         assert_eq!(
             (fixture.read("cgroup/w/cpu.weight"), fixture.read("cgroup/w/cpu.max")),
             ("100".into(), "40000 100000".into())
@@ -183,15 +183,15 @@ mod tests {
         let knob = knob(&fixture, "w");
         let baseline = knob.baseline().expect("there");
         let plan = knob.plan(&baseline, &Value::Integer(50)).expect("fine");
-        knob.apply(&plan.ours).expect("written");
+        knob.apply(&plan.written).expect("written");
         assert_eq!(fixture.read("cgroup/cpu/w/cpu.shares"), "512");
         assert_eq!(fixture.read("cgroup/cpu/w/cpu.cfs_quota_us"), "-1");
         fixture.write("cgroup/cpu/w/cpu.shares", "300\n");
         assert_eq!(
-            knob.drift(&baseline, std::slice::from_ref(&plan.ours)),
+            knob.drift(&baseline, std::slice::from_ref(&plan.written)),
             Ok(Some("somebody else set weight 300, no quota".into()))
         );
-        assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec!["weight 300 is somebody else's".to_owned()]));
+        assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec!["weight 300 is somebody else's".to_owned()]));
         assert_eq!(fixture.read("cgroup/cpu/w/cpu.shares"), "300");
     }
 

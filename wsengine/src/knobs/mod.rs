@@ -39,12 +39,12 @@ pub struct PlannedValue {
     /// Why that is not the one asked for; empty when it is.
     pub note: String,
     /// What would stand there, in the knob's own form.
-    pub ours: Json,
+    pub written: Json,
 }
 
 /// Something of a web server that can be changed and put back.
 ///
-/// `baseline` and `ours` are the knob's own forms of a setting, kept on disk by the engine. What fails changes nothing,
+/// `baseline` and `written` are the knob's own forms of a setting, kept on disk by the engine. What fails changes nothing,
 /// except where it says so.
 pub trait Knob {
     /// Knobs of one group share their `commit`, and so a reload.
@@ -61,7 +61,7 @@ pub trait Knob {
     /// Why it cannot be had here.
     fn read(&self) -> Result<Reading>;
 
-    /// What is set there, before anything of ours.
+    /// What is set there, before any Order.
     ///
     /// # Errors
     /// Why it cannot be had here.
@@ -73,25 +73,25 @@ pub trait Knob {
     /// Why it cannot be done.
     fn plan(&self, baseline: &Json, wanted: &Value) -> Result<PlannedValue>;
 
-    /// In words, what somebody else changed since we set `ours`. Putting the baseline back counts too, where that shows:
-    /// `systemctl daemon-reload` does it to weights and cores of cgroups.
+    /// In words, what somebody else changed since we wrote `written`. Putting the baseline back counts too, where that
+    /// shows: `systemctl daemon-reload` does it to weights and cores of cgroups.
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>>;
+    fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>>;
 
-    /// Sets `ours`; takes effect with `commit`.
+    /// Sets `written`; takes effect with `commit`.
     ///
     /// # Errors
     /// What went wrong; the engine then restores.
-    fn apply(&self, ours: &Json) -> Result<()>;
+    fn apply(&self, written: &Json) -> Result<()>;
 
-    /// Puts the baseline back wherever one of `ours` is set; takes effect with `commit`. What somebody else changed is left
-    /// alone, and returned in words.
+    /// Puts the baseline back wherever one of `written` is set; takes effect with `commit`. What somebody else changed
+    /// is left alone, and returned in words.
     ///
     /// # Errors
     /// What went wrong; it will be tried again.
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>>;
+    fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>>;
 
     /// Tests and reloads, where there is such a thing; once for all knobs of a group.
     ///
@@ -106,7 +106,7 @@ pub trait Knob {
     ///
     /// # Errors
     /// What it became instead.
-    fn verify(&self, ours: &Json) -> Result<Reading>;
+    fn verify(&self, written: &Json) -> Result<Reading>;
 }
 
 /// What knobs are made of.

@@ -43,7 +43,7 @@ impl Knob for MaxChildren {
         let sections = self.fpm.sites_own()?;
         self.fpm.pid(&sections)?;
         self.fpm.patience_s(&sections)?;
-        if self.fpm.ours()?.is_some() {
+        if self.fpm.written()?.is_some() {
             let place = &self.fpm.settings().drop_in;
             return Err(Error::SomeoneElse(format!("{place} is there already, which nothing of ours explains")));
         }
@@ -60,12 +60,12 @@ impl Knob for MaxChildren {
         let lines = lines_for(&self.fpm.manager(&sections)?, wanted);
         let also: Vec<String> = lines[1..].iter().map(|(name, value)| format!("{name} = {value}")).collect();
         let note = if also.is_empty() { String::new() } else { format!("with {}", also.join(", ")) };
-        Ok(PlannedValue { effective: Value::Integer(wanted), note, ours: Json::from(self.fpm.render(&lines)) })
+        Ok(PlannedValue { effective: Value::Integer(wanted), note, written: Json::from(self.fpm.render(&lines)) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
-        match self.fpm.ours() {
-            Ok(Some(text)) if !ours.contains(&Json::from(text.as_str())) => {
+    fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
+        match self.fpm.written() {
+            Ok(Some(text)) if !written.contains(&Json::from(text.as_str())) => {
                 return Ok(Some(format!("{} was changed by somebody else", self.fpm.settings().drop_in)));
             }
             Err(error) => return Ok(Some(error.to_string())),
@@ -76,8 +76,8 @@ impl Knob for MaxChildren {
             .then(|| format!("the site's own pm.max_children is {theirs} now, it was {baseline}")))
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        *self.staged.borrow_mut() = Some(text_of(ours)?.to_owned());
+    fn apply(&self, written: &Json) -> Result<()> {
+        *self.staged.borrow_mut() = Some(text_of(written)?.to_owned());
         Ok(())
     }
 
@@ -89,14 +89,14 @@ impl Knob for MaxChildren {
     fn commit(&self, restoring: bool) -> Result<()> {
         match self.staged.borrow_mut().take() {
             Some(text) if !restoring => self.fpm.set(&text),
-            _ => self.fpm.put_back(self.fpm.ours().map(|_| None)),
+            _ => self.fpm.put_back(self.fpm.written().map(|_| None)),
         }
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading> {
+    fn verify(&self, written: &Json) -> Result<Reading> {
         let reading = self.read()?;
-        let text = self.fpm.ours()?;
-        if text.as_deref() != ours.as_str() {
+        let text = self.fpm.written()?;
+        if text.as_deref() != written.as_str() {
             let place = &self.fpm.settings().drop_in;
             return Err(Error::NotInEffect(format!("{place} does not hold what was written")));
         }

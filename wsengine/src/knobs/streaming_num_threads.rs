@@ -88,21 +88,21 @@ impl Knob for NumThreads {
     fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let number = number(wanted)?;
         let text = self.settings.template.trim_end().replace(PLACE, &number.to_string()) + "\n";
-        Ok(PlannedValue { effective: Value::Integer(number), note: String::new(), ours: Json::from(text) })
+        Ok(PlannedValue { effective: Value::Integer(number), note: String::new(), written: Json::from(text) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+    fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let now = Json::from(self.text()?);
-        let known = now == *baseline || ours.contains(&now);
+        let known = now == *baseline || written.contains(&now);
         Ok((!known).then(|| format!("{} was changed by somebody else", self.settings.file)))
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        self.write(text_of(ours)?)
+    fn apply(&self, written: &Json) -> Result<()> {
+        self.write(text_of(written)?)
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
-        if let Some(change) = self.drift(baseline, ours)? {
+    fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>> {
+        if let Some(change) = self.drift(baseline, written)? {
             return Ok(vec![change]);
         }
         let text = text_of(baseline)?;
@@ -124,9 +124,9 @@ impl Knob for NumThreads {
         })
     }
 
-    fn verify(&self, ours: &Json) -> Result<Reading> {
+    fn verify(&self, written: &Json) -> Result<Reading> {
         let text = self.text()?;
-        let wanted = self.number_in(&text).filter(|_| ours.as_str() == Some(text.as_str()));
+        let wanted = self.number_in(&text).filter(|_| written.as_str() == Some(text.as_str()));
         let wanted = wanted
             .ok_or_else(|| Error::NotInEffect(format!("{} does not hold what was written", self.settings.file)))?;
         let as_wanted = || self.read().ok().filter(|reading| reading.value == Value::Integer(wanted));
@@ -164,10 +164,10 @@ mod tests {
         assert!(knob.read().unwrap_err().to_string().ends_with("does not follow the template"));
         let baseline = knob.baseline().expect("there");
         let plan = knob.plan(&baseline, &Value::Integer(6)).expect("fine");
-        knob.apply(&plan.ours).expect("written");
+        knob.apply(&plan.written).expect("written");
         knob.commit(false).expect("reloaded");
-        assert_eq!(knob.verify(&plan.ours).expect("as wanted").value, Value::Integer(6));
-        assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+        assert_eq!(knob.verify(&plan.written).expect("as wanted").value, Value::Integer(6));
+        assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec![]));
         assert_eq!(fixture.read("threads.conf"), "# two\nworker_processes 2;");
     }
 
@@ -175,11 +175,13 @@ mod tests {
     fn a_failed_test_leaves_the_file_and_somebody_elses_text_is_left_alone() {
         let fixture = Fixture::new(&[("threads.conf", "worker_processes 2;\n")]);
         let broken = knob(&fixture, "false");
-        let (baseline, ours) = (broken.baseline().expect("there"), Json::from("worker_processes 6;\n"));
-        assert!(broken.apply(&ours).unwrap_err().to_string().starts_with("the configuration does not pass its test"));
+        let (baseline, written) = (broken.baseline().expect("there"), Json::from("worker_processes 6;\n"));
+        assert!(
+            broken.apply(&written).unwrap_err().to_string().starts_with("the configuration does not pass its test")
+        );
         assert_eq!(fixture.read("threads.conf"), "worker_processes 2;");
         fixture.write("threads.conf", "worker_processes 3;\n");
-        let left = knob(&fixture, "true").restore(&baseline, &[ours]).expect("nothing to do");
+        let left = knob(&fixture, "true").restore(&baseline, &[written]).expect("nothing to do");
         assert!(left[0].ends_with("threads.conf was changed by somebody else"), "{left:?}");
         assert_eq!(fixture.read("threads.conf"), "worker_processes 3;");
     }

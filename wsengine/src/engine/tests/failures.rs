@@ -9,14 +9,14 @@ fn a_crash_restores_also_when_it_came_between_the_disk_and_the_setting() {
     scene.order(4, 30.0);
     scene.crash();
     assert_eq!((scene.value(), scene.last().2.as_str()), (2, "put back: the last run did not end well"));
-    // The lease is on disk, the knob not yet turned: what stands there is the baseline, or the lease of before.
+    // The lease is on disk, the knob not yet set: what stands there is the baseline, or the lease of before.
     let store = Store::open(&scene.fixture.path("state")).expect("open");
     for stands in [2, 6] {
         let mut state = store.load().expect("a state");
         scene.machine.value.set(stands);
         state.leases.insert(
             "cpu.cores".to_owned(),
-            Lease { baseline: Json::from(2), ours: vec![Json::from(6), Json::from(4)], ..lease() },
+            Lease { baseline: Json::from(2), written: vec![Json::from(6), Json::from(4)], ..lease() },
         );
         store.save(&state).expect("saved");
         scene.crash();
@@ -35,7 +35,7 @@ fn lease() -> Lease {
         effective: number,
         before: Value::Integer(2),
         baseline: Json::Null,
-        ours: vec![],
+        written: vec![],
         lease_s: 30.0,
         until_unix_s: 0.0,
     }

@@ -48,7 +48,7 @@ fn a_knob_that_is_given_back_is_as_before_at_once_and_the_order_is_named() {
     let follows: Vec<String> = scene.changes.borrow().iter().map(|change| change.follows.clone()).collect();
     assert_eq!(follows, ["o1", "o2"]);
     scene.give_back();
-    assert_eq!(scene.last().2, "refused: it is not turned");
+    assert_eq!(scene.last().2, "refused: it is not set");
     assert_eq!(scene.causes(), [ChangeCause::Ordered, ChangeCause::GivenBack, ChangeCause::Refused]);
     scene.order(7, 30.0);
     assert_eq!(scene.value(), 7);
@@ -66,17 +66,17 @@ fn the_report_tells_value_baseline_bounds_and_what_is_left_of_a_lease() {
     assert_eq!((idle.lowest, idle.highest, idle.reloads, idle.order.as_str()), (Some(1), Some(8), false, ""));
     scene.order(6, 30.0);
     scene.pass_s(4.0);
-    let turned = knob(&mut scene);
+    let set_knob = knob(&mut scene);
     assert_eq!(
-        (turned.value, turned.baseline, turned.left_s),
+        (set_knob.value, set_knob.baseline, set_knob.left_s),
         (Some(Value::Integer(6)), Some(Value::Integer(2)), Some(26.0))
     );
-    assert_eq!((turned.order.as_str(), turned.by.as_str(), turned.why.as_str()), ("o1", "controller", ""));
+    assert_eq!((set_knob.order.as_str(), set_knob.by.as_str(), set_knob.why.as_str()), ("o1", "controller", ""));
     scene.machine.value.set(5);
     scene.pass_s(6.0);
     let theirs = knob(&mut scene);
     assert!(theirs.why.contains("theirs holds"));
-    assert_eq!((idle.cause, turned.cause, theirs.cause), (None, None, Some(KnobCause::SomeoneElse)));
+    assert_eq!((idle.cause, set_knob.cause, theirs.cause), (None, None, Some(KnobCause::SomeoneElse)));
     assert_eq!(scene.causes().last(), Some(&ChangeCause::SomeoneElse));
     let mut scene = Scene::new(1.0);
     assert!(knob(&mut scene).reloads);

@@ -16,7 +16,7 @@ use crate::knobs::{PlannedValue, Reading};
 use crate::state::Lease;
 use crate::system::fixture::Fixture;
 
-/// What the fake knobs turn, and how they fail.
+/// What the fake knobs set, and how they fail.
 #[derive(Default)]
 struct Machine {
     value: Cell<i64>,
@@ -51,22 +51,22 @@ impl Knob for Fake {
 
     fn plan(&self, _baseline: &Json, wanted: &Value) -> Result<PlannedValue> {
         let Value::Integer(number) = wanted else { return Err(Error::InvalidValue("no number".to_owned())) };
-        Ok(PlannedValue { effective: wanted.clone(), note: String::new(), ours: Json::from(*number) })
+        Ok(PlannedValue { effective: wanted.clone(), note: String::new(), written: Json::from(*number) })
     }
 
-    fn drift(&self, baseline: &Json, ours: &[Json]) -> Result<Option<String>> {
+    fn drift(&self, baseline: &Json, written: &[Json]) -> Result<Option<String>> {
         let now = Json::from(self.0.value.get());
-        Ok((now != *baseline && !ours.contains(&now)).then(|| format!("the operator set {now}")))
+        Ok((now != *baseline && !written.contains(&now)).then(|| format!("the operator set {now}")))
     }
 
-    fn apply(&self, ours: &Json) -> Result<()> {
-        self.0.value.set(ours.as_i64().expect("a number"));
+    fn apply(&self, written: &Json) -> Result<()> {
+        self.0.value.set(written.as_i64().expect("a number"));
         self.fail("apply")
     }
 
-    fn restore(&self, baseline: &Json, ours: &[Json]) -> Result<Vec<String>> {
+    fn restore(&self, baseline: &Json, written: &[Json]) -> Result<Vec<String>> {
         self.fail("restore")?;
-        if let Some(change) = self.drift(baseline, ours)? {
+        if let Some(change) = self.drift(baseline, written)? {
             return Ok(vec![change]);
         }
         self.0.value.set(baseline.as_i64().expect("a number"));
@@ -143,23 +143,23 @@ impl Scene {
 
     fn give_back(&mut self) {
         self.order_of("cpu.cores", Value::Word("baseline".to_owned()), 30.0, "calm");
-        self.engine.turn();
+        self.engine.tick();
     }
 
     fn order(&mut self, value: i64, lease_s: f64) {
         self.order_for("cpu.cores", value, lease_s);
-        self.engine.turn();
+        self.engine.tick();
     }
 
     fn pass_s(&mut self, seconds: f64) {
         self.fixture.advance_s(seconds);
-        self.engine.turn();
+        self.engine.tick();
     }
 
     /// The process is killed, another one starts.
     fn crash(&mut self) {
         self.engine = engine(&self.fixture, &self.machine, &self.changes, 0.0);
-        self.engine.turn();
+        self.engine.tick();
     }
 
     fn value(&self) -> i64 {
@@ -186,6 +186,6 @@ impl Scene {
 
     fn end_all(&mut self, cause: ChangeCause) {
         self.engine.end_all(cause, "test");
-        self.engine.turn();
+        self.engine.tick();
     }
 }

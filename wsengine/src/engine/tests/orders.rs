@@ -33,7 +33,7 @@ fn an_older_order_does_not_undo_a_later_one() {
         };
         let payload = encode(&order);
         scene.engine.order(&payload, Some(&scene.controller.sign(&payload)));
-        scene.engine.turn();
+        scene.engine.tick();
     };
     order(&mut scene, "late", 0.0, 6);
     order(&mut scene, "early", 5.0, 4);
@@ -45,7 +45,7 @@ fn orders_that_come_together_share_a_reload_and_the_next_waits_for_its_time() {
     let mut scene = Scene::new(10.0);
     scene.order_for("cpu.cores", 6, 30.0);
     scene.order_for("cpu.share", 6, 30.0);
-    scene.engine.turn();
+    scene.engine.tick();
     assert_eq!(scene.machine.commits.get(), 0);
     scene.pass_s(0.4);
     assert_eq!((scene.machine.commits.get(), scene.count()), (1, 2));
@@ -56,7 +56,7 @@ fn orders_that_come_together_share_a_reload_and_the_next_waits_for_its_time() {
     assert_eq!((scene.machine.commits.get(), scene.value()), (2, 4));
     // A restore waits too, but not for long.
     scene.engine.end_all(ChangeCause::ByHand, "test");
-    scene.engine.turn();
+    scene.engine.tick();
     assert_eq!(scene.value(), 4);
     scene.pass_s(5.1);
     assert_eq!((scene.machine.commits.get(), scene.value()), (3, 2));
@@ -99,7 +99,7 @@ fn a_flood_of_wrong_orders_is_not_a_flood_of_changes() {
 fn no_text_of_a_change_is_longer_than_the_controller_reads() {
     let mut scene = Scene::new(0.0);
     scene.order_of("cpu.cores", Value::Integer(4), 30.0, &"ä".repeat(5000));
-    scene.engine.turn();
+    scene.engine.tick();
     assert_eq!(scene.value(), 4);
     let changes = scene.changes.borrow();
     assert!(!changes.is_empty() && changes.iter().all(|change| change.why.chars().count() <= 2000));

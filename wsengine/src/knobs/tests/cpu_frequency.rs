@@ -58,13 +58,13 @@ fn a_governor_is_set_where_the_driver_has_it_and_put_back() {
     let knob = knob(&fixture, &[]);
     let baseline = knob.baseline().expect("there");
     let plan = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("both have it");
-    knob.apply(&plan.ours).expect("written");
+    knob.apply(&plan.written).expect("written");
     let governors = || ["policy0", "policy1"].map(|name| fixture.read(&format!("{ROOT}/{name}/scaling_governor")));
     assert_eq!(governors(), ["performance", "performance"]);
     assert!(
-        knob.verify(&plan.ours).expect("as wanted").how.contains("policy1: governor performance, 800000 to 4200000")
+        knob.verify(&plan.written).expect("as wanted").how.contains("policy1: governor performance, 800000 to 4200000")
     );
-    assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+    assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec![]));
     assert_eq!(governors(), ["schedutil", "powersave"]);
     let message = knob.plan(&baseline, &Value::Word("ondemand".to_owned())).unwrap_err().to_string();
     assert_eq!(message, "driver intel_pstate has the governors performance, powersave, not `ondemand`");
@@ -81,10 +81,10 @@ fn a_frequency_is_held_by_userspace_and_rounded_as_the_kernel_will() {
     assert_eq!(planned(2_200_001), (Value::Integer(3_000_000), "3000000 kHz is the next in the table".to_owned()));
     assert_eq!(planned(9_000_000), (Value::Integer(3_000_000), "3000000 kHz is the highest there is".to_owned()));
     assert_eq!(planned(1), (Value::Integer(1_000_000), "1000000 kHz is the lowest there is".to_owned()));
-    let ours = knob.plan(&baseline, &Value::Integer(2_200_000)).expect("fine").ours;
+    let written = knob.plan(&baseline, &Value::Integer(2_200_000)).expect("fine").written;
     // A file takes the write before the governor's, which the kernel would make readable by then.
     fixture.write(&format!("{ROOT}/policy0/scaling_setspeed"), "1000000");
-    knob.apply(&ours).expect("written");
+    knob.apply(&written).expect("written");
     assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "userspace");
     assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_setspeed")), "2200000");
 }
@@ -95,12 +95,12 @@ fn without_userspace_a_frequency_is_held_between_the_limits() {
     let knob = knob(&fixture, &[]);
     let baseline = knob.baseline().expect("there");
     let plan = knob.plan(&baseline, &Value::Integer(4_000_000)).expect("fine");
-    knob.apply(&plan.ours).expect("written");
+    knob.apply(&plan.written).expect("written");
     let limits = || ["min", "max"].map(|end| fixture.read(&format!("{ROOT}/policy1/scaling_{end}_freq")));
     assert_eq!(limits(), ["4000000", "4000000"]);
     // Its scaling_cur_freq is measured and not compared.
-    knob.verify(&plan.ours).expect("as wanted");
-    assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+    knob.verify(&plan.written).expect("as wanted");
+    assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec![]));
     assert_eq!(limits(), ["800000", "4200000"]);
 }
 
@@ -123,8 +123,8 @@ fn a_write_that_changes_nothing_is_noticed() {
     let knob = knob(&fixture, &[]);
     let baseline = knob.baseline().expect("there");
     let plan = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("fine");
-    knob.apply(&plan.ours).expect("written");
-    let message = knob.verify(&plan.ours).unwrap_err().to_string();
+    knob.apply(&plan.written).expect("written");
+    let message = knob.verify(&plan.written).unwrap_err().to_string();
     assert_eq!(message, "policy0: the kernel took 3000000 kHz and runs at 1000000 kHz all the same");
     let clamped = with(ACPI, &[("scaling_max_freq", "2200000")]);
     let fixture = tree(&[("policy0", &clamped)]);
@@ -137,17 +137,17 @@ fn a_write_that_changes_nothing_is_noticed() {
 }
 
 #[test]
-fn only_the_policies_of_our_cores_are_turned_and_only_what_is_still_ours_is_put_back() {
+fn only_the_policies_of_our_cores_are_set_and_only_what_nobody_else_changed_is_put_back() {
     let fixture = tree(&[("policy0", ACPI), ("policy1", PSTATE)]);
     let knob = knob(&fixture, &[2]);
     let baseline = knob.baseline().expect("there");
     let plan = knob.plan(&baseline, &Value::Integer(2_000_000)).expect("fine");
-    knob.apply(&plan.ours).expect("written");
+    knob.apply(&plan.written).expect("written");
     assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "schedutil");
     fixture.write(&format!("{ROOT}/policy1/scaling_governor"), "performance");
-    let message = knob.drift(&baseline, std::slice::from_ref(&plan.ours)).expect("read").expect("a change");
+    let message = knob.drift(&baseline, std::slice::from_ref(&plan.written)).expect("read").expect("a change");
     assert_eq!(message, "somebody else set policy1 to governor performance, 2000000 to 2000000 kHz");
-    let left = knob.restore(&baseline, &[plan.ours]).expect("done");
+    let left = knob.restore(&baseline, &[plan.written]).expect("done");
     assert_eq!(left, ["policy1: governor performance is somebody else's"]);
     assert_eq!(fixture.read(&format!("{ROOT}/policy1/scaling_governor")), "performance");
     assert_eq!(fixture.read(&format!("{ROOT}/policy1/scaling_min_freq")), "800000");
@@ -185,17 +185,17 @@ fn passive_pstate_drivers_take_governors_and_any_frequency_within_the_limits() {
         let knob = knob(&fixture, &[]);
         let baseline = knob.baseline().expect("there");
         let fast = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("there");
-        knob.apply(&fast.ours).expect("written");
+        knob.apply(&fast.written).expect("written");
         // What runs is measured there: an idle core says nothing against the governor.
-        assert!(knob.verify(&fast.ours).expect("as wanted").how.contains("governor performance"));
-        assert_eq!(knob.restore(&baseline, &[fast.ours]), Ok(vec![]));
+        assert!(knob.verify(&fast.written).expect("as wanted").how.contains("governor performance"));
+        assert_eq!(knob.restore(&baseline, &[fast.written]), Ok(vec![]));
         let held = knob.plan(&baseline, &Value::Integer(3_141_593)).expect("no table rounds it");
         assert_eq!((held.effective, held.note.as_str()), (Value::Integer(3_141_593), ""));
         fixture.write(&format!("{ROOT}/policy0/scaling_setspeed"), "1712345");
-        knob.apply(&held.ours).expect("written");
+        knob.apply(&held.written).expect("written");
         assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "userspace");
         assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_setspeed")), "3141593");
-        assert_eq!(knob.restore(&baseline, &[held.ours]), Ok(vec![]));
+        assert_eq!(knob.restore(&baseline, &[held.written]), Ok(vec![]));
         assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "schedutil");
     }
 }
@@ -210,8 +210,8 @@ fn amd_pstate_in_active_mode_has_two_governors_and_its_limits() {
     let message = knob.plan(&baseline, &Value::Word("schedutil".to_owned())).unwrap_err().to_string();
     assert_eq!(message, "driver amd-pstate-epp has the governors performance, powersave, not `schedutil`");
     let plan = knob.plan(&baseline, &Value::Word("performance".to_owned())).expect("there");
-    knob.apply(&plan.ours).expect("written");
-    knob.verify(&plan.ours).expect("its frequency is measured, and not compared");
-    assert_eq!(knob.restore(&baseline, &[plan.ours]), Ok(vec![]));
+    knob.apply(&plan.written).expect("written");
+    knob.verify(&plan.written).expect("its frequency is measured, and not compared");
+    assert_eq!(knob.restore(&baseline, &[plan.written]), Ok(vec![]));
     assert_eq!(fixture.read(&format!("{ROOT}/policy0/scaling_governor")), "powersave");
 }
