@@ -141,7 +141,7 @@ class KnobsHaveLeases(Invariant):
 
     def judge(self, look: Look) -> str | None:
         hurt = {one.target for one in look.active if self._excuses.web_server(one.kind)}
-        for host in look.knobs_turned:
+        for host in look.knobs_set:
             if any(target.endswith(host) for target in hurt):
                 self._could_s[host] = look.at_s
             until_s = max(look.leases_until_s.get(host, 0.0), self._could_s.get(host, 0.0))

@@ -63,7 +63,7 @@ class Look:
     """Nodes with a fresh Verdict that is not `unknown`."""
     recorded: Sequence[Recorded] = ()
     """Since the look before."""
-    knobs_turned: frozenset[str] = frozenset()
+    knobs_set: frozenset[str] = frozenset()
     """Hosts where a file of wsengine's is in the web server's configuration."""
     leases_until_s: Mapping[str, float] = field(default_factory=dict)
     """Host -> when the last Order that was heard for it runs out."""

@@ -40,6 +40,8 @@ class Listener:
         self.cycle_s: float | None = None
         self.verdicts: dict[str, tuple[float, str]] = {}
         """Node -> when its last Verdict was heard (monotonic), and the state."""
+        self.judgement_s: float | None = None
+        """When a Verdict was heard last that judges its node. A second controller calls all nodes unknown at first."""
         self.leases_until_s: dict[str, float] = {}
         self.drained_until_s: dict[str, float] = {}
         self._end = threading.Event()
@@ -60,27 +62,27 @@ class Listener:
                 bus = await Bus.connect(SETTINGS.controller_bus, "chaos", wait_s=2.0)
         if bus is None:
             return
-        await bus.subscribe("cycle", self._cycle, pool=POOL)
-        await bus.subscribe("verdict", self._verdict, pool=POOL)
-        await bus.subscribe("order", self._order, pool=POOL)
+        for kind in ("cycle", "verdict", "order"):
+            await bus.subscribe(kind, self.hear, pool=POOL)
         while not self._end.is_set():
             await asyncio.sleep(0.1)
         await bus.close()
 
-    def _cycle(self, cycle: Cycle) -> None:
-        self.cycle_s = time.monotonic()
-        drained = {server.server for server in cycle.servers if server.cause == "drained"}
-        self.drained_until_s = {
-            server: self.drained_until_s.get(server, self.cycle_s + DRAIN_MOST_S) for server in drained
-        }
-
-    def _verdict(self, verdict: Verdict) -> None:
-        self.verdicts[verdict.node] = time.monotonic(), verdict.state
-
-    def _order(self, order: Order) -> None:
-        if order.value != "baseline":
-            until_s = time.monotonic() + order.lease_s
-            self.leases_until_s[order.node] = max(until_s, self.leases_until_s.get(order.node, 0.0))
+    def hear(self, message: Cycle | Verdict | Order) -> None:
+        """Takes what came on the bus now."""
+        now_s = time.monotonic()
+        if isinstance(message, Cycle):
+            self.cycle_s = now_s
+            drained = {server.server for server in message.servers if server.cause == "drained"}
+            self.drained_until_s = {
+                server: self.drained_until_s.get(server, now_s + DRAIN_MOST_S) for server in drained
+            }
+        elif isinstance(message, Verdict):
+            self.verdicts[message.node] = now_s, message.state
+            if message.state != "unknown":
+                self.judgement_s = now_s
+        elif message.value != "baseline":
+            self.leases_until_s[message.node] = max(now_s + message.lease_s, self.leases_until_s.get(message.node, 0.0))
 
 
 class ChangeReader:
@@ -147,16 +149,15 @@ class Watch:
             for reader in self._readers.values():
                 recorded += [Recorded(self._at(now_s), *row) for row in reader.read()]
         heard = self.listener
-        verdict_s = max((at_s for at_s, state in list(heard.verdicts.values()) if state != "unknown"), default=None)
         return Look(
             at_s=self._at(time.monotonic()),
             weights=weights,
             drained_until_s={name: self._at(until_s) for name, until_s in dict(heard.drained_until_s).items()},
             cycle_s=None if heard.cycle_s is None else self._at(heard.cycle_s),
-            verdict_s=None if verdict_s is None else self._at(verdict_s),
+            verdict_s=None if heard.judgement_s is None else self._at(heard.judgement_s),
             judged=self.judged(),
             recorded=recorded,
-            knobs_turned=frozenset(host.name for host in self._site.lab.hosts if _is_turned(host.folder)),
+            knobs_set=frozenset(host.name for host in self._site.lab.hosts if _has_knobs_set(host.folder)),
             leases_until_s={node: self._at(until_s) for node, until_s in dict(heard.leases_until_s).items()},
             usage=self._usage,
             journal_bytes=max(_bytes_of(path) for path in JOURNALS.values()),
@@ -196,7 +197,7 @@ def usage_of(pid: int) -> Usage:
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads)
 
 
-def _is_turned(folder: Path) -> bool:
+def _has_knobs_set(folder: Path) -> bool:
     return (folder / "zz-slackwater.conf").exists() or (folder / "pool.d/zz-slackwater.conf").exists()
 
 

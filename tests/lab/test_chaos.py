@@ -164,13 +164,13 @@ CASES: list[tuple[str, list[Look], list[str]]] = [
     ),
     (
         "a knob without a lease",
-        [at(60.0, knobs_turned=frozenset({"host1"}), leases_until_s={"host1": 20.0})],
+        [at(60.0, knobs_set=frozenset({"host1"}), leases_until_s={"host1": 20.0})],
         ["knobs"],
     ),
-    ("with one", [at(60.0, knobs_turned=frozenset({"host1"}), leases_until_s={"host1": 40.0})], []),
+    ("with one", [at(60.0, knobs_set=frozenset({"host1"}), leases_until_s={"host1": 40.0})], []),
     (
         "its host is off",
-        [at(60.0, knobs_turned=frozenset({"host1"}), active=[fault("reboot")])],
+        [at(60.0, knobs_set=frozenset({"host1"}), active=[fault("reboot")])],
         [],
     ),
     ("memory", [at(1.0, usage={"monitor of host1": Usage(200_000_000, 1, 1)})], ["usage"]),
