@@ -131,7 +131,7 @@ class BaselineWithoutDecisions(Invariant):
 
 
 class KnobsHaveLeases(Invariant):
-    """No knob stays turned without a lease."""
+    """No knob stays set without a lease."""
 
     name = "knobs"
 
@@ -146,7 +146,7 @@ class KnobsHaveLeases(Invariant):
                 self._could_s[host] = look.at_s
             until_s = max(look.leases_until_s.get(host, 0.0), self._could_s.get(host, 0.0))
             if look.at_s > until_s + ORDER_SLACK_S:
-                return f"{host} has a knob turned {look.at_s - until_s:.0f} s after the last Order's lease"
+                return f"{host} has a knob set {look.at_s - until_s:.0f} s after the last Order's lease"
         return None
 
 

@@ -185,7 +185,7 @@ class WebServerOnly:
     Verma: "Mitigating Interference in Cloud Services by Middleware Reconfiguration", Middleware 2014, as ICE's slides
     compare themselves with it): during interference MaxClients falls, KeepAliveTimeout and php-fpm's children rise.
 
-    Tuned: it has our detector instead of its own, which takes 15 to 20 s; and what was turned stays so until there was
+    Tuned: it has our detector instead of its own, which takes 15 to 20 s; and what was set stays so until there was
     no sign of interference for `LEAVE_AFTER_S`, since a reload to and fro costs more than a wrong value.
     """
 

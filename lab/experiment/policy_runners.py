@@ -54,7 +54,7 @@ class PolicyRunner:
         return list(self.judged.heard) if self.judged is not None else None
 
     @property
-    def turned(self) -> Sequence[Change]:
+    def knob_changes(self) -> Sequence[Change]:
         """What was changed in web servers."""
         return [one for one in self.changes.heard if one.by == WSENGINE and one.applied] if self.changes else []
 

@@ -68,7 +68,7 @@ class RetuningController(Controller):
         with CONTROLLER_FILE.open("a") as file:
             file.write(self._retune)
 
-    def turned(self, since_unix_s: float) -> dict[str, Change]:
+    def knob_changes(self, since_unix_s: float) -> dict[str, Change]:
         """The last Change of each node's wsengine since then."""
         if self.journal is None:
             return {}

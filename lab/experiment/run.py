@@ -237,7 +237,7 @@ def _measured(
             "cost": costs,
             "turned": [
                 {"at_s": one.time_unix_s - begin_unix_s, "node": one.target, "what": one.what, "after": one.after}
-                for one in runner.turned
+                for one in runner.knob_changes
             ],
         },
     )

@@ -82,7 +82,7 @@ class Node:
         self._seen.add(order.id)
         before = self.lease.value if self.lease is not None else WITHOUT_US
         if not refusal and order.value == RELEASE and self.lease is None:
-            refusal = "it is not turned"
+            refusal = "it is not set"
         if refusal:
             self._change(before, str(order.value), "refused", order.id)
             return

@@ -34,7 +34,7 @@ KNOBS = {
     "apache.max_request_workers": "[64, 512]",
     "apache.keepalive_timeout": "[1, 120]",
 }
-"""Knobs that can be turned, with the bounds that the hosts' wsengines get."""
+"""Knobs that can be set, with the bounds that the hosts' wsengines get."""
 BEGIN_S = 2.0
 """After the noise begins, and after the last node is retuned, before it is measured."""
 PIECE_S = 10.0
@@ -58,7 +58,7 @@ class SecondStageTest:
     rounds: int
     clients: int
     knobs: Sequence[str] = (CHILDREN,)
-    """Those that the hosts' wsengines may turn."""
+    """Those that the hosts' wsengines may set."""
 
 
 class Round:
@@ -70,9 +70,9 @@ class Round:
         self._since_unix_s = 0.0
 
     def _retuned(self) -> dict[str, str]:
-        """The nodes that are done, with the value that they were turned to or how their search ended."""
+        """The nodes that are done, with the value that was set or how their search ended."""
         if self._test.scenario == "all-noisy":
-            return {name: str(one.after) for name, one in self._controller.turned(self._since_unix_s).items()}
+            return {name: str(one.after) for name, one in self._controller.knob_changes(self._since_unix_s).items()}
         orders = [one for one in self._controller.orders(self._since_unix_s) if one.cause == "search_over"]
         return {one.target: one.why for one in reversed(orders)}
 
@@ -81,8 +81,8 @@ class Round:
         return done and (self._test.scenario == "search" or at_baseline(self._lab))
 
     def _put_back(self) -> bool:
-        turned = self._controller.turned(self._since_unix_s)
-        return all(one.cause in PUT_BACK for one in turned.values())
+        changes = self._controller.knob_changes(self._since_unix_s)
+        return all(one.cause in PUT_BACK for one in changes.values())
 
     def _wait(self, happened: Callable[[], bool], what: str, within_s: float, load: Stream) -> float:
         begin_s = time.monotonic()
