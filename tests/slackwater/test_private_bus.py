@@ -130,7 +130,8 @@ def test_without_a_password_or_with_another_one_nobody_is_let_in(site: Controlle
     wrong.write_text(Path(as_node(site, "web2").password_file).read_text())
     wrong.chmod(0o600)
     for bus in (BusSettings(site.bus.address), BusSettings(site.bus.address, user="web1", password_file=str(wrong))):
-        with pytest.raises(BusError, match=r"no NATS at .*Authorization Violation"):
+        # nats-server closes the connection at once: the client's system may drop the refusal that was sent before.
+        with pytest.raises(BusError, match=r"no NATS at .*(Authorization Violation|Connection reset by peer)"):
             asyncio.run(Bus.connect(bus, "stranger", wait_s=2.0))
 
 
