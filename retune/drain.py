@@ -47,6 +47,9 @@ class ClusterAccess(Protocol):
     def answer(self, order: str) -> Change | None:
         """The Change by which the node's wsengine answered an Order."""
 
+    def is_lost(self, order: str) -> bool:
+        """Whether the node's wsengine reports that this Order neither waits nor is in force."""
+
     async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
         """Waits for something to become true; False when it does not in time."""
 
@@ -92,10 +95,12 @@ async def drain_and_apply(
         except NotNow as error:
             outcome.trouble = str(error)
             return outcome
-        await cluster.wait(lambda: all(cluster.answer(order) for order in orders.values()), ANSWER_S)
+        await cluster.wait(
+            lambda: all(cluster.answer(order) or cluster.is_lost(order) for order in orders.values()), ANSWER_S
+        )
         outcome.changes = {knob: made for knob, order in orders.items() if (made := cluster.answer(order)) is not None}
         if missing := [knob for knob in orders if knob not in outcome.changes]:
-            outcome.trouble = f"no answer to the Order for {', '.join(missing)} within {ANSWER_S:g} s"
+            outcome.trouble = f"no answer to the Order for {', '.join(missing)}"
     finally:
         try:
             await cluster.request("undo", node, reason, what="drain")

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from retune import knowledge
 from retune.best_values import BestValues
@@ -25,7 +25,7 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.machine import controller_id
-from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Message, Order, ServerState
+from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
 from slackwater.stopping import stop_event
 
 log = logging.getLogger("retune")
@@ -33,6 +33,8 @@ log = logging.getLogger("retune")
 STEP_S = 0.5
 KINDS = ("sample", "verdict", "cycle", "change", "knobs")
 ORDERS_KEPT = 1000
+REACHES_S = 2.0
+"""A published Order has reached its node by then, or never will."""
 
 
 async def run(settings: ControllerSettings) -> None:
@@ -84,6 +86,13 @@ async def drive(pool: Pool, beat: Callable[[], None], stop: asyncio.Event) -> No
     await pool.end()
 
 
+class SentOrder(NamedTuple):
+    """Where an Order was sent, and when."""
+
+    node: str
+    sent_s: float
+
+
 class Recorder(Protocol):
     """What is needed of the journal."""
 
@@ -126,9 +135,11 @@ class BusAccess:
         """Gets the messages that come in."""
         self._news = asyncio.Event()
         self._cycles = 0
-        self._orders: OrderedDict[str, str] = OrderedDict()
-        """Id of each Order that was sent -> its node."""
+        self._orders: OrderedDict[str, SentOrder] = OrderedDict()
+        """By id."""
         self._answers: dict[str, Change] = {}
+        self._reports: dict[str, tuple[Knobs, float]] = {}
+        """Node -> its last report, and when it came."""
 
     def take(self, message: Any) -> None:
         """A message of the pool."""
@@ -141,6 +152,8 @@ class BusAccess:
             return
         if isinstance(message, Change) and message.by == WSENGINE:
             self._answer(message)
+        if isinstance(message, Knobs):
+            self._reports[message.node] = message, self._clock()
         if self.pool is not None:
             self.pool.see(message)
         self._news.set()
@@ -165,7 +178,8 @@ class BusAccess:
 
     def _answer(self, change: Change) -> None:
         """Kept if it is about an Order of ours, by the node that got it."""
-        if self._orders.get(change.follows) == change.target:
+        order = self._orders.get(change.follows)
+        if order is not None and order.node == change.target:
             self._answers[change.follows] = change
 
     async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
@@ -191,7 +205,7 @@ class BusAccess:
         except JournalError as error:
             raise NotNow(f"no Order without a record of it: {error}") from None
         self._check_leads()  # recording may have taken long
-        self._orders[id_] = node
+        self._orders[id_] = SentOrder(node, self._clock())
         while len(self._orders) > ORDERS_KEPT:
             self._answers.pop(self._orders.popitem(last=False)[0], None)
         await self._bus.publish(change)
@@ -220,6 +234,13 @@ class BusAccess:
 
     def answer(self, order: str) -> Change | None:
         return self._answers.get(order)
+
+    def is_lost(self, order: str) -> bool:
+        sent = self._orders.get(order)
+        knobs, came_s = self._reports.get(sent.node, (None, 0.0)) if sent is not None else (None, 0.0)
+        if sent is None or knobs is None or knobs.waiting is None or came_s < sent.sent_s + REACHES_S:
+            return False
+        return order not in self._answers and order not in {*knobs.waiting, *(knob.order for knob in knobs.knobs)}
 
     async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
         until_s = self._clock() + within_s

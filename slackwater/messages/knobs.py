@@ -72,3 +72,5 @@ class Knobs(msgspec.Struct, omit_defaults=True):
     """Nodes of one kind are alike: values found on one suit the others."""
     knobs: Annotated[list[KnobState], Meta(max_length=MOST_KNOBS)]
     """One for each knob that the node's configuration lists."""
+    waiting: Annotated[list[Word], Meta(max_length=MOST_KNOBS)] | None = None
+    """Ids of the Orders that wait until the node may reload; absent: an older wsengine does not report them."""

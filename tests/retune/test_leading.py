@@ -14,10 +14,10 @@ from retune import knowledge
 from retune.best_values import BestValues
 from retune.drain import NotNow
 from retune.pool import SILENT_S, Pool
-from retune.service import BusAccess
+from retune.service import REACHES_S, BusAccess
 from slackwater.bus.signing import Signer
 from slackwater.config import RetuneSettings
-from slackwater.messages import Cycle, Message, Mode, Order, State, Verdict
+from slackwater.messages import Cycle, Knobs, KnobState, Message, Mode, Order, State, Verdict
 from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
@@ -133,6 +133,33 @@ def test_what_is_under_way_is_not_ordered_when_another_one_leads_by_then(tmp_pat
             with pytest.raises(NotNow, match="does not drive"):
                 await ask
         assert len(controller.bus.orders) == before
+
+    play(script())
+
+
+def test_an_order_is_lost_when_a_later_report_neither_has_it_in_force_nor_waiting(tmp_path: Path) -> None:
+    async def script() -> None:
+        controller = Controller(tmp_path)
+        await controller.run(2.0, "a")
+        access = controller.access
+        order = await access.order("web1", FREQUENCY, "powersave", "a test", "second_stage")
+
+        def report(after_s: float, waiting: list[str] | None, in_force: str = "") -> None:
+            controller.now_s += after_s
+            state = KnobState(FREQUENCY, "performance", order=in_force)
+            access.take(Knobs(1, "web1", "web", 0.0, "any", [state], waiting=waiting))
+
+        report(0.1, [])
+        assert not access.is_lost(order), "the report may be older than the Order"
+        report(REACHES_S, [order])
+        assert not access.is_lost(order)
+        report(1.0, [], in_force=order)
+        assert not access.is_lost(order)
+        report(1.0, None)
+        assert not access.is_lost(order), "an older wsengine does not report what waits"
+        report(1.0, [])
+        assert access.is_lost(order)
+        assert not access.is_lost("of another controller")
 
     play(script())
 

@@ -164,6 +164,23 @@ def test_a_node_is_not_reloaded_because_a_cycle_from_before_the_drain_shows_it_w
     play(script())
 
 
+def test_a_lost_order_ends_the_drain_at_once_and_the_next_one_comes_after_the_interval(folder: Path) -> None:
+    async def script() -> None:
+        story = Story(folder)
+        story.site.loses_orders = True
+        story.states["web1"] = ("interference", 0.5)
+        await story.run(30.0)
+        timed = list(zip(story.site.log, story.site.logged_s, strict=True))
+        (ordered_s,) = [at_s for line, at_s in timed if CHILDREN in line]
+        undone_s = next(at_s for line, at_s in timed if line == "undo web1")
+        assert undone_s - ordered_s < 1.0
+        story.site.loses_orders = False
+        log = await story.run(60.0)
+        assert of(log)[-3:] == ["drain web1", f"order web1 {CHILDREN} 16", "undo web1"]
+
+    play(script())
+
+
 def test_a_node_whose_load_the_others_cannot_carry_is_reloaded_with_what_is_left_and_nobody_waits_for_its_end(
     folder: Path,
 ) -> None:

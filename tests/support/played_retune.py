@@ -46,6 +46,8 @@ class PlayedCluster:
         """Of the Orders since the controller's last start."""
         self.refuses = ""
         self.guard_refuses = False
+        self.loses_orders = False
+        """Wsengines are started anew as soon as they have an Order."""
         self.is_silent = False
         """No Cycle comes any more; the last one, of long ago, showed every server without weight."""
         self.kept = 0
@@ -76,6 +78,8 @@ class PlayedCluster:
         self._write(f"order {node} {knob} {value}" + (" renewed" if why.startswith("renewed") else ""))
         id_ = f"o{len(self.log)}"
         self.sent_ids.add(id_)
+        if self.loses_orders:
+            return id_
         before = self.own(node, knob)
         refused = self.refuses and not why.startswith("renewed")
         if not refused:
@@ -125,6 +129,9 @@ class PlayedCluster:
 
     def answer(self, order: str) -> Change | None:
         return self.answers.get(order)
+
+    def is_lost(self, order: str) -> bool:
+        return self.loses_orders and order not in self.answers
 
     async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
         for _ in range(20):

@@ -197,11 +197,29 @@ fn work(
     let mut notify = Notify::ready();
     let (mut end_s, mut reported_s) = (None, f64::NEG_INFINITY);
     loop {
-        let wait_s = engine.tick().min(TICK_AT_LEAST_EVERY_S);
+        let due_in_s = engine.tick().min(TICK_AT_LEAST_EVERY_S);
         notify.alive(Instant::now());
-        if let Some(report) = report
-            && (news.take() || now_s() - reported_s >= REPORT_EVERY_S)
-        {
+        let wait_s = if news.get() { 0.0 } else { due_in_s };
+        // Orders that came together are carried out together, however long the disk takes for each.
+        let first = commands.recv_timeout(Duration::from_secs_f64(wait_s));
+        for what in std::iter::once(first).chain(commands.try_iter().map(Ok)).take(MOST_COMMANDS) {
+            match what {
+                Ok(Command::Order { payload, signature }) if end_s.is_none() => {
+                    engine.order(&payload, signature.as_deref());
+                    news.set(true);
+                }
+                Ok(Command::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Command::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
+                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => {
+                    notify.stopping();
+                    engine.end_all(ChangeCause::EngineEnded, "wsengine ends");
+                    end_s.get_or_insert(now_s() + END_WITHIN_S);
+                }
+            }
+        }
+        // After the Orders that have come: one that no report has is lost.
+        let is_due = news.take() || now_s() - reported_s >= REPORT_EVERY_S;
+        if let Some(report) = report.filter(|_| is_due) {
             report.send_replace(Some(engine.report()));
             reported_s = now_s();
         }
@@ -212,22 +230,6 @@ fn work(
             if now_s() >= end_s {
                 let message = "not everything could be put back; the next start tries again";
                 return Err(Error::Process(message.to_owned()));
-            }
-        }
-        // Orders that came together are carried out together, however long the disk takes for each.
-        let first = commands.recv_timeout(Duration::from_secs_f64(wait_s));
-        for what in std::iter::once(first).chain(commands.try_iter().map(Ok)).take(MOST_COMMANDS) {
-            match what {
-                Ok(Command::Order { payload, signature }) if end_s.is_none() => {
-                    engine.order(&payload, signature.as_deref());
-                }
-                Ok(Command::Order { .. }) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Command::Restore) => engine.end_all(ChangeCause::ByHand, "put back by hand"),
-                Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => {
-                    notify.stopping();
-                    engine.end_all(ChangeCause::EngineEnded, "wsengine ends");
-                    end_s.get_or_insert(now_s() + END_WITHIN_S);
-                }
             }
         }
     }

@@ -22,6 +22,7 @@ impl Engine {
             time_unix_s: (self.system.unix_s)(),
             kind: self.settings.kind.clone(),
             knobs: knobs.collect(),
+            waiting: Some(self.waiting.values().map(|waiting| waiting.order.id.clone()).collect()),
         }
     }
 

@@ -104,3 +104,19 @@ fn no_text_of_a_change_is_longer_than_the_controller_reads() {
     let changes = scene.changes.borrow();
     assert!(!changes.is_empty() && changes.iter().all(|change| change.why.chars().count() <= 2000));
 }
+
+#[test]
+fn the_report_names_orders_that_wait_for_a_reload_and_no_others() {
+    let mut scene = Scene::new(30.0);
+    let waiting = |scene: &mut Scene| scene.engine.report().waiting.expect("a list");
+    assert!(waiting(&mut scene).is_empty());
+    scene.order(6, 60.0);
+    assert_eq!(waiting(&mut scene), ["o1"]);
+    scene.pass_s(GATHER_S);
+    assert!(waiting(&mut scene).is_empty());
+    scene.order(7, 60.0);
+    scene.pass_s(10.0);
+    assert_eq!(waiting(&mut scene), ["o2"]);
+    scene.crash();
+    assert!(waiting(&mut scene).is_empty(), "a lost Order does not wait");
+}
