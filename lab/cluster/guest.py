@@ -110,10 +110,10 @@ class Guest:
             self._virtiofsd = _serve_files(listener, log.fileno(), settings.cache, wrap)
             self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[theirs.fileno()])
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
         """Until it takes commands. Raises LabError, with its last words, if that takes too long; it is ended then."""
         try:
-            self._until(READY, READY_WITHIN_S)
+            self._until(READY, within_s)
         except BaseException:
             self.stop()
             raise
