@@ -92,7 +92,7 @@ class Site:
     def __init__(self, lab: Lab, seed: int) -> None:
         self.lab = lab
         self.seed = seed
-        self.second_host = Host(len(lab.hosts) + 1)
+        self.second_host = Host(len(lab.hosts) + 1, lab.noisy.processors)
         self.units: dict[str, Unit] = {}
         self.links: dict[str, Link] = {}
         self.clocks: dict[str, Clock] = {}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,10 @@ NEIGHBOUR_WEIGHT = 100
 
 @dataclass(frozen=True)
 class Host:
-    """One web server's machine; `number` counts from 1."""
+    """One web server's machine; `number` counts from 1. It runs on so many of this machine's processors."""
 
     number: int
+    processors: int = 1
 
     @property
     def name(self) -> str:
@@ -76,13 +78,24 @@ class Host:
     def folder(self) -> Path:
         return LAB_DIR / self.name
 
+    @property
+    def pin(self) -> list[str]:
+        """The words before a command that keep it on the host's processors, as each of its programs must.
+
+        The server's and the neighbours' shares of the CPU hold among those that want the same processor only.
+        """
+        available = sorted(os.sched_getaffinity(0))
+        first = (self.number - 1) * self.processors
+        own = {available[place % len(available)] for place in range(first, first + self.processors)}
+        return [system_program("taskset"), "--cpu-list", ",".join(map(str, sorted(own)))]
+
     def inside(self, argv: Sequence[str], cgroups: Cgroups) -> list[str]:
         """The command that runs `argv` in the guest: its namespace and its `vm` cgroup."""
-        return placed(argv, cgroups.procs_files(self.vm), self.netns)
+        return placed([*self.pin, *argv], cgroups.procs_files(self.vm), self.netns)
 
 
-def hosts(count: int) -> list[Host]:
-    return [Host(number) for number in range(1, count + 1)]
+def hosts(count: int, processors: int = 1) -> list[Host]:
+    return [Host(number, processors) for number in range(1, count + 1)]
 
 
 def make_network(members: Sequence[Host], join: Callable[[Host], None]) -> None:

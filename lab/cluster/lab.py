@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import threading
@@ -87,7 +88,7 @@ class Lab:
         self.settings = settings
         self.progress = progress
         self.app = APPLICATIONS[settings.app]
-        self.hosts = hosts(settings.hosts)
+        self.hosts = hosts(settings.hosts, math.ceil(settings.quota_cores))
         self.noisy = self.hosts[0]
         self.programs: list[Running] = []
         self.machines: dict[str, Machine] = {}
@@ -254,7 +255,7 @@ class Lab:
                 place: dict[str, Any] = {
                     "quota_cores": self.settings.quota_cores,
                     "procs_files": self.cgroups.procs_files(host.neighbour),
-                    "wrap": placed([], self.cgroups.procs_files(ASIDE)),
+                    "wrap": placed(host.pin, self.cgroups.procs_files(ASIDE)),
                 }
                 if kind in stress.STRESSORS:
                     self._noises.append(stress.start(host.name, kind, intensity, seconds, folder=LAB_DIR, **place))

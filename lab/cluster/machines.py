@@ -110,7 +110,7 @@ class VirtualMachine:
         )
         folder = host.folder / "qemu"
         folder.mkdir(parents=True)
-        self.guest = Guest(folder, settings, placed([], cgroups.procs_files(host.vm)))
+        self.guest = Guest(folder, settings, placed(host.pin, cgroups.procs_files(host.vm)))
         self._ended: dict[str, int] = {}
         self._asked_mono_s = 0.0
 

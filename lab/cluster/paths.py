@@ -20,7 +20,10 @@ PREFIX = "swlab"
 """All links and namespaces of the lab begin so; nothing else is ever removed."""
 
 PROGRAMS = ("haproxy", "apache2", "php-fpm8.2", "nats-server", "oha", "stress-ng")
-SYSTEM_PROGRAMS = {"ip": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux", "cc": "gcc and libc6-dev"}
+SYSTEM_PROGRAMS = {
+    **{"ip": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux", "taskset": "util-linux"},
+    "cc": "gcc and libc6-dev",
+}
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -72,11 +73,14 @@ def programs(pids: list[int]) -> set[tuple[str, int]]:
     return found
 
 
-def test_a_neighbour_is_in_the_hosts_quota_but_not_in_its_guest() -> None:
+def test_a_neighbour_shares_the_hosts_quota_and_processor_but_not_its_guest() -> None:
     with Lab(LabSettings(hosts=2)) as lab:
         noise = lab.noise(lab.noisy, "cpu", 1.0, 30.0)
         assert noise.process.pid in lab.cgroups.pids(lab.noisy.neighbour)
         assert noise.process.pid not in lab.cgroups.pids(lab.noisy.vm)
+        served_on = {frozenset(os.sched_getaffinity(pid)) for pid in lab.cgroups.pids(lab.noisy.vm)}
+        assert served_on == {frozenset(os.sched_getaffinity(noise.process.pid))}, "they want the same processor"
+        assert len(served_on.pop()) == 1
         begin = lab.cgroups.cpu_s(lab.noisy.neighbour)
         eventually("it uses CPU", lambda: lab.cgroups.cpu_s(lab.noisy.neighbour) > begin + 0.1, 29.0)
 
