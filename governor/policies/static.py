@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from governor.types import Action, Hardware, Observation, whole
+from governor.types import Action, Configuration, Hardware, Observation, whole
 
 
 class Static:
     name = "static"
     period_s = 1.0
 
-    def __init__(self, hardware: Hardware) -> None:
-        self._action = whole(hardware.highest)
+    def __init__(self, hardware: Hardware, configuration: Configuration | None = None) -> None:
+        """`configuration`: another than the highest, as the kernel's governor `powersave` has it."""
+        self._action = whole(configuration or hardware.highest)
 
     def start(self) -> Action:
         return self._action

@@ -43,6 +43,12 @@ def test_schedutil_keeps_a_quarter_of_headroom() -> None:
     assert found == [(3, 500.0), (3, 700.0)], "1.25 x 0.4 of 1000; then 1.25 x 500, next clock up"
 
 
+def test_with_a_clock_for_each_core_the_busiest_does_not_decide_for_all() -> None:
+    policy = Linux(HARDWARE, per_core=True)
+    policy.start()
+    assert policy.decide(Observation(0.1, busy_shares=(0.96, 0.5, 0.0))).clocks_mhz == (1000.0, 600.0, 100.0)
+
+
 def test_heimdall_takes_the_highest_prediction_below_the_slack_point() -> None:
     watts = np.array([1.0, 2.0, 3.0, 4.0])
     assert choose(np.array([2.0, 0.95, 0.85, 0.5]), 1.0, watts) == 2
