@@ -5,7 +5,8 @@ target.
   times clock. A neighbour that slows the cores down makes the same work longer, so what it takes is demand too.
 - A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets, all there is, at once. When more
   work comes than was planned for (a CUSUM of the difference), a new plan at once.
-- During interference nothing is lowered and nothing is learnt.
+- During interference nothing is lowered. What is seen then is learnt like all else: work that takes longer is more
+  demand, and a miss widens the margin, so what the neighbour takes is bought back with cores or clock.
 - Without requests none can be late: after a second without any the cheapest configuration will do, and the trigger
   brings the rest when they come.
 - It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows.
@@ -105,7 +106,7 @@ class Slackwater:
         demand = float(np.mean([one for _, one in self._seconds]))
         recent = self._seconds[-max(1, len(self._seconds) // 5) :]
         latest = float(np.mean([one for _, one in recent]))
-        if tails and self._steady and not seen.interference:
+        if tails and self._steady:
             # Percentiles of parts of the second, weighted by their requests.
             tail = sum(one * rps for one, rps in tails) / sum(rps for _, rps in tails) / self._target_ms
             if latest <= self._expected:

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from lab.cluster.terminal import console
-from lab.governor import core_switch, estimators, heimdall_table, hurry_up, pareto
+from lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
 from lab.governor.figures import COLUMNS, Figure, cells
 from lab.governor.power import CURVES, DEFAULT
 from lab.options import json_option, progress, write_json
@@ -19,6 +19,7 @@ TABLES: dict[str, Compare] = {
     "estimators": estimators.compare,
     "heimdall": heimdall_table.compare,
     "hurry-up": hurry_up.compare,
+    "neighbours": neighbours.compare,
     "pareto": pareto.compare,
 }
 """Name -> its figures for some seeds and a power model."""

@@ -1,4 +1,4 @@
-"""The table `heimdall`: every policy on the thesis's machine, and with a neighbour that comes and goes."""
+"""The table `heimdall`: every policy on the thesis's machine."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ PROFILE_STEP_S = 20
 """The thesis holds each load step for 50 s; its own Figure 4.6 shows that 40% of the data are as good."""
 SVM_EVERY = 5
 """The support vector machine learns from every fifth row: its fit takes the square of their number."""
-NEIGHBOUR_SPEED, NEIGHBOUR_EVERY_S, NEIGHBOUR_S, VERDICT_S = 0.75, 40.0, 15.0, 0.5
-"""What a neighbour leaves of the speed of the cores; how often it comes, how long it stays; delay of the Verdict."""
-NEIGHBOUR_LOAD = 0.6
-"""Share of the load in those runs: with all of it not even all cores at the highest clock would meet the target."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +99,6 @@ ROWS: dict[str, Row] = {
 }
 ORDER = ("heimdall-rf", "heracles", "heimdall-svm", "hipster energy", "hipster ips", "linux ondemand")
 """By guarantee, in the thesis."""
-BESIDE_NEIGHBOUR = tuple(name for name, row in ROWS.items() if not row.learnt)
-
-
-def neighbour(time_s: float) -> tuple[float, bool]:
-    """The speed that a neighbour leaves, and the Verdict, which comes and goes later."""
-
-    def is_there(at_s: float) -> bool:
-        return at_s >= 0.0 and at_s % NEIGHBOUR_EVERY_S >= NEIGHBOUR_EVERY_S - NEIGHBOUR_S
-
-    return NEIGHBOUR_SPEED if is_there(time_s) else 1.0, is_there(time_s - VERDICT_S)
 
 
 def compare(
@@ -128,12 +114,9 @@ def compare(
     load = trace(step_s)
     least_w = bound_w(of, load)
     runs: dict[str, list[Run]] = {}
-    beside: dict[str, list[Run]] = {}
     for name, row in rows.items():
         progress(f"heimdall: {name}")
         runs[name] = [_one(row, of, seed, load) for seed in seeds]
-        if name in BESIDE_NEIGHBOUR:
-            beside[name] = [run(row.make(of, seed), of, seed, NEIGHBOUR_LOAD * load, neighbour) for seed in seeds]
     static_w = [float(one.watts.mean()) for one in runs["static"]]
     found = [Figure("alone", "bound", "energy saved %", [100.0 * (1.0 - least_w / one) for one in static_w])]
     for name, row in rows.items():
@@ -151,12 +134,6 @@ def compare(
     for better, worse in pairwise(placed):
         ahead = [a - b for a, b in zip(_guarantees(runs[better]), _guarantees(runs[worse]), strict=True)]
         found.append(Figure("order", better, f"guarantee above {worse}'s, points", ahead, "above 0", 0.0))
-    for name, several in beside.items():
-        goal = (97.0, None) if name == "slackwater" else (None, None)
-        found.append(Figure("neighbour", name, "guarantee %", _guarantees(several), "", *goal))
-        most_w = [float(one.watts.mean()) for one in beside["static"]]
-        saved = [100.0 * (1.0 - float(one.watts.mean()) / most) for one, most in zip(several, most_w, strict=True)]
-        found.append(Figure("neighbour", name, "energy saved %", saved))
     if "heimdall-rf" in runs and "slackwater" in runs:
         pairs = list(zip(runs["slackwater"], runs["heimdall-rf"], strict=True))
         better_by = [ours.guarantee_percent - theirs.guarantee_percent for ours, theirs in pairs]

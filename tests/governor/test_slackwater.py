@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,17 @@ def test_during_interference_nothing_is_lowered() -> None:
     assert {speed(one) for one in loud} == {3.0}
     calm = drive(policy, range(20, 40), 0.5)
     assert speed(calm[-1]) < 3.0, "afterwards it is"
+
+
+def test_what_a_neighbour_takes_is_bought_back() -> None:
+    policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
+    before = drive(policy, range(30), 0.5)[-1]
+    for second in range(31, 41):
+        # The cores work at the same share of the time, yet each request takes too long.
+        busy = 0.5 / speed(before)
+        late = Observation(second + 1.0, 100.0, 1.2 * TARGET_MS, busy_shares=(busy,) * len(before.cores))
+        after = policy.decide(replace(late, interference=True))
+    assert speed(after) > speed(before)
 
 
 def test_what_was_seen_bounds_what_was_not() -> None:

@@ -32,19 +32,10 @@ def test_our_policy_saves_and_keeps_the_target_in_a_short_trace() -> None:
     assert heimdall.bound_w(OF, load) < ours.watts.mean()
 
 
-def test_the_neighbour_comes_before_its_verdict() -> None:
-    begins_s = heimdall_table.NEIGHBOUR_EVERY_S - heimdall_table.NEIGHBOUR_S
-    assert heimdall_table.neighbour(begins_s - 0.1) == (1.0, False)
-    assert heimdall_table.neighbour(begins_s + 0.1) == (heimdall_table.NEIGHBOUR_SPEED, False)
-    assert heimdall_table.neighbour(begins_s + 1.0) == (heimdall_table.NEIGHBOUR_SPEED, True)
-    assert heimdall_table.neighbour(heimdall_table.NEIGHBOUR_EVERY_S + 0.1) == (1.0, True)
-
-
 def test_the_table_has_a_row_for_each_policy() -> None:
     rows = {name: heimdall_table.ROWS[name] for name in ("static", "heracles", "slackwater")}
     figures = heimdall_table.compare([1], "a72", step_s=1, rows=rows)
     assert {one.policy for one in figures if one.case == "alone"} == {"bound", *rows}
-    assert {one.policy for one in figures if one.case == "neighbour"} == set(rows)
 
 
 def made() -> Rows:

@@ -1,0 +1,136 @@
+"""The table `neighbours`: the policies of the table `heimdall` beside a neighbour that comes and goes.
+
+The machine, the service and its target are Heimdall's. A neighbour takes part of the cores' speed for some seconds,
+again and again. The detector's Verdict follows its coming and its going with a delay: uniform from 0 to 1 s, which has
+the median and the 95th percentile that the detector was measured to have (docs/results/detector-scores.md). Only our
+policy uses the Verdict; `slackwater, no Verdict` is the same policy without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from governor.policies.slackwater import Slackwater
+from lab.governor import heimdall_table
+from lab.governor.figures import Figure
+from lab.governor.heimdall import STEP_S, TARGET_MS, Run, bound_w, machine, run, trace
+from lab.governor.heimdall_table import Row
+from lab.governor.queues import Floats
+
+LOAD = 0.6
+"""Share of Heimdall's load: with all of it not even all cores at the highest clock would meet the target beside the
+neighbour."""
+PAUSE_S, STAY_S = (10.0, 40.0), (5.0, 25.0)
+"""Time between two episodes, and of one; uniform."""
+SPEED = (0.7, 0.9)
+"""What the neighbour leaves of the cores' speed; uniform, another in each episode."""
+VERDICT_WITHIN_S = 1.0
+GOAL_PERCENT = 97.0
+BLIND = "slackwater, no Verdict"
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Times in seconds."""
+
+    begin_s: float
+    end_s: float
+    speed: float
+    """That is left of the cores."""
+    verdict_s: float
+    """From then on it is `interference`."""
+    calm_s: float
+    """From then on it is not any more."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Called with a time in s: the speed that is left, and whether the Verdict is `interference`."""
+
+    episodes: tuple[Episode, ...]
+    verdicts: bool = True
+
+    def __call__(self, time_s: float) -> tuple[float, bool]:
+        speed = next((one.speed for one in self.episodes if one.begin_s <= time_s < one.end_s), 1.0)
+        return speed, self.verdicts and any(one.verdict_s <= time_s < one.calm_s for one in self.episodes)
+
+    def beside(self, seconds: int) -> npt.NDArray[np.bool_]:
+        """(N,) the neighbour was there in part of the second."""
+        found = np.zeros(seconds, dtype=bool)
+        for one in self.episodes:
+            found[int(one.begin_s) : int(np.ceil(one.end_s))] = True
+        return found
+
+
+def neighbour(seed: int, seconds: float) -> Neighbour:
+    """The episodes of a seed; the same for all policies."""
+    random = np.random.default_rng([seed, 3])
+    episodes: list[Episode] = []
+    end_s = 0.0
+    while end_s < seconds:
+        begin_s = end_s + random.uniform(*PAUSE_S)
+        end_s = begin_s + random.uniform(*STAY_S)
+        speed = random.uniform(*SPEED)
+        verdict_s, calm_s = (one + random.uniform(0.0, VERDICT_WITHIN_S) for one in (begin_s, end_s))
+        episodes.append(Episode(begin_s, end_s, speed, verdict_s, calm_s))
+    return Neighbour(tuple(episodes))
+
+
+ROWS: dict[str, Row] = {
+    **{name: row for name, row in heimdall_table.ROWS.items() if not row.learnt},
+    BLIND: Row(lambda of, _: Slackwater(of, TARGET_MS)),
+}
+
+
+def compare(
+    seeds: Sequence[int],
+    curve: str,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    step_s: int = STEP_S,
+    rows: dict[str, Row] = ROWS,
+) -> list[Figure]:
+    """The table's figures."""
+    of = machine(curve)
+    load = LOAD * trace(step_s)
+    neighbours = {seed: neighbour(seed, float(len(load))) for seed in seeds}
+    runs: dict[str, list[Run]] = {}
+    for name, row in rows.items():
+        progress(f"neighbours: {name}")
+        runs[name] = [
+            run(row.make(of, seed), of, seed, load, Neighbour(one.episodes, verdicts=name != BLIND))
+            for seed, one in neighbours.items()
+        ]
+    most_w = [float(one.watts.mean()) for one in runs["static"]]
+    found: list[Figure] = []
+    for name, several in runs.items():
+        goal = (GOAL_PERCENT, None) if name == "slackwater" else (None, None)
+        found += [
+            Figure("whole trace", name, "guarantee %", [one.guarantee_percent for one in several], "", *goal),
+            Figure("whole trace", name, "tardiness", [one.tardiness for one in several]),
+            Figure("whole trace", name, "energy saved %", _saved(several, most_w)),
+        ]
+        there = [(one, neighbours[seed].beside(len(load))) for seed, one in zip(seeds, several, strict=True)]
+        within = [_within(one.p95_ms[beside]) for one, beside in there]
+        found.append(Figure("beside the neighbour", name, "guarantee %", within))
+    alone_w = bound_w(of, load)
+    found.append(
+        Figure(
+            "bound without a neighbour", "bound", "energy saved %", [100.0 * (1.0 - alone_w / one) for one in most_w]
+        )
+    )
+    return found
+
+
+def _within(p95_ms: Floats) -> float:
+    """Share of seconds within the target in %; NaN without any."""
+    return 100.0 * (1.0 - float(np.mean(p95_ms > TARGET_MS))) if len(p95_ms) else float("nan")
+
+
+def _saved(runs: Sequence[Run], most_w: Sequence[float]) -> list[float]:
+    """Energy in % of `static`'s beside the same neighbour."""
+    return [100.0 * (1.0 - float(one.watts.mean()) / most) for one, most in zip(runs, most_w, strict=True)]
