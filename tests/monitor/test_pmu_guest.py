@@ -112,12 +112,6 @@ def test_cycles_per_instruction_are_the_machines(guest: Guest, tmp_path: Path, s
     assert pid["cpi"] == pytest.approx(cycles_per_instruction, rel=0.005)
 
 
-# What a NATS server says to a client that connects; what comes in is kept.
-BUS = r"""
-: > bus.txt
-(printf 'INFO {"server_id":"g","version":"2.9.10","proto":1,"host":"0.0.0.0","port":4222,"max_payload":1048576}\r\n'
- sleep 1; printf 'PONG\r\n'; sleep 120) | nc -l -p 4222 >> bus.txt &
-"""
 # Bounded: an emulated machine that is slow may take a minute for some periods.
 AWAIT = """
 turns=0
@@ -132,13 +126,13 @@ def test_run_publishes_a_cpi_in_each_period_and_keeps_only_what_counting_needs(g
     story = (
         configured
         + CGROUP
-        + BUS
+        + ": > bus.txt; load bus 4222 >> bus.txt & BUS=$!\n"
         + f"{WITHIN} load spin' & SPIN=$!\n"
         + "slackwater-monitor run --config node.toml 2> said.txt & RUN=$!\n"
         + AWAIT.replace("COUNT", "4")
         + "echo '=== status'; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/$RUN/status\n"
         + "echo '=== page'; wget -q -O - http://127.0.0.1:9465/metrics\n"
-        + "kill $RUN; wait $RUN; echo '=== ended'; echo $?; kill $SPIN\n"
+        + "kill $RUN; wait $RUN; echo '=== ended'; echo $?; kill $SPIN $BUS\n"
         + "echo '=== said'; cat said.txt\n"
         + "echo '=== samples'; grep '^{\"v\"' bus.txt\n"
     )

@@ -195,19 +195,29 @@ def _alone() -> Iterator[None]:
         yield
 
 
+def root_archive(guest: Guest, story: str) -> bytes:
+    """What the guest boots from; it runs the shell script `story` as root and powers off."""
+    return archive(files_below(guest.files) | {"story": (0o100644, story.encode())})
+
+
+def command(guest: Guest, image: Path, *, shift: int, cpus: int = 1) -> list[str]:
+    """QEMU's, for a guest whose instructions take 2^`shift` cycles each; it prints on its standard output."""
+    return [
+        *("qemu-system-aarch64", "-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on", "-m", "512", *BARE),
+        *("-smp", str(cpus), "-icount", f"shift={shift},sleep=off", "-serial", "stdio"),
+        *("-kernel", str(guest.kernel), "-initrd", str(image)),
+        *("-append", "console=ttyAMA0 quiet panic=-1 mitigations=off nokaslr rodata=off"),
+    ]
+
+
 def boot(guest: Guest, story: str, folder: Path, *, shift: int = 0, cpus: int = 1, timeout_s: float = 180) -> str:
     """Boots, runs the shell script `story` as root, powers off; returns what was printed.
 
     Each instruction takes 2^`shift` cycles. Raises LabError when the script did not come to its end.
     """
-    root: dict[str, tuple[int, bytes]] = {"story": (0o100644, story.encode())}
     image = folder / "initrd"
-    image.write_bytes(archive(files_below(guest.files) | root))
-    command = ["qemu-system-aarch64", "-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on", "-m", "512", *BARE]
-    command += ["-smp", str(cpus), "-icount", f"shift={shift},sleep=off", "-serial", "stdio"]
-    command += ["-kernel", str(guest.kernel), "-initrd", str(image), "-append"]
-    command += ["console=ttyAMA0 quiet panic=-1 mitigations=off nokaslr rodata=off"]
-    return run_to_the_end(command, "=== end", timeout_s)
+    image.write_bytes(root_archive(guest, story))
+    return run_to_the_end(command(guest, image, shift=shift, cpus=cpus), "=== end", timeout_s)
 
 
 def part(text: str, name: str) -> str:
