@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +53,17 @@ class HostsParam(click.ParamType[tuple[HostKind, int]]):
 DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "vm": 0.45}
 
 
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose what the lab is made of; the command gets them as `settings`."""
+def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose the lab's hosts; the command gets them as `settings`."""
 
     @functools.wraps(command)
     def with_settings(
-        *,
-        app: str,
-        balance: str,
-        hosts: tuple[HostKind, int],
-        quota: float | None,
-        steal: str,
-        period_ms: float,
-        **rest: Any,
+        *, hosts: tuple[HostKind, int], quota: float | None, steal: str, period_ms: float, **rest: Any
     ) -> Any:
         kind, number = hosts
         settings = LabSettings(
             number,
             quota or DEFAULT_QUOTA_CORES[kind],
-            balance,
-            app,
             kind=kind,
             hides_steal=steal == "hidden",
             period_s=period_ms / 1000.0,
@@ -80,8 +72,6 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapped: Callable[..., Any] = with_settings
     for option in (
-        click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
-        click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),
         click.option(
             "--hosts",
             type=HostsParam(),
@@ -106,6 +96,22 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="A host gets its CPU in slices, one in this time.",
         ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose what the lab is made of; the command gets them as `settings`."""
+
+    @functools.wraps(command)
+    def with_settings(*, app: str, balance: str, settings: LabSettings, **rest: Any) -> Any:
+        return command(settings=replace(settings, app=app, balance=balance), **rest)
+
+    wrapped: Callable[..., Any] = hosts_options(with_settings)
+    for option in (
+        click.option("--app", type=click.Choice(list(APPLICATIONS)), default="events", show_default=True),
+        click.option("--balance", type=click.Choice(BALANCES), default="roundrobin", show_default=True),
     ):
         wrapped = option(wrapped)
     return wrapped

@@ -11,11 +11,12 @@ from typing import Any
 import click
 from rich.table import Table
 
+from lab.cluster.lab import LabSettings
 from lab.cluster.noise import NOISES
 from lab.cluster.stress import STRESSORS
 from lab.cluster.terminal import console
 from lab.compare.tables import SHOWN, with_interval
-from lab.options import json_option, progress, write_json
+from lab.options import hosts_options, json_option, progress, write_json
 
 DEFAULT_POLICIES = ("static", "leastconn", "slackwater", "slackwater-lc", "oracle")
 FILE = click.Path(exists=True, path_type=Path)
@@ -47,8 +48,10 @@ def until(minutes: float | None) -> float:
 @click.option("--policy", "policies", multiple=True, help=f"Again for more.  [default: {', '.join(DEFAULT_POLICIES)}]")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
+@hosts_options
 @resumable_options
 def compare(
+    settings: LabSettings,
     folder: Path | None,
     scenarios: tuple[str, ...],
     policies: tuple[str, ...],
@@ -72,7 +75,7 @@ def compare(
     if folder is None:
         raise click.UsageError("--out is missing: the folder that the comparison is recorded in")
     if not replay:
-        made = comparison.planned(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed)
+        made = comparison.planned(scenarios or ("one",), policies or DEFAULT_POLICIES, rounds, seed, settings)
         made = comparing.begin(folder, made)
         comparing.run(folder, made, progress, until(minutes))
     found = results.summary(folder)

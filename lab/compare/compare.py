@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from lab.cluster import machine
-from lab.cluster.lab import Lab, LabSettings
+from lab.cluster.lab import Lab
 from lab.cluster.load import Demand
 from lab.compare import comparison as comparisons
 from lab.compare.comparison import Comparison
@@ -38,7 +38,7 @@ def begin(folder: Path, asked: Comparison) -> Comparison:
     if not found.same_question(asked):
         raise ExperimentError(
             f"{folder}: it holds another comparison ({len(found.runs)} runs, seed {found.seed}); expected the same"
-            " scenarios, policies, rounds and seed to go on with, or an empty folder"
+            " scenarios, policies, rounds, seed and hosts to go on with, or an empty folder"
         )
     return found
 
@@ -48,7 +48,7 @@ def run(folder: Path, made: Comparison, progress: Progress, until_mono_s: float 
     left = [one for one in made.runs if not recording.done(folder, one)]
     pieces = paced(left, len(made.runs), "runs", progress, until_mono_s)
     for app, runs in itertools.groupby(pieces, lambda one: SCENARIOS[one.scenario].app):
-        with Lab(LabSettings(made.hosts, made.quota_cores, "roundrobin", app, retunable=True), progress) as lab:
+        with Lab(made.settings(app), progress) as lab:
             made = _measure_capacity(folder, made, lab, app, progress)
             for one in runs:
                 _one(lab, one, folder, made, progress)

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from lab.cluster.cgroups import PERIOD_S
+from lab.cluster.lab import LabSettings
+from lab.cluster.machines import HostKind
 from lab.compare import resumable
 from lab.experiment.policies import POLICIES
 from lab.experiment.recording import ExperimentError, Run
@@ -17,6 +20,7 @@ from lab.experiment.scenarios import SCENARIOS
 
 FORMAT = 1
 FILE = "plan.json"
+REFERENCE = LabSettings()
 
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,23 +34,40 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: int
     quota_cores: float
     runs: list[Run]
+    kind: HostKind = "cgroup"
+    hides_steal: bool = True
+    period_s: float = PERIOD_S
+    """Of the hosts, as in `LabSettings`."""
     capacity_rps: dict[str, float] = {}
     """Of the pool in calm, by application; measured when the first run needs it, and kept for all."""
     machine: dict[str, Any] = {}
 
+    def settings(self, app: str) -> LabSettings:
+        """Of the lab that the runs of an application need."""
+        return LabSettings(
+            self.hosts,
+            self.quota_cores,
+            app=app,
+            retunable=True,
+            kind=self.kind,
+            hides_steal=self.hides_steal,
+            period_s=self.period_s,
+        )
+
     def same_question(self, other: Comparison) -> bool:
         """Both ask for the same runs in the same order."""
-        return all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("v", "seed", "rounds", "scenarios", "policies", "hosts", "quota_cores", "runs")
-        )
+        measured: dict[str, Any] = {"capacity_rps": {}, "machine": {}}
+        return msgspec.structs.replace(self, **measured) == msgspec.structs.replace(other, **measured)
 
 
 def planned(
-    scenarios: Sequence[str], policies: Sequence[str], rounds: int, seed: int, *, quota_cores: float = 0.4
+    scenarios: Sequence[str], policies: Sequence[str], rounds: int, seed: int, lab: LabSettings = REFERENCE
 ) -> Comparison:
-    """All runs in order. Within a round the order is random, but runs of one application stay together, since the
-    lab is started anew for another. Raises ExperimentError for a name that is not in the tables."""
+    """All runs in order; `lab` describes the hosts, the scenarios choose the application.
+
+    Within a round the order is random, but runs of one application stay together, since the lab is started anew for
+    another. Raises ExperimentError for a name that is not in the tables.
+    """
     for names, table, what in ((scenarios, SCENARIOS, "scenario"), (policies, POLICIES, "policy")):
         if unknown := [name for name in names if name not in table]:
             raise ExperimentError(f"no {what} `{unknown[0]}`; there are: {', '.join(table)}")
@@ -59,7 +80,19 @@ def planned(
         dice.shuffle(pairs)
         pairs.sort(key=lambda pair: SCENARIOS[pair[0]].app)
         runs += [Run(len(runs) + place, number, *pair) for place, pair in enumerate(pairs, start=1)]
-    return Comparison(FORMAT, seed, rounds, list(scenarios), list(policies), 3, quota_cores, runs)
+    return Comparison(
+        FORMAT,
+        seed,
+        rounds,
+        list(scenarios),
+        list(policies),
+        lab.hosts,
+        lab.quota_cores,
+        runs,
+        kind=lab.kind,
+        hides_steal=lab.hides_steal,
+        period_s=lab.period_s,
+    )
 
 
 def save(folder: Path, made: Comparison) -> None:

@@ -190,9 +190,11 @@ def machine_in_words(summary: dict[str, Any]) -> str:
     facts = summary["machine"]
     if not facts:
         return "The machine is not known."
+    # Comparisons of before virtual machines do not say what the hosts are.
+    kind = f", {facts['hypervisor']}, slices of {1000 * facts['period_s']:g} ms" if "hypervisor" in facts else ""
     return (
         f"{facts['cpu']}, {facts['cores']} cores, kernel {facts['kernel']}, HAProxy {facts['haproxy']}, Apache"
-        f" {facts['apache']}, PHP {facts['php']}, {facts['hosts']} hosts of {facts['quota_cores']:g} core."
+        f" {facts['apache']}, PHP {facts['php']}, {facts['hosts']} hosts of {facts['quota_cores']:g} core{kind}."
     )
 
 

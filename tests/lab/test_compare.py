@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from lab.cluster.hosts import hosts
+from lab.cluster.lab import LabSettings
 from lab.cluster.load import Demand
 from lab.cluster.paths import LabError
 from lab.commands import lab
@@ -221,6 +222,16 @@ def test_a_folder_with_another_comparison_is_left_alone(tmp_path: Path) -> None:
     comparison(tmp_path, runs=1)
     with pytest.raises(ExperimentError, match="it holds another comparison"):
         compare.begin(tmp_path, plan.planned(("two",), ("static",), rounds=5, seed=3))
+
+
+def test_other_hosts_are_another_comparison(tmp_path: Path) -> None:
+    asked = plan.planned(("one",), ("static",), rounds=1, seed=1)
+    compare.begin(tmp_path, asked)
+    assert compare.begin(tmp_path, asked) == asked
+    fluid = plan.planned(("one",), ("static",), rounds=1, seed=1, lab=LabSettings(kind="vm", period_s=0.005))
+    assert fluid.settings("dokuwiki") == LabSettings(app="dokuwiki", retunable=True, kind="vm", period_s=0.005)
+    with pytest.raises(ExperimentError, match="it holds another comparison"):
+        compare.begin(tmp_path, fluid)
 
 
 def test_an_answer_is_the_first_weight_that_fell_after_the_noise_began() -> None:
