@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -113,6 +113,8 @@ class Observation:
     batch_rate: float | None = None
     """Batch work per second, over that of the same jobs alone on the whole machine."""
     events: tuple[HotEvent, ...] = ()
+    in_force: Configuration | None = None
+    """What was set, where that is not the last Action: the policy runs beside a machine that others set."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Action:
     smt: bool = False
     batch: bool = True
     """Batch jobs may run on the other cores."""
+    why: str = field(default="", compare=False)
+    """In words."""
 
     def __post_init__(self) -> None:
         if not self.cores or len(self.cores) != len(self.clocks_mhz):
@@ -145,10 +149,10 @@ class Policy(Protocol):
         """What to set now."""
 
 
-def whole(configuration: Configuration, batch: bool = True) -> Action:
+def whole(configuration: Configuration, batch: bool = True, why: str = "") -> Action:
     """The first cores, all at one clock."""
     cores = tuple(range(configuration.cores))
-    return Action(cores, (configuration.clock_mhz,) * len(cores), configuration.smt, batch)
+    return Action(cores, (configuration.clock_mhz,) * len(cores), configuration.smt, batch, why)
 
 
 def mean(values: Sequence[float]) -> float:

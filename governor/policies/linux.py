@@ -34,6 +34,8 @@ class Linux:
         return whole(self._hardware.highest)
 
     def decide(self, seen: Observation) -> Action:
+        if seen.in_force is not None:
+            self._clocks_mhz = [seen.in_force.clock_mhz] * len(self._clocks_mhz)
         loads = seen.busy_shares or (0.0,) * len(self._clocks_mhz)
         if not self._per_core:
             loads = (max(loads),) * len(self._clocks_mhz)

@@ -75,18 +75,21 @@ class Slackwater:
         """All there is was set, until the queue is short again."""
         self._steady = False
         """The configuration did not change in this second."""
+        self._why = "nothing is known yet"
 
     def start(self) -> Action:
-        return whole(self._now)
+        return whole(self._now, why=self._why)
 
     def decide(self, seen: Observation) -> Action:
         begun_s = seen.time_s - self.period_s if self._begun_s is None else self._begun_s
         self._begun_s = begun_s
-        demand = float(np.mean(seen.busy_shares)) * self._hardware.speed(self._now) if seen.busy_shares else 0.0
+        speed = self._hardware.speed(seen.in_force or self._now)
+        demand = float(np.mean(seen.busy_shares)) * speed if seen.busy_shares else 0.0
         self._seconds.append((seen, demand))
         if seen.oldest_ms > TOO_OLD * self._target_ms:
             self._change(self._highest, self._hardware.speed(self._highest))
             self._alarm = True
+            self._why = f"the oldest request has waited for {seen.oldest_ms:.3g} ms"
         elif self._alarm:
             self._alarm = False
             self._plan(max(demand, self._before), seen.interference)
@@ -98,7 +101,7 @@ class Slackwater:
         if seen.time_s - begun_s >= PLAN_S - 1e-9:
             self._second(seen)
             self._begun_s = seen.time_s
-        return whole(self._now)
+        return whole(self._now, why=self._why)
 
     def _second(self, seen: Observation) -> None:
         """A second is over: learn from it and plan the next."""
@@ -106,17 +109,20 @@ class Slackwater:
         demand = float(np.mean([one for _, one in self._seconds]))
         recent = self._seconds[-max(1, len(self._seconds) // 5) :]
         latest = float(np.mean([one for _, one in recent]))
-        if tails and self._steady:
+        in_force = seen.in_force or self._now
+        steady = self._steady if seen.in_force is None else all(one.in_force == in_force for one, _ in self._seconds)
+        if tails and steady:
             # Percentiles of parts of the second, weighted by their requests.
             tail = sum(one * rps for one, rps in tails) / sum(rps for _, rps in tails) / self._target_ms
-            if latest <= self._expected:
+            if latest <= self._expected and in_force == self._now:
                 self._model.missed(tail > 1.0)
             self._model.learn(
-                self._now.clock_mhz / self._hardware.max_mhz, demand / self._hardware.speed(self._now), tail
+                in_force.clock_mhz / self._hardware.max_mhz, demand / self._hardware.speed(in_force), tail
             )
         self._seconds = []
         self._steady = True
-        self._plan(max(demand, latest, self._before if seen.interference else 0.0), seen.interference)
+        if not self._alarm:
+            self._plan(max(demand, latest, self._before if seen.interference else 0.0), seen.interference)
         if self._before > 0.0 and (changed := abs(demand / self._before - 1.0)) < JUMP:
             self._usual += FOLLOW * (changed - self._usual)
             self._ahead = min(AHEAD_MOST, max(0.0, self._ahead + 0.5 * (float(latest > self._expected) - SURPRISES)))
@@ -131,9 +137,13 @@ class Slackwater:
             for one, utilisation, tail in zip(self._candidates, utilisations, upper, strict=True)
         ]
         best = int(np.argmin(costs))
-        wanted = self._candidates[best] if np.isfinite(costs[best]) else self._highest
+        if np.isfinite(costs[best]):
+            wanted = self._candidates[best]
+            self._why = f"at most {upper[best] * self._target_ms:.3g} ms predicted for {demand:.3g} cores of work"
+        else:
+            wanted, self._why = self._highest, f"nothing less is sure to be enough for {demand:.3g} cores of work"
         if (interference or not lower) and self._hardware.speed(wanted) < self._hardware.speed(self._now):
-            wanted = self._now
+            wanted, self._why = self._now, "interference" if interference else "more work came than was planned for"
         self._change(wanted, demand)
 
     def _change(self, wanted: Configuration, planned: float) -> None:

@@ -1,4 +1,4 @@
-"""The commands `slackwater governor`."""
+"""The commands of `slackwater governor` on simulated machines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import click
 from rich.table import Table
 
+from governor.power import CURVES, DEFAULT
 from lab.cluster.terminal import console
 from lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
 from lab.governor.figures import COLUMNS, Figure, cells
-from lab.governor.power import CURVES, DEFAULT
 from lab.options import json_option, progress, write_json
 
 Compare = Callable[[Sequence[int], str, Callable[[str], None]], list[Figure]]
@@ -26,12 +26,7 @@ TABLES: dict[str, Compare] = {
 SEEDS = 5
 
 
-@click.group(epilog="Example: slackwater governor compare --table pareto")
-def governor() -> None:
-    """Cores and clocks for a response-time target: policies of the papers and our own, on simulated machines."""
-
-
-@governor.command(epilog="Example: slackwater governor compare --table pareto --seeds 5 --json pareto.json")
+@click.command(epilog="Example: slackwater governor compare --table pareto --seeds 5 --json pareto.json")
 @click.option("--table", "name", type=click.Choice(list(TABLES)), required=True, help="Which paper's.")
 @click.option("--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="Runs of each policy.")
 @click.option(

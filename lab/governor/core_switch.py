@@ -18,10 +18,10 @@ import numpy as np
 
 from governor.policies.core_switch import CoreSwitch
 from governor.policies.slackwater import Slackwater
+from governor.power import hardware
 from governor.types import Configuration, Hardware, Observation, Policy
 from lab.governor.figures import Figure
 from lab.governor.fluid import FluidServer
-from lab.governor.power import hardware
 
 TARGET_MS = 1.5
 RPS_OF_A_CORE = 105e3

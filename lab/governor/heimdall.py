@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from governor.power import STATIC_OF_PEAK, hardware
 from governor.types import Action, Hardware, Observation, Policy
-from lab.governor.power import STATIC_OF_PEAK, hardware
 from lab.governor.queues import Floats, PinnedQueues
 
 TARGET_MS = 1.1

@@ -23,9 +23,9 @@ from governor.policies.hurry_up import FIRST_PERIOD_S, FIRST_THRESHOLD_S, HurryU
 from governor.policies.linux import Linux
 from governor.policies.slackwater import Slackwater
 from governor.policies.static import Static
+from governor.power import hardware
 from governor.types import Configuration, Hardware, Policy
 from lab.governor.figures import Figure
-from lab.governor.power import hardware
 from lab.governor.search import Request, Run, SearchServer, run
 
 TARGET_S = 1.0

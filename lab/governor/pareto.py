@@ -17,10 +17,10 @@ import numpy as np
 
 from governor.policies.pareto import Pareto, batch_ladder, energy_ladder
 from governor.policies.slackwater import Slackwater
+from governor.power import hardware
 from governor.types import Action, Configuration, Hardware, Observation, Policy
 from lab.governor.figures import Figure
 from lab.governor.fluid import FluidServer
-from lab.governor.power import hardware
 from lab.governor.queues import Floats
 
 TARGET_MS = 0.5

@@ -53,8 +53,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "mark": ("detector.train.record_commands:mark", "Label what is being done to a node, for recordings."),
         "train": ("detector.train.commands:train", "Build the detector's model from labelled recordings."),
         "governor": (
-            "lab.governor.commands:governor",
-            "Cores and clocks for a response-time target: compare policies on simulated machines.",
+            "governor.commands:governor",
+            "Cores and clocks for a response-time target: what a policy would set, here or on simulated machines.",
         ),
         "lab": ("lab.commands:lab", "A small cluster on this machine, with noise: demo, experiments, recordings."),
     },
@@ -65,7 +65,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "record": ("pyarrow",),
     "train": ("matplotlib", "pyarrow"),
     "calibrate": ("matplotlib", "pyarrow"),
-    "governor": ("lab",),
     "lab": ("lab", "matplotlib", "pyarrow"),
 }
 """What these commands import beyond a production install: packages of the optional extra `lab`."""

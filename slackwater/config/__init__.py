@@ -12,6 +12,7 @@ from slackwater.config.settings import (
     BusSettings,
     ControllerSettings,
     DetectorSettings,
+    GovernorSettings,
     JournalSettings,
     Law,
     LbengineSettings,

@@ -242,6 +242,27 @@ class RetuneSettings(Settings, frozen=True):
             raise ValueError('`order_key` is missing, which `mode = "act"` needs')
 
 
+class GovernorSettings(Settings, frozen=True):
+    """What `slackwater governor observe` takes the nodes' cores for. It only prints; nothing sets cores or clocks."""
+
+    clocks_mhz: Annotated[
+        list[Positive],
+        Meta(description="clocks that the cores can have, ascending; empty: only the number of cores is chosen"),
+    ] = []
+    curve: Annotated[
+        Literal["a72", "flat", "steep"],
+        Meta(description="how the voltage follows the clock, to estimate power"),
+    ] = "a72"
+    busy_w: Annotated[Positive, Meta(description="power in W that work adds to a core at its highest clock")] = 3.61
+    idle_w: Annotated[float, Meta(ge=0, description="power in W of a core that has no work, at its highest clock")] = (
+        0.65
+    )
+
+    def __post_init__(self) -> None:
+        if self.clocks_mhz != sorted(set(self.clocks_mhz)):
+            raise ValueError(f"`clocks_mhz`: expected ascending clocks, got {self.clocks_mhz}")
+
+
 class WebSettings(Settings, frozen=True):
     """The dashboard. `slackwater web user` manages its logins."""
 
@@ -315,6 +336,7 @@ class ControllerSettings(Settings, frozen=True):
     detector: DetectorSettings = DetectorSettings()
     lbengine: LbengineSettings = LbengineSettings()
     retune: RetuneSettings = RetuneSettings()
+    governor: GovernorSettings = GovernorSettings()
     web: WebSettings = WebSettings()
     journal: JournalSettings = JournalSettings()
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from governor.commands import governor
 from governor.policies.static import Static
+from governor.power import CURVES, hardware, volts
 from governor.types import Configuration
 from lab.governor import pareto
-from lab.governor.commands import governor
 from lab.governor.figures import COLUMNS, Figure, cells
 from lab.governor.fluid import FluidServer
-from lab.governor.power import CURVES, hardware, volts
 
 
 def test_busy_watts_of_the_a72_are_those_of_its_device_tree() -> None:
