@@ -20,7 +20,7 @@ STALE_AFTER_S = 3.0
 """An older Sample or Verdict does not count."""
 POLL_EVERY_S = 0.1
 """Half a Sample's usual period, so that none is missed."""
-OF_THE_LAB = {"compare": "lab.governor.commands:compare"}
+OF_THE_LAB = {"compare": "lab.governor.commands:compare", "plan": "lab.governor.commands:plan"}
 """Commands on simulated machines, which a production install does not have."""
 
 

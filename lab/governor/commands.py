@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
+import msgspec
 from rich.table import Table
 
-from governor.power import CURVES, DEFAULT
+from governor.observe import DEFAULT as DEFAULT_POLICY
+from governor.power import CURVES, DEFAULT, hardware
 from lab.cluster.terminal import console
 from lab.governor import core_switch, estimators, heimdall_table, hurry_up, neighbours, pareto
 from lab.governor.figures import COLUMNS, Figure, cells
+from lab.governor.plan import POLICIES, Service, Step
+from lab.governor.plan import plan as plan_of
 from lab.options import json_option, progress, write_json
 
 Compare = Callable[[Sequence[int], str, Callable[[str], None]], list[Figure]]
@@ -24,6 +29,7 @@ TABLES: dict[str, Compare] = {
 }
 """Name -> its figures for some seeds and a power model."""
 SEEDS = 5
+BUSY_HELP = "W that work adds to a core at the highest clock."
 
 
 @click.command(epilog="Example: slackwater governor compare --table pareto --seeds 5 --json pareto.json")
@@ -48,3 +54,88 @@ def compare(name: str, seeds: int, curve: str, json_file: str | None) -> None:
     console().print(table)
     claimed = [one.reached() for one in figures if one.reached() is not None]
     click.echo(f"{sum(map(bool, claimed))} of {len(claimed)} claims reached")
+
+
+class Numbers(click.ParamType[tuple[float, ...]]):
+    """Numbers with commas between them."""
+
+    name = "N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        try:
+            numbers = tuple(float(one) for one in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or not all(0.0 <= one < float("inf") for one in numbers):
+            self.fail(f"`{value}`: expected numbers with commas, such as 10,50.5", param, ctx)
+        return numbers
+
+
+@click.command(
+    epilog="Example: slackwater governor plan --cores 4 --clocks-mhz 800,1600,2400 --work-ms 8 --target-ms 100"
+    " --load 20,200,400"
+)
+@click.option("--policy", type=click.Choice(list(POLICIES)), default=DEFAULT_POLICY, show_default=True)
+@click.option("--cores", type=click.IntRange(1, 512), required=True, help="That may serve.")
+@click.option("--clocks-mhz", type=Numbers(), required=True, help="That they can have, ascending.")
+@click.option(
+    "--work-ms",
+    type=click.FloatRange(0, min_open=True),
+    required=True,
+    help="CPU time of a request at the highest clock.",
+)
+@click.option("--base-ms", type=click.FloatRange(0), default=0.0, help="Response time that is not the server's CPU.")
+@click.option("--target-ms", type=click.FloatRange(0, min_open=True), required=True, help="Of the p95.")
+@click.option("--load", type=Numbers(), required=True, help="Requests/s, step by step.")
+@click.option("--step-s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Length of a step.")
+@click.option("--busy-w", type=click.FloatRange(0, min_open=True), default=3.61, show_default=True, help=BUSY_HELP)
+@click.option("--idle-w", type=click.FloatRange(0), default=0.65, show_default=True, help="Of a core without work.")
+@click.option(
+    "--curve", type=click.Choice(list(CURVES)), default=DEFAULT, show_default=True, help="Of the power model."
+)
+@click.option("--seed", type=int, default=1, show_default=True)
+@json_option
+def plan(
+    policy: str,
+    cores: int,
+    clocks_mhz: tuple[float, ...],
+    work_ms: float,
+    base_ms: float,
+    target_ms: float,
+    load: tuple[float, ...],
+    step_s: int,
+    busy_w: float,
+    idle_w: float,
+    curve: str,
+    seed: int,
+    json_file: str | None,
+) -> None:
+    """Show the configurations that a policy would choose over a load, on a simulated server.
+
+    Energy is that of a power model, not measured.
+    """
+    if list(clocks_mhz) != sorted(set(clocks_mhz)) or clocks_mhz[0] <= 0.0:
+        raise click.BadParameter("expected ascending clocks above 0", param_hint="--clocks-mhz")
+    of = hardware(curve, cores, clocks_mhz, busy_w=busy_w, base_w=0.0, idle_w=idle_w)
+    steps = plan_of(policy, of, Service(work_ms, target_ms, base_ms), load, step_s, seed)
+    if json_file:
+        write_json({"policy": policy, "curve": curve, "steps": [msgspec.to_builtins(one) for one in steps]}, json_file)
+        if json_file == "-":
+            return
+    table = Table("requests/s", "cores", "MHz", "of the time", "p95 ms", "seconds in target", "W", "W with all")
+    for step in steps:
+        table.add_row(*_cells(step))
+    console().print(table)
+
+
+def _cells(step: Step) -> tuple[str, ...]:
+    return (
+        f"{step.rps:g}",
+        str(step.cores),
+        f"{step.clock_mhz:g}",
+        f"{step.share:.0%}",
+        "-" if step.p95_ms is None else f"{step.p95_ms:.3g}",
+        f"{step.within_target_percent:.4g}%",
+        f"{step.watts:.3g}",
+        f"{step.static_watts:.3g}",
+    )

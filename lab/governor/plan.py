@@ -1,0 +1,127 @@
+"""What a policy would choose over a given load: steps of requests per second on a simulated server with pinned threads.
+
+Requests come in a Poisson stream and wait in one queue for each core; their work is exponential. The policies are those
+that need no data from before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from governor.policies.heracles import Heracles
+from governor.policies.linux import Linux
+from governor.policies.parties import Parties
+from governor.policies.pegasus import Pegasus
+from governor.policies.slackwater import Slackwater
+from governor.policies.static import Static
+from governor.types import Action, Hardware, Observation, Policy
+from lab.governor.queues import Floats, PinnedQueues
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What is served, and how fast it should be."""
+
+    work_ms: float
+    """CPU time of a request at the highest clock, mean."""
+    target_ms: float
+    """Of the p95 of each second."""
+    base_ms: float = 0.0
+    """Part of the response time that is not the server's CPU."""
+
+
+POLICIES: dict[str, Callable[[Hardware, Service, float, int], Policy]] = {
+    "slackwater": lambda of, service, _, __: Slackwater(of, service.target_ms),
+    "static": lambda of, _, __, ___: Static(of),
+    "linux-ondemand": lambda of, _, __, ___: Linux(of, "ondemand"),
+    "linux-schedutil": lambda of, _, __, ___: Linux(of, "schedutil"),
+    "heracles": lambda of, service, most_rps, _: Heracles(of, service.target_ms, most_rps),
+    "parties": lambda of, service, _, seed: Parties(of, service.target_ms, seed),
+    "pegasus": lambda of, service, _, __: Pegasus(of, service.target_ms),
+}
+"""Name -> makes it, for a machine, a service, the highest load in requests/s and a seed."""
+
+
+class Step(msgspec.Struct):
+    """One step of the load."""
+
+    rps: float
+    cores: int
+    """With the clock: what was set for the longest time."""
+    clock_mhz: float
+    share: float
+    """Of the time, that it was."""
+    p95_ms: float | None
+    """Of all requests of the step; None without any."""
+    within_target_percent: float
+    """Share of the seconds; one without requests is within."""
+    watts: float
+    static_watts: float
+    """Of the same requests with all cores at the highest clock."""
+
+
+def plan(
+    policy: str, of: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int = 1
+) -> list[Step]:
+    """The policy through the steps of the load, each so many seconds."""
+    ours = _run(POLICIES[policy](of, service, max(load_rps), seed), of, service, load_rps, step_s, seed)
+    static = _run(Static(of), of, service, load_rps, step_s, seed)
+    return [msgspec.structs.replace(one, static_watts=other.watts) for one, other in zip(ours, static, strict=True)]
+
+
+def _run(
+    policy: Policy, of: Hardware, service: Service, load_rps: Sequence[float], step_s: int, seed: int
+) -> list[Step]:
+    queues = PinnedQueues(service.work_ms / 1e3, random=np.random.default_rng(seed))
+    action, found = policy.start(), []
+    parts = max(1, round(1.0 / policy.period_s))
+    for number, rps in enumerate(load_rps):
+        times: Counter[tuple[int, float]] = Counter()
+        seconds: list[list[Floats]] = []
+        watts = []
+        for part in range(step_s * parts):
+            if part % parts == 0:
+                seconds.append([])
+            times[len(action.cores), action.clocks_mhz[0]] += 1
+            done = queues.run(1.0 / parts, rps, [clock_mhz / of.max_mhz for clock_mhz in action.clocks_mhz])
+            took_ms = done.answered_s * 1e3 + service.base_ms
+            seconds[-1].append(took_ms)
+            watts.append(_watts(of, action, done.busy_shares))
+            p95_ms, p99_ms = np.percentile(took_ms, (95, 99)) if len(took_ms) else (None, None)
+            action = policy.decide(
+                Observation(
+                    number * step_s + (part + 1) / parts,
+                    len(took_ms) * parts,
+                    p95_ms,
+                    p99_ms,
+                    float(done.waited_s.max(initial=0.0)) * 1e3,
+                    done.oldest_s * 1e3,
+                    done.busy_shares,
+                    watts[-1],
+                )
+            )
+        whole = [np.concatenate(one) for one in seconds]
+        late = [bool(len(one) and np.percentile(one, 95) > service.target_ms) for one in whole]
+        answered = np.concatenate(whole)
+        (cores, clock_mhz), most = times.most_common(1)[0]
+        found.append(
+            Step(
+                rps,
+                cores,
+                clock_mhz,
+                most / (step_s * parts),
+                float(np.percentile(answered, 95)) if len(answered) else None,
+                100.0 * (1.0 - float(np.mean(late))),
+                float(np.mean(watts)),
+                0.0,
+            )
+        )
+    return found
+
+
+def _watts(of: Hardware, action: Action, busy_shares: Sequence[float]) -> float:
+    cores = zip(action.clocks_mhz, busy_shares, strict=True)
+    return of.base_w + sum(of.core_w(clock_mhz, busy) for clock_mhz, busy in cores)
