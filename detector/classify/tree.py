@@ -1,5 +1,8 @@
 """The decision tree: trained with scikit-learn, walked here as arrays, stored with skops (never pickle).
 
+A model file has the tree twice: as scikit-learn's object, for those who train and examine, and as plain arrays in JSON
+(`PLAIN`), which is all that the running detector reads: it loads neither scikit-learn nor scipy.
+
 While training, scikit-learn sends missing values to the side of a split that suits best. That depends on the
 recordings, not on a node that lacks the signal altogether: here a tick that meets a split on a missing value is not
 judged by the tree at all, but by the thresholds, which make do with what there is.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -25,13 +29,18 @@ from detector.features.features import DEMAND, FEATURES, Frame, describe_all, wh
 from detector.features.signals import INDEX, SIGNALS
 from slackwater.files import replacing
 
+log = logging.getLogger("detector.tree")
+
 FORMAT = 1
 MAX_DEPTH = 4
 CLASSES = ("calm", "interference")
 SURE = 0.9
 """A leaf means `interference` from this share of its training ticks on. The classes are weighted alike although calm is
 far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
+EXPECTED = "expected one that `slackwater train` wrote"
 SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
+PLAIN = "slackwater.json"
+"""Name, within the model file (a zip archive), of the tree as arrays with the coefficients and the metadata."""
 REVIEWED = ["sklearn.tree._tree.Tree"]
 """The one type that skops does not trust by itself and a model needs: scikit-learn looks nodes up by the numbers in it
 without checking them. We never let it: `Tree` takes copies, checks them, and walks those."""
@@ -60,25 +69,27 @@ class Tree:
         `features` names its columns, all of them in `FEATURES`: a tree stays good when the program learns to look at
         more than the tree was offered.
         """
-        found = tuple(str(name) for name in classifier.classes_)
+        return cls.of_plain(plain(classifier), features)
+
+    @classmethod
+    def of_plain(cls, arrays: Mapping[str, Any], features: Sequence[str] = FEATURES) -> Tree:
+        """From what `plain` gave; raises as `of`, and KeyError, TypeError or ValueError for what isn't arrays."""
+        found = tuple(str(name) for name in arrays["classes"])
         if found != CLASSES:
             raise ModelError(f"the tree tells {', '.join(found)} apart; expected {', '.join(CLASSES)}")
-        if classifier.n_features_in_ != len(features):
-            raise ModelError(f"the tree wants {classifier.n_features_in_} features; expected {len(features)}")
-        inner = classifier.tree_
-        split_on = np.asarray(inner.feature, dtype=np.int64)
-        if (split_on[np.asarray(inner.children_left) >= 0] >= len(features)).any():
+        if arrays["features"] != len(features):
+            raise ModelError(f"the tree wants {arrays['features']} features; expected {len(features)}")
+        left, right, split_on = (np.array(arrays[name], dtype=np.int64) for name in ("left", "right", "feature"))
+        threshold, interference = (np.array(arrays[name], dtype=np.float64) for name in ("threshold", "interference"))
+        missing_left = np.array(arrays["missing_left"], dtype=bool)
+        columns = (left, right, split_on, threshold, missing_left, interference)
+        if any(column.shape != (len(left),) for column in columns):
+            raise ModelError("the tree's arrays differ in length")
+        if (split_on[left >= 0] >= len(features)).any():
             raise ModelError("the tree splits on a feature that there is not")
         column = np.array([FEATURES.index(feature) for feature in features], dtype=np.int64)
-        weights = inner.value[:, 0, :]
-        tree = cls(
-            left=np.asarray(inner.children_left, dtype=np.int64),
-            right=np.asarray(inner.children_right, dtype=np.int64),
-            feature=np.where(split_on >= 0, column[np.maximum(split_on, 0)], split_on),
-            threshold=np.asarray(inner.threshold, dtype=np.float64),
-            missing_left=np.asarray(inner.missing_go_to_left, dtype=bool),
-            interference=np.asarray(weights[:, 1] / weights.sum(axis=1), dtype=np.float64),
-        )
+        feature = np.where(split_on >= 0, column[np.clip(split_on, 0, len(features) - 1)], split_on)
+        tree = cls(left, right, feature, threshold, missing_left, interference)
         tree._check()
         return tree
 
@@ -220,6 +231,25 @@ class Tree:
         return "\n".join(lines)
 
 
+def plain(classifier: Any) -> dict[str, Any]:
+    """A fitted DecisionTreeClassifier as lists, one entry a node of the tree, for JSON. `feature` numbers its columns.
+
+    Raises AttributeError for what is no fitted tree.
+    """
+    inner = classifier.tree_
+    weights = inner.value[:, 0, :]
+    return {
+        "classes": [str(name) for name in classifier.classes_],
+        "features": int(classifier.n_features_in_),
+        "left": inner.children_left.tolist(),
+        "right": inner.children_right.tolist(),
+        "feature": inner.feature.tolist(),
+        "threshold": inner.threshold.tolist(),
+        "missing_left": inner.missing_go_to_left.astype(bool).tolist(),
+        "interference": (weights[:, -1] / weights.sum(axis=1)).tolist(),
+    }
+
+
 def _limits(above: float | None, below: float | None) -> str:
     lower = [f"> {above:.3g}"] if above is not None else []
     return ", ".join(lower + ([f"<= {below:.3g}"] if below is not None else []))
@@ -244,35 +274,39 @@ def save(path: Path, classifier: Any, coefficients: tuple[float, ...], metadata:
     described = {**metadata, "format": FORMAT, "features": list(FEATURES), "terms": list(TERMS)}
     content = {"tree": classifier, "coefficients": list(coefficients), "metadata": json.dumps(described)}
     with replacing(path) as draft:
-        draft.write_bytes(skops.io.dumps(content, compression=zipfile.ZIP_DEFLATED))
+        draft.write_bytes(with_plain(skops.io.dumps(content, compression=zipfile.ZIP_DEFLATED), content))
     return Model(str(described["name"]), tree, tuple(coefficients), described)
+
+
+def with_plain(archive: bytes, content: Mapping[str, Any]) -> bytes:
+    """A model file of skops with its `content` as `PLAIN` beside it."""
+    held = io.BytesIO(archive)
+    with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as file:
+        member = zipfile.ZipInfo(PLAIN)  # its date is always the same: equal models are equal files
+        file.writestr(member, json.dumps({**content, "tree": plain(content["tree"])}), zipfile.ZIP_DEFLATED)
+    return held.getvalue()
 
 
 def load(path: Path) -> Model:
     """Reads a model file. Raises ModelError for one that is not ours, is damaged or has other features."""
-    import skops.io
-
-    expected = "expected one that `slackwater train` wrote"
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
     if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise ModelError(f"{path}: not a model file ({expected})")
+        raise ModelError(f"{path}: not a model file ({EXPECTED})")
     try:
-        foreign = sorted(set(skops.io.get_untrusted_types(data=data)) - set(REVIEWED))
-    except Exception as error:
-        raise ModelError(f"{path}: a damaged or foreign model file: {error} ({expected})") from None
-    if foreign:
-        raise ModelError(f"{path}: holds types that are not loaded: {', '.join(foreign)} ({expected})")
-    try:
-        content = skops.io.loads(data, trusted=REVIEWED)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            is_plain = PLAIN in archive.namelist()
+            content = json.loads(archive.read(PLAIN)) if is_plain else _by_skops(path, data)
         metadata = json.loads(content["metadata"])
         features, version = metadata["features"], metadata["format"]
         coefficients = tuple(float(value) for value in content["coefficients"])
         name = str(metadata["name"])
+    except ModelError:
+        raise
     except Exception as error:
-        raise ModelError(f"{path}: a damaged or foreign model file: {error!r} ({expected})") from None
+        raise ModelError(f"{path}: a damaged or foreign model file: {error!r} ({EXPECTED})") from None
     if version != FORMAT:
         raise ModelError(f"{path}: format {version}; this program reads format {FORMAT}: train it again")
     unknown = sorted({str(feature) for feature in features} - set(FEATURES))
@@ -284,9 +318,24 @@ def load(path: Path) -> Model:
     if len(coefficients) != len(TERMS) or not all(math.isfinite(value) for value in coefficients):
         raise ModelError(f"{path}: expected {len(TERMS)} coefficients ({', '.join(TERMS)}), got {coefficients}")
     try:
-        tree = Tree.of(content["tree"], features)
+        tree = Tree.of_plain(content["tree"], features)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: holds no fitted decision tree: {error!r} ({expected})") from None
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: holds no fitted decision tree: {error!r} ({EXPECTED})") from None
     return Model(name, tree, coefficients, metadata)
+
+
+def _by_skops(path: Path, data: bytes) -> dict[str, Any]:
+    """The content of a file without `PLAIN`, as files were before it was added. Loads scikit-learn."""
+    import skops.io
+
+    log.warning("%s has no arrays beside scikit-learn's tree, and takes memory and time to read: train it again", path)
+    foreign = sorted(set(skops.io.get_untrusted_types(data=data)) - set(REVIEWED))
+    if foreign:
+        raise ModelError(f"{path}: holds types that are not loaded: {', '.join(foreign)} ({EXPECTED})")
+    content = skops.io.loads(data, trusted=REVIEWED)
+    try:
+        return {**content, "tree": plain(content["tree"])}
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: holds no fitted decision tree: {error!r} ({EXPECTED})") from None

@@ -15,7 +15,6 @@ import msgspec
 from lbengine.balancer import Snapshot
 from lbengine.decision import residual
 from lbengine.laws import laws as law
-from lbengine.laws import tail
 from lbengine.laws.rounding import closest, grain
 
 LEAST_IN_FLIGHT = 1.0
@@ -193,11 +192,23 @@ def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_t
     ]
 
 
+def _tail(_: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
+    from lbengine.laws.tail import tail  # with scipy: see `prepare`
+
+    return tail(capacity, total_rps, u_threshold)
+
+
+def prepare(law_name: str) -> None:
+    """Loads what a law needs beyond this file, so that its first decision does not wait for that."""
+    if law_name == "tail":
+        import lbengine.laws.tail  # noqa: F401
+
+
 Law = Callable[[Sequence[Load], Sequence[float], float, float], list[float]]
 """(loads, their capacities, what the pool carries, u_threshold) -> rates; all in requests per second."""
 LAWS: dict[str, Law] = {
     "optimal": lambda _, capacity, total_rps, u_threshold: law.optimal(capacity, total_rps, u_threshold),
-    "tail": lambda _, capacity, total_rps, u_threshold: tail.tail(capacity, total_rps, u_threshold),
+    "tail": _tail,
     "equalise": lambda _, capacity, total_rps, __: law.equalise(capacity, total_rps),
     "ice": _ice,
 }

@@ -1,9 +1,10 @@
-"""Response time percentiles of a pool, and `tail`: the law that makes the pool's 99th percentile least.
+"""`tail`: the law that makes the pool's 99th percentile least.
 
 A request of size x waits x/(1 - r/μ) on average in a processor-sharing queue, whatever the sizes' distribution
 (L. Kleinrock, Queueing Systems vol. 2, Wiley 1976, section 4.4). Taking that mean for the time itself and exponential
 sizes, the response time is exponential with rate μ - r: the same as in an M/M/1 queue that serves in order, where it is
-exact (vol. 1, 1975, section 3.2). A pool is a mixture of such servers: P(T > t) = Σ (r/R)·exp(-(μ - r)·t).
+exact (vol. 1, 1975, section 3.2). A pool is a mixture of such servers: P(T > t) = Σ (r/R)·exp(-(μ - r)·t)
+(`percentile_s` in `lbengine/laws/percentile.py`).
 """
 
 from __future__ import annotations
@@ -21,28 +22,6 @@ QUANTILE = 0.99
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 LEAST_LOAD = 1e-6
 """Utilisation of the pool below which the split is not looked for any more."""
-
-
-def percentile_s(shares: Sequence[float], rates: Sequence[float], quantile: float) -> float:
-    """The time in seconds that this share of the pool's requests stays below.
-
-    `shares` of the requests by server (sum 1) and each server's rate μ - r in 1/s. A server with requests and a rate
-    of 0 or less never answers: infinite, if more than 1 - quantile of the requests go to such ones.
-    """
-    over = 1.0 - quantile
-    served = [(share, rate) for share, rate in zip(shares, rates, strict=True) if share > 0.0]
-    lost = math.fsum(share for share, rate in served if rate <= 0.0)
-    if lost >= over:
-        return math.inf
-    served = [(share, rate) for share, rate in served if rate > 0.0]
-    if not served:
-        return 0.0
-
-    def beyond(time_s: float) -> float:
-        return lost + math.fsum(share * math.exp(-rate * time_s) for share, rate in served) - over
-
-    longest_s = math.log(1.0 / (over - lost)) / min(rate for _, rate in served)
-    return longest_s if beyond(longest_s) >= 0.0 else float(brentq(beyond, 0.0, longest_s, xtol=1e-12, rtol=1e-9))
 
 
 def tail(

@@ -11,7 +11,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from lbengine.laws.tail import percentile_s
+from lbengine.laws.percentile import percentile_s
 from slackwater.messages import Verdict
 
 WINDOW_S = 1.0

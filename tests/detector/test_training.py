@@ -227,6 +227,79 @@ def test_a_model_that_does_not_fit_is_refused_in_words(
     assert str(path) in str(caught.value)
 
 
+def shorter(arrays: Content) -> None:
+    arrays["threshold"] = arrays["threshold"][:-1]
+
+
+def words_for_numbers(arrays: Content) -> None:
+    arrays["left"] = ["one"] * len(arrays["left"])
+
+
+def endless_number(arrays: Content) -> None:
+    arrays["right"][0] = 10**30
+
+
+def column_that_is_not_there(arrays: Content) -> None:
+    arrays["feature"][0] = len(FEATURES)
+
+
+def cats_and_dogs(arrays: Content) -> None:
+    arrays["classes"] = ["cat", "dog"]
+
+
+def nothing(arrays: Content) -> None:
+    arrays.clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (shorter, "the tree's arrays differ in length"),
+        (words_for_numbers, "holds no fitted decision tree"),
+        (endless_number, "holds no fitted decision tree"),
+        (column_that_is_not_there, "splits on a feature that there is not"),
+        (cats_and_dogs, "tells cat, dog apart; expected calm, interference"),
+        (nothing, "holds no fitted decision tree"),
+    ],
+)
+def test_arrays_that_are_no_tree_are_refused_in_words(
+    model_file: Path, tmp_path: Path, change: Callable[[Content], None], says: str
+) -> None:
+    path = tmp_path / "bad.skops"
+    with zipfile.ZipFile(model_file) as good, zipfile.ZipFile(path, "w") as bad:
+        content = json.loads(good.read(tree.PLAIN))
+        change(content["tree"])
+        bad.writestr(tree.PLAIN, json.dumps(content))
+    with pytest.raises(tree.ModelError, match=says) as caught:
+        tree.load(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_the_arrays_in_a_model_file_decide_as_scikit_learns_tree_does(model_file: Path, shipped: bool) -> None:
+    path = tree.SHIPPED if shipped else model_file
+    content = skops.io.load(path, trusted=tree.REVIEWED)
+    features = json.loads(content["metadata"])["features"]
+    random = np.random.default_rng(2)
+    matrix = np.exp(random.normal(0.5, 1.5, (4000, len(FEATURES))))
+    matrix[random.random(matrix.shape) < 0.1] = np.nan
+    offered = matrix[:, [FEATURES.index(feature) for feature in features]].astype(np.float32)
+    ours = tree.load(path).tree
+    leaves, _, _ = ours.walk(matrix)
+    assert leaves.tolist() == content["tree"].apply(offered).tolist()
+    assert len(set(leaves.tolist())) > 1
+    assert ours.interference[leaves] == pytest.approx(content["tree"].predict_proba(offered)[:, 1], abs=1e-12)
+
+
+def test_a_model_file_without_arrays_still_loads_with_a_warning(
+    model_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "older.skops"
+    rewritten(model_file, path, lambda _: None)
+    assert tree.load(path).tree.rows() == tree.load(model_file).tree.rows()
+    assert "no arrays beside scikit-learn's tree" in caplog.text
+
+
 def test_damaged_and_foreign_files_are_refused_in_words(model_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.skops"
     for content in (b"", b"no zip at all", model_file.read_bytes()[:500]):

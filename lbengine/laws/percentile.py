@@ -1,0 +1,39 @@
+"""Response time percentiles of a pool whose servers' response times are exponential (see `lbengine/laws/tail.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MOST_STEPS = 100
+CLOSE = 1e-12
+"""Relative step of the search at which it ends."""
+
+
+def percentile_s(shares: Sequence[float], rates: Sequence[float], quantile: float) -> float:
+    """The time in seconds that this share of the pool's requests stays below.
+
+    `shares` of the requests by server (sum 1) and each server's rate μ - r in 1/s. A server with requests and a rate
+    of 0 or less never answers: infinite, if more than 1 - quantile of the requests go to such ones.
+    """
+    over = 1.0 - quantile
+    served = [(share, rate) for share, rate in zip(shares, rates, strict=True) if share > 0.0]
+    lost = math.fsum(share for share, rate in served if rate <= 0.0)
+    if lost >= over:
+        return math.inf
+    served = [(share, rate) for share, rate in served if rate > 0.0]
+    if not served:
+        return 0.0
+
+    # Newton's method on ln P(T > t), which is convex and falls (it is a log-sum-exp): from 0 it climbs to the root and
+    # never passes it.
+    wanted, time_s = math.log(over - lost), 0.0
+    for _ in range(MOST_STEPS):
+        tails = [share * math.exp(-rate * time_s) for share, rate in served]
+        whole = math.fsum(tails)
+        falling = math.fsum(part * rate for part, (_, rate) in zip(tails, served, strict=True)) / whole
+        step_s = (math.log(whole) - wanted) / falling
+        if step_s <= CLOSE * time_s:
+            break
+        time_s += step_s
+    return time_s
