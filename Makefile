@@ -4,7 +4,7 @@ export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/library
 
 .PHONY: help setup demo test test-full lint clean docs
-.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web
+.PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots evaluate
 .PHONY: deb test-rollout
 
@@ -55,6 +55,9 @@ bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what
 
 bench-lbengine: setup  ## Verdict to weight set with 100 servers, and 1,000 weights in one batch, on a real HAProxy
 	python -m lab.bench.lbengine
+
+bench-controller: setup  ## CPU and memory of each process of a controller with 3 nodes in calm (2 minutes)
+	python -m lab.bench.controller
 
 bench-web: setup  ## the dashboard with 300 servers and 90 days: the server's time, a drawn page, 50 viewers (5 minutes)
 	python -m lab.bench.web --write docs/results/bench-web.md
