@@ -136,7 +136,9 @@ def bench(report: Report, options: argparse.Namespace) -> None:
         f"{options.nodes} nodes in calm, {options.per_second:g} Samples a second from each, {seconds:.0f} s after "
         f"{options.warm:g} s of warming up.\n"
     )
-    rows.append(("all", *(sum(row[place] for row in rows) for place in (1, 2, 3))))  # type: ignore[misc]
+    _, *columns = zip(*rows, strict=True)
+    cpu, resident, proportional = map(sum, columns)
+    rows.append(("all", cpu, resident, proportional))
     heads = ("process", "% of a core", "resident MiB", "proportional MiB")
     report.table(heads, [(name, f"{cpu:.2f}", f"{rss:.1f}", f"{pss:.1f}") for name, cpu, rss, pss in rows])
 
