@@ -3,8 +3,9 @@ target.
 
 - A prediction with its uncertainty (`governor.tail_model`), from the work that the service needs per second: busy time
   times clock. A neighbour that slows the cores down makes the same work longer, so what it takes is demand too.
-- A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets, all there is, at once. When more
-  work comes than was planned for (a CUSUM of the difference), a new plan at once.
+- A fast trigger: when the oldest unanswered request is older than `TOO_OLD` targets and others are not answered in time
+  either, all there is, at once. When more work comes than was planned for (a CUSUM of the difference), a new plan at
+  once.
 - During interference nothing is lowered. What is seen then is learnt like all else: work that takes longer is more
   demand, and a miss widens the margin, so what the neighbour takes is bought back with cores or clock.
 - Without requests none can be late: after a second without any the cheapest configuration will do, and the trigger
@@ -86,7 +87,10 @@ class Slackwater:
         speed = self._hardware.speed(seen.in_force or self._now)
         demand = float(np.mean(seen.busy_shares)) * speed if seen.busy_shares else 0.0
         self._seconds.append((seen, demand))
-        if seen.oldest_ms > TOO_OLD * self._target_ms:
+        tail = self._tail_of(seen)
+        # A request that stays unanswered while others are answered in time waits for something else than a core.
+        queued = tail is None or tail > self._target_ms
+        if queued and seen.oldest_ms > TOO_OLD * self._target_ms:
             self._change(self._highest, self._hardware.speed(self._highest))
             self._alarm = True
             self._why = f"the oldest request has waited for {seen.oldest_ms:.3g} ms"

@@ -58,8 +58,13 @@ def test_an_old_request_brings_all_there_is_at_once() -> None:
     for at_s in (20.5, 21.0):
         policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
         drive(policy, range(20), 0.5)
-        late = Observation(at_s, 100.0, 5.0, oldest_ms=21.0, busy_shares=(1.0,))
+        late = Observation(at_s, 100.0, 15.0, oldest_ms=21.0, busy_shares=(1.0,))
         assert speed(policy.decide(late)) == 3.0, "also where a second ends"
+
+
+def test_a_request_whose_answer_was_never_seen_is_no_queue() -> None:
+    actions = drive(Slackwater(HARDWARE, TARGET_MS, period_s=1.0), range(30), 0.5, oldest_ms=30_000.0)
+    assert speed(actions[-1]) < 1.1
 
 
 def test_more_work_than_planned_for_makes_a_new_plan_before_the_second_is_over() -> None:
