@@ -47,6 +47,10 @@ class BaselineCheckpoint:
         encoded, self._encoded = self._encoded, {}
         return msgspec.json.encode({"v": VERSION, "pools": encoded})
 
+    def due_s(self) -> float:
+        """When `step` next has something to do, in monotonic seconds; long ago in the middle of a file."""
+        return self._began_s + (0.0 if self._left else EVERY_S)
+
     def whole(self, now_unix_s: float) -> bytes:
         """The file's content now, at once."""
         pools = {pool: judge.export_baselines(now_unix_s) for pool, judge in self._judges.items()}

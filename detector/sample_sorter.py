@@ -168,6 +168,13 @@ class SampleSorter:
             Stale(self._name[slot], slot, float(quiet_s[slot]), float(at.time_unix_s[slot])) for slot in due.tolist()
         ]
 
+    def due_s(self, every_s: float = 1.0) -> float:
+        """When `stale` next has something to report, unless Samples come before; infinite without nodes."""
+        at = self._at
+        again_s = np.where(at.reported_s < at.seen_s, -np.inf, at.reported_s + every_s)
+        due_s = np.maximum(at.seen_s + self.stale_after_s, again_s)[at.used]
+        return float(due_s.min(initial=np.inf))
+
     def slot(self, node: str) -> int | None:
         """A node's slot; None for one that is not known."""
         return self._slot.get(node)

@@ -1,8 +1,12 @@
-"""The detector's process: Samples from the bus to the pools' judges, Verdicts back, baselines kept on disk."""
+"""The detector's process: Samples from the bus to the pools' judges, Verdicts back, baselines kept on disk.
+
+It sleeps until Samples come or something is due: a node goes stale, the baselines are to be saved.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import time
@@ -25,6 +29,8 @@ from slackwater.stopping import on_stop
 log = logging.getLogger("detector")
 
 LEAST_PAUSE_S = 0.001
+ALIVE_EVERY_S = 5.0
+"""The supervisor hears of us at least this often, whatever comes."""
 NET_OBJECTS = 200_000
 """So many objects more than there were before are made before the garbage collector looks for cycles among them."""
 BASELINES = "detector-baselines.json"
@@ -84,32 +90,48 @@ class Detector:
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()
+        self._wake = asyncio.Event()
         self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT; the baselines are saved then too."""
-        on_stop(self._stop.set)
+        on_stop(self._end)
         self._restore()
         for pool in self._judges:
             await self._bus.subscribe("sample", self._take_sample, pool=pool, decode=sample_decoder.decode)
         for settings in self._settings.pool:
             await self._bus.subscribe("cycle", partial(self._take_cycle, settings.servers), pool=settings.name)
         spare_the_collector()
-        tick_s = self._settings.detector.tick_s
         heartbeat = Heartbeat()
         while not self._stop.is_set():
+            self._wake.clear()
             began_s = time.monotonic()
             await self._tick(began_s)
             heartbeat.beat()
-            try:
-                await asyncio.wait_for(self._stop.wait(), max(LEAST_PAUSE_S, began_s + tick_s - time.monotonic()))
-            except TimeoutError:
-                continue
+            await self._sleep(began_s + self._settings.detector.tick_s)
         await asyncio.to_thread(self._save, self._checkpoint.whole(time.time()))
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    async def _sleep(self, not_before_s: float) -> None:
+        """Until something came or is due, but not less than until `not_before_s`: what comes together is judged
+        together. Ends at once at the stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), self.due_s() - time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), max(LEAST_PAUSE_S, not_before_s - time.monotonic()))
+
+    def due_s(self) -> float:
+        """When there is something to do without a message, in monotonic seconds."""
+        judges = (judge.sorter.due_s() for judge in self._judges.values())
+        return min(time.monotonic() + ALIVE_EVERY_S, self._checkpoint.due_s(), *judges)
 
     def _take_sample(self, sample: Sample) -> None:
         """Keeps a Sample for the next tick."""
         self._arrived[sample.pool].append(row_of(sample))
+        self._wake.set()
 
     def _take_cycle(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
         self._judges[cycle.pool].report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))

@@ -11,13 +11,17 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from detector.classify import tree
-from detector.service import BASELINES, choose_model
+from detector.features import sample_decoder
+from detector.service import ALIVE_EVERY_S, BASELINES, Detector, choose_model
+from lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater import messages
 from slackwater.bus.bus import Bus
-from slackwater.config import DetectorSettings
+from slackwater.config import ControllerSettings, DetectorSettings
 from slackwater.messages import Sample, Verdict
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
@@ -176,3 +180,41 @@ def test_a_model_that_was_asked_for_and_is_unusable_is_refused(tmp_path: Path) -
     (tmp_path / "bad.skops").write_text("no")
     with pytest.raises(tree.ModelError, match="not a model file"):
         choose_model(DetectorSettings(model=str(tmp_path / "bad.skops")))
+
+
+def test_it_sleeps_until_a_node_goes_stale_or_baselines_are_saved_and_no_longer(tmp_path: Path) -> None:
+    settings = ControllerSettings(
+        state_dir=str(tmp_path), pool=(HAProxyPool(name="web", backend="web", socket="/nowhere"),)
+    )
+
+    async def main() -> None:
+        detector = Detector(settings, cast(Bus, None), None)
+        began_s = time.monotonic()
+        assert detector.due_s() - began_s == pytest.approx(ALIVE_EVERY_S, abs=1.0), "nobody is there to wait for"
+        judge = detector._judges["web"]
+        cluster = Cluster()
+        judge.tick(began_s, [cluster.sample("host1", cluster.now_s)])
+        assert detector.due_s() == began_s + settings.detector.stale_after_s
+        stale_s = detector.due_s() + 0.001
+        assert [verdict.state for verdict in judge.tick(stale_s, [])] == ["unknown"]
+        assert detector.due_s() == stale_s + 1.0, "it is reported again each second"
+
+    asyncio.run(main())
+
+
+def test_a_sample_wakes_it(tmp_path: Path) -> None:
+    settings = ControllerSettings(
+        state_dir=str(tmp_path), pool=(HAProxyPool(name="web", backend="web", socket="/nowhere"),)
+    )
+
+    async def main() -> None:
+        detector = Detector(settings, cast(Bus, None), None)
+        sleeping = asyncio.create_task(detector._sleep(0.0))
+        await asyncio.sleep(0.0)  # it runs until it waits
+        assert not sleeping.done()
+        cluster = Cluster()
+        sample = sample_decoder.decode(messages.encode(cluster.sample("host1", cluster.now_s)))
+        detector._take_sample(sample)
+        await asyncio.wait_for(sleeping, ALIVE_EVERY_S / 2)  # long before it would wake by itself
+
+    asyncio.run(main())
