@@ -184,7 +184,7 @@ def test_a_model_that_was_asked_for_and_is_unusable_is_refused(tmp_path: Path) -
 
 def test_it_sleeps_until_a_node_goes_stale_or_baselines_are_saved_and_no_longer(tmp_path: Path) -> None:
     settings = ControllerSettings(
-        state_dir=str(tmp_path), pool=(HAProxyPool(name="web", backend="web", socket="/nowhere"),)
+        state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
     )
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_it_sleeps_until_a_node_goes_stale_or_baselines_are_saved_and_no_longer(
 
 def test_a_sample_wakes_it(tmp_path: Path) -> None:
     settings = ControllerSettings(
-        state_dir=str(tmp_path), pool=(HAProxyPool(name="web", backend="web", socket="/nowhere"),)
+        state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
     )
 
     async def main() -> None:
