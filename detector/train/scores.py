@@ -19,6 +19,8 @@ GRACE_S = 3.0
 """Ticks this soon after a label's end count neither for nor against: queues drain, and the episode is held a while."""
 STATES = ("calm", "interference", "overload", "all_slow")
 FOUND = (*STATES, "unknown")
+SURE = 0.95
+"""Confidence of the intervals."""
 FELT = 1.5
 """Users notice a noise (`felt`) when the median of its node's p95 response times is so many times that of its calm."""
 
@@ -97,6 +99,7 @@ class Scores:
             "calm_node_hours": round(hours, 4),
             "false_episodes_per_node_hour": round(self.false_episodes / hours, 3) if hours else None,
             "false_episodes_per_node_day": round(self.false_episodes / hours * 24, 2) if hours else None,
+            "false_episodes_per_node_day_interval": rate_interval(self.false_episodes, hours / 24),
         }
 
     def _disturbances(self) -> dict[str, dict[str, Any]]:
@@ -120,15 +123,41 @@ class Scores:
 
 
 def of_noises(noises: Sequence[Noise]) -> dict[str, Any]:
-    """Recall and delays of some noises."""
+    """Recall with its interval, and delays, of some noises."""
     delays_s = [noise.delay_s for noise in noises if noise.delay_s is not None]
     return {
         "noises": len(noises),
         "missed": len(noises) - len(delays_s),
         "recall": _share(len(delays_s), len(noises)),
+        "recall_interval": share_interval(len(delays_s), len(noises)),
         "detection_delay_median_s": _quantile(delays_s, 0.5),
         "detection_delay_p95_s": _quantile(delays_s, 0.95),
     }
+
+
+def share_interval(part: int, whole: int) -> list[float] | None:
+    """Low and high end of the exact interval of a share (Clopper and Pearson, Biometrika 26, 1934); None without any.
+
+    It takes the noises as independent.
+    """
+    from scipy.stats import binomtest
+
+    if not whole:
+        return None
+    found = binomtest(part, whole).proportion_ci(SURE, method="exact")
+    return [round(float(found.low), 4), round(float(found.high), 4)]
+
+
+def rate_interval(count: int, exposure: float) -> list[float] | None:
+    """Low and high end of the exact interval of a Poisson rate (Garwood, Biometrika 28, 1936), per unit of exposure;
+    None without exposure."""
+    from scipy.stats import chi2
+
+    if exposure <= 0.0:
+        return None
+    low = chi2.ppf((1 - SURE) / 2, 2 * count) / 2 if count else 0.0
+    high = chi2.ppf((1 + SURE) / 2, 2 * count + 2) / 2
+    return [round(float(low) / exposure, 2), round(float(high) / exposure, 2)]
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import comb, exp, log
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from detector.classify import tree
 from detector.features.columns import Floats
 from detector.recordings.recording import Label, Recording, read
 from detector.train import commands
-from detector.train.scores import score
+from detector.train.scores import rate_interval, score, share_interval
 from detector.train.training import Learned, compare_laws, learn, pairs_of, quadratic
 from slackwater.messages import Sample, State, Verdict
 from tests.support.synthetic_recording import make
@@ -67,7 +68,8 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
     assert found["delays_s"] == [2.0]
     assert found["felt"]["noises"] == 1, "only one raised the response time"
     assert found["by_noise"]["cpu"]["1"] == {
-        "noises": 1, "missed": 0, "recall": 1.0, "detection_delay_median_s": 2.0, "detection_delay_p95_s": 2.0,
+        "noises": 1, "missed": 0, "recall": 1.0, "recall_interval": [0.025, 1.0], "detection_delay_median_s": 2.0,
+        "detection_delay_p95_s": 2.0,
     }  # fmt: skip
     assert found["by_noise"]["dcopy"]["0.5"]["missed"] == 1
     assert found["by_kind"]["cpu"]["felt"]["recall"] == 1.0
@@ -82,6 +84,30 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
         "calm": 12, "interference": 8, "overload": 0, "all_slow": 0, "unknown": 0,
     }  # fmt: skip
     assert found["confusion"]["calm"]["interference"] == 5, "a tick just after a noise counts neither way"
+
+
+def test_a_recall_has_its_exact_interval() -> None:
+    """The ends are where the share found has a chance of 2.5% to be as high, and as low, as it was."""
+    assert share_interval(0, 0) is None
+    found = share_interval(40, 47)
+    assert found is not None
+    low, high = found
+    assert low < 40 / 47 < high
+    at_least = sum(comb(47, k) * low**k * (1 - low) ** (47 - k) for k in range(40, 48))
+    at_most = sum(comb(47, k) * high**k * (1 - high) ** (47 - k) for k in range(41))
+    assert at_least == pytest.approx(0.025, rel=0.01)
+    assert at_most == pytest.approx(0.025, rel=0.01)
+
+
+def test_a_rate_of_false_episodes_has_its_exact_interval() -> None:
+    """None in half a day shows at most 7.4 a day; two in half a day show that there are some."""
+    assert rate_interval(0, 0.0) is None
+    assert rate_interval(0, 0.5) == [0.0, pytest.approx(-log(0.025) / 0.5, abs=0.01)]
+    found = rate_interval(2, 0.5)
+    assert found is not None
+    below, above = found[0] * 0.5, found[1] * 0.5
+    assert 1 - exp(-below) * (1 + below) == pytest.approx(0.025, rel=0.05)
+    assert exp(-above) * (1 + above + above**2 / 2) == pytest.approx(0.025, rel=0.05)
 
 
 def test_all_five_states_are_distinguished() -> None:
@@ -125,7 +151,12 @@ def test_the_command_prints_scores_and_json(recordings: Path, trained: tuple[Pat
     assert set(found["law"]["quadratic"]) == {"r2", "mean_absolute_error"}
     one = str(recordings / "r0.parquet")
     run = CliRunner().invoke(commands.detector, ["evaluate", one, "--model", "thresholds"])
-    for words in ("thresholds: 2 noises, 0 missed", "false episodes per node-day: 0", "dcopy 0.9: 1 noises"):
+    for words in (
+        "thresholds: 2 noises, 0 missed; found 1 (0.158 to 1, 95% sure)",
+        "false episodes per node-day: 0 (0 to ",
+        "dcopy, noticed by users: ",
+        "dcopy 0.9: 1 noises",
+    ):
         assert words in run.output
 
 
