@@ -130,8 +130,9 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
 def _evaluated(result: dict[str, Any]) -> str:
     lines = _judged(result["model"], result)
     lines.append(f"  noticed by users (p95 up by half or more): {_noises(result['felt'])}")
-    rate, interval = result["false_episodes_per_node_day"], result["false_episodes_per_node_day_interval"]
-    lines.append(f"  false episodes per node-day: {_or_dash(rate)}{_interval(interval)}")
+    ends = result["false_episodes_per_node_day_interval"]
+    rate = _or_dash(result["false_episodes_per_node_day"]) + (_interval(ends) if ends else "")
+    lines.append(f"  false episodes per node-day: {rate}")
     for kind, one in result["by_kind"].items():
         lines.append(f"  {kind}, noticed by users: {_noises(one['felt'])}")
     for kind, levels in result["by_noise"].items():
@@ -221,13 +222,12 @@ def _scores(scores: dict[str, Any]) -> list[str]:
 
 def _noises(one: dict[str, Any]) -> str:
     median, p95 = _or_dash(one["detection_delay_median_s"]), _or_dash(one["detection_delay_p95_s"])
-    recall = f"found {one['recall']:.3g}{_interval(one.get('recall_interval'))}; " if one["noises"] else ""
+    recall = f"found {one['recall']:.3g}{_interval(ends)}; " if (ends := one.get("recall_interval")) else ""
     return f"{one['noises']} noises, {one['missed']} missed; {recall}detection delay median {median} s, p95 {p95} s"
 
 
-def _interval(ends: list[float] | None) -> str:
-    """Of scores; empty for those of a model trained before there were any."""
-    return f" ({ends[0]:.3g} to {ends[1]:.3g}, {SURE:.0%} sure)" if ends else ""
+def _interval(ends: list[float]) -> str:
+    return f" ({ends[0]:.3g} to {ends[1]:.3g}, {SURE:.0%} sure)"
 
 
 def _law(law: dict[str, Any] | None) -> list[str]:

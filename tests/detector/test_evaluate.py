@@ -160,6 +160,13 @@ def test_the_command_prints_scores_and_json(recordings: Path, trained: tuple[Pat
         assert words in run.output
 
 
+def test_the_shipped_model_is_explained_whatever_scores_it_holds() -> None:
+    """It may be older than a score that is printed."""
+    run = CliRunner().invoke(commands.detector, ["explain"])
+    assert run.exit_code == 0, run.output
+    assert "noises" in run.output
+
+
 def test_evaluate_refuses_what_is_no_recording_and_no_model(recordings: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.parquet"
     bad.write_text("no")
