@@ -26,7 +26,7 @@ from lab.cluster.hosts import BRIDGE_ADDRESS, FRONT_WEIGHT, TOP, Host, join_netw
 from lab.cluster.lab import Lab
 from lab.cluster.noise import Noise
 from lab.cluster.paths import BIN, LAB_DIR, program, system_program
-from lab.cluster.retunable import KEY_FILE, make_keys, wsengine_toml
+from lab.cluster.retunable import KEY_FILE, at_priority, make_keys, wsengine_toml
 from lab.cluster.spawn import Program, call, placed, wait_until
 from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node
@@ -51,8 +51,6 @@ CONTROLLER = "controller"
 RESTORER = "unit"
 """Who `slackwater restore` is run by after a controller's end."""
 SECOND = "controller2"
-NICE = -10
-"""wsengine's: it must not wait for the web server in a host that has lost most of its CPU."""
 
 
 def controller_toml(state_dir: Path, admin_socket: Path, bus: str, web: str) -> str:
@@ -173,11 +171,10 @@ class Site:
 
     def _add_node(self, host: Host) -> None:
         self.write_node(host, host.name)
-        nice = [system_program("nice"), "-n", str(NICE)]
         engine, monitor = str(BIN / "slackwater-wsengine"), str(BIN / "slackwater-monitor")
         for part, argv in (
             ("monitor", [monitor, "run", "--config", str(host.folder / "node.toml")]),
-            ("wsengine", [*nice, engine, "run", "--config", str(host.folder / "wsengine.toml")]),
+            ("wsengine", [*at_priority(), engine, "run", "--config", str(host.folder / "wsengine.toml")]),
         ):
             name = f"{part} of {host.name}"
             inside = host.inside([*self._boot(host.name), *argv], self.lab.cgroups)

@@ -15,6 +15,8 @@ from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_pr
 from lab.cluster.spawn import Running
 
 WSENGINE = "slackwater-wsengine"
+NICE = -10
+"""Of wsengine's unit."""
 KEY_FILE = LAB_DIR / "orders.key"
 PUBLIC_FILE = LAB_DIR / "orders.pub"
 
@@ -59,17 +61,22 @@ def wsengine_toml(host: Host, pool: str, knobs: dict[str, dict[str, str]]) -> st
     return text
 
 
-def start_wsengine(lab: Lab, host: Host, nice: int = 0) -> Running:
-    """The one of this guest, with the settings that are there; `nice` below 0: before the web server's processes."""
+def start_wsengine(lab: Lab, host: Host) -> Running:
+    """The one of this guest, with the settings that are there."""
     engine = shutil.which(WSENGINE, path=f"{os.environ.get('PATH', '')}:{BIN}")
     if engine is None:
         raise LabError(f"{BIN}/{WSENGINE} is missing: run `make setup`")
-    command = [system_program("nice"), "-n", str(nice), engine, "run", "--config", str(host.folder / "wsengine.toml")]
+    command = [*at_priority(), engine, "run", "--config", str(host.folder / "wsengine.toml")]
     return lab.add(lab.machines[host.name].start(WSENGINE, command, "wsengine.log"))
 
 
-def start_wsengines(lab: Lab, pool: str, knobs: dict[str, dict[str, str]], nice: int = 0) -> list[Running]:
+def at_priority() -> list[str]:
+    """The words before wsengine's command that give it its unit's priority."""
+    return [system_program("nice"), "-n", str(NICE)]
+
+
+def start_wsengines(lab: Lab, pool: str, knobs: dict[str, dict[str, str]]) -> list[Running]:
     """One in each guest, beside the monitor."""
     for host in lab.hosts:
         lab.machines[host.name].write("wsengine.toml", wsengine_toml(host, pool, knobs))
-    return [start_wsengine(lab, host, nice) for host in lab.hosts]
+    return [start_wsengine(lab, host) for host in lab.hosts]

@@ -35,9 +35,6 @@ BOUNDS = {
     "php_fpm": {"max_children": "[1, 64]"},
     "apache": {"max_request_workers": "[64, 512]", "keepalive_timeout": "[1, 120]"},
 }
-FIRST = -10
-"""Niceness of wsengine and of the tests of configurations that it runs: they must not wait for the web server in a host
-that has lost most of its CPU."""
 LEAVE_AFTER_S = 5.0
 MANY = 1_000_000
 LEASE_S = 30.0
@@ -94,7 +91,7 @@ class TwoStageRunner(PolicyRunner):
         self.stack.callback(controller.stop)
         controller.start()
         self.stack.callback(stop_programs, self.lab, PROGRAM_OF, RESTORE_S)
-        start_wsengines(self.lab, POOL, BOUNDS, FIRST)
+        start_wsengines(self.lab, POOL, BOUNDS)
         self.listen()
         self.changes = self.stack.enter_context(BusListener("change"))
 
@@ -136,7 +133,7 @@ class WebServerRunner(PolicyRunner):
         self.changes = self.stack.enter_context(BusListener("change"))
         knobs = self.stack.enter_context(BusListener("knobs"))
         self.stack.callback(stop_programs, self.lab, PROGRAM_OF, RESTORE_S)
-        start_wsengines(self.lab, POOL, BOUNDS, FIRST)
+        start_wsengines(self.lab, POOL, BOUNDS)
         names = {host.name for host in self.lab.hosts}
         wait_until(lambda: knobs.nodes() >= names, "Knobs of all hosts", READY_S, watch=self.lab.programs)
         self._over = threading.Event()

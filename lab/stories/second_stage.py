@@ -39,7 +39,7 @@ BEGIN_S = 2.0
 """After the noise begins, and after the last node is retuned, before it is measured."""
 PIECE_S = 10.0
 """The load comes in pieces of this length."""
-RETUNED_WITHIN_S = {"all-noisy": 60.0, "search": 400.0}
+RETUNED_WITHIN_S = {"all-noisy": 240.0, "search": 400.0}
 """By scenario."""
 BACK_WITHIN_S = 90.0
 SEARCH: dict[str, Any] = {"policy": "search", "search_measure_s": 10.0, "leave_after_s": 10.0}
