@@ -54,24 +54,27 @@ class HttpServer:
         self._threads.set_thread_count(THREADS)
         self._beat = _Beat(beat)
         self._beat_at_s = 0.0
+        self._ending = False
         self.listening = [
             _Listener(application, self._map, dispatcher=self._threads, adj=self._settings, sockinfo=one)
             for one in self._settings.listen
         ]
 
     def run(self) -> None:
-        """Serves until `close`."""
-        while self._map:
+        """Serves until `end`, and closes every connection."""
+        while self._map and not self._ending:
             wasyncore.loop(timeout=BEAT_EVERY_S, map=self._map, use_poll=True, count=1)
             if time.monotonic() >= self._beat_at_s:
                 self._beat_at_s = time.monotonic() + BEAT_EVERY_S
                 self._threads.add_task(self._beat)
+        wasyncore.close_all(self._map, ignore_all=True)
 
-    def close(self) -> None:
-        """From another thread; requests that run have 2 s to end."""
+    def end(self) -> None:
+        """Has `run` return, from another thread; requests that run have 2 s to end."""
         self._threads.shutdown(timeout=2)
+        self._ending = True
         for one in self.listening:
-            one.close()
+            one.pull_trigger()
 
 
 class _Listener(TcpWSGIServer):  # type: ignore[misc]

@@ -52,4 +52,5 @@ async def run(settings: ControllerSettings) -> None:
     app.extensions["slackwater"].streams.stop.set()
     if not thread.is_alive():
         raise WebError(f"the dashboard on {settings.web.listen} ended by itself; see the log above")
-    server.close()
+    server.end()
+    await asyncio.to_thread(thread.join)

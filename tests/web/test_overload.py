@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,20 +24,28 @@ IN_TIME_S = 60.0
 HALF = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 
 
+@dataclass(frozen=True)
+class Dashboard:
+    """One without a journal. It writes how many threads serve when it should have ended."""
+
+    address: tuple[str, int]
+    process: subprocess.Popen[str]
+
+
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """Where a dashboard without a journal listens."""
+def dashboard(tmp_path: Path) -> Iterator[Dashboard]:
     host, _, port = free_address().rpartition(":")
     config = (
         f'state_dir = "{tmp_path}"\n[[pool]]\nname = "web"\nbackend = "b"\nsocket = "/s"\n'
         f'[web]\nlisten = "{host}:{port}"\n'
     )
     code = (
-        "import asyncio, sys, lbengine.backends.table\n"
+        "import asyncio, sys, threading, lbengine.backends.table\n"
         "from slackwater.config import parse; from web import service\n"
         "asyncio.run(service.run(parse(sys.argv[1], 'test')))\n"
+        "print(sum(thread.name == 'waitress' for thread in threading.enumerate()))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + IN_TIME_S
     while True:
         try:
@@ -44,9 +54,14 @@ def address(tmp_path: Path) -> Iterator[tuple[str, int]]:
         except ConnectionRefusedError:
             assert time.monotonic() < deadline, "the dashboard does not listen"
             time.sleep(0.05)
-    yield host, int(port)
-    process.kill()
-    process.wait()
+    with process:
+        yield Dashboard((host, int(port)), process)
+        process.kill()
+
+
+@pytest.fixture
+def address(dashboard: Dashboard) -> tuple[str, int]:
+    return dashboard.address
 
 
 def answer_to(address: tuple[str, int], request: bytes) -> bytes:
@@ -70,6 +85,15 @@ def test_half_sent_requests_hold_up_nobody(address: tuple[str, int], count: int)
     finally:
         for one in half_sent:
             one.close()
+
+
+def test_a_stop_ends_what_serves_though_a_client_holds_a_connection(dashboard: Dashboard) -> None:
+    with socket.create_connection(dashboard.address, IN_TIME_S) as connection:
+        connection.sendall(HALF)
+        dashboard.process.send_signal(signal.SIGINT)
+        out, _ = dashboard.process.communicate(timeout=IN_TIME_S)
+        assert (out, dashboard.process.returncode) == ("0\n", 0)
+        assert connection.recv(1) == b"", "it is closed"
 
 
 def test_large_requests_are_refused_before_they_are_read(address: tuple[str, int]) -> None:
