@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import itertools
@@ -110,6 +111,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _ignore_what_crashed() -> None:
+    """Without an event loop its `finally` cannot begin anything, which that loop would then keep."""
+    asyncio.set_event_loop(None)
     warnings.simplefilter("ignore")
     sys.unraisablehook = lambda _: None
     logging.disable(logging.CRITICAL)
