@@ -113,20 +113,22 @@ class Engine:
         self.standby = ""
         self.state = replace(self.state, phase=self._wanted_phase())
 
-    def take_over(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float) -> None:
+    def take_over(
+        self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, now_s: float, after_another: bool
+    ) -> None:
         """The balancer is ours from now on. `baseline` and `paused` are what the one before left, if it did.
 
-        Weights stay as they are. For a while, weights that move are being restored by the one before, if it still
-        lives and was cut off: they are set again rather than left to it. Raises BaselineError, StateFileError.
+        Weights stay as they are. For a while `after_another` that may have been cut off, weights that move are being
+        restored by that one: they are set again rather than left to it. Raises BaselineError, StateFileError.
         """
-        was_standby, self.standby = self.state.phase == "standby", ""
+        self.standby = ""
         stored = self.store.load()
         inherits = stored is None and baseline is not None
         if stored is None and baseline is not None:
             self.store.save(baseline)
             stored = dict(baseline)
         self.commands.overrides.adopt_pause(paused)
-        if was_standby or inherits:
+        if after_another or inherits:
             self.state = replace(
                 self.state,
                 baselines=stored,
@@ -134,7 +136,7 @@ class Engine:
                 externally_controlled=frozenset(),
                 adopt_limits=stored is not None,
             )
-        if was_standby:
+        if after_another:
             grace_until_s = now_s + self.settings.lease_s + self.settings.ramp_s
             self.state = replace(self.state, started_s=now_s, grace_until_s=grace_until_s)
         self._enter_phase()

@@ -19,6 +19,7 @@ from lbengine.engine_thread import EngineThread
 from lbengine.hooks import Hooks
 from lbengine.service import Driver, drive
 from slackwater import machine
+from slackwater.bus.bus import Bus
 from slackwater.config import LbengineSettings
 from slackwater.messages import Message
 
@@ -162,6 +163,8 @@ class Controller:
         self.driver: Driver | None = None
         self.well_since_s = world.now_s
         """Since when nothing keeps it from leading."""
+        self.is_connected = False
+        """Its process has reached the bus since it started."""
         self.held_up_s = -1e9
         """When it was last frozen, or its link in trouble."""
         self._stop: asyncio.Event | None = None
@@ -181,7 +184,7 @@ class Controller:
         self._starts += 1
         name = f"{self.name}{self._starts}"
         process = Process(self.world, name, self.clock_offset_s)  # type: ignore[abstract]  # as in `World`
-        self.process = process
+        self.process, self.is_connected = process, False
         process.ended = partial(self._ended, process)
         process.start(self._main(process, self.machine.begin(process)))
         self.world.tell(process.name, "starts")
@@ -199,7 +202,12 @@ class Controller:
         )
         hooks = Hooks([], 1.0, self.disk / "hooks.json", process.time)
         self.driver = Driver(engine, POOL, SETTINGS.cycle_s, hooks, SimulatedThread(process, self.haproxy), identity)
-        await drive([self.driver], partial(SimulatedBus.open, self.broker, process, self.link), self._stop)
+        await drive([self.driver], partial(self._connect, process), self._stop)
+
+    async def _connect(self, process: Process) -> Bus:
+        bus = await SimulatedBus.open(self.broker, process, self.link)
+        self.is_connected = True
+        return bus
 
     def stop(self) -> None:
         """SIGTERM."""

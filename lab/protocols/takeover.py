@@ -262,13 +262,15 @@ class Takeover:
         if holder is not self.holder:
             self.world.tell(by.name, "has the lease" if holder else "gives the lease back")
         self.holder, self.renewed_s = holder, self.world.now_s
+        self._led_s.update({one.name: self.world.now_s for one in self.controllers if one.process is by})
         wrong = {name: one.weight for name, one in (record.baseline or {}).items() if one.weight != BASELINE}
         if wrong:
             self._break(f"{by.name} takes lowered weights for the baseline: {wrong}")
 
     def _weight_written(self, write: Write) -> None:
         self.world.tell(write.by.name, f"sets {write.server} {write.before} -> {write.after}")
-        if self.holder not in (None, write.by) and not (write.after > write.before and self._was_held_up(write.by)):
+        other_leads = self.holder is not None and self.holder is not write.by and self.holder.is_alive
+        if other_leads and not (write.after > write.before and self._was_held_up(write.by)):
             self._break(f"two act: {write.by.name} sets {write.server} to {write.after} under the lease of another")
         if not any(self.haproxy.weights.values()):
             self._break("all weights are 0")
@@ -306,7 +308,7 @@ class Takeover:
                 self._led_s[controller.name] = now_s
             if controller.link != Link():
                 controller.held_up_s = max(controller.held_up_s, now_s)
-            if process is None or process.is_frozen:
+            if process is None or process.is_frozen or not controller.is_connected:
                 controller.well_since_s = now_s
             controller.well_since_s = max(controller.well_since_s, controller.held_up_s)
         self._look_for_owner()

@@ -87,6 +87,8 @@ class Lease:
 
         With the same folder the disk knows better: `slackwater restore` may have been there since.
         """
+        self.had_another_owner = False
+        """Before it was last taken. That one may live and not know of it yet, if it is cut off."""
         self.baseline: dict[str, Baseline] | None = None
         self.paused: Pause | None = None
         self._bucket = bucket
@@ -190,6 +192,7 @@ class Lease:
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
         # A record of ours was written, and the answer got lost: what it carries is known then.
+        self.had_another_owner = record is not None and record.holder not in ("", self._me.holder)
         if record is not None and record.holder != self._me.holder:
             self.baseline, self.paused = record.baseline, record.paused
             self.inherited = record.inherited or not self._has_our_folder(record)

@@ -103,6 +103,11 @@ class Leases:
         return f"lbengine of {found.host} (pid {found.pid}) drives {what}"
 
     @property
+    def had_another_owner(self) -> bool:
+        """As `Lease.had_another_owner`, of any of them."""
+        return any(lease.had_another_owner for lease in self._leases)
+
+    @property
     def inherited(self) -> dict[str, Baseline] | None:
         """The baseline that whoever had them before left to us, if it did; of several, all together."""
         left = [lease.baseline for lease in self._leases if lease.inherited and lease.baseline is not None]

@@ -109,8 +109,11 @@ class Ownership:
             stood_by = bool(self.engine.standby)
             if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
+            after_another = stood_by or lease.had_another_owner
             try:
-                await self._thread.run(self.engine.take_over, lease.inherited, lease.paused, self._clock())
+                await self._thread.run(
+                    self.engine.take_over, lease.inherited, lease.paused, self._clock(), after_another
+                )
             except (BaselineError, StateFileError) as error:
                 log.error("pool %s: %s", self.pool.name, error)
             if stood_by:

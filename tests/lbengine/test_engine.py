@@ -733,7 +733,7 @@ def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Dr
     assert other.stop(site.now_s, "the end") == "web: nothing to put back"
     assert not other.outbox
     given = site.engine.store.load()
-    other.take_over(given, None, site.now_s)
+    other.take_over(given, None, site.now_s, after_another=True)
     site.engine = other
     assert "host1 stays at 0 of 100 (waiting for its first Verdict)" in site.silent_cycle()
     site.balancer.send("set server web/host1 weight 50")
@@ -750,7 +750,7 @@ def test_a_pause_is_taken_over_too(site: DrivenHAProxy, tmp_path: Path) -> None:
     site.cycle(host1="interference")
     other = Engine(site.pool(), SETTINGS, tmp_path / "other", site.journal)
     other.stand_by("another", forget=True)
-    other.take_over(site.engine.store.load(), Pause("alice", "deploy", 1.0), site.now_s)
+    other.take_over(site.engine.store.load(), Pause("alice", "deploy", 1.0), site.now_s, after_another=True)
     site.engine = other
     assert "host1 0 -> 100 put back; paused by alice (deploy)" in site.cycle(host1="interference")
     assert site.weights() == [100, 100, 100]
@@ -761,6 +761,17 @@ def test_a_bus_that_comes_back_leaves_what_someone_else_holds_alone(site: Driven
     site.cycle(host1="interference")
     site.balancer.send("set server web/host2 weight 30")
     site.cycle(host1="interference")
-    site.engine.take_over(None, None, site.now_s)
+    site.engine.take_over(None, None, site.now_s, after_another=False)
     assert "host2 is held at 30 by someone else" in site.cycle(host1="interference")
     assert site.weights() == [0, 30, 100]
+
+
+def test_what_another_one_did_while_it_led_is_not_someone_elses(site: DrivenHAProxy) -> None:
+    site.cycle()
+    baseline = site.engine.state.baselines
+    site.balancer.send("set server web/host1 weight 0")
+    assert "host1 is held at 0 by someone else" in site.cycle(host1="interference")
+    site.engine.take_over(baseline, None, site.now_s, after_another=True)
+    for _ in range(25):
+        site.cycle()
+    assert site.weights() == [100, 100, 100]
