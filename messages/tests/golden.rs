@@ -39,6 +39,15 @@ fn golden_messages_round_trip() {
 }
 
 #[test]
+fn a_number_is_the_same_after_it_was_written_and_read() {
+    let (_, data) = examples("knobs").remove(0);
+    let mut message: Knobs = decode(&data).expect("an example");
+    message.time_unix_s = "1795222222222222222222222222222222222222222222222222238400.25".parse().expect("a number");
+    let again: Knobs = decode(&encode(&message)).expect("what was written");
+    assert_eq!(again.time_unix_s, message.time_unix_s);
+}
+
+#[test]
 fn unknown_fields_are_tolerated_and_wrong_types_named() {
     let (_, data) = examples("sample").swap_remove(0);
     let mut value: serde_json::Value = serde_json::from_slice(&data).expect("json");

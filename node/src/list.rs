@@ -9,11 +9,13 @@ pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No number stands there twice.
-        if last > HIGHEST || numbers.len() > HIGHEST as usize {
+        if last > HIGHEST {
             return None;
         }
         numbers.extend(first..=last);
+        if numbers.len() > HIGHEST as usize + 1 {
+            return None; // The kernel names none twice.
+        }
     }
     Some(numbers)
 }
@@ -27,6 +29,7 @@ mod tests {
         assert_eq!(parse_list("0-2,6\n"), Some(vec![0, 1, 2, 6]));
         assert_eq!(parse_list("\n"), Some(vec![]));
         assert_eq!(parse_list(&"0-65535,".repeat(1000)), None, "more than there are");
+        assert_eq!(parse_list("0-39993,0-39993"), None, "more than there are");
         for bad in ["a", "0-x", "1-", "-1", "1-99999999"] {
             assert_eq!(parse_list(bad), None, "{bad}");
         }

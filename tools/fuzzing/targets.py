@@ -199,6 +199,8 @@ def api(data: bytes) -> None:
     method, _, path = line.decode("latin-1").partition(" ")
     if method not in ("GET", "POST", "PUT", "DELETE", "HEAD") or not path.startswith("/") or path.startswith("//"):
         return
+    if set(path) & set("\t\r\n"):
+        return  # An HTTP server refuses them, and the client here would leave them out.
     client, token, _ = site()
     bearer = {"Authorization": f"Bearer {token}"}
     with client.open(path, method=method, data=body, content_type="application/json", headers=bearer) as answer:
