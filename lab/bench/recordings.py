@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes fresh recordings in the lab, trains a model on one set and scores it on the other (`make recordings`; root).
+"""Makes fresh recordings in the lab, trains a model on one set and scores it on the others (`make recordings`; root).
 
 The second set has other seeds, another application, other loads and another balance than the first, and two kinds of
-noise that the first lacks, so that its scores show what to expect elsewhere. For a quiet machine: other programs are
-noisy neighbours too. A recording that is there already is kept, so that a broken-off run goes on where it was, and
-`--next` makes one only (less than five minutes) for whoever has the machine for a while.
+noise that the first lacks, so that its scores show what to expect elsewhere. The third and fourth are of virtual
+machines, which do not see the time that a neighbour takes (`hidden`) or do (`shown`). For a quiet machine: other
+programs are noisy neighbours too. A recording that is there already is kept, so that a broken-off run goes on where it
+was, and `--next` makes one only (less than five minutes) for whoever has the machine for a while.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any
 
 from lab.bench.harness import options, table
 
-OVERHEAD_S = 35.0
-"""What each recording takes beside its own length: laying out the lab, measuring its capacity, taking it down."""
+OVERHEAD_S = 60.0
+"""What each recording takes beside its own length: laying out the lab, starting virtual machines, measuring its
+capacity, taking it down."""
 TRAINED_KINDS = ("llcprobe", "dcopy", "cpu", "disk", "forks")
 OTHER_KINDS = ("pagecache", "flood")
 """Only in the second set."""
@@ -36,6 +38,8 @@ def _noises(kinds: tuple[str, ...], *intensities: float) -> str:
 TRAIN_NOISES = _noises(TRAINED_KINDS, 0.6, 1.0)
 FRESH_NOISES = _noises((*TRAINED_KINDS, *OTHER_KINDS), 0.7, 1.0)
 CALM = "--swing --calm --disturbance all"
+GUESTS = "--hosts vm --period-ms 10"
+OTHER_GUESTS = "--hosts vm --period-ms 30"
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,17 @@ class Scene:
 JUDGED = {
     "shipped": ("fresh", ""),
     "new": ("fresh", "{model}"),
+    "shipped-hidden": ("guests-hidden", ""),
+    "new-hidden": ("guests-hidden", "{model}"),
+    "thresholds-hidden": ("guests-hidden", "thresholds"),
+    "shipped-shown": ("guests-shown", ""),
+    "new-shown": ("guests-shown", "{model}"),
     "thresholds": ("fresh", "thresholds"),
     "shipped-on-first": ("train", ""),
     "thresholds-on-first": ("train", "thresholds"),
 }
 """Name in the files of scores -> the set, and what `slackwater detector evaluate --model` gets."""
-SCENES = (  # in this order: who breaks off has a part of both sets
+SCENES = (  # in this order: who breaks off has a part of each set
     Scene("train/events-steady", f"--load 0.3 --seed 101 {TRAIN_NOISES}"),
     Scene("train/events-swing", f"--swing --seed 102 {TRAIN_NOISES}"),
     Scene("train/events-calm", f"{CALM} --seed 103"),
@@ -62,6 +71,13 @@ SCENES = (  # in this order: who breaks off has a part of both sets
     Scene("fresh/events-other-load", f"--load 0.55 --seed 202 {FRESH_NOISES}"),
     Scene("fresh/dokuwiki-calm", f"--app dokuwiki {CALM} --seed 203"),
     Scene("fresh/events-calm", f"{CALM} --seed 205"),
+    Scene("guests-hidden/steady", f"{OTHER_GUESTS} --load 0.45 --seed 206 {FRESH_NOISES}"),
+    Scene("train/guests-hidden", f"{GUESTS} --swing --seed 106 {TRAIN_NOISES}"),
+    Scene("train/guests-calm", f"{GUESTS} {CALM} --seed 107"),
+    Scene("guests-hidden/swing", f"{OTHER_GUESTS} --swing --seed 207 {FRESH_NOISES}"),
+    Scene("guests-hidden/calm", f"{OTHER_GUESTS} {CALM} --seed 208"),
+    Scene("guests-shown/swing", f"{OTHER_GUESTS} --steal shown --swing --seed 209 {FRESH_NOISES}"),
+    Scene("train/guests-shown", f"{GUESTS} --steal shown --swing --seed 108 {TRAIN_NOISES}"),
     Scene("train/events-overload", f"--swing --overload --seed 105 {TRAIN_NOISES}"),
     Scene(
         "fresh/dokuwiki-leastconn-drain",

@@ -51,8 +51,6 @@ class GuestSettings:
     """QEMU takes the first that works here."""
     # Without five-level page tables, which make software emulation slower.
     cpu: str = "max,la57=off"
-    cache: str = "always"
-    """virtiofs: `always` keeps what was read for good, `auto` looks for changes each time a file is opened."""
     line: str = ""
     """Comes behind the kernel's command line."""
     init: str = INIT
@@ -107,7 +105,7 @@ class Guest:
         with self.log.open("ab") as log, socket.socket(socket.AF_UNIX) as listener, theirs:
             listener.bind(str(listens_at))
             listener.listen(1)
-            self._virtiofsd = _serve_files(listener, log.fileno(), settings.cache, wrap)
+            self._virtiofsd = _serve_files(listener, log.fileno(), wrap)
             self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[theirs.fileno()])
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
@@ -178,9 +176,12 @@ class Guest:
         return f"the guest {what}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"
 
 
-def _serve_files(listener: socket.socket, log: int, cache: str, wrap: Sequence[str]) -> subprocess.Popen[bytes]:
-    """virtiofsd for this machine's `/`. Who isn't root needs a namespace in which chroot is allowed."""
+def _serve_files(listener: socket.socket, log: int, wrap: Sequence[str]) -> subprocess.Popen[bytes]:
+    """virtiofsd for this machine's `/`, of which the guest keeps what it read, as it would of a disk of its own.
+
+    Who isn't root needs a namespace in which chroot is allowed.
+    """
     argv = [*wrap, *([] if os.geteuid() == 0 else ["unshare", "--map-root-user"])]
     argv += [str(VIRTIOFSD), f"--fd={listener.fileno()}", "-f", "--rlimit-nofile=0"]
-    argv += ["-o", f"source=/,sandbox=chroot,cache={cache},log_level=warn"]
+    argv += ["-o", "source=/,sandbox=chroot,cache=always,log_level=warn"]
     return qemu.start(argv, stdout=log, stderr=log, pass_fds=[listener.fileno()])

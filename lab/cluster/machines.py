@@ -101,7 +101,6 @@ class VirtualMachine:
             memory_mib=MEMORY_MIB,
             accelerators=(self.accelerator,),
             cpu=cpu,
-            cache="auto",
             line="" if kvm else f"tsc_early_khz={tsc_khz}",
             devices=(
                 *("-netdev", f"tap,id=n0,ifname={host.link},script=no,downscript=no"),

@@ -42,20 +42,25 @@ def test_the_benchmark_judges_every_sample_and_says_on_what_machine(tmp_path: Pa
     assert printed.strip() in out.read_text()
 
 
-def test_the_plan_of_fresh_recordings_has_options_that_the_lab_knows_and_two_sets_that_differ() -> None:
+def test_the_plan_of_fresh_recordings_has_options_that_the_lab_knows_and_sets_that_differ() -> None:
     plan = recordings
     for scene in plan.SCENES:
         record.make_context("record", ["--out", "x.parquet", "--seconds", "200", *shlex.split(scene.options)])
     seeds = [scene.options.split("--seed ")[1].split()[0] for scene in plan.SCENES]
     assert len(set(seeds)) == len(seeds)
-    train, fresh = (
-        " ".join(scene.options for scene in plan.SCENES if scene.name.startswith(name)) for name in ("train/", "fresh/")
+    train, fresh, hidden, shown = (
+        " ".join(scene.options for scene in plan.SCENES if scene.name.startswith(name))
+        for name in ("train/", "fresh/", "guests-hidden/", "guests-shown/")
     )
     assert "--app" not in train
     assert "--app dokuwiki" in fresh
     for kind in plan.OTHER_KINDS:
         assert f"--noise {kind}" in fresh
         assert f"--noise {kind}" not in train, "two kinds are only scored, never trained on"
+    assert "--hosts vm" in train
+    assert "--hosts vm" not in fresh
+    assert "--steal shown" in shown
+    assert "--steal shown" not in hidden, "it is how the lab's virtual machines are"
 
 
 def test_what_is_recorded_already_is_not_recorded_again(tmp_path: Path) -> None:
@@ -70,11 +75,11 @@ def test_what_is_recorded_already_is_not_recorded_again(tmp_path: Path) -> None:
     assert plan.SCENES[0].name not in printed
 
 
-def test_the_whole_plan_takes_at_most_forty_minutes_and_each_part_less_than_five() -> None:
+def test_the_whole_plan_takes_at_most_an_hour_and_a_half_and_each_part_less_than_five() -> None:
     plan = recordings
     part_s = 200 + plan.OVERHEAD_S
     assert part_s < 300
-    assert len(plan.SCENES) * part_s <= 40 * 60
+    assert len(plan.SCENES) * part_s <= 90 * 60
 
 
 def test_the_page_shows_each_kind_and_each_disturbance_with_counts(tmp_path: Path) -> None:
