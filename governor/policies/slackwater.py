@@ -10,7 +10,8 @@ target.
   demand, and a miss widens the margin, so what the neighbour takes is bought back with cores or clock.
 - Without requests none can be late: after a second without any the cheapest configuration will do, and the trigger
   brings the rest when they come.
-- It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows.
+- It begins with the highest configuration, where nothing is known, and goes down as far as the margin allows. What it
+  saw counts for less with time, so nothing is ruled out for good.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Slackwater:
                 recent = [one for _, one in self._seconds[-3:]]
                 self._plan(max(recent), seen.interference, lower=False)
         if seen.time_s - begun_s >= PLAN_S - 1e-9:
+            self._model.forget(seen.time_s - begun_s)
             self._second(seen)
             self._begun_s = seen.time_s
         return whole(self._now, why=self._why)

@@ -20,14 +20,25 @@ def speed(action: Action) -> float:
 
 
 def drive(
-    policy: Slackwater, seconds: range, demand: float, *, interference: bool = False, oldest_ms: float = 1.0
+    policy: Slackwater,
+    seconds: range,
+    demand: float,
+    *,
+    interference: bool = False,
+    oldest_ms: float = 1.0,
+    slow: range = range(0),
 ) -> list[Action]:
-    """Seconds of a service that needs so much work, in cores at the highest clock, as M/M/1 queues would answer."""
+    """Seconds of a service that needs so much work, in cores at the highest clock, as M/M/1 queues would answer.
+
+    In those of `slow` it needs 1.4 times the work, and answers too late whatever it has.
+    """
     actions = [policy.start()] if seconds.start == 0 else [policy.decide(Observation(float(seconds.start)))]
     for second in seconds:
         now = actions[-1]
-        busy = min(0.99, demand / speed(now))
+        busy = min(0.99, (1.4 if second in slow else 1.0) * demand / speed(now))
         p95_ms = 0.5 + 0.6 / (now.clocks_mhz[0] / 2000.0 * (1.0 - busy))
+        if second in slow:
+            p95_ms = 3.0 * TARGET_MS
         actions.append(
             policy.decide(
                 Observation(
@@ -107,6 +118,37 @@ def test_what_was_seen_bounds_what_was_not() -> None:
     assert lower == pytest.approx(2 * same), "half the clock, at most twice the time"
     assert fuller == pytest.approx(2 * same)
     assert np.isinf(full)
+
+
+@pytest.mark.parametrize("slow_s", [2, 30])
+def test_a_slow_start_rules_nothing_out_for_good(slow_s: int) -> None:
+    # The first second is not learnt from. With more work than later: no later second, with all there is, is like these.
+    policy = Slackwater(HARDWARE, TARGET_MS, period_s=1.0)
+    actions = drive(policy, range(3600), 0.5, slow=range(slow_s))
+    assert {speed(one) for one in actions[: slow_s + 1]} == {3.0}
+    assert speed(actions[-1]) < 1.1
+
+
+def test_what_was_seen_long_ago_counts_for_less_than_the_bound_of_what_is_seen_now() -> None:
+    model = TailModel()
+    for _ in range(60):
+        model.learn(1.0, 0.5, 0.2)
+        model.learn(1.0, 0.75, 2.0)
+    slow = np.array([1.0]), np.array([0.75])
+    (at_once,) = model.upper(*slow)
+    for _ in range(4 * 3600):
+        model.forget(1.0)
+        model.learn(1.0, 0.5, 0.2)
+    (later,) = model.upper(*slow)
+    assert at_once > 1.0
+    assert later < 1.0
+
+
+def test_with_nothing_seen_for_long_nothing_is_known() -> None:
+    model = TailModel()
+    model.learn(1.0, 0.5, 0.2)
+    model.forget(30 * 86400.0)
+    assert np.isinf(model.upper(np.array([1.0]), np.array([0.1]))).all()
 
 
 def test_a_miss_widens_the_margin_and_time_narrows_it() -> None:
