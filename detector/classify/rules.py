@@ -16,8 +16,10 @@ from detector.classify.tree import Model
 from detector.estimator import START
 from detector.features.columns import Bools, Floats, Ints, Table, reasons
 from detector.features.features import Frame
+from detector.features.signals import INDEX
 from detector.slot_arrays import SlotArrays
 
+STEAL = INDEX["steal"]
 Describe = Callable[[Ints], list[list[str]]]
 """Gives the reasons of some rows of the frame, (K,), in words."""
 
@@ -131,7 +133,8 @@ class Rules(SlotArrays):
 
         The thresholds find a neighbour. The tree can veto the signals that it tests: where its leaf is `calm`, these do
         not count, and what the others show is weak (it takes more ticks) and must affect users. It cannot veto a signal
-        that it never tests: the one that shows a neighbour on one kind of machine stays calm on another.
+        that it never tests, nor anything on a kind of node that it was not trained on: what shows a neighbour in a
+        cgroup stays calm in a virtual machine.
         """
         if self.model is None:
             weak_signal = deviations.weak_signal_without(np.zeros_like(deviations.weak_votes))
@@ -143,16 +146,22 @@ class Rules(SlotArrays):
             )
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
-        agreed = lacking | tree.interfering(leaves)
+        # A machine knows its steal, even if that is always 0; a cgroup has none.
+        unknown_kind = ~np.isnan(frame.values[:, STEAL]) & (not self.model.knows_machines)
+        agreed = lacking | unknown_kind | tree.interfering(leaves)
         vetoed = tree.tested_signals(leaves) & ~agreed[:, None]
         suspected = np.where(agreed, deviations.interfering, deviations.affects_users_without(vetoed))
 
         def describe(rows: Ints) -> list[list[str]]:
             paths = tree.explain(frame, rows, leaves)
-            for place in np.flatnonzero(lacking[rows]).tolist():
+            for place in np.flatnonzero((lacking | unknown_kind)[rows]).tolist():
                 row = int(rows[place])
-                lacks = tree.first_missing(frame, row, levels, reasons(table.absent[row]))
-                paths[place] = [*thresholds.explain(frame, deviations, row), f"judged by the thresholds ({lacks})"]
+                why = (
+                    tree.first_missing(frame, row, levels, reasons(table.absent[row]))
+                    if lacking[row]
+                    else "the model was not trained on machines"
+                )
+                paths[place] = [*thresholds.explain(frame, deviations, row), f"judged by the thresholds ({why})"]
             for place in np.flatnonzero((suspected & ~agreed)[rows]).tolist():
                 paths[place] = [*thresholds.explain(frame, deviations, int(rows[place])), *paths[place]]
             return paths

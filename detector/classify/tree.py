@@ -39,6 +39,8 @@ SURE = 0.9
 far more frequent: half of a leaf's weighted ticks would be few of its real ones, and most alarms would be false."""
 EXPECTED = "expected one that `slackwater train` wrote"
 SHIPPED = Path(__file__).parent.parent / "models" / "start.skops"
+MACHINE_SCOPE = "system"
+"""`Sample.cpu.scope` of a node that is a machine, where only the hypervisor's run queue has its neighbours."""
 PLAIN = "slackwater.json"
 """Name, within the model file (a zip archive), of the tree as arrays with the coefficients and the metadata."""
 REVIEWED = ["sklearn.tree._tree.Tree"]
@@ -264,6 +266,11 @@ class Model:
     coefficients: tuple[float, ...]
     metadata: dict[str, Any]
     """`name`, `trained` (date), `versions`, `data` (recordings with their descriptions), `features`, `scores`, ..."""
+
+    @property
+    def knows_machines(self) -> bool:
+        """It was trained on nodes that are whole machines too, not on cgroups alone."""
+        return MACHINE_SCOPE in self.metadata.get("scopes", ())
 
 
 def save(path: Path, classifier: Any, coefficients: tuple[float, ...], metadata: dict[str, Any]) -> Model:

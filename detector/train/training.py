@@ -241,6 +241,7 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
             }
             for recording in recordings
         ],
+        "scopes": sorted({sample.cpu.scope for one in recordings for sample in one.samples if sample.cpu}),
         "ticks": {
             "calm": int(sum((~part.interfered).sum() for part in parts)),
             "interference": int(sum(part.interfered.sum() for part in parts)),

@@ -62,6 +62,10 @@ def worth_showing(change: Change, last: dict[str, int]) -> bool:
     return direction != known or change.after == BASE_WEIGHT
 
 
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 @dataclass
 class Story:
     """Shows what the controller found and did, from its journal, in the order in which it happened."""
@@ -84,9 +88,8 @@ class Story:
         for change in reversed(self._changes()):
             if change.id not in self.shown_ids and worth_showing(change, self.last):
                 verb = change.what if change.applied else f"would set {change.what}"
-                self.add(
-                    change.time_unix_s, f"{change.target}: {verb} {change.before} -> {change.after} ({change.why})"
-                )
+                moved = f"{_shown(change.before)} -> {_shown(change.after)}"
+                self.add(change.time_unix_s, f"{change.target}: {verb} {moved} ({change.why})")
             self.shown_ids.add(change.id)
         self.flush(time.time() - LAG_S)
 
