@@ -49,7 +49,7 @@ deb: setup  ## Debian packages of node and controller in target/packages, the sa
 test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
 	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/packaging/test_rollout*.py
 
-recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 75 minutes, quiet)
+recordings: setup  ## fresh recordings in the lab, a model trained on half, scores on the others (root; 4 hours, quiet)
 	python -m lab.bench.recordings
 
 bench-monitor: setup  ## the monitor beside node_exporter and collectd, and what it costs the web server (root; 30 minutes)

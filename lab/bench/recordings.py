@@ -3,9 +3,9 @@
 
 The second set has other seeds, another application, other loads and another balance than the first, and two kinds of
 noise that the first lacks, so that its scores show what to expect elsewhere. The third and fourth are of virtual
-machines, which do not see the time that a neighbour takes (`hidden`) or do (`shown`). For a quiet machine: other
-programs are noisy neighbours too. A recording that is there already is kept, so that a broken-off run goes on where it
-was, and `--next` makes one only (less than five minutes) for whoever has the machine for a while.
+machines, which do not see the time that a neighbour takes (`hidden`) or do (`shown`). Recordings without a neighbour
+are the longest, since false episodes are rare. For a quiet machine: other programs are noisy neighbours too. What is
+recorded already is kept, so that a broken-off run goes on where it was, and `--next` makes one recording only.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class Scene:
 
     name: str
     options: str
+
+    def seconds(self, noisy_s: float, calm_s: float) -> float:
+        """Its length, which depends on whether it has neighbours."""
+        return calm_s if "--calm" in self.options else noisy_s
 
 
 JUDGED = {
@@ -107,14 +111,16 @@ def missing(folder: Path) -> Iterator[tuple[Scene, Path]]:
             yield scene, out
 
 
-def left_text(scenes: int, seconds: float) -> str:
-    return f"{scenes} recordings of {seconds:g} s to make: about {scenes * (seconds + OVERHEAD_S) / 60:.0f} minutes"
+def left_text(lengths_s: list[float]) -> str:
+    minutes = sum(length_s + OVERHEAD_S for length_s in lengths_s) / 60
+    return f"{len(lengths_s)} recordings to make: about {minutes:.0f} minutes"
 
 
-def record(folder: Path, seconds: float, only_next: bool) -> None:
+def record(folder: Path, noisy_s: float, calm_s: float, only_next: bool) -> None:
     while todo := list(missing(folder)):
         scene, out = todo[0]
-        print(left_text(len(todo), seconds), flush=True)
+        seconds = scene.seconds(noisy_s, calm_s)
+        print(left_text([one.seconds(noisy_s, calm_s) for one, _ in todo]), flush=True)
         begin_s = time.monotonic()
         out.parent.mkdir(parents=True, exist_ok=True)
         options = shlex.split(scene.options)
@@ -206,7 +212,8 @@ def estimators(tails: dict[str, Any]) -> list[str]:
 
 OPTIONS = {
     "--out": (Path, Path("recordings"), "folder"),
-    "--seconds": (float, 200.0, "length of a recording"),
+    "--seconds": (float, 200.0, "length of a recording with neighbours"),
+    "--calm-seconds": (float, 1800.0, "length of one without"),
     "--plan": (bool, False, "only print what is left to do, and how long it takes"),
     "--next": (bool, False, "make the next recording and no more"),
     "--scores": (bool, False, "train and score with what there is; print the tables"),
@@ -217,12 +224,12 @@ def main() -> None:
     asked = options(__doc__, OPTIONS).parse_args()
     if asked.plan:
         todo = list(missing(asked.out))
-        print(left_text(len(todo), asked.seconds))
+        print(left_text([scene.seconds(asked.seconds, asked.calm_seconds) for scene, _ in todo]))
         for scene, _ in todo:
             print(f"  {scene.name}: {scene.options}")
         return
     if not asked.scores:
-        record(asked.out, asked.seconds, asked.next)
+        record(asked.out, asked.seconds, asked.calm_seconds, asked.next)
     if asked.scores or not (asked.next or list(missing(asked.out))):
         train_and_score(asked.out)
         print(page(asked.out))
