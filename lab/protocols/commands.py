@@ -27,7 +27,8 @@ def protocols(schedules: int, seed: int, processes: int | None, story: bool, as_
         outcome = run_one(seed, with_logs=True)
         _show(outcome, as_json)
         sys.exit(1 if outcome.broken else 0)
-    result = search(seed, schedules, processes or len(os.sched_getaffinity(0)))
+    with click.progressbar(length=schedules, label="schedules", file=sys.stderr) as bar:
+        result = search(seed, schedules, processes or len(os.sched_getaffinity(0)), progress=bar.update)
     per_s = result.schedules / result.took_s
     if as_json:
         broken = [{"seed": outcome.seed, "broken": outcome.broken} for outcome in result.broken]

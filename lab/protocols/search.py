@@ -14,17 +14,20 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from lab.protocols.takeover import BrokenError, Takeover
 from lab.protocols.world import World
 
 MEMORY = Path("/dev/shm")  # the simulated disks: files that need no disk
-AT_A_TIME = 100
-"""Schedules that a process takes at a time, and after which it collects its garbage."""
+A_PROCESS = 50
+"""Schedules that a process runs before it ends. Crashed coroutines are garbage in cycles, and to end the process is
+quicker than to collect it."""
 
 
 @dataclass(frozen=True)
@@ -54,28 +57,30 @@ def run_one(seed: int, *, with_logs: bool = False) -> Outcome:
         return _run(seed, Path(disk), with_logs)
 
 
-def search(seed: int, schedules: int, processes: int, stop_at: int = 10) -> Result:
-    """The schedules `seed`, `seed` + 1, ... in so many processes, until `stop_at` of them broke something."""
+def search(
+    seed: int, schedules: int, processes: int, stop_at: int = 10, progress: Callable[[int], object] = lambda _: None
+) -> Result:
+    """The schedules `seed`, `seed` + 1, ... in so many processes, until `stop_at` of them broke something.
+
+    `progress` hears how many more are done.
+    """
     began_s = time.monotonic()
     broken: list[Outcome] = []
     done = 0
-    found: Iterable[list[Outcome]]
-    parts = [(at, min(AT_A_TIME, seed + schedules - at)) for at in range(seed, seed + schedules, AT_A_TIME)]
+    parts = [(at, min(A_PROCESS, seed + schedules - at)) for at in range(seed, seed + schedules, A_PROCESS)]
+    context = multiprocessing.get_context("fork")
+    free = context.SimpleQueue()
+    ours = sorted(os.sched_getaffinity(0))
+    for number in range(processes):
+        free.put(ours[number % len(ours)])
     with (
         tempfile.TemporaryDirectory(dir=_folder(), prefix="slackwater-protocols-") as disk,
-        contextlib.ExitStack() as on,
+        context.Pool(processes, _begin_process, (free,), maxtasksperchild=1) as pool,
     ):
-        work = partial(_run_part, Path(disk))
-        if processes > 1:
-            context = multiprocessing.get_context("fork")
-            numbers = context.Value("i", 0)
-            found = on.enter_context(context.Pool(processes, _begin_process, (numbers,))).imap(work, parts)
-        else:
-            on.enter_context(_quiet())
-            found = map(work, parts)
-        for (_, length), part in zip(parts, found, strict=False):
+        for (_, length), part in zip(parts, pool.imap(partial(_run_part, Path(disk)), parts), strict=False):
             done += length
             broken += part
+            progress(length)
             if len(broken) >= stop_at:
                 break
     return Result(done, time.monotonic() - began_s, broken)
@@ -85,14 +90,12 @@ def _folder() -> Path | None:
     return MEMORY if os.access(MEMORY, os.W_OK) else None
 
 
-def _begin_process(numbers: multiprocessing.sharedctypes.Synchronized[int]) -> None:
+def _begin_process(free: SimpleQueue[int]) -> None:
     """Each on a processor of its own: threads of a simulation take turns, which is slow across processors."""
-    with numbers.get_lock():
-        number = numbers.value
-        numbers.value += 1
-    processors = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {processors[number % len(processors)]})
-    gc.freeze()
+    processor = free.get()
+    Finalize(None, free.put, (processor,), exitpriority=0)
+    os.sched_setaffinity(0, {processor})
+    gc.disable()
     _ignore_what_crashed()
 
 
@@ -120,12 +123,7 @@ def _ignore_what_crashed() -> None:
 
 def _run_part(disk: Path, part: tuple[int, int]) -> list[Outcome]:
     first, length = part
-    gc.disable()
-    try:
-        outcomes = [_run(seed, disk, with_logs=False) for seed in range(first, first + length)]
-    finally:
-        gc.enable()
-        gc.collect()
+    outcomes = [_run(seed, disk, with_logs=False) for seed in range(first, first + length)]
     return [outcome for outcome in outcomes if outcome.broken]
 
 
