@@ -142,28 +142,28 @@ class Rules(SlotArrays):
                 deviations.interfering,
                 deviations.strong,
                 weak_signal,
-                lambda rows: [thresholds.explain(frame, deviations, row) for row in rows.tolist()],
+                lambda rows: thresholds.explain_all(frame, deviations, rows),
             )
         tree = self.model.tree
         leaves, levels, lacking = tree.walk(frame.matrix())
         # A machine knows its steal, even if that is always 0; a cgroup has none.
-        unknown_kind = ~np.isnan(frame.values[:, STEAL]) & (not self.model.knows_machines)
-        agreed = lacking | unknown_kind | tree.interfering(leaves)
+        unjudged = lacking | (~np.isnan(frame.values[:, STEAL]) & (not self.model.knows_machines))
+        agreed = unjudged | tree.interfering(leaves)
         vetoed = tree.tested_signals(leaves) & ~agreed[:, None]
         suspected = np.where(agreed, deviations.interfering, deviations.affects_users_without(vetoed))
 
         def describe(rows: Ints) -> list[list[str]]:
-            paths = tree.explain(frame, rows, leaves)
-            for place in np.flatnonzero((lacking | unknown_kind)[rows]).tolist():
+            paths = thresholds.explain_all(frame, deviations, rows)
+            judged = np.flatnonzero(~unjudged[rows])
+            denied = (suspected & ~agreed)[rows]
+            for place, path in zip(judged.tolist(), tree.explain(frame, rows[judged], leaves), strict=True):
+                paths[place] = [*paths[place], *path] if denied[place] else path
+            for place in np.flatnonzero(unjudged[rows]).tolist():
                 row = int(rows[place])
-                why = (
-                    tree.first_missing(frame, row, levels, reasons(table.absent[row]))
-                    if lacking[row]
-                    else "the model was not trained on machines"
-                )
-                paths[place] = [*thresholds.explain(frame, deviations, row), f"judged by the thresholds ({why})"]
-            for place in np.flatnonzero((suspected & ~agreed)[rows]).tolist():
-                paths[place] = [*thresholds.explain(frame, deviations, int(rows[place])), *paths[place]]
+                why = "the model was not trained on machines"
+                if lacking[row]:
+                    why = tree.first_missing(frame, row, levels, reasons(table.absent[row]))
+                paths[place].append(f"judged by the thresholds ({why})")
             return paths
 
         return Suspects(suspected, deviations.strong & agreed, deviations.weak_signal_without(vetoed), describe)
