@@ -49,6 +49,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     inherited: bool = False
     """The baseline came with the lease, and is not known to be on the holder's disk yet."""
     paused: Pause | None = None
+    contested: bool = False
+    """Given back so soon after it was taken from another one that this one may still set weights, if it is cut off."""
 
 
 class Bucket(Protocol):
@@ -87,8 +89,8 @@ class Lease:
 
         With the same folder the disk knows better: `slackwater restore` may have been there since.
         """
-        self.had_another_owner = False
-        """Before it was last taken. That one may live and not know of it yet, if it is cut off."""
+        self.taken_after_others = 0
+        """How often it was taken from another one that may live and not know of it yet, if it is cut off."""
         self.baseline: dict[str, Baseline] | None = None
         self.paused: Pause | None = None
         self._bucket = bucket
@@ -165,11 +167,11 @@ class Lease:
             if self.owner == "ours" and not await self._write(self._revision, self._clock()):
                 raise BusError("somebody else has the lease now")
 
-    async def release(self) -> None:
-        """Gives the lease back: the next one needs not wait. Raises BusError."""
+    async def release(self, contested: bool = False) -> None:
+        """Gives the lease back: the next one needs not wait. `contested`: as in Record. Raises BusError."""
         async with self._one_at_a_time:
             if self.owner == "ours":
-                left = Record(baseline=self.baseline, inherited=self.inherited, paused=self.paused)
+                left = Record(baseline=self.baseline, inherited=self.inherited, paused=self.paused, contested=contested)
                 await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
             self.owner = "unknown"
 
@@ -192,10 +194,10 @@ class Lease:
 
     async def _take(self, record: Record | None, revision: int, now_s: float) -> None:
         # A record of ours was written, and the answer got lost: what it carries is known then.
-        self.had_another_owner = record is not None and record.holder not in ("", self._me.holder)
         if record is not None and record.holder != self._me.holder:
             self.baseline, self.paused = record.baseline, record.paused
             self.inherited = record.inherited or not self._has_our_folder(record)
+            self.taken_after_others += bool(record.holder or record.contested)
         await self._write(revision, now_s)
 
     async def _write(self, revision: int, now_s: float) -> bool:

@@ -55,7 +55,7 @@ class Leases:
         for lease in self._leases:
             if lease.owner == "ours":
                 with contextlib.suppress(BusError):
-                    await lease.release()
+                    await lease.release(contested=True)
         if "theirs" in owners:
             self.owner, self.other = "theirs", self._describe_other()
             self.are_elsewhere = all(lease.owner == "theirs" and not lease.is_neighbour for lease in self._leases)
@@ -70,11 +70,11 @@ class Leases:
             if error is not None:
                 raise error
 
-    async def release(self) -> None:
-        """Gives the leases back: the next one needs not wait. Raises BusError."""
+    async def release(self, contested: bool = False) -> None:
+        """Gives the leases back: the next one needs not wait. `contested`: as in `Record`. Raises BusError."""
         self.owner = "unknown"
         for lease in self._leases:
-            await lease.release()
+            await lease.release(contested)
 
     def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None) -> None:
         """What the records are to carry when they are next written."""
@@ -103,9 +103,9 @@ class Leases:
         return f"lbengine of {found.host} (pid {found.pid}) drives {what}"
 
     @property
-    def had_another_owner(self) -> bool:
-        """As `Lease.had_another_owner`, of any of them."""
-        return any(lease.had_another_owner for lease in self._leases)
+    def taken_after_others(self) -> int:
+        """As `Lease.taken_after_others`, of all of them."""
+        return sum(lease.taken_after_others for lease in self._leases)
 
     @property
     def inherited(self) -> dict[str, Baseline] | None:

@@ -55,8 +55,11 @@ class Ownership:
         self._spread_s = 0.0
         self._thread = thread
         self._taken_over = taken_over
-        self._followed: tuple[Owner, bool] = ("unknown", False)
-        """And whether what we stored is of the past."""
+        self._followed: tuple[Owner, bool, int] = ("unknown", False, 0)
+        """And whether what we stored is of the past, and how often others had led before us.
+
+        By that count a lease is followed that was lost and taken again within one step.
+        """
         self._one_at_a_time = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -87,7 +90,7 @@ class Ownership:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
         with contextlib.suppress(BusError):
-            await self.lease.release()
+            await self.lease.release(contested=self._clock() < self.engine.state.grace_until_s)
 
     async def step(self) -> None:
         """Renews or looks, and has the engine follow."""
@@ -95,12 +98,13 @@ class Ownership:
             if self._followed[0] == "ours":
                 self.lease.paused = self.engine.paused
             owner = await self.lease.step()
-            followed = owner, owner == "theirs" and self.lease.are_elsewhere
+            before = self._followed[2]
+            followed = owner, owner == "theirs" and self.lease.are_elsewhere, self.lease.taken_after_others
             if followed != self._followed:
                 self._followed = followed
-                await self._follow(*followed)
+                await self._follow(owner, elsewhere=followed[1], after_another=followed[2] > before)
 
-    async def _follow(self, owner: Owner, elsewhere: bool) -> None:
+    async def _follow(self, owner: Owner, elsewhere: bool, after_another: bool) -> None:
         lease = self.lease
         if owner == "theirs":
             log.warning("pool %s: standing by: %s", self.pool.name, lease.other)
@@ -109,10 +113,9 @@ class Ownership:
             stood_by = bool(self.engine.standby)
             if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
-            after_another = stood_by or lease.had_another_owner
             try:
                 await self._thread.run(
-                    self.engine.take_over, lease.inherited, lease.paused, self._clock(), after_another
+                    self.engine.take_over, lease.inherited, lease.paused, self._clock(), stood_by or after_another
                 )
             except (BaselineError, StateFileError) as error:
                 log.error("pool %s: %s", self.pool.name, error)

@@ -108,6 +108,29 @@ def test_a_lease_that_was_given_back_is_taken_at_once(store: Store, clock: Clock
     assert owners(two) == ["ours"]
 
 
+def test_it_is_counted_how_often_it_was_taken_from_one_that_may_not_know_of_it_yet(store: Store, clock: Clock) -> None:
+    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(one)
+    asyncio.run(one.release())
+    assert owners(two) == ["ours"]
+    assert (one.taken_after_others, two.taken_after_others) == (0, 0), "nobody had it, or it was given back"
+    clock.now_s += LEASE_S + 0.01
+    owners(one)
+    clock.now_s += LEASE_S + 0.01
+    assert owners(one) == ["ours"]
+    assert one.taken_after_others == 1, "two may be cut off"
+    asyncio.run(one.release(contested=True))
+    assert owners(two) == ["ours"]
+    assert two.taken_after_others == 1, "one gave it back, but from a third that may be cut off"
+    clock.now_s += LEASE_S + 0.01
+    owners(one)
+    clock.now_s += LEASE_S + 0.01
+    assert owners(one, two) == ["ours", "theirs"]
+    clock.now_s += LEASE_S + 0.01
+    assert owners(two) == ["ours"]
+    assert two.taken_after_others == 2
+
+
 def test_without_the_store_nobody_knows_and_an_owner_stays_one_for_the_lease(store: Store, clock: Clock) -> None:
     one, two = lease(store, clock), lease(store, clock, "/two", host="other")
     owners(one, two)
