@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from detector.features.columns import Bools, Floats, Ints, Table
-from detector.features.signals import WINDOW
+from detector.features.signals import HOLE
 from detector.lateness import Timelines
 from detector.slot_arrays import SlotArrays
 
@@ -125,7 +125,7 @@ class SampleSorter:
         """Takes a tick's Samples in.
 
         `now_s` is monotonic seconds. Duplicates, older and late Samples are left out. After a restart and after a hole
-        of `WINDOW` Samples nothing of before counts in the windows.
+        of `HOLE` Samples nothing of before counts in the windows.
         """
         known = list(map(self._slot.get, table.nodes))
         new_nodes = self._find_slots(table) if None in known else []
@@ -241,7 +241,7 @@ class SampleSorter:
         at.old_run[kept], at.old_seq[kept] = 0, -1
         at.lost[kept] += missing[taken]
         at.dropped[kept] += np.minimum(table.samples_dropped[rows][taken], missing[taken])
-        at.hole[kept] |= (restarted | late | (missing >= WINDOW))[taken]
+        at.hole[kept] |= (restarted | late | (missing >= HOLE))[taken]
         first = at.hole[slots].copy()
         judged = slots[taken & ~late]
         at.seen_s[judged], at.hole[judged] = now_s, False

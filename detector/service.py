@@ -83,6 +83,7 @@ class Detector:
                 pool.name,
                 stale_after_s=settings.detector.stale_after_s,
                 calm_dwell_s=settings.detector.calm_dwell_s,
+                false_episodes_per_node_day=settings.detector.false_episodes_per_node_day,
                 model=model,
             )
             for pool in settings.pool

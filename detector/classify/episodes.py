@@ -1,7 +1,7 @@
-"""From ticks to episodes: into a state with 2 of the last 3 Samples, out of it when calm has lasted. Pure.
+"""From ticks to episodes: into a state when enough evidence has come together, out of it when calm has lasted. Pure.
 
-Ticks that show a neighbour weakly are needed three times of four: on a busy machine one tick in 150 does so in calm,
-and two of three would meet by chance many times a day.
+The way in is a cumulative sum for each state (`detector.classify.evidence`). A tick that looks like a state adds its
+log-likelihood ratio to that state's sum, any other tick takes away what a quiet one is worth.
 
 The way out is a sequential test (Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics
 16(2), 1945), reset at 0 as Page's (Biometrika 41, 1954): each quiet tick adds the time that it covers, each loud one
@@ -25,16 +25,13 @@ from typing import get_args
 
 import numpy as np
 
+from detector.classify.evidence import QUIET, STRONG, Evidence
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
 
-OF = 3
-NEEDED = 2
-WEAK_OF = 4
-WEAK_NEEDED = 3
-WEAK, STRONG, ENOUGH = range(3)
-"""How clearly a tick shows its state: needed `WEAK_NEEDED` times; `NEEDED` times, once so; enough by itself."""
+MOST = 2.0
+"""No sum grows beyond this many times the threshold."""
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
 MAX_DWELL_S = 8.0
@@ -53,7 +50,6 @@ NO_REQUESTS_TIMEOUT_S = 55.0
 STATES: tuple[State, ...] = get_args(State)
 CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 CALM, INTERFERENCE, UNKNOWN = CODES["calm"], CODES["interference"], CODES["unknown"]
-_NONE = -1
 _QUIET, _BEGAN, _GOES_ON, _HELD, _WAITS, _ENDED, _TIMED_OUT = range(7)
 
 
@@ -88,7 +84,7 @@ class Steps:
         """The state machine's reason in words, empty if uneventful. `residual` describes a row's residual signals."""
         what, seconds, of = int(self._what[row]), float(self._seconds[row]), float(self._of[row])
         if what == _BEGAN:
-            return f"{seconds:.0f} of the last {of:.0f} ticks"
+            return f"evidence {seconds:.1f} of {of:.1f} needed"
         if what == _GOES_ON:
             return f"episode {self.episode[row]}, for {seconds:.1f} s"
         if what == _HELD:
@@ -109,10 +105,8 @@ class StateMachines(SlotArrays):
     episode: Ints
     _wait_s: Floats
     """The dwell, doubled with each episode that follows another closely."""
-    _last: Ints
-    """(slots, WEAK_OF) what the last ticks looked like, the newest last."""
-    _strength: Ints
-    """(slots, WEAK_OF) how clearly they did."""
+    _sums: Floats
+    """(slots, states) evidence for each state, in nats."""
     _ended_s: Floats
     _calm_s: Floats
     """The test's sum."""
@@ -125,16 +119,17 @@ class StateMachines(SlotArrays):
     _awaits_requests: Bools
     """Its last episode ended without requests, and none came since."""
 
-    def __init__(self, calm_dwell_s: float) -> None:
+    def __init__(self, calm_dwell_s: float, evidence: Evidence, threshold: float) -> None:
         self.calm_dwell_s = calm_dwell_s
+        self.evidence = evidence
+        self.threshold = threshold
         super().__init__(
             state=CALM,
             since_s=0.0,
             since_unix_s=0.0,
             episode=0,
             _wait_s=float(calm_dwell_s),
-            _last=np.full(WEAK_OF, _NONE),
-            _strength=np.full(WEAK_OF, WEAK),
+            _sums=np.zeros(len(STATES)),
             _ended_s=np.nan,
             _calm_s=0.0,
             _broken_s=0.0,
@@ -156,19 +151,18 @@ class StateMachines(SlotArrays):
         label_unix_s: Floats,
         classification: Ints,
         *,
-        strength: Ints | None = None,
-        no_own_baseline: Bools,
+        level: Ints | None = None,
+        weight: Floats | float = 1.0,
         low_traffic: Bools,
         residual: Bools,
         answered: Bools | None = None,
     ) -> Steps:
         """Takes one tick of each of these slots in; all are (M,).
 
-        `classification` is what the tick looks like by itself (index in `STATES`), `strength` how clearly (`WEAK`,
-        `STRONG`, `ENOUGH`; without it all are strong). `low_traffic`: the server has hardly any requests, so
-        `residual`, the signs of a neighbour that show without requests too, decides whether the tick is loud.
-        `answered`: a request was answered in this tick all the same. `no_own_baseline` requires 3 of 3 ticks: such a
-        node may just be starting.
+        `classification` is what the tick looks like by itself (index in `STATES`), `level` how clearly (of `LEVELS`;
+        without it all are strong), `weight` the evidence's weight. `low_traffic`: the server has hardly any requests,
+        so `residual`, the signs of a neighbour that show without requests too, decides whether the tick is loud.
+        `answered`: a request was answered in this tick all the same.
         """
         back = self.state[slots] == UNKNOWN
         self._change(slots[back], np.full(int(back.sum()), CALM), now_s, label_unix_s[back])
@@ -177,28 +171,21 @@ class StateMachines(SlotArrays):
         self._awaits_requests[slots[~low_traffic]] = False
         untested = low_traffic if answered is None else low_traffic & ~answered
         classification = np.where(self._awaits_requests[slots] & untested, CALM, classification)
-        last = np.concatenate([self._last[slots][:, 1:], classification[:, None]], axis=1)
-        self._last[slots] = last
-        strength = np.full(len(slots), STRONG) if strength is None else strength
-        strengths = np.concatenate([self._strength[slots][:, 1:], strength[:, None]], axis=1)
-        self._strength[slots] = strengths
-        same = last == classification[:, None]
-        recent = same[:, -OF:].sum(axis=1)
-        clear = (same & (strengths >= STRONG))[:, -OF:].any(axis=1)
-        # The shorter window decides where it is enough.
-        by_short_window = (recent >= NEEDED) & clear
-        short = by_short_window | no_own_baseline
-        alike = np.where(short, recent, same.sum(axis=1))
-        ticks = np.minimum((last != _NONE).sum(axis=1), np.where(short, OF, WEAK_OF))
-        by_any_window = by_short_window | (alike >= WEAK_NEEDED) | (strength >= ENOUGH)
-        enough = np.where(no_own_baseline, recent >= OF, by_any_window)
-        begins = (classification != CALM) & (classification != state) & enough
+        rows = np.arange(len(slots))
+        ratios = self.evidence.ratios
+        says = np.where(classification == CALM, QUIET, STRONG if level is None else level)
+        gains = np.full((len(slots), len(STATES)), ratios[QUIET])
+        gains[rows, classification] = ratios[says]
+        sums = np.clip(self._sums[slots] + gains * np.reshape(weight, (-1, 1)), 0.0, MOST * self.threshold)
+        self._sums[slots] = sums
+        shown = sums[rows, classification]
+        begins = (classification != CALM) & (classification != state) & (shown >= self.threshold)
         what = np.full(len(slots), _QUIET)
         seconds, of = np.zeros(len(slots)), np.zeros(len(slots))
 
         if begins.any():
             self._begin(slots[begins], classification[begins], now_s, label_unix_s[begins])
-            what[begins], seconds[begins], of[begins] = _BEGAN, alike[begins], ticks[begins]
+            what[begins], seconds[begins], of[begins] = _BEGAN, shown[begins], self.threshold
         going = ~begins & (state != CALM)
         began = begins.copy()
         if going.any():
@@ -255,4 +242,4 @@ class StateMachines(SlotArrays):
         self.state[slots] = states
         self.since_s[slots], self.since_unix_s[slots] = now_s, label_unix_s
         self._calm_s[slots], self._broken_s[slots] = 0.0, now_s
-        self._last[slots], self._strength[slots] = _NONE, WEAK
+        self._sums[slots] = 0.0

@@ -13,6 +13,7 @@ from itertools import repeat
 import numpy as np
 
 from detector.classify.episodes import CALM, CODES, INTERFERENCE, STATES
+from detector.classify.evidence import FALSE_EPISODES
 from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.rules import Outcome, Rules
 from detector.classify.tree import Model
@@ -43,6 +44,8 @@ class Tick:
     features: Floats
     """(len(FEATURES),)."""
     has_requests: bool
+    level: int
+    """How clearly it shows a neighbour: index in `LEVELS`."""
 
 
 class Judge(SlotArrays):
@@ -52,10 +55,18 @@ class Judge(SlotArrays):
     _in_episode: Bools
     _resource: Ints
 
-    def __init__(self, pool: str, *, stale_after_s: float, calm_dwell_s: float, model: Model | None = None) -> None:
+    def __init__(
+        self,
+        pool: str,
+        *,
+        stale_after_s: float,
+        calm_dwell_s: float,
+        false_episodes_per_node_day: float = FALSE_EPISODES,
+        model: Model | None = None,
+    ) -> None:
         self.pool = pool
         self.model = model
-        self.rules = Rules(calm_dwell_s, model)
+        self.rules = Rules(calm_dwell_s, model, false_episodes_per_node_day)
         self.sorter = SampleSorter(pool, stale_after_s)
         self.features = Features()
         self.windows = SampleWindows()
@@ -168,7 +179,7 @@ class Judge(SlotArrays):
         if self.ticks is not None:
             matrix = frame.matrix()
             for row, sample in enumerate(table.samples):
-                self.ticks.append(Tick(sample, matrix[row], bool(outcome.has_requests[row])))
+                self.ticks.append(Tick(sample, matrix[row], bool(outcome.has_requests[row]), int(outcome.level[row])))
         return self._verdicts(table, frame.slots, outcome, estimates)
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:

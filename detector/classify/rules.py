@@ -1,4 +1,4 @@
-"""From features to each node's state: stated thresholds and a tree must agree, in enough of the last ticks."""
+"""From features to each node's state: what a Sample shows, by thresholds and tree, and the evidence that adds up."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from detector.classify import thresholds
-from detector.classify.episodes import CALM, ENOUGH, INTERFERENCE, STATES, STRONG, WEAK, StateMachines, Steps
-from detector.classify.persistence import NEEDED, OF, Persistence
+from detector.classify.episodes import CALM, INTERFERENCE, STATES, StateMachines, Steps
+from detector.classify.evidence import COUNTED, FAINT, FALSE_EPISODES, QUIET, STRONG, WEAK, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Model
 from detector.estimator import START
@@ -26,13 +26,10 @@ Describe = Callable[[Ints], list[list[str]]]
 
 @dataclass(frozen=True)
 class Suspects:
-    """Which rows look interfered by themselves, (M,) each."""
+    """Which rows look interfered by themselves, (M,)."""
 
-    rows: Bools
-    strong: Bools
-    """Those that do so clearly."""
-    weak_signal: Bools
-    """Those that do so too weakly to count unless it persists."""
+    level: Ints
+    """How clearly: index in `LEVELS`."""
     describe: Describe
 
 
@@ -49,6 +46,8 @@ class Outcome:
     """In an episode that only waits for its end: it has looked calm for a while."""
     looks: Ints
     """What the tick looks like by itself, index in `STATES`."""
+    level: Ints
+    """How clearly it shows a neighbour: index in `LEVELS`."""
     stands_out: Bools
     """Something deviates: not fit for a node's first baseline."""
     has_requests: Bools
@@ -57,7 +56,7 @@ class Outcome:
 
 
 class Rules(SlotArrays):
-    """Every slot's state, by votes of thresholds and tree. `model` None: by the thresholds alone."""
+    """Every slot's state. `model` None: by the thresholds alone."""
 
     name: str
     """Of the model, for Verdicts."""
@@ -65,16 +64,18 @@ class Rules(SlotArrays):
     """The estimator's law begins with these."""
     _queueing_suspected: Bools
 
-    def __init__(self, calm_dwell_s: float, model: Model | None = None) -> None:
+    def __init__(
+        self, calm_dwell_s: float, model: Model | None = None, false_episodes_per_node_day: float = FALSE_EPISODES
+    ) -> None:
         self.model = model
         self.name = model.name if model else "thresholds"
         self.coefficients = model.coefficients if model else START
         self._correlator = PoolCorrelator()
-        self._machines = StateMachines(calm_dwell_s)
-        self._persistence = Persistence()
+        evidence = COUNTED if model is None else model.evidence
+        self._machines = StateMachines(calm_dwell_s, evidence, evidence.threshold(false_episodes_per_node_day))
         self._last_shown: dict[int, list[str]] = {}
         """Slot of a node in an episode -> the reasons of the last tick that showed it."""
-        super().__init__(self._correlator, self._machines, self._persistence, _queueing_suspected=False)
+        super().__init__(self._correlator, self._machines, _queueing_suspected=False)
 
     def add_node(self, slot: int, now_s: float, label_unix_s: float) -> None:
         """Puts a new node into a slot: calm, without history."""
@@ -89,7 +90,6 @@ class Rules(SlotArrays):
         """The node has gone quiet: its state and since when (Unix seconds)."""
         self._queueing_suspected[slot] = False
         self._machines.mark_unknown(slot, now_s, label_unix_s)
-        self._persistence.forget(slot)
         return int(self._machines.state[slot]), float(self._machines.since_unix_s[slot])
 
     def step(self, now_s: float, table: Table, frame: Frame, fresh: Bools, in_episode: Bools) -> Outcome:
@@ -101,18 +101,18 @@ class Rules(SlotArrays):
         deviations = thresholds.find_deviations(frame, self._queueing_suspected[slots])
         self._queueing_suspected[slots] = deviations.queueing_suspected
         suspects = self._suspect(frame, deviations, table)
-        shown = self._persistence.step(slots, suspects.weak_signal)
-        persistent: Bools = np.asarray(shown >= NEEDED)
-        correlation = self._correlator.classify(frame, deviations, suspects.rows | persistent, fresh, in_episode)
+        correlation = self._correlator.classify(frame, deviations, suspects.level > QUIET, fresh, in_episode)
         classification = correlation.classification
-        strong = suspects.strong | (classification != INTERFERENCE)
+        level: Ints = np.where(classification == INTERFERENCE, suspects.level, STRONG)
+        # Without a calm baseline of its own a node may just be starting: it shows everything less clearly.
+        level = np.where(frame.borrowed, level - 1, level)
         steps = self._machines.step(
             slots,
             now_s,
             table.time_unix_s,
             classification,
-            strength=np.where(persistent & (classification == INTERFERENCE), ENOUGH, np.where(strong, STRONG, WEAK)),
-            no_own_baseline=frame.borrowed,
+            level=level,
+            weight=weight(table.columns["period_s"]),
             low_traffic=~correlation.has_requests,
             residual=np.asarray(deviations.residual.any(axis=1)),
             answered=~np.isnan(table.columns["traffic.rt_mean_ms"]),
@@ -123,25 +123,23 @@ class Rules(SlotArrays):
             began=steps.began,
             waits=steps.waits,
             looks=classification,
+            level=np.where(classification == INTERFERENCE, level, QUIET),
             stands_out=np.asarray(deviations.votes.any(axis=1)),
             has_requests=correlation.has_requests,
-            paths=self._paths(frame, deviations, correlation, steps, suspects.describe, shown),
+            paths=self._paths(frame, deviations, correlation, steps, suspects.describe, level),
         )
 
     def _suspect(self, frame: Frame, deviations: thresholds.Deviations, table: Table) -> Suspects:
         """What each row looks like by itself.
 
         The thresholds find a neighbour. The tree can veto the signals that it tests: where its leaf is `calm`, these do
-        not count, and what the others show is weak (it takes more ticks) and must affect users. It cannot veto a signal
+        not count, and what the others show is weak and must affect users. It cannot veto a signal
         that it never tests, nor anything on a kind of node that it was not trained on: what shows a neighbour in a
         cgroup stays calm in a virtual machine.
         """
         if self.model is None:
-            weak_signal = deviations.weak_signal_without(np.zeros_like(deviations.weak_votes))
             return Suspects(
-                deviations.interfering,
-                deviations.strong,
-                weak_signal,
+                _level(deviations, deviations.interfering, deviations.strong, np.zeros_like(deviations.weak_votes)),
                 lambda rows: thresholds.explain_all(frame, deviations, rows),
             )
         tree = self.model.tree
@@ -166,7 +164,7 @@ class Rules(SlotArrays):
                 paths[place].append(f"judged by the thresholds ({why})")
             return paths
 
-        return Suspects(suspected, deviations.strong & agreed, deviations.weak_signal_without(vetoed), describe)
+        return Suspects(_level(deviations, suspected, deviations.strong & agreed, vetoed), describe)
 
     def _paths(
         self,
@@ -175,11 +173,11 @@ class Rules(SlotArrays):
         correlation: PoolCorrelation,
         steps: Steps,
         describe: Describe,
-        shown: Ints,
+        level: Ints,
     ) -> list[list[str]]:
         """Each row's reasons in words. Nearly all rows are calm and described at once, the others one by one.
 
-        `shown` (M,): in how many of the last ticks a weak signal showed.
+        `level` (M,): how clearly each shows what it looks like.
         """
         classification = correlation.classification
         paths = describe(np.arange(len(classification)))
@@ -188,8 +186,8 @@ class Rules(SlotArrays):
         for row in busy.tolist():
             slot, state, looks = int(frame.slots[row]), STATES[steps.state[row]], STATES[classification[row]]
             path = paths[row]
-            if looks == "interference" and shown[row] >= NEEDED:
-                path = [*path, *thresholds.explain_weak_signal(frame, row), f"in {shown[row]} of the last {OF} ticks"]
+            if looks == "interference" and level[row] <= FAINT:
+                path = [*path, *thresholds.explain_weak_signal(frame, row)]
             if looks == "overload":
                 cost = _share(frame.demand[row])
                 path = [*path, f"its own load explains it: its requests cost {cost} of its CPU when calm"]
@@ -202,11 +200,17 @@ class Rules(SlotArrays):
             elif state != "calm":  # what holds it now comes first: the evidence is of before
                 path = [reason, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
             elif looks != "calm":
-                path = [*path, f"looks like {looks}, but not in enough of the last ticks"]
+                path = [*path, f"looks like {looks}, but there is not enough evidence yet"]
             elif reason:
                 path = [*path, reason]
             paths[row] = path
         return paths
+
+
+def _level(deviations: thresholds.Deviations, suspected: Bools, strong: Bools, vetoed: Bools) -> Ints:
+    """(M,) how clearly each row shows a neighbour; `vetoed` (M, signals) do not count."""
+    faint = deviations.weak_signal_without(vetoed)
+    return np.select([suspected & strong, suspected, faint], [STRONG, WEAK, FAINT], default=QUIET)
 
 
 def _share(value: float) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from detector.classify.evidence import COUNTED, Evidence
 from detector.estimator import TERMS
 from detector.features.columns import Bools, Floats, Ints
 from detector.features.features import DEMAND, FEATURES, Frame, describe_all, why_missing, words
@@ -272,6 +273,12 @@ class Model:
         """It was trained on nodes that are whole machines too, not on cgroups alone."""
         return MACHINE_SCOPE in self.metadata.get("scopes", ())
 
+    @property
+    def evidence(self) -> Evidence:
+        """How often each level was counted in what it was trained on; the shipped counts where it was not counted."""
+        counted = self.metadata.get("evidence")
+        return COUNTED if counted is None else Evidence.of(counted)
+
 
 def save(path: Path, classifier: Any, coefficients: tuple[float, ...], metadata: dict[str, Any]) -> Model:
     """Writes a model file, atomically, and returns what it holds. Raises ModelError, OSError."""
@@ -310,6 +317,8 @@ def load(path: Path) -> Model:
         features, version = metadata["features"], metadata["format"]
         coefficients = tuple(float(value) for value in content["coefficients"])
         name = str(metadata["name"])
+        if "evidence" in metadata:
+            Evidence.of(metadata["evidence"])
     except ModelError:
         raise
     except Exception as error:

@@ -8,11 +8,16 @@ import numpy as np
 
 from detector.features.columns import Bools, Columns, Floats, Ints, Table
 from detector.features.routes import RouteTimes
-from detector.features.signals import INDEX, SIGNALS, WINDOW
+from detector.features.signals import INDEX, SIGNALS, WINDOW_S
 from detector.slot_arrays import SlotArrays
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
-PEAK_TICKS = 3
+PEAK_S = 0.6
+USUAL = 5
+"""Samples in a window at the usual period; a monitor that follows events may send `MOST` in it."""
+MOST = 24
+ROUNDING = 0.9
+"""A Sample counts in a window that it fills at least to this share: periods are not exact."""
 REPLACED = 0.02
 """A web server whose number of threads changes by this share, and by `REPLACED_THREADS`, was started anew or reloaded.
 One that ends after so many requests, as PHP's do, changes it by one."""
@@ -32,9 +37,9 @@ class SampleRows:
     """(M,) CPU time of the web server's own processes over what they may use, mean of the window: 1 is full. Without
     those processes: the CPU's utilisation. A virtual machine's neighbour raises it: see `features.explained_load`."""
     peak: Floats
-    """(M,) the highest such load of the last `PEAK_TICKS` ticks: a burst's queue outlives it."""
+    """(M,) the highest such load of the Samples of the last `PEAK_S`: a burst's queue outlives it."""
     replaced: Bools
-    """(M,) processes of the web server were replaced in the last `WINDOW` ticks: started anew, or reloaded."""
+    """(M,) processes of the web server were replaced in the last `WINDOW_S`: started anew, or reloaded."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
     utilisation: Floats
@@ -46,15 +51,18 @@ class SampleRows:
 
 
 class SampleWindows(SlotArrays):
-    """The last `WINDOW` Samples of each slot, and what its routes' response times are in calm."""
+    """The Samples of each slot that cover the last `WINDOW_S`, and what its routes' response times are in calm.
+
+    A Sample counts by the time that it covers, so it does not matter how often the monitor sends one.
+    """
 
     _last: Floats
-    """(slots, WINDOW, KEPT), a ring."""
+    """(slots, MOST, KEPT), a ring."""
     _at: Ints
 
     def __init__(self) -> None:
         self.routes = RouteTimes()
-        super().__init__(self.routes, _last=np.full((WINDOW, KEPT), np.nan), _at=0)
+        super().__init__(self.routes, _last=np.full((MOST, KEPT), np.nan), _at=0)
 
     def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
         """Takes in one Sample of each slot, (M,). `first` marks a monitor's first one, before which nothing counts."""
@@ -71,8 +79,8 @@ class SampleWindows(SlotArrays):
 
         self._last[slots[first]] = np.nan
         self._last[slots, self._at[slots]] = now
-        self._at[slots] = (self._at[slots] + 1) % WINDOW
-        window = self._last[slots]
+        self._at[slots] = (self._at[slots] + 1) % MOST
+        window, ages_s = self._windows(slots)
 
         values[:, INDEX["canary_ratio_max"]] = np.fmax.reduce(window[:, :, _RATIO], axis=1)
         values[:, INDEX["late_max"]] = np.fmax.reduce(window[:, :, _LATE], axis=1)
@@ -85,16 +93,16 @@ class SampleWindows(SlotArrays):
         busy, busy_period = _sums(window, _UTILISATION, _PERIOD)
         utilisation = busy / busy_period
         own = own_cpu_s / own_period / cores
-        newest_first = (self._at[slots][:, None] - 1 - np.arange(WINDOW)) % WINDOW
-        window = window[np.arange(len(slots))[:, None], newest_first]
-        recent = window[:, :PEAK_TICKS]
+        recent = np.where((ages_s < ROUNDING * PEAK_S)[:, :, None], window, np.nan)
         own_recent = recent[:, :, _CPU_S] / recent[:, :, _PERIOD] / cores[:, None]
         other_recent = recent[:, :, _UTILISATION] / recent[:, :, _PERIOD]
         load = np.where(np.isnan(own), utilisation, own)
         threads = window[:, :, _THREADS]
         moved = np.abs(threads[:, :-1] - threads[:, 1:])
         with np.errstate(invalid="ignore"):
-            replaced = ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
+            replaced: Bools = np.asarray(
+                ((moved >= REPLACED_THREADS) & (moved >= REPLACED * threads[:, 1:])).any(axis=1)
+            )
         peak = np.fmax.reduce(np.where(np.isnan(own)[:, None], other_recent, own_recent), axis=1)
         return SampleRows(
             slots=slots,
@@ -107,6 +115,20 @@ class SampleWindows(SlotArrays):
             cores=cores,
             rt_by_route_ms=by_route[1] if by_route is not None else None,
         )
+
+    def _windows(self, slots: Ints) -> tuple[Floats, Floats]:
+        """(M, n, KEPT) of the Samples in each slot's window, the newest first, NaN for those that are not in it; and
+        (M, n) how much time lies between the end of each and the newest one's."""
+        for count in (USUAL, MOST):
+            places = (self._at[slots][:, None] - 1 - np.arange(count)) % MOST
+            window = self._last[slots[:, None], places]
+            periods_s = np.nan_to_num(window[:, :, _PERIOD])
+            ages_s = np.cumsum(periods_s, axis=1) - periods_s
+            whole = ages_s[:, -1] + periods_s[:, -1] >= ROUNDING * WINDOW_S
+            if (whole | np.isnan(window[:, -1, _PERIOD])).all():
+                break
+        window[ages_s >= ROUNDING * WINDOW_S] = np.nan
+        return window, ages_s
 
 
 def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:

@@ -13,8 +13,10 @@ import numpy as np
 
 from detector.features.columns import Bools, Columns, Floats
 
-WINDOW = 5
-"""Samples over which the windowed signals look back: about a second."""
+WINDOW_S = 1.0
+"""The windowed signals look back over the Samples that cover so long."""
+HOLE = 5
+"""So many Samples that are missing leave a hole in the windows."""
 
 Group = Literal["run queue", "core", "cost", "disk", "network", "memory", "users", "load"]
 """What a signal is evidence of. Signals of one group move together, so they count once as evidence: a neighbour on the
@@ -122,7 +124,7 @@ _MAJOR_FAULTS = _one("memory.major_faults_per_s")
 _ROUTES: Source = (None, ("traffic.routes", "traffic"))
 _RT_MEAN = _one("traffic.rt_mean_ms")
 _RT_BALANCER: Source = (_one("balancer.rt_mean_ms")[0], ("traffic",))
-_LONGEST = f"the canary's longest wait for a core in {WINDOW} ticks"
+_LONGEST = f"the canary's longest wait for a core in {WINDOW_S:g} s"
 _OF_PERIODS = "throttled share of the quota's periods"
 _AT_BALANCER = "mean response time at the balancer"
 _BY_ROUTE = "response time by route over its calm one"
@@ -134,7 +136,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("run_delay_per_cpu", "run delay per CPU second", "", 0.5, "run queue", "wait", *_RUN_DELAY_PER_CPU),
     Signal("run_delay", "run delay per second", "", 0.02, "run queue", "wait", *_RUN_DELAY, evidence=False),
     Signal("canary_ratio", "canary wall/CPU ratio", "", 1.0, "core", "", *_RATIO),
-    Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW} ticks", "", 1.0, "core", "", *_RATIO_MAX),
+    Signal("canary_ratio_max", f"highest canary wall/CPU ratio of {WINDOW_S:g} s", "", 1.0, "core", "", *_RATIO_MAX),
     Signal("period", "time since the sample before", " ms", 1.0, "core", "", *_PERIOD),
     Signal("late", "the canary's wait for a core", " ms", 0.5, "core", "wait", *_one("canary.late_ms")),
     Signal("late_max", _LONGEST, " ms", 1.0, "core", "wait", *_LATE_MAX),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from detector.classify import tree
+from detector.classify.evidence import LEVELS
 from detector.estimator import TERMS
 from detector.features.features import words
 from detector.recordings.recording import RecordingError, read
@@ -125,6 +126,37 @@ def tail(data: tuple[Path, ...], as_json: bool) -> None:
         click.echo(f"{name}: PAAE {one['paae']:g}, R2 {one['r2']:g} on {one['rows']} seconds not trained on")
         curve = ", ".join(f"{share:.0%} {error:g}" for share, error, _ in one["learning_curve"])
         click.echo(f"  PAAE by share of the data trained on: {curve}")
+
+
+@detector.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--model", "which", default="", help="Model file, or `thresholds`; default: the shipped model.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts and what follows from them as JSON.")
+def evidence(data: tuple[Path, ...], which: str, as_json: bool) -> None:
+    """Count how often Samples show a neighbour, in calm and beside one, and print what follows from it.
+
+    DATA are recordings (*.parquet) or folders of them.
+
+    Example: slackwater detector evidence recordings/ --json
+    """
+    from detector.train.training import count_levels
+
+    try:
+        model = None if which == "thresholds" else tree.load(Path(which) if which else tree.SHIPPED)
+        found = count_levels([read(file) for file in _files(data)], model, progress())
+    except (RecordingError, tree.ModelError) as error:
+        raise click.ClickException(str(error)) from None
+    rates = {f"{rate:g}": found.threshold(rate) for rate in (0.1, 1.0, 10.0, 100.0)}
+    if as_json:
+        ratios = dict(zip(LEVELS, found.ratios.round(3).tolist(), strict=True))
+        click.echo(json.dumps({**found.as_dict(), "ratios": ratios, "thresholds": rates}, indent=2))
+        return
+    click.echo(f"{'a Sample shows':<16}{'in calm':>10}{'beside':>10}{'ratio':>8}")
+    for level, name in enumerate(LEVELS):
+        calm = sum(row[level] for row in found.calm)
+        click.echo(f"{name:<16}{calm:>10}{found.neighbour[level]:>10}{found.ratios[level]:>8.2f}")
+    for rate, threshold in rates.items():
+        click.echo(f"{rate} false episodes a node-day: an episode begins at {threshold:g}")
 
 
 def _evaluated(result: dict[str, Any]) -> str:

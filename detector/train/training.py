@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import slackwater
+from detector.classify.evidence import Evidence
 from detector.classify.judge import Judge, Tick
 from detector.classify.tree import CLASSES, MAX_DEPTH, Model, Tree, save
 from detector.estimator import TERMS
@@ -24,6 +25,7 @@ from detector.features.features import EVIDENCE, FEATURES
 from detector.recordings.recording import Recording, RecordingError
 from detector.tail.curves import TooFewRows, compare
 from detector.tail.data import rows_of
+from detector.train import levels
 from detector.train.replay import play
 from detector.train.scores import Scores, of_noises, score
 from slackwater.config import DetectorSettings
@@ -249,6 +251,8 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
         "scores": {**scores, "law_on_training_data": law_fit, "tail": tail},
         "importances": {feature: value for feature, value in importances.items() if value > 0},
     }
+    tree = Model(name, Tree.of(classifier), coefficients, metadata)
+    metadata["evidence"] = count_levels(recordings, tree, progress).as_dict()
     return save(out, classifier, coefficients, metadata)
 
 
@@ -366,3 +370,14 @@ def _leave_kinds_out(recordings: Sequence[Recording], parts: Sequence[Learned], 
 def replay(recording: Recording, model: Model | None) -> Scores:
     """Scores of a recording that was replayed through the whole detector; model None: by the thresholds."""
     return score(recording, play(recording, _judge(recording, model)))
+
+
+def count_levels(recordings: Sequence[Recording], model: Model | None, progress: Progress) -> Evidence:
+    """How often each level of evidence shows when recordings are replayed; model None: by the thresholds."""
+    counted = []
+    for recording in track(recordings, "counting evidence", progress):
+        judge = _judge(recording, model)
+        judge.ticks = []
+        play(recording, judge)
+        counted.append(levels.count(recording, judge.ticks))
+    return levels.total(counted)

@@ -157,6 +157,13 @@ class DetectorSettings(Settings, frozen=True):
     tick_s: Annotated[Positive, Meta(description="new Samples are judged at once, but not more often than this")] = 0.05
     stale_after_s: Annotated[Positive, Meta(description="a node without Samples for this long is `unknown`")] = 1.0
     calm_dwell_s: Annotated[Positive, Meta(description="how long a node must look calm for its episode to end")] = 1.2
+    false_episodes_per_node_day: Annotated[
+        Positive,
+        Meta(
+            description="how many episodes may begin on a calm node in a day; fewer take more evidence, so each begins "
+            "later"
+        ),
+    ] = 3.0
 
 
 class LbengineSettings(Settings, frozen=True):

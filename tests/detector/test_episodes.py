@@ -1,4 +1,4 @@
-"""The state machine: into a state with 2 of the last 3 ticks, out when calm has lasted. Only requests are a test."""
+"""The state machine: into a state by evidence that adds up, out when calm has lasted. Only requests are a test."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from hypothesis import strategies as st
 
 from detector.classify.episodes import (
     CODES,
-    ENOUGH,
     LOUD_WEIGHT,
     MAX_DWELL_S,
     NO_REQUESTS_TIMEOUT_S,
     REOPENS_WITHIN_S,
     STATES,
-    STRONG,
-    WEAK,
     StateMachines,
 )
+from detector.classify.evidence import FAINT, STRONG, WEAK
 from slackwater.messages import State
-from tests.support.one_machine import OneMachine, Status
+from tests.support.one_machine import EVIDENCE, THRESHOLD, OneMachine, Status
 
 PERIOD_S = 0.2
 DWELL_S = 2.0
 
 
 def machines(count: int) -> StateMachines:
-    made = StateMachines(DWELL_S)
+    made = StateMachines(DWELL_S, EVIDENCE, THRESHOLD)
     made.resize(count)
     for slot in range(count):
         made.add_node(slot, 0.0, 1000.0)
@@ -52,7 +50,6 @@ class Run:
         self,
         seen: State,
         *,
-        no_own_baseline: bool = False,
         low_traffic: bool = False,
         residual: str = "",
         answered: bool = False,
@@ -63,7 +60,6 @@ class Run:
             self.now_s,
             label_unix_s,
             seen,
-            no_own_baseline=no_own_baseline,
             low_traffic=low_traffic,
             residual=residual,
             answered=answered,
@@ -79,53 +75,49 @@ class Run:
 
 def test_one_odd_tick_changes_nothing() -> None:
     run = Run()
-    odd: list[State] = ["calm", "interference", "calm", "calm", "interference"]
-    assert [run.step(seen).state for seen in odd] == ["calm"] * 5
+    odd: list[State] = ["calm", "interference", "calm", "calm", "calm", "calm", "interference"]
+    assert [run.step(seen).state for seen in odd] == ["calm"] * 7
 
 
-def test_two_of_the_last_three_ticks_begin_an_episode() -> None:
+def test_an_episode_begins_when_the_evidence_reaches_the_threshold() -> None:
     run = Run()
     run.step("interference")
     run.step("calm")
     status = run.step("interference")
     assert (status.state, status.began, status.episode) == ("interference", True, 1)
-    assert status.why == "2 of the last 3 ticks"
+    ratios = EVIDENCE.ratios
+    assert status.why == f"evidence {2 * ratios[STRONG] + ratios[0]:.1f} of 12.0 needed"
     assert status.since_unix_s == 1000.0 + run.now_s
 
 
-def weakly(run: Run, *ticks: int | None) -> list[State]:
-    """States after ticks of interference of these strengths; None is a calm tick."""
+def levels(run: Run, *ticks: int | None, weight: float = 1.0) -> list[State]:
+    """States after ticks of interference of these levels; None is a calm tick."""
     found: list[State] = []
-    for strength in ticks:
-        one = run.one
+    for level in ticks:
         run.now_s += PERIOD_S
-        seen: State = "calm" if strength is None else "interference"
-        found.append(
-            one.step(run.now_s, 1000.0 + run.now_s, seen, strength=WEAK if strength is None else strength).state
-        )
+        seen: State = "calm" if level is None else "interference"
+        status = run.one.step(run.now_s, 1000.0 + run.now_s, seen, level=level or 0, weight=weight)
+        found.append(status.state)
     return found
 
 
-def test_weak_ticks_are_needed_three_times_of_four_unless_one_is_strong_or_enough() -> None:
-    assert weakly(Run(), WEAK, WEAK, None, None, WEAK, None, WEAK)[-1] == "calm"
-    assert weakly(Run(), WEAK, None, WEAK, WEAK) == ["calm"] * 3 + ["interference"]
-    assert weakly(Run(), WEAK, STRONG) == ["calm", "interference"]
-    assert weakly(Run(), STRONG, None, WEAK) == ["calm", "calm", "interference"]
-    assert weakly(Run(), STRONG, None, None, WEAK)[-1] == "calm"
-    assert weakly(Run(), ENOUGH) == ["interference"]
+def test_clearer_ticks_are_needed_less_often() -> None:
+    assert levels(Run(), STRONG) == ["calm"]
+    assert levels(Run(), WEAK, STRONG) == ["calm", "interference"]
+    assert levels(Run(), WEAK, WEAK, WEAK) == ["calm", "calm", "interference"]
+    assert levels(Run(), *[FAINT] * 3) == ["calm"] * 3
+    assert levels(Run(), *[FAINT] * 5)[-1] == "interference"
+    assert levels(Run(), WEAK, None, None, WEAK, None, WEAK)[-1] == "calm"
 
 
-def test_three_weak_ticks_of_four_are_reported() -> None:
+def test_a_tick_that_covers_less_time_says_less() -> None:
+    assert levels(Run(), STRONG, STRONG, weight=0.25) == ["calm", "calm"]
+    assert levels(Run(), *[STRONG] * 6, weight=0.25)[-1] == "interference"
+
+
+def test_evidence_that_fades_is_forgotten() -> None:
     run = Run()
-    weakly(run, WEAK, None, WEAK)
-    run.now_s += PERIOD_S
-    assert run.one.step(run.now_s, 1000.0, "interference", strength=WEAK).why == "3 of the last 4 ticks"
-
-
-def test_a_node_without_a_baseline_needs_three_of_three() -> None:
-    run = Run()
-    states = [run.step("interference", no_own_baseline=True).state for _ in range(3)]
-    assert states == ["calm", "calm", "interference"]
+    assert levels(run, STRONG, *[None] * 10, WEAK, WEAK)[-1] == "calm"
 
 
 def test_two_different_states_do_not_add_up() -> None:
@@ -279,7 +271,6 @@ def test_nodes_stepped_together_go_the_way_that_each_would_go_alone(
             now_s,
             np.full(3, 1000.0 + now_s),
             np.array([CODES[state] for state in seen]),
-            no_own_baseline=nobody,
             low_traffic=nobody | low_traffic,
             residual=nobody | shows,
         )

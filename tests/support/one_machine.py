@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.classify.episodes import CODES, STATES, STRONG, StateMachines
+from detector.classify.episodes import CODES, STATES, StateMachines
+from detector.classify.evidence import STRONG, Evidence
 from slackwater.messages import State
+
+EVIDENCE = Evidence(
+    calm=((99_800, 50, 100, 10), (50, 0, 0, 0), (100, 0, 0, 0), (10, 0, 0, 0)),
+    neighbour=(100, 10, 200, 700),
+)
+"""Round figures: a quiet tick says -2.3, a faint one 3.0, a weak one 5.0, a strong one 8.9."""
+THRESHOLD = 12.0
+"""Two strong ticks, with a quiet one between them too, or three weak ones."""
 
 
 @dataclass
@@ -26,7 +35,7 @@ class OneMachine:
     """One slot of `StateMachines`."""
 
     def __init__(self, calm_dwell_s: float, now_s: float, label_unix_s: float) -> None:
-        self.machines = StateMachines(calm_dwell_s)
+        self.machines = StateMachines(calm_dwell_s, EVIDENCE, THRESHOLD)
         self.machines.resize(1)
         self.machines.add_node(0, now_s, label_unix_s)
 
@@ -40,8 +49,8 @@ class OneMachine:
         label_unix_s: float,
         seen: State,
         *,
-        strength: int = STRONG,
-        no_own_baseline: bool = False,
+        level: int = STRONG,
+        weight: float = 1.0,
         low_traffic: bool = False,
         residual: str = "",
         answered: bool = False,
@@ -52,8 +61,8 @@ class OneMachine:
             now_s,
             np.array([label_unix_s]),
             np.array([CODES[seen]]),
-            strength=np.array([strength]),
-            no_own_baseline=np.array([no_own_baseline]),
+            level=np.array([level]),
+            weight=weight,
             low_traffic=np.array([low_traffic]),
             residual=np.array([bool(residual)]),
             answered=np.array([answered]),
