@@ -29,16 +29,20 @@ def _no_engine(pool: str, _: Request) -> str:
 
 
 def create_app(
-    settings: ControllerSettings, *, clock: Callable[[], float] = time.time, send: SendToEngine = _no_engine
+    settings: ControllerSettings,
+    *,
+    clock: Callable[[], float] = time.time,
+    send: SendToEngine = _no_engine,
+    notice: str = "",
 ) -> Flask:
     """The application for these settings; `clock` gives the wall time in seconds, `send` carries out controls.
 
-    The journal need not exist yet: pages report that until it does.
+    The journal need not exist yet: pages report that until it does. `notice` is shown at the top of each page.
     """
     app = Flask(__name__)
     app.jinja_env.trim_blocks = True
     app.jinja_env.lstrip_blocks = True
-    app.jinja_env.globals["version"] = __version__
+    app.jinja_env.globals.update(version=__version__, notice=notice)
     gate = access.Gate(settings, clock)
     app.extensions["slackwater"] = Context(
         settings, Reader(settings, clock), gate, send, Models(settings.detector.model), Streams()

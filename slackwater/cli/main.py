@@ -17,6 +17,12 @@ import click
 from slackwater import __version__
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Try it": {
+        "try": (
+            "slackwater.cli.try_command:try_recording",
+            "Play a recorded cluster: what would have been done, and why.",
+        ),
+    },
     "Stop it": {
         "pause": ("slackwater.cli.operator_commands:pause", "Set the baseline weights; change nothing until `resume`."),
         "restore": ("slackwater.cli.commands:restore", "Set the baseline weights without a running controller."),

@@ -137,8 +137,22 @@ def test_the_wheel_has_the_same_files_and_the_lab(site_packages: Path, tmp_path:
         metadata = next(opened.read(name).decode() for name in opened.namelist() if name.endswith("/METADATA"))
     assert {name for name in inside if not name.startswith("lab/")} == files(site_packages)
     assert {"retune/knowledge.toml", "detector/models/start.skops", "lab/apps/events/index.php"} <= inside
+    assert "detector/recordings/try.jsonl.xz" in inside
     assert re.search(r'^Requires-Dist: pyarrow==\S+ *; extra == "lab"$', metadata, re.MULTILINE)
     assert not re.search(r"^Requires-Dist: (matplotlib|pyarrow)[^;]*$", metadata, re.MULTILINE)
+
+
+def test_a_recorded_cluster_plays_from_the_package_alone(site_packages: Path) -> None:
+    """Without the checkout, the lab and the packages that the lab needs."""
+    source = f"import sys; sys.path.insert(0, {str(site_packages)!r})\n"
+    source += f"sys.modules.update(dict.fromkeys({NEEDS['lab']!r}))\n"
+    source += "from slackwater.cli.main import cli; import slackwater; print(slackwater.__file__)\n"
+    source += "cli(['try', '--no-page', '--json', '--speed', '1000'])"
+    done = run(sys.executable, "-I", "-c", source)
+    assert done.returncode == 0, done.stderr
+    place, *told = done.stdout.splitlines()
+    assert Path(place).is_relative_to(site_packages)
+    assert "would_change" in {json.loads(line)["event"] for line in told}
 
 
 def test_the_settings_of_linters_and_types_name_the_same_packages() -> None:

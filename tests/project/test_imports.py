@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "lab": PARTS,
 }
 STARTS_THE_PARTS = {"slackwater/cli/main.py", "slackwater/cli/commands.py", "slackwater/supervise/serve.py"}
+STARTS_THE_PARTS |= {"slackwater/cli/try_command.py"}
+STARTS_THE_PARTS |= {f"slackwater/playback/{name}.py" for name in ("page", "player", "pool")}
 OURS = PARTS | {"tools", "tests"}
 
 

@@ -1,0 +1,127 @@
+"""`slackwater try`: a recorded cluster through the real detector, lbengine and dashboard."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from slackwater.playback.events import Event
+
+SPEED = 10.0
+INSTALL = "docs/operations/install.md"
+
+
+class _Stopped(BaseException):
+    """A signal that ends the command came."""
+
+
+def _stop(*_: object) -> NoReturn:
+    raise _Stopped
+
+
+@click.command(name="try", epilog="Example: slackwater try --speed 1")
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.1, 1000.0),
+    default=SPEED,
+    show_default=True,
+    metavar="TIMES",
+    help="How many times faster than it happened; 1 is real time.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), help="The page's port.  [default: 8099, else a free one]")
+@click.option("--no-page", is_flag=True, help="No page; end when the recording is over.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each event, for programs.")
+def try_recording(speed: float, port: int | None, no_page: bool, as_json: bool) -> None:
+    """Play a recorded cluster: what would have been done, and why.
+
+    Needs no root, no cluster and no configuration, and changes nothing. The recording is 50 s of three web servers of
+    a laboratory, with a noisy neighbour beside one of them five times. The detector, lbengine in observe mode, the
+    journal and the dashboard are the real ones. The page stays until Ctrl-C.
+    """
+    if no_page and port is not None:
+        raise click.UsageError("--no-page and --port exclude each other.")
+    heard = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _stop) for number in heard}
+    try:
+        with tempfile.TemporaryDirectory(prefix="slackwater-try-") as folder, ExitStack() as parts:
+            try:
+                _play(Path(folder), parts, speed, port, no_page, as_json)
+            finally:
+                for number in before:  # the folder is removed whole
+                    signal.signal(number, signal.SIG_IGN)
+    except _Stopped:
+        if not as_json:
+            click.echo("\nEnded; nothing is left behind.")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _play(folder: Path, parts: ExitStack, speed: float, port: int | None, no_page: bool, as_json: bool) -> None:
+    """Plays until the recording is over, and with a page until a signal."""
+    import msgspec
+
+    from detector.recordings import compact
+    from slackwater.config import ControllerSettings
+    from slackwater.playback.clock import Clock, Pace
+    from slackwater.playback.events import Next, Page, Teller
+    from slackwater.playback.pool import RecordedPool
+
+    teller = Teller()
+
+    def tell(event: Event) -> None:
+        lines = [msgspec.json.encode(event).decode()] if as_json else teller.lines(event)
+        for line in lines:
+            click.echo(line)
+        sys.stdout.flush()
+
+    recording, kinds = compact.read(compact.SHIPPED)
+    settings = ControllerSettings(pool=[RecordedPool(name=recording.samples[0].pool)], state_dir=str(folder))
+    clock = Clock(recording.received_unix_s[0])
+    if not no_page:
+        from slackwater.journal.journal import Journal, journal_path
+        from slackwater.playback import page
+
+        Journal.open(journal_path(folder), clock=clock).close()
+        tell(Page(url=parts.enter_context(page.serving(settings, page.free_port(port), clock))))
+
+    from slackwater.playback.player import Player  # takes a second: the page's address stands there by then
+
+    player = Player(recording, kinds, settings, clock)
+    parts.callback(player.close)
+    pace = Pace(speed)
+
+    def wait(now_s: float) -> None:
+        pace.wait(now_s)
+        for line in [] if as_json else teller.overdue(now_s):
+            click.echo(line)
+
+    for event in player.play(wait):
+        tell(event)
+    tell(Next(steps=_next_steps()))
+    if not no_page:
+        if not as_json:
+            click.echo("\nThe page stays until Ctrl-C; its episodes and changes are those above.")
+        threading.Event().wait()
+
+
+def _next_steps() -> list[str]:
+    from slackwater.cli.main import COMMANDS
+
+    first = [
+        f"{command}    {what}"
+        for name, command, what in (
+            ("init", "slackwater init ", "beside your HAProxy: finds it, and writes a configuration in observe mode"),
+            ("check", "slackwater check", "says what this machine lacks, and the remedy"),
+        )
+        if name in COMMANDS
+    ]
+    return [*first, f"{INSTALL}    install it beside your HAProxy; it begins in observe mode, as here"]

@@ -1,0 +1,202 @@
+"""What happens while a recording is played, for programs (JSON), and in sentences for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from slackwater.messages import Change, Resource, State
+from slackwater.views.change_lines import change_lines
+from slackwater.views.pool import WORDS, duration, milliseconds
+
+
+class Event(msgspec.Struct, tag_field="event", omit_defaults=True, kw_only=True):
+    """Base of all; `at_s` is seconds since the recording's first Sample."""
+
+    at_s: float = 0.0
+
+
+class Page(Event, tag="page"):
+    """Where the dashboard is."""
+
+    url: str
+
+
+class Opened(Event, tag="recording"):
+    """What is played."""
+
+    description: str
+    recorded_unix_s: float
+    seconds: float
+    nodes: list[str]
+    noises: dict[str, str]
+    """Each kind of noise in it, in words."""
+    model: str
+    """The detector's model."""
+    law: str
+    balance: str
+
+
+class Noise(Event, tag="noise"):
+    """What was really done to a node when it was recorded. The detector does not see it."""
+
+    node: str
+    kind: str
+    what: str
+    """The kind in words."""
+    begins: bool
+
+
+class Episode(Event, tag="episode"):
+    """The detector's state of a node became another one that is not calm."""
+
+    node: str
+    state: State
+    resource: Resource | None
+    because: list[str]
+
+
+class EpisodeEnd(Event, tag="episode_end"):
+    """The node is calm again."""
+
+    node: str
+    state: State
+    """What it was until now."""
+    lasted_s: float
+    p95_before_ms: float | None
+    """Median of its p95 response times in the seconds before."""
+    p95_during_ms: float | None
+    """The same during the episode, with unchanged weights."""
+    because: list[str]
+
+
+class WouldChange(Event, tag="would_change"):
+    """What lbengine would have done."""
+
+    change: Change
+
+
+class End(Event, tag="end"):
+    """The recording is over, and how the detector did."""
+
+    noises: int
+    found: int
+    """Noises during which their node was in `interference`."""
+    delay_s: float | None
+    """Median time from a noise's begin to that state."""
+    false_episodes: int
+    changes: int
+    """Changes that would have been made."""
+
+
+class Next(Event, tag="next"):
+    """What to do next."""
+
+    steps: list[str]
+
+
+RAMP_OVER_S = 0.7
+"""After so long without a further step a ramp is over."""
+_INDENT = " " * 12
+
+
+class Teller:
+    """Turns events into lines for people. The steps of a ramp are one line, printed when the ramp is over."""
+
+    def __init__(self) -> None:
+        self._ramps: dict[str, list[WouldChange]] = {}
+
+    def lines(self, event: Event) -> list[str]:
+        """The lines that are due with this event."""
+        if isinstance(event, WouldChange):
+            return self._change(event)
+        return [*self._flush(), *_lines(event)]
+
+    def _change(self, event: WouldChange) -> list[str]:
+        change = event.change
+        told: list[str] = []
+        ramp = self._ramps.get(change.target, [])
+        goes_on = bool(ramp) and len(change_lines([change, *(one.change for one in reversed(ramp))])) == 1
+        if ramp and not goes_on:
+            told += _ramp(self._ramps.pop(change.target))
+        if _rises(change):
+            self._ramps.setdefault(change.target, []).append(event)
+            return told
+        return [*told, *_ramp([event])]
+
+    def _flush(self) -> list[str]:
+        told = [line for ramp in self._ramps.values() for line in _ramp(ramp)]
+        self._ramps.clear()
+        return told
+
+    def overdue(self, at_s: float) -> list[str]:
+        """The lines of ramps whose last step was a while ago."""
+        over = [target for target, ramp in self._ramps.items() if at_s - ramp[-1].at_s > RAMP_OVER_S]
+        return [line for target in over for line in _ramp(self._ramps.pop(target))]
+
+
+def _rises(change: Change) -> bool:
+    before, after = change.before, change.after
+    return isinstance(before, int | float) and isinstance(after, int | float) and after > before
+
+
+def _ramp(steps: Iterable[WouldChange]) -> list[str]:
+    found = list(steps)
+    (line,) = change_lines([one.change for one in reversed(found)])
+    return [f"{_at(found[0].at_s)}would have been done: {line.what}, by {line.by}", f"{_INDENT}because {line.why}"]
+
+
+def _at(at_s: float) -> str:
+    return f"{at_s:7.1f} s   "
+
+
+def _lines(event: Event) -> list[str]:
+    match event:
+        case Page():
+            return [f"The page: {event.url} (until Ctrl-C)", ""]
+        case Opened():
+            day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(event.recorded_unix_s))
+            return [
+                f"This is a recording: {event.seconds:.0f} s of a laboratory's {len(event.nodes)} web servers"
+                f" ({', '.join(event.nodes)}), made on {day}.",
+                f"Made from: {event.description}.",
+                "Noise was made on purpose: "
+                + "; ".join(f"`{kind}` ({what})" for kind, what in event.noises.items())
+                + ".",
+                f"The detector (model {event.model}) and lbengine (law {event.law}, balance {event.balance}) are those"
+                " of a real site, in observe mode.",
+                "They do not know when noise was made. Nothing of this machine is measured or changed.",
+                "",
+            ]
+        case Noise():
+            did = f"`{event.kind}` began beside {event.node}: {event.what}"
+            ended = f"`{event.kind}` beside {event.node} ended"
+            line = f"{_at(event.at_s)}[noise, as recorded] {did if event.begins else ended}"
+            return ["", line] if event.begins else [line]
+        case Episode():
+            taken = f" ({event.resource})" if event.resource not in (None, "unclear") else ""
+            return [
+                f"{_at(event.at_s)}{event.node}: {WORDS[event.state]}{taken}",
+                *(f"{_INDENT}because {reason}" for reason in event.because),
+            ]
+        case EpisodeEnd():
+            cost = ""
+            if event.p95_before_ms is not None and event.p95_during_ms is not None:
+                cost = f"; its p95 was {milliseconds(event.p95_before_ms)} before and"
+                cost += f" {milliseconds(event.p95_during_ms)} meanwhile, with unchanged weights"
+            was = f"{WORDS[event.state]} for {duration(event.lasted_s)}"
+            return [f"{_at(event.at_s)}{event.node}: calm again, after {was}{cost}"]
+        case End():
+            delay = f", {event.delay_s:.2f} s after they began (median)" if event.delay_s is not None else ""
+            return [
+                "",
+                f"{event.found} of {event.noises} noises were found{delay}; {event.false_episodes} false episodes;"
+                f" {event.changes} changes of a weight would have been made.",
+                "This part was chosen because its noises differ and are strong. How often weaker ones are missed:"
+                " docs/results/detector-scores.md",
+            ]
+        case Next():
+            return ["", "Next:", *(f"  {step}" for step in event.steps)]
+    return []

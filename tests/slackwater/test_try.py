@@ -1,0 +1,235 @@
+"""`slackwater try`: a recorded cluster through the real parts, without root, configuration or cluster."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import lzma
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from detector.recordings import compact
+from detector.recordings.recording import RecordingError
+from lbengine.balancer import BalancerError
+from slackwater.playback.pool import RecordedBalancer
+from tests.support.paths import ROOT
+from tests.support.real_processes import free_port
+
+IN_TIME_S = 120.0
+FAST = ("--speed", "1000")
+MOST_BYTES = 1_000_000
+
+
+def command(*words: str) -> list[str]:
+    """Without root's powers, whoever runs the tests."""
+    program = [sys.executable, "-m", "slackwater.cli.main", "try", *words]
+    if os.geteuid() != 0:
+        return program
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("needs setpriv to run without root's capabilities")
+    return [setpriv, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", *program]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Temporary files go to `folder`; no configuration is there."""
+    return os.environ | {"TMPDIR": str(folder), "SLACKWATER_CONFIG": str(folder / "no-such.toml")}
+
+
+def events(*words: str, folder: Path) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        command("--no-page", "--json", *FAST, *words),
+        capture_output=True,
+        text=True,
+        timeout=IN_TIME_S,
+        cwd=ROOT,
+        env=environment(folder),
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return events(folder=tmp_path_factory.mktemp("played"))
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            env=environment(tmp_path),
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def lines_until(output: IO[str], text: str) -> list[str]:
+    """The lines up to the first with this text; waits for them."""
+    found = []
+    for line in output:
+        found.append(line)
+        if text in line:
+            return found
+    raise AssertionError(f"it ended without {text!r}: {found}")
+
+
+def get(url: str, path: str) -> tuple[int, str]:
+    address = urlsplit(url)
+    assert address.hostname is not None
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=IN_TIME_S)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: Start, tmp_path: Path) -> None:
+    process = start("--port", str(free_port()), *FAST)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first.startswith("The page: http://127.0.0.1:")
+    url = first.split()[2]
+    assert get(url, "/")[0] == 200, "it answers as soon as it is announced"
+    told = "".join(lines_until(process.stdout, "The page stays"))
+    assert "This is a recording" in told
+    assert "AMD EPYC, 2 cores" in told, "it says of what machine"
+    assert "`forks` began beside host2: many short-lived processes" in told, "and what was noisy"
+    assert "host2: interference (cpu)\n            because run delay per CPU second" in told
+    assert "would have been done: weight of host2: 100 → " in told
+    assert "because interference: run delay per CPU second" in told
+    assert "docs/operations/install.md" in told.partition("Next:")[2]
+    status, health = get(url, "/healthz")
+    assert status == 200, health
+    status, page = get(url, "/")
+    assert status == 200
+    assert "This is a recording, played by `slackwater try`" in page
+    assert "would have been" in page
+    status, changes = get(url, "/api/v1/pools/web/changes")
+    assert {(one["what"], one["applied"]) for one in json.loads(changes)["changes"]} == {("weight", False)}
+    assert len(json.loads(get(url, "/api/v1/pools/web/episodes")[1])["episodes"]) == 5
+    process.send_signal(signal.SIGINT)
+    output, problems = process.communicate(timeout=IN_TIME_S)
+    assert (process.returncode, problems) == (0, "")
+    assert output.endswith("Ended; nothing is left behind.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_it_plays_ends_it_and_removes_the_folder(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start("--no-page", "--speed", "0.1")
+    assert process.stdout is not None
+    lines_until(process.stdout, "This is a recording")
+    assert len(list(tmp_path.iterdir())) == 1
+    process.send_signal(number)
+    output, problems = process.communicate(timeout=IN_TIME_S)
+    assert (process.returncode, problems) == (0, "")
+    assert output.endswith("Ended; nothing is left behind.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_noise_has_an_episode_and_a_would_be_change_with_its_reason(played: list[dict[str, Any]]) -> None:
+    assert played[0]["event"] == "recording", "the first, as there is no page"
+    assert [one["event"] for one in played[-2:]] == ["end", "next"]
+    noises = [one for one in played if one["event"] == "noise" and one["begins"]]
+    assert [(one["node"], one["kind"]) for one in noises] == [
+        ("host2", "forks"), ("host1", "cpu"), ("host1", "disk"), ("host3", "cpu"), ("host3", "llcprobe"),
+    ]  # fmt: skip
+    begun = [one for one in played if one["event"] == "episode"]
+    assert [one["node"] for one in begun] == [one["node"] for one in noises]
+    for noise, episode in zip(noises, begun, strict=True):
+        assert episode["state"] == "interference"
+        assert noise["at_s"] < episode["at_s"] < noise["at_s"] + 2.0
+        assert episode["because"]
+    changes = [one["change"] for one in played if one["event"] == "would_change"]
+    assert len(changes) == played[-2]["changes"]
+    assert not any(one["applied"] for one in changes), "in observe mode"
+    lowered = [one for one in changes if one["after"] < one["before"]]
+    assert {one["target"] for one in lowered} == {"host1", "host2", "host3"}
+    assert all(one["why"].startswith("interference: ") and one["by"] == "lbengine" for one in lowered)
+    last = {one["target"]: one["after"] for one in changes}
+    assert last == dict.fromkeys(("host1", "host2", "host3"), 100), "each would be back at its baseline"
+    assert (played[-2]["found"], played[-2]["noises"], played[-2]["false_episodes"]) == (5, 5, 0)
+
+
+def test_episodes_cost_users_something(played: list[dict[str, Any]]) -> None:
+    ends = [one for one in played if one["event"] == "episode_end"]
+    assert len(ends) == 5
+    assert all(one["p95_during_ms"] > 5 * one["p95_before_ms"] > 0 for one in ends)
+
+
+def test_it_says_the_same_each_time_at_any_speed(played: list[dict[str, Any]], tmp_path: Path) -> None:
+    def without_ids(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [one | {"change": one["change"] | {"id": ""}} if "change" in one else one for one in told]
+
+    assert without_ids(events("--speed", "30", folder=tmp_path)) == without_ids(played)
+
+
+def test_a_port_that_is_taken_is_one_line(start: Start) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start("--port", str(taken.getsockname()[1]))
+        output, problems = process.communicate(timeout=IN_TIME_S)
+    assert (process.returncode, output) == (1, "")
+    assert problems.startswith("error: the page cannot listen on 127.0.0.1:")
+    assert problems.count("\n") == 1
+
+
+def test_the_help_has_an_example() -> None:
+    done = subprocess.run(command("--help"), capture_output=True, text=True, timeout=IN_TIME_S, cwd=ROOT)
+    assert "Example: slackwater try --speed 1" in done.stdout
+
+
+def test_nothing_of_a_recording_can_be_set() -> None:
+    with pytest.raises(BalancerError, match="a recording's weights cannot be set: host1"):
+        RecordedBalancer(["host1"]).set_weights({"host1": 0})
+
+
+def test_the_shipped_recording_is_small_and_what_its_tool_makes() -> None:
+    from tools import try_recording
+
+    shipped = compact.SHIPPED.read_bytes()
+    assert len(shipped) < MOST_BYTES
+    assert lzma.decompress(shipped) == lzma.decompress(try_recording.content())
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "cannot be read"),
+        (b"no xz", "cannot be read"),
+        (lzma.compress(b""), "cannot be read"),
+        (lzma.compress(b'{"format":2,"description":"","labels":[]}\n'), "format 2; this program reads format 1"),
+        (lzma.compress(b'{"format":1,"description":"","labels":[]}\n'), "holds no Sample"),
+        (lzma.compress(b'{"format":1,"description":"","labels":[]}\n{}\n'), "cannot be read"),
+    ],
+)
+def test_a_damaged_recording_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    file = tmp_path / "recording.jsonl.xz"
+    file.write_bytes(content)
+    with pytest.raises(RecordingError, match=problem):
+        compact.read(file)
