@@ -32,6 +32,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("slackwater.cli.status_commands:status", "Show each server's state, weight and load."),
         "log": ("slackwater.cli.status_commands:log", "Show what was changed, and why."),
         "why": ("slackwater.cli.status_commands:why", "Show a node's last episode and what was done about it."),
+        "support-bundle": (
+            "slackwater.cli.support_command:support_bundle",
+            "Write one archive for a bug report, with secrets removed.",
+        ),
     },
     "Override": {
         "mode": ("slackwater.cli.operator_commands:mode", "Switch a pool to observe or act."),
@@ -125,7 +129,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for heading, group in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, line) for name, (_, line) in group.items()], col_max=12)
+                formatter.write_dl([(name, line) for name, (_, line) in group.items()], col_max=14)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
