@@ -25,9 +25,8 @@ FREE_NAMES = ("servers",)
 _B64 = r"[A-Za-z0-9+/=_.-]"
 PATTERNS = (
     re.compile(r"-----BEGIN [A-Z0-9 ]*(?:PRIVATE KEY|SEED|JWT)-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL),
-    re.compile(r"-+BEGIN [A-Z ]*(?:SEED|JWT)-+.*?(?:-+END [A-Z ]*-+|\Z)", re.DOTALL),
     re.compile(r"\bS[UACONX][A-Z2-7]{56}\b"),  # an NKey's seed: https://github.com/nats-io/nkeys
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # JSON Web Token, RFC 7519
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,4000}\.[A-Za-z0-9_-]{8,4000}\.[A-Za-z0-9_-]*"),  # JSON Web Token, RFC 7519
     re.compile(r"\$(?:2[aby]|1|5|6|y|argon2\w*)\$[^\s\"'\\]{8,}"),  # crypt(5)
     re.compile(r"\b(?:scrypt|pbkdf2):[^\s\"'\\]{8,}"),  # werkzeug.security
     re.compile(r"\bswt_[A-Za-z0-9_-]+"),  # `slackwater web token add`
