@@ -33,7 +33,7 @@ from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.machine import Process
 from slackwater.messages import Change, Verdict
-from slackwater.stopping import stop_event
+from slackwater.stopping import HAND_OVER, stop_event
 
 log = logging.getLogger("lbengine")
 
@@ -45,6 +45,9 @@ STOP_WITHIN_S = 2.0
 async def run(settings: ControllerSettings) -> None:
     """Drives all pools until SIGTERM or SIGINT, then puts the baseline weights back.
 
+    On SIGUSR1 (`slackwater.stopping.HAND_OVER`) it ends and leaves the weights and the leases as they are: the
+    supervisor starts the next lbengine at once, which continues from them as after a crash.
+
     A pool whose stored baseline cannot be read is not driven, and logged; raises BaselineError when no pool is left,
     JournalError when the journal cannot be opened. A bus or a balancer that is away is waited for.
     """
@@ -54,6 +57,13 @@ async def run(settings: ControllerSettings) -> None:
         episodes = Path(settings.state_dir) / "hooks.json"
         hooks = Hooks(settings.lbengine.hooks, settings.lbengine.hook_timeout_s, episodes)
         drivers = _drivers(settings, journal, hooks)
+
+        def hand_over() -> None:
+            for driver in drivers:
+                driver.hands_over = True
+            stop.set()
+
+        asyncio.get_running_loop().add_signal_handler(HAND_OVER, hand_over)
         try:
             await drive(drivers, partial(Bus.connect, settings.controller_bus, "slackwater-lbengine", wait_s=2.0), stop)
         finally:
@@ -136,6 +146,8 @@ class Driver:
         self.cycle_s = cycle_s
         self.beat: Callable[[], None] = lambda: None
         """Called after each piece of work."""
+        self.hands_over = False
+        """At the stop the weights stay as they are, for the next lbengine of this controller."""
         self._hooks = hooks
         self._bus: Bus | None = None
         self._wake = asyncio.Event()
@@ -171,7 +183,7 @@ class Driver:
         await bus.serve(f"slackwater.request.{self.pool.name}", self._request)
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Turns until `stop`, then puts the baseline weights back.
+        """Turns until `stop`, then puts the baseline weights back, or hands over.
 
         Where other hosts reach the balancer too, the first turn waits until it is known who drives it, but no longer
         than weights may stay lowered while nobody decides.
@@ -196,10 +208,13 @@ class Driver:
             if self._owning is not None:
                 self._owning.cancel()
                 await asyncio.gather(self._owning, return_exceptions=True)
-            await self._look_at_stale_lease()
-            await self._stop()
-            if self._ownership is not None:
-                await self._ownership.end()
+            if self.hands_over:
+                await self._hand_over()
+            else:
+                await self._look_at_stale_lease()
+                await self._stop()
+                if self._ownership is not None:
+                    await self._ownership.end()
 
     async def _look_at_stale_lease(self) -> None:
         """After the process was held up, somebody else may drive the balancer."""
@@ -309,6 +324,14 @@ class Driver:
             self._ownership = None
             self.engine.look_on()
             raise CommandError(f"{self.pool.name}: {who}")
+
+    async def _hand_over(self) -> None:
+        """The lease is not given back: our successor takes it from a process that is gone, another host later."""
+        log.info("%s: the weights stay as they are for the next lbengine", self.pool.name)
+        if self._ownership is not None:
+            await self._ownership.leave()
+        await self._thread.run(self.engine.settle)
+        self._thread.shutdown()
 
     async def _stop(self) -> None:
         until_s = self._clock() + STOP_WITHIN_S

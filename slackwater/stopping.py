@@ -6,6 +6,9 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+HAND_OVER = signal.SIGUSR1
+"""From the supervisor to lbengine: end, and leave what is set to the next one, which is started at once."""
+
 
 def on_stop(call: Callable[[], object]) -> None:
     """Has the running event loop call this on SIGTERM and SIGINT."""

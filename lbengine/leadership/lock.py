@@ -11,10 +11,11 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lbengine.backends.table import targets_of
+from lbengine.balancer import Target
 from slackwater.config import PoolSettings
 
 SYSTEM_FOLDER = Path("/run/slackwater")
@@ -50,17 +51,58 @@ def pool_lock(pool: PoolSettings, folder: Path) -> Iterator[None]:
     """Held within the `with` statement, or until the process ends. Raises LockError, with the pid of a holder."""
     with contextlib.ExitStack() as held:
         for target in targets_of(pool):
-            path = folder / lock_name(target.lock)
-            try:
-                folder.mkdir(mode=0o700, exist_ok=True)
-                if not is_ours(folder):
-                    raise LockError(f"pool `{pool.name}`: {folder} must belong to this user, and to no other")
-                held.enter_context(_locked(path))
-            except BlockingIOError:
-                what = f"{_holder(path)} already drives {target.place}"
-                raise LockError(f"pool `{pool.name}`: {what}; stop that one first") from None
-            except OSError as error:
-                raise LockError(f"pool `{pool.name}`: {path}: cannot be locked: {error.strerror}") from None
+            held.enter_context(_target_lock(pool, target, folder))
+        yield
+
+
+class PoolLocks:
+    """The locks on all that a set of pools drives. They are held until `keep_only` or `release` gives them back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, contextlib.ExitStack] = {}
+        """By the target's lock."""
+
+    def take(self, pools: Iterable[PoolSettings]) -> None:
+        """Takes those that are not held yet: all of them, or none. Raises LockError."""
+        taken: dict[str, contextlib.ExitStack] = {}
+        try:
+            for pool in pools:
+                for target in targets_of(pool):
+                    if target.lock not in self._held and target.lock not in taken:
+                        held = contextlib.ExitStack()
+                        held.enter_context(_target_lock(pool, target, self._folder))
+                        taken[target.lock] = held
+        except LockError:
+            for held in taken.values():
+                held.close()
+            raise
+        self._held |= taken
+
+    def keep_only(self, pools: Iterable[PoolSettings]) -> None:
+        """Gives back what these pools do not drive."""
+        wanted = {target.lock for pool in pools for target in targets_of(pool)}
+        for lock in self._held.keys() - wanted:
+            self._held.pop(lock).close()
+
+    def release(self) -> None:
+        self.keep_only(())
+
+
+@contextlib.contextmanager
+def _target_lock(pool: PoolSettings, target: Target, folder: Path) -> Iterator[None]:
+    path = folder / lock_name(target.lock)
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not is_ours(folder):
+                raise LockError(f"pool `{pool.name}`: {folder} must belong to this user, and to no other")
+            held.enter_context(_locked(path))
+        except BlockingIOError:
+            what = f"{_holder(path)} already drives {target.place}"
+            raise LockError(f"pool `{pool.name}`: {what}; stop that one first") from None
+        except OSError as error:
+            raise LockError(f"pool `{pool.name}`: {path}: cannot be locked: {error.strerror}") from None
         yield
 
 

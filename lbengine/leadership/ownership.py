@@ -84,11 +84,15 @@ class Ownership:
         self.engine.may_lower = lambda: self.lease.is_sure
         self._renewing = asyncio.create_task(self._renew())
 
-    async def end(self) -> None:
-        """Gives the lease back after the engine has stopped."""
+    async def leave(self) -> None:
+        """Renews the lease no more, and does not give it back."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Gives the lease back after the engine has stopped."""
+        await self.leave()
         with contextlib.suppress(BusError):
             await self.lease.release(contested=self._clock() < self.engine.state.grace_until_s)
 

@@ -79,6 +79,15 @@ def change_nodes(settings: ControllerSettings, change: Callable[[list[Node]], li
 
 def check_free(listen: str) -> None:
     """Raises BusError when the address cannot be listened on."""
+    if problem := why_not_free(listen):
+        raise BusError(
+            f"the private nats-server cannot listen on {listen} ({problem}); set bus.listen to a free address,"
+            " or name your own NATS with bus.url"
+        )
+
+
+def why_not_free(listen: str) -> str:
+    """Why an address cannot be listened on; empty where it can."""
     host, port = host_and_port(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -89,10 +98,8 @@ def check_free(listen: str) -> None:
             probe.bind(address)
             probe.listen()
     except OSError as error:
-        raise BusError(
-            f"the private nats-server cannot listen on {listen} ({error.strerror}); set bus.listen to a free address,"
-            " or name your own NATS with bus.url"
-        ) from None
+        return error.strerror or str(error)
+    return ""
 
 
 def answers(listen: str, timeout_s: float = 0.5) -> bool:

@@ -11,6 +11,7 @@ import click
 
 from slackwater.bus import nats_server
 from slackwater.bus.config import WSENGINE, Node, Tls, config_text, passwords_in, read_nodes, users, write_secret
+from slackwater.bus.node_settings import node_text
 from slackwater.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError, ControllerSettings, load
 from slackwater.options import config_option
 from slackwater.renamed import RenamedOption
@@ -103,6 +104,29 @@ def list_nodes(config_path: Path) -> None:
     """Print the nodes that may log in, as POOL NODE."""
     for one in nats_server.nodes_of(private(config_path)):
         click.echo(f"{one.pool} {one.name}")
+
+
+@node.command(epilog="Example: slackwater bus node settings web1 --port 80 --port 11211")
+@click.argument("name", metavar="NODE")
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    default=[80],
+    show_default=True,
+    help="A port of its web server; may be given several times.",
+)
+@config_option
+def settings(name: str, ports: tuple[int, ...], config_path: Path) -> None:
+    """Print the settings of NODE's monitor, for its /etc/slackwater/node.toml. There is no secret in them."""
+    controller = private(config_path)
+    for one in nats_server.nodes_of(controller):
+        if one.name == name:
+            bus, has_authority = controller.bus, bool(controller.bus.tls_ca)
+            click.echo(node_text(name, one.pool, bus.address, ports, has_authority=has_authority), nl=False)
+            return
+    raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")
 
 
 @node.command(epilog="Example: slackwater bus node remove web1")

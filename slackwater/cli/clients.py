@@ -17,9 +17,10 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 import msgspec
 
-from slackwater.config import ControllerSettings, load
+from slackwater.config import ControllerSettings
 from slackwater.messages import plain_json
 from slackwater.options import Command, config_option
+from slackwater.supervise.last_settings import load_or_last
 
 if TYPE_CHECKING:
     from slackwater.journal.journal import Journal
@@ -63,7 +64,7 @@ class LocalClient:
 
     @functools.cached_property
     def _settings(self) -> ControllerSettings:
-        return load(self._config)
+        return load_or_last(self._config)
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:

@@ -18,7 +18,12 @@ from slackwater.config import ControllerSettings, PoolSettings, load
 from slackwater.messages import plain_text
 from slackwater.options import all_pools_option, config_option, pool_option, why_option
 from slackwater.stopping import on_stop
+from slackwater.supervise.last_settings import load_or_last
+from slackwater.supervise.parts import read_settings
 
+settings_fd_option = click.option(
+    "--settings-fd", type=int, hidden=True, help="Descriptor of the settings in force, from `serve`."
+)
 SERVICES = {
     "journal": "slackwater.journal.service",
     "detector": "detector.service",
@@ -42,27 +47,45 @@ def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C, then set the baseline weights.
 
     Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
-    (unless retune.mode is off) and the dashboard, and restarts whatever dies. The exit status is 1 if it cannot start,
-    or if the baseline weights could not be confirmed at the end.
+    (unless retune.mode is off) and the dashboard, and restarts whatever dies. SIGHUP has it apply a changed
+    configuration, as `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline weights
+    could not be confirmed at the end.
     """
     from slackwater.supervise import serve as supervisor
 
     log_to_stderr()
     keep_files_private()
-    settings = load(config_path)
-    sys.exit(supervisor.serve(settings, config_path))
+    sys.exit(supervisor.serve(config_path))
 
 
 @click.command(hidden=True, epilog="Example: slackwater run journal --config controller.toml")
 @click.argument("name", type=click.Choice(list(SERVICES)))
 @config_option
-def run(name: str, config_path: Path) -> None:
+@settings_fd_option
+def run(name: str, config_path: Path, settings_fd: int | None) -> None:
     """Run one part in this process, as `serve` does."""
     log_to_stderr()
     keep_files_private()
-    settings = load(config_path)
+    settings = load(config_path) if settings_fd is None else read_settings(settings_fd, config_path)
     service = importlib.import_module(SERVICES[name])
     asyncio.run(_until_stopped(service.run, settings))
+
+
+@click.command(name="try-settings", hidden=True, epilog="Example: slackwater try-settings --part lbengine --pool web")
+@config_option
+@settings_fd_option
+@click.option("--part", "parts", multiple=True, help="A part that is to run with the settings.")
+@click.option("--pool", "pools", multiple=True, help="A pool whose balancer is examined.")
+@click.option("--listen", default="", help="The dashboard's new address.")
+def try_settings(
+    config_path: Path, settings_fd: int | None, parts: tuple[str, ...], pools: tuple[str, ...], listen: str
+) -> None:
+    """Examine settings as far as that is possible without running them, for `serve`'s reload."""
+    from slackwater.supervise import trial
+
+    log_to_stderr()
+    settings = load(config_path) if settings_fd is None else read_settings(settings_fd, config_path)
+    trial.try_settings(settings, parts, pools, listen)
 
 
 async def _until_stopped(service: Callable[[ControllerSettings], Any], settings: ControllerSettings) -> None:
@@ -139,7 +162,7 @@ def restore(config_path: Path, pool_name: str | None, every: bool, why: str) -> 
     if every and pool_name:
         raise click.UsageError("--all and --pool exclude each other.")
     keep_files_private()
-    settings = load(config_path)
+    settings = load_or_last(config_path)
     pools = settings.pool if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)
     if serving is not None:

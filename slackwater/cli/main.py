@@ -49,6 +49,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Run and configure": {
         "serve": ("slackwater.cli.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
+        "init": ("lbengine.init_command:init", "Write the first configuration, beside a running HAProxy."),
+        "reload": ("slackwater.cli.reload_command:reload", "Apply a changed configuration without a restart."),
         "config": ("slackwater.cli.commands:config", "Check a controller's configuration."),
         "web": ("web.commands:web", "Manage logins to the dashboard, and programs' tokens."),
         "bus": ("slackwater.cli.bus_commands:bus", "Write the configuration of your own nats-server, with users."),
@@ -78,7 +80,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "lab": ("lab", "matplotlib", "pyarrow"),
 }
 """What these commands import beyond a production install: packages of the optional extra `lab`."""
-HIDDEN = {"run": ("slackwater.cli.commands:run", "One child of `serve`.")}
+HIDDEN = {
+    "run": ("slackwater.cli.commands:run", "One child of `serve`."),
+    "try-settings": ("slackwater.cli.commands:try_settings", "Examine settings for `serve`'s reload."),
+}
 OUR_PACKAGES = {"slackwater", "detector", "lbengine", "retune", "governor", "web", "lab"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slackwater.config.balancers import declare, place_in_words
 from slackwater.config.description import describe
 from slackwater.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback
-from slackwater.config.reading import load, parse, use_new_names
+from slackwater.config.reading import load, parse, read, use_new_names
 from slackwater.config.settings import (
     CONTROL,
     CONTROLLER,

@@ -32,14 +32,18 @@ log = logging.getLogger("slackwater.config")
 
 def load(path: str | Path) -> ControllerSettings:
     """Reads a controller's TOML file. Raises ConfigError: `FILE:LINE: what is wrong (what was expected)`."""
+    return parse(read(path), str(path))
+
+
+def read(path: str | Path) -> str:
+    """The text of a controller's file. Raises ConfigError."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not TOML: not UTF-8 at byte {error.start}") from None
-    return parse(text, str(path))
 
 
 def parse(text: str, where: str) -> ControllerSettings:

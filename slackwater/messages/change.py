@@ -27,7 +27,7 @@ class Change(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: UnixTime
     what: Word
-    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, a wsengine knob, `order KNOB`, ..."""
+    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, `reload`, a wsengine knob, `order KNOB`, ..."""
     target: Word
     """The server or node, or the pool itself."""
     before: Value | None

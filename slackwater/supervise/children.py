@@ -92,7 +92,7 @@ class Child:
         """In its present life."""
         self._command = list(command)
         self._pass_fds = list(pass_fds)
-        self._limits = limits
+        self._limits = self._next_limits = limits
         self._progress = progress
         self._reports: Progress | None = None
         self._clock = clock
@@ -101,6 +101,9 @@ class Child:
         self._looked_s = 0.0
         self._silent_s = 0.0
         self._is_killed = False
+        self._is_ending = False
+        """It was asked to end for another one."""
+        self._end_by_s = 0.0
         self._wait_s = 0.0
         self._start_at_s = 0.0
 
@@ -113,6 +116,10 @@ class Child:
     def is_stuck(self) -> bool:
         """True when it was killed and is still there: the kernel cannot end it."""
         return self._is_killed
+
+    def use(self, command: Sequence[str], pass_fds: Sequence[int], limits: Limits) -> None:
+        """For its next start, whenever that is."""
+        self._command, self._pass_fds, self._next_limits = list(command), list(pass_fds), limits
 
     def start(self) -> None:
         """Starts the process; raises OSError when there is no such program."""
@@ -148,10 +155,18 @@ class Child:
         self.starts += 1
         self._started_s = self._looked_s = self._clock()
         self._silent_s = 0.0
-        self.has_progressed = self._is_killed = False
+        self._limits = self._next_limits
+        self.has_progressed = self._is_killed = self._is_ending = False
+
+    def restart(self) -> None:
+        """Starts it after `has_ended`; if that fails, `tend` tries it again."""
+        self._is_ending = False
+        self._start_again(self._clock())
 
     def tend(self) -> Death | None:
         """Returns a death, once, and restarts the process when it is time. One that hangs is killed."""
+        if self._is_ending:
+            return None
         now_s = self._clock()
         if self._process is None:
             if now_s >= self._start_at_s:
@@ -214,10 +229,28 @@ class Child:
             self._reports.close()
             self._reports = None
 
-    def ask_to_stop(self) -> None:
-        """Sends SIGTERM, if it runs."""
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        """Sends SIGTERM, or another signal, if it runs."""
         if self._process and self._process.poll() is None:
-            self._process.terminate()
+            self._process.send_signal(number)
+
+    def begin_to_end(self, wait_s: float, number: int = signal.SIGTERM) -> None:
+        """Asks it to end for good, or until `start`. From then on `has_ended` observes it, not `tend`."""
+        self.ask_to_stop(number)
+        self._is_ending, self._end_by_s = True, self._clock() + wait_s
+
+    def has_ended(self) -> bool:
+        """After `begin_to_end`: whether it is gone. One that takes longer than it may is killed."""
+        if self._process is None:
+            return True
+        if self._process.poll() is None:
+            if not self._is_killed and self._clock() >= self._end_by_s:
+                log.error("%s (pid %d) did not end in time: killing it", self.name, self._process.pid)
+                self._process.kill()
+                self._is_killed, self.has_progressed = True, False
+            return False
+        self._forget()
+        return True
 
     def stop(self, wait_s: float) -> None:
         """Ends it: SIGTERM, after `wait_s` SIGKILL. Returns when it is gone, or does nothing more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -20,6 +21,10 @@ class Notify:
 
     def ready(self) -> None:
         self._send("READY=1")
+
+    def reloading(self) -> None:
+        """Until `ready`."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         self._send("STOPPING=1")

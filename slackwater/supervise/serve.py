@@ -9,111 +9,111 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import time
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from slackwater import __version__
 from slackwater.bus import nats_server
 from slackwater.bus.bus import without_password
-from slackwater.config import ControllerSettings, LbengineSettings, PoolSettings
-from slackwater.supervise import state_dir
+from slackwater.config import ControllerSettings, PoolSettings, read
+from slackwater.stopping import HAND_OVER
+from slackwater.supervise import last_settings, reload_record, state_dir
 from slackwater.supervise.children import Child, Death, Limits
+from slackwater.supervise.differences import LBENGINE, PARTS
 from slackwater.supervise.notify import Notify
+from slackwater.supervise.outage import Outage
+from slackwater.supervise.parts import OTHERS_SILENT_S, START_WITHIN_S, SettingsInForce, limits_of, names_of
+from slackwater.supervise.reload import Outcome, ReloadRefused, reload
 from slackwater.supervise.store_progress import StoreProgress
+
+if TYPE_CHECKING:
+    from lbengine.leadership.lock import PoolLocks
 
 log = logging.getLogger("slackwater.serve")
 
 LOOK_EVERY_S = 0.1
 LBENGINE_STOPS_WITHIN_S = 5.0
 OTHERS_STOP_WITHIN_S = 3.0
-START_WITHIN_S = 300.0
-"""Until a part's first progress: the first start after an update may convert a large journal."""
-OTHERS_SILENT_S = 20.0
+HAND_OVER_WITHIN_S = 3.0
 NATS = "nats-server"
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+WAITED_FOR = STOP_SIGNALS | {signal.SIGHUP}
+_SI_KERNEL = 128
+"""`si_code` of a signal that the kernel sent: sigaction(2)."""
 
 
-def stop_signals() -> frozenset[signal.Signals]:
-    """The signals that end `serve`; SIGHUP only if nohup(1) does not ignore it."""
-    hangup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else set()
-    return frozenset({signal.SIGTERM, signal.SIGINT} | hangup)
+def is_end_of_terminal(came: signal.struct_siginfo) -> bool:
+    """Whether a SIGHUP tells that the terminal is gone; one that a process sent asks for a reload."""
+    return came.si_signo == signal.SIGHUP and came.si_code == _SI_KERNEL
 
 
-def lbengine_silent_s(settings: LbengineSettings) -> float:
-    """How long lbengine may be silent: a cycle comes round even when the balancer twice takes all the time it has."""
-    return settings.cycle_s + 2 * settings.socket_timeout_s
+def serve(config_path: Path) -> int:
+    """Runs until SIGTERM or SIGINT; returns the exit status. Raises what the checks at the start raise.
 
-
-class Outage:
-    """Decides when lbengine has failed for too long to leave its weights in place. Pure: it is given the deaths."""
-
-    def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
-        self._since_s: float | None = None
-        self._handled = True
-
-    def died(self, death: Death) -> None:
-        """A life of a lease or longer ends a row of deaths: in it lbengine read the balancer and set it right.
-
-        One that hung has used up its time already.
-        """
-        if death.hung:
-            self._since_s = death.at_s - self._lease_s
-        elif self._since_s is None or death.alive_s >= self._lease_s:
-            self._since_s = death.at_s
-        self._handled = False
-
-    def is_overdue(self, now_s: float, works: bool) -> bool:
-        """True once after each death, when the row of deaths is a lease old; `works`: lbengine makes progress again."""
-        if self._handled or works or self._since_s is None or now_s - self._since_s < self._lease_s:
-            return False
-        self._handled = True
-        return True
-
-
-def serve(settings: ControllerSettings, config_path: Path) -> int:
-    """Runs until SIGTERM, SIGINT or SIGHUP; returns the exit status. Raises what the checks at the start raise.
-
-    1 means that the baseline weights could not be confirmed at the end.
+    1 means that the baseline weights could not be confirmed at the end. SIGHUP has the file read again; the end of the
+    terminal ends it, unless nohup(1) has that ignored.
     """
     from lbengine.backends.table import check
-    from lbengine.leadership.lock import lock_folder, pool_lock
+    from lbengine.leadership.lock import PoolLocks, lock_folder
 
-    folder = state_dir.prepare(settings.state_dir)
-    log.info("slackwater %s: configuration %s, state in %s", __version__, config_path, folder)
-    with contextlib.ExitStack() as locks:
-        for pool in settings.pool:
-            locks.enter_context(pool_lock(pool, lock_folder(folder)))
-        lock = state_dir.ServeLock(folder)
-        lock.acquire()
-        locks.callback(lock.release)
-        state_dir.remove_serve(folder)  # of a `serve` that was killed
-        for pool in settings.pool:
-            for warning in check(pool, settings.lbengine):
-                log.warning("%s", warning)
-        # Blocked, and waited for in the loop: no signal interrupts the return to the baseline weights.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals() | {signal.SIGCHLD})
-        try:
-            return Supervisor(settings, config_path, folder, lock.fd).run()
-        finally:
-            while signal.sigtimedwait(stop_signals(), 0):  # a second Ctrl-C changes nothing
-                pass
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    # From now on a reload waits until there is something to reload.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        in_force = SettingsInForce.of(read(config_path), config_path.absolute())
+        settings = in_force.settings
+        folder = state_dir.prepare(settings.state_dir)
+        log.info("slackwater %s: configuration %s, state in %s", __version__, config_path, folder)
+        with contextlib.ExitStack() as held:
+            locks = PoolLocks(lock_folder(folder))
+            held.callback(locks.release)
+            locks.take(settings.pool)
+            lock = state_dir.ServeLock(folder)
+            lock.acquire()
+            held.callback(lock.release)
+            state_dir.remove_serve(folder)  # of a `serve` that was killed
+            for pool in settings.pool:
+                for warning in check(pool, settings.lbengine):
+                    log.warning("%s", warning)
+            # Blocked, and waited for in the loop: no signal interrupts the return to the baseline weights.
+            signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR | {signal.SIGCHLD})
+            return Supervisor(in_force, folder, lock.fd, locks, nohup=nohup).run()
+    finally:
+        while signal.sigtimedwait(WAITED_FOR, 0):  # a second Ctrl-C changes nothing
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Supervisor:
     """Runs the children of one configuration; one thread, one loop."""
 
-    def __init__(self, settings: ControllerSettings, config_path: Path, folder: Path, lock_fd: int) -> None:
-        self._settings = settings
-        self._config_path = config_path.absolute()
+    def __init__(
+        self, in_force: SettingsInForce, folder: Path, lock_fd: int, locks: PoolLocks, *, nohup: bool = False
+    ) -> None:
+        self.in_force = in_force
         self._folder = folder
         self._lock_fd = lock_fd
-        self._outage = Outage(settings.lbengine.lease_s)
+        self._locks = locks
+        self._nohup = nohup
+        self._outage = Outage(in_force.settings.lbengine.lease_s)
         self._children: list[Child] = []
-        self._written: dict[str, dict[str, int | None]] = {}
+        self._give_back: dict[str, PoolSettings] = {}
+        """Pools that are not driven any more, by name, while their baseline weights are not confirmed."""
+        self._reload_asked = False
+        self._reloading: Iterator[None] | None = None
+        self._outcome = Outcome(began_s=time.monotonic(), time_unix_s=time.time())
+        self._reloads = reload_record.Reloads(last_success_unix_s=time.time())
+        self._written: dict[str, Any] = {}
         self._notify = Notify()
+
+    @property
+    def _settings(self) -> ControllerSettings:
+        return self.in_force.settings
 
     def run(self) -> int:
         """The supervisor's life: start, tend, stop."""
@@ -122,12 +122,15 @@ class Supervisor:
             self._notify.ready()
             while (number := self._wait_for_signal()) is None:
                 self._tend()
+                self._reload()
                 # A child that makes no progress is killed. While one cannot be killed, systemd's watchdog is not fed.
                 if not any(child.is_stuck for child in self._children):
                     self._notify.alive(time.monotonic())
             self._notify.stopping()
             log.info("stopping (%s): lbengine first", signal.Signals(number).name)
         finally:
+            if self._reloading is not None:
+                self._reloading.close()  # type: ignore[attr-defined]
             confirmed = self._stop()
         return 0 if confirmed else 1
 
@@ -135,6 +138,7 @@ class Supervisor:
         from lbengine.leadership.ownership import BUCKET
 
         settings = self._settings
+        last_settings.keep(self._folder, self.in_force.path, self.in_force.text)
         if not settings.bus.url:
             nats_server.check_free(settings.bus.listen)
             self._add(
@@ -149,13 +153,8 @@ class Supervisor:
             nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings))
             if not nats_server.nodes_of(settings):
                 log.warning("no node may log in to the bus yet: `slackwater bus node add POOL NODE`")
-        names = ["journal", "detector", "lbengine"]
-        names += ["retune"] if settings.retune.mode != "off" else []
-        names += ["web"] if settings.web.listen else []
-        for name in names:
-            run = [sys.executable, "-P", "-m", "slackwater.cli.main", "run", name, "--config", str(self._config_path)]
-            silent_s = lbengine_silent_s(settings.lbengine) if name == "lbengine" else OTHERS_SILENT_S
-            self._add(Child(name, run, pass_fds=[self._lock_fd], limits=Limits(START_WITHIN_S, silent_s)))
+        for name in names_of(settings):
+            self._add(self._part(name))
         self._describe()
         for pool in settings.pool:
             log.info("pool %s: %s, law %s, %s", pool.name, pool.mode, pool.law, pool.place)
@@ -166,10 +165,24 @@ class Supervisor:
         child.start()
         self._children.append(child)
 
+    def _part(self, name: str) -> Child:
+        command, fds, limits = self._start_of(name)
+        return Child(name, command, pass_fds=fds, limits=limits)
+
+    def _start_of(self, name: str) -> tuple[list[str], list[int], Limits]:
+        """How a part is started with the settings in force."""
+        fds = [self._lock_fd, self.in_force.fd]
+        return self.in_force.command("run", name), fds, limits_of(name, self._settings)
+
     def _wait_for_signal(self) -> int | None:
-        """The stop signal that came; None after a while, or at once when a child died."""
-        came = signal.sigtimedwait(stop_signals() | {signal.SIGCHLD}, LOOK_EVERY_S)
-        return came.si_signo if came and came.si_signo != signal.SIGCHLD else None
+        """The stop signal that came; None after a while, or at once when a child died. Notes a SIGHUP."""
+        came = signal.sigtimedwait(WAITED_FOR | {signal.SIGCHLD}, LOOK_EVERY_S)
+        if came is None or came.si_signo == signal.SIGCHLD:
+            return None
+        if came.si_signo != signal.SIGHUP or (is_end_of_terminal(came) and not self._nohup):
+            return came.si_signo
+        self._reload_asked |= not is_end_of_terminal(came)
+        return None
 
     def _tend(self) -> None:
         for child in self._children:
@@ -185,6 +198,120 @@ class Supervisor:
                     log.error("lbengine could not be kept running for %g s", self._settings.lbengine.lease_s)
                     self._restore("lbengine could not be kept running")
         self._describe()
+
+    # --- reload
+
+    def _reload(self) -> None:
+        """Goes on with a reload, or begins one that was asked for: one at a time, and each reads the file anew."""
+        if self._reloading is None:
+            if not self._reload_asked:
+                return
+            self._reload_asked = False
+            self._outcome = Outcome(began_s=time.monotonic(), time_unix_s=time.time())
+            log.info("reload: reading %s", self.in_force.path)
+            self._notify.reloading()
+            self._reloading = reload(self, self.in_force.path, self._outcome)
+        try:
+            next(self._reloading)
+        except StopIteration:
+            self._reloaded("")
+        except ReloadRefused as error:
+            self._reloaded(str(error))
+        except Exception as error:
+            log.exception("reload")
+            self._reloaded(f"{type(error).__name__}: {error}")
+
+    def _reloaded(self, error: str) -> None:
+        self._reloading = None
+        if error:
+            self._outcome = msgspec.structs.replace(self._outcome, error=error, changed=[], restarted=[])
+        outcome = self._outcome
+        outcome.time_unix_s = time.time()
+        self._reloads = self._reloads.after(outcome)
+        reload_record.to_log(outcome)
+        if outcome.changed:
+            last_settings.keep(self._folder, self.in_force.path, self.in_force.text)
+            reload_record.to_journal(self._settings, outcome)
+        self._describe()
+        self._notify.ready()
+
+    def take_locks(self, pools: list[PoolSettings]) -> None:
+        self._locks.take(pools)
+
+    def keep_locks(self) -> None:
+        self._locks.keep_only(self._settings.pool)
+
+    def switch(
+        self, to: SettingsInForce, parts: Collection[str], give_back: Collection[PoolSettings], within_s: float | None
+    ) -> Iterator[None]:
+        """As in `slackwater.supervise.reload.Site`."""
+        self.in_force = to
+        self._outage.lease_s = self._settings.lbengine.lease_s
+        due = {name: pool for name, pool in self._give_back.items() if pool not in self._settings.pool}
+        self._give_back = due | {pool.name: pool for pool in give_back}
+        for child in self._children:
+            if child.name != NATS:
+                child.use(*self._start_of(child.name))
+        wanted = names_of(self._settings)
+        started: dict[Child, int] = {}
+        for name in [name for name in PARTS if name in parts]:
+            yield from self._end(name)
+            if name == LBENGINE:
+                self._give_weights_back(strict=within_s is not None)
+            if name in wanted:
+                child = self._start_anew(name)
+                started[child] = child.starts
+        until_s = time.monotonic() + (within_s or 0.0)
+        while within_s is not None and (waiting := [child for child in started if not child.has_progressed]):
+            for child in waiting:
+                if child.pid is None or child.starts != started[child]:
+                    raise ReloadRefused(f"{child.name} did not start with the new settings; its error is above")
+                if time.monotonic() >= until_s:
+                    raise ReloadRefused(f"{child.name} made no progress within {within_s:g} s of its start")
+            yield
+
+    def _end(self, name: str) -> Iterator[None]:
+        """Ends a part for another one, or for good. lbengine leaves the weights as they are."""
+        child = self._child(name)
+        if child is None:
+            return
+        if name != LBENGINE:
+            child.begin_to_end(OTHERS_STOP_WITHIN_S)
+        else:
+            child.begin_to_end(HAND_OVER_WITHIN_S, HAND_OVER)
+        is_reported = name != LBENGINE
+        while not child.has_ended():
+            if child.is_stuck and not is_reported:
+                self._outage.died(Death(name, time.monotonic(), 0.0, hung=True))
+                is_reported = True
+            yield
+        if name == LBENGINE:
+            # If the next one does not come up within a lease, the baseline weights are set, as after a death.
+            self._outage.died(Death(name, time.monotonic(), self._outage.lease_s))
+        if name not in names_of(self._settings):
+            self._children.remove(child)
+            log.info("%s has ended", name)
+
+    def _give_weights_back(self, *, strict: bool) -> None:
+        """Sets the baseline weights of pools that nobody drives any more; `strict`: raises ReloadRefused."""
+        for pool in list(self._give_back.values()):
+            if self._restore_pool(pool, "the settings changed"):
+                del self._give_back[pool.name]
+            elif strict:
+                raise ReloadRefused(f"pool {pool.name}: its baseline weights could not be set; the reason is above")
+
+    def _start_anew(self, name: str) -> Child:
+        child = self._child(name)
+        if child is None:
+            child = self._part(name)
+            self._children.append(child)
+        child.restart()
+        return child
+
+    def _child(self, name: str) -> Child | None:
+        return next((child for child in self._children if child.name == name), None)
+
+    # --- the end
 
     def _stop(self) -> bool:
         """Ends the children in order and sets the baseline weights; False when those could not be set."""
@@ -204,9 +331,10 @@ class Supervisor:
     def _restore(self, why: str) -> bool:
         # Also pools that the configuration has in observe mode: an operator may have had them act.
         # At once: one balancer that does not answer holds up no other.
+        given_back = [self._restore_pool(pool, why) for pool in self._give_back.values()]
         pools = self._settings.pool
         with ThreadPoolExecutor(len(pools), thread_name_prefix="restore") as threads:
-            return all(list(threads.map(lambda pool: self._restore_pool(pool, why), pools)))
+            return all([*given_back, *threads.map(lambda pool: self._restore_pool(pool, why), pools)])
 
     def _restore_pool(self, pool: PoolSettings, why: str) -> bool:
         from lbengine.restore import LeftOutError, restore
@@ -230,18 +358,19 @@ class Supervisor:
 
     def _describe(self) -> None:
         """Writes serve.json when something about a child changed."""
-        children: dict[str, dict[str, int | None]] = {
+        children: dict[str, Any] = {
             "children": {child.name: child.pid for child in self._children},
             "starts": {child.name: child.starts for child in self._children},
             "works": {child.name: child.has_progressed for child in self._children},
             "hangs": {child.name: child.hangs for child in self._children},
+            "reloads": msgspec.to_builtins(self._reloads, order="sorted"),
         }
         if children == self._written:
             return
         self._written = children
         description = {
             "pid": os.getpid(),
-            "config": str(self._config_path),
+            "config": str(self.in_force.path),
             "pools": {pool.name: pool.mode for pool in self._settings.pool},
             "bus": without_password(self._settings.bus.address),
             "web": self._dashboard(),

@@ -22,9 +22,14 @@ MAY_IMPORT = {
     "web": {"slackwater", "web"},
     "lab": PARTS,
 }
-STARTS_THE_PARTS = {"slackwater/cli/main.py", "slackwater/cli/commands.py", "slackwater/supervise/serve.py"}
-STARTS_THE_PARTS |= {"slackwater/cli/try_command.py"}
-STARTS_THE_PARTS |= {f"slackwater/playback/{name}.py" for name in ("page", "player", "pool")}
+STARTS_THE_PARTS = {
+    "slackwater/cli/main.py",
+    "slackwater/cli/commands.py",
+    "slackwater/cli/try_command.py",
+    "slackwater/supervise/serve.py",
+    "slackwater/supervise/trial.py",
+    *(f"slackwater/playback/{name}.py" for name in ("page", "player", "pool")),
+}
 OURS = PARTS | {"tools", "tests"}
 
 

@@ -16,7 +16,9 @@ from lbengine.restore import RECORD_WITHIN_S
 from slackwater.config import LbengineSettings
 from slackwater.heartbeat import VARIABLE, Heartbeat
 from slackwater.supervise.children import LONGEST_LOOK_S, Child, Death, Limits, how_it_ended, wait_before_start_s
-from slackwater.supervise.serve import LOOK_EVERY_S, OTHERS_SILENT_S, Outage, lbengine_silent_s
+from slackwater.supervise.outage import Outage
+from slackwater.supervise.parts import OTHERS_SILENT_S, lbengine_silent_s
+from slackwater.supervise.serve import LOOK_EVERY_S
 from tests.support.freezer import frozen, needs_freezer
 from tests.support.real_processes import is_alive
 

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
+import pty
 import signal
 import socket
 import subprocess
-import threading
-import time
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from slackwater.bus import nats_server
-from slackwater.bus.bus import Bus
-from slackwater.config import load
-from slackwater.messages import Verdict
 from slackwater.supervise import state_dir
-from slackwater.supervise.serve import stop_signals
 from tests.support.freezer import frozen, needs_freezer
 from tests.support.nats_process import open_server
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
 from tests.support.real_processes import is_alive
-from tests.support.served_site import CHILDREN, HOSTS, IN_TIME_S, Site, until, weights
+from tests.support.served_site import CHILDREN, HOSTS, IN_TIME_S, Site, noise_on_host1, until, weights
 
 pytestmark = needs_haproxy
+
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+terminal = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+os.close(terminal)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+"""Makes the terminal that is named that of its session, and then runs a program."""
 
 
 @pytest.fixture
@@ -40,44 +44,8 @@ def site(tmp_path: Path, balancer: RealHAProxy) -> Iterator[Site]:
 @pytest.fixture
 def noise(site: Site) -> Iterator[Callable[[], None]]:
     """Call it to say on the bus, five times a second from then on, that host1 has a noisy neighbour."""
-    done = threading.Event()
-    threads: list[threading.Thread] = []
-
-    def verdict(node: str, since_unix_s: float) -> Verdict:
-        noisy = node == "host1"
-        return Verdict(
-            v=1,
-            node=node,
-            pool="web",
-            time_unix_s=time.time(),
-            state="interference" if noisy else "calm",
-            since_unix_s=since_unix_s,
-            severity=0.9 if noisy else 0.0,
-            path=["said by the test"],
-            model="test",
-            capacity_rps=30.0 if noisy else 300.0,
-            rps=80.0,
-            rt_mean_ms=60.0 if noisy else 2.0,
-        )
-
-    async def script() -> None:
-        bus = await Bus.connect(load(site.config).controller_bus, "test", wait_s=IN_TIME_S)
-        since_unix_s = time.time()
-        while not done.is_set():
-            for host in HOSTS:
-                await bus.publish(verdict(host, since_unix_s))
-            await asyncio.sleep(0.2)
-        await bus.close()
-
-    def start() -> None:
-        threads.append(threading.Thread(target=asyncio.run, args=(script(),)))
-        threads[-1].start()
-        until(lambda: site.balancer.weight("host1") < 100, "a lower weight of host1")
-
-    yield start
-    done.set()
-    for thread in threads:
-        thread.join()
+    with noise_on_host1(site) as start:
+        yield start
 
 
 def baseline(site: Site) -> bool:
@@ -202,14 +170,20 @@ def test_weights_that_everybody_left_behind_are_set_by_the_restore_command(
     assert site.cli("restore").stdout == "web: nothing to put back\n"
 
 
-def test_nohup_is_heeded() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert stop_signals() == {signal.SIGTERM, signal.SIGINT}
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        assert stop_signals() == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    finally:
-        signal.signal(signal.SIGHUP, before)
+@pytest.mark.parametrize("nohup", [False, True])
+def test_end_of_the_terminal_stops_in_order_unless_nohup(site: Site, nohup: bool) -> None:
+    master, slave = pty.openpty()
+    ignored = ["nohup"] if nohup else []
+    site.program = [*ignored, sys.executable, "-c", ON_TERMINAL, os.ttyname(slave), *site.program[1:]]
+    serve = site.serve()
+    os.close(slave)
+    os.close(master)
+    if nohup:
+        with pytest.raises(subprocess.TimeoutExpired):
+            serve.wait(1.0)
+        serve.send_signal(signal.SIGTERM)
+    assert serve.wait(IN_TIME_S) == 0
+    assert f"stopping (SIG{'TERM' if nohup else 'HUP'}): lbengine first" in site.log.read_text()
 
 
 # --- lbengine fails
@@ -233,7 +207,7 @@ def test_supervisor_sets_the_baseline_when_lbengine_cannot_be_kept_running(
     site.serve()
     noise()
     pid = frozen_lbengine(site)
-    site.config.write_text("")  # with which no other one begins
+    site.broken.write_text("lbengine")
     os.kill(pid, signal.SIGKILL)
     until(lambda: baseline(site), "the baseline")
     assert [(change.target, change.after) for change in site.changes_by("serve")] == [("host1", 100)]
@@ -286,8 +260,8 @@ def test_lbengine_that_cannot_be_ended_costs_the_watchdog_and_no_weight(
         pid = site.children()["lbengine"]
         with frozen(pid):
             until(lambda: site.changes_by("serve"), "the return to the baseline")
+            until(lambda: baseline(site), "the baseline")
             assert is_alive(pid)
-            assert baseline(site)
             with pytest.raises(TimeoutError):
                 hear(1.0)
         assert hear() == b"WATCHDOG=1"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from slackwater.bus.bus import Bus
+from slackwater.config import load
 from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Verdict
 from slackwater.supervise import state_dir
 from tests.support.real_haproxy import RealHAProxy
 from tests.support.real_processes import free_address, is_alive
@@ -20,6 +26,14 @@ IN_TIME_S = 60.0
 
 
 HOSTS = ("host1", "host2", "host3")
+BREAKS = """
+import pathlib, sys
+flag = pathlib.Path(__file__).with_name("broken")
+words = flag.read_text().split() if flag.exists() else []
+if any(sys.orig_argv[at : at + 2] == ["run", word] for word in words for at in range(len(sys.orig_argv))):
+    raise SystemExit(7)
+"""
+"""Has the parts that the file `broken` names end at their start: a module that Python imports first of all."""
 
 
 CHILDREN = {"nats-server", "journal", "detector", "lbengine", "web"}
@@ -48,20 +62,39 @@ class Site:
         self.balancer = balancer
         self.log = folder / "serve.log"
         self.program = [sys.executable, "-m", "slackwater.cli.main"]
-        self.environment = dict(os.environ)
+        self.broken = folder / "python" / "broken"
+        """Parts named in it end as soon as they are started."""
+        self.broken.parent.mkdir()
+        self.broken.with_name("sitecustomize.py").write_text(BREAKS)
+        found = os.environ.get("PYTHONPATH", "")
+        self.environment = os.environ | {"PYTHONPATH": f"{self.broken.parent}:{found}".rstrip(":")}
         self._running: list[subprocess.Popen[bytes]] = []
         self.write()
 
     def write(
-        self, *, mode: str = "act", bus: str = "", web: str | None = None, socket_timeout_s: float = 20.0
+        self,
+        *,
+        mode: str = "act",
+        bus: str = "",
+        web: str | None = None,
+        socket_timeout_s: float = 20.0,
+        lease_s: float = 1.5,
+        more: str = "",
     ) -> None:
+        """`web`: the dashboard's address; `more`: more lines at the end, which begin in the pool's table."""
         bus = bus or f'listen = "{self.listen}"'
         web = free_address() if web is None else web
         self.config.write_text(
             f'state_dir = "{self.state}"\n[bus]\n{bus}\n[web]\nlisten = "{web}"\n'
-            f"[lbengine]\nlease_s = 1.5\nsocket_timeout_s = {socket_timeout_s:g}\n"
-            f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{self.balancer.socket}"\nmode = "{mode}"\n'
+            f"[lbengine]\nlease_s = {lease_s:g}\nsocket_timeout_s = {socket_timeout_s:g}\n"
+            f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{self.balancer.socket}"\nmode = "{mode}"\n{more}'
         )
+
+    def replace(self, old: str, new: str) -> None:
+        """Changes the configuration in one place."""
+        text = self.config.read_text()
+        assert text.count(old) == 1, (old, text)
+        self.config.write_text(text.replace(old, new))
 
     def serve(self) -> subprocess.Popen[bytes]:
         """Starts `serve` and waits until all its children run."""
@@ -75,9 +108,9 @@ class Site:
         assert process.poll() is None, self.log.read_text()
         return process
 
-    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, within_s: float = IN_TIME_S) -> subprocess.CompletedProcess[str]:
         command = [*self.program, *arguments, "--config", str(self.config)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=IN_TIME_S, env=self.environment)
+        return subprocess.run(command, capture_output=True, text=True, timeout=within_s, env=self.environment)
 
     def children(self) -> dict[str, int]:
         """Pids by name of those that run now."""
@@ -105,3 +138,51 @@ class Site:
             process.wait()
         for pid in pids:
             until(lambda pid=pid: not is_alive(pid), "the end of the children")  # type: ignore[misc]
+
+
+def verdict(pool: str, node: str, since_unix_s: float) -> Verdict:
+    noisy = node == "host1"
+    return Verdict(
+        v=1,
+        node=node,
+        pool=pool,
+        time_unix_s=time.time(),
+        state="interference" if noisy else "calm",
+        since_unix_s=since_unix_s,
+        severity=0.9 if noisy else 0.0,
+        path=["said by the test"],
+        model="test",
+        capacity_rps=30.0 if noisy else 300.0,
+        rps=80.0,
+        rt_mean_ms=60.0 if noisy else 2.0,
+    )
+
+
+@contextmanager
+def noise_on_host1(site: Site, pools: Sequence[str] = ("web",)) -> Iterator[Callable[[], None]]:
+    """Gives what has Verdicts published, five times a second from then on, that host1 of each pool has a neighbour."""
+    done = threading.Event()
+    threads: list[threading.Thread] = []
+
+    async def script() -> None:
+        bus = await Bus.connect(load(site.config).controller_bus, "test", wait_s=IN_TIME_S)
+        since_unix_s = time.time()
+        while not done.is_set():
+            for pool in pools:
+                for host in HOSTS:
+                    await bus.publish(verdict(pool, host, since_unix_s))
+            await asyncio.sleep(0.2)
+        await bus.close()
+
+    def start() -> None:
+        acts = load(site.config).pool[0].mode == "act"
+        threads.append(threading.Thread(target=asyncio.run, args=(script(),)))
+        threads[-1].start()
+        until(lambda: not acts or site.balancer.weight("host1") < 100, "a lower weight of host1")
+
+    try:
+        yield start
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

@@ -32,6 +32,12 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_part_up", ("part",), "1 while a part of `slackwater serve` runs."),
     ("slackwater_part_starts_total", ("part",), "How often `slackwater serve` started a part."),
     ("slackwater_part_hangs_total", ("part",), "How often it killed a part that made no progress."),
+    ("slackwater_config_last_reload_successful", (), "1 if the controller's file was accepted when it was last read."),
+    (
+        "slackwater_config_last_reload_success_timestamp_seconds",
+        (),
+        "When the controller's file was last accepted; the start counts.",
+    ),
     ("slackwater_journal_readable", (), "1 while the journal can be read."),
     ("slackwater_journal_bytes", (), "What the journal's rows take."),
     ("slackwater_pool_acting", ("pool",), "1 in act mode, 0 in observe mode."),
@@ -119,6 +125,9 @@ def _controller(application: Context) -> Iterator[Value]:
     for name, field in (("slackwater_part_starts_total", "starts"), ("slackwater_part_hangs_total", "hangs")):
         for part, count in serve.get(field, {}).items():
             yield name, (part,), count
+    if reloads := serve.get("reloads"):
+        yield "slackwater_config_last_reload_successful", (), reloads["last_successful"]
+        yield "slackwater_config_last_reload_success_timestamp_seconds", (), reloads["last_success_unix_s"]
     reader = application.reader
     try:
         with reader.journal() as journal:
@@ -192,7 +201,7 @@ def reason_of(change: Change) -> str:
         return "interference"
     if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
         return change.cause
-    if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share"):
+    if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share", "reload"):
         return change.what
     return "other" if change.by in PARTS else "operator"
 

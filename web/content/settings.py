@@ -38,12 +38,12 @@ class SettingsPage(msgspec.Struct):
     file: str
     """Where they were read from; empty when that is not known."""
     changed: bool
-    """The file has changed since; a restart would apply it."""
+    """The file has changed since; a reload would apply it."""
     sections: list[Section]
 
 
 def settings_page(settings: ControllerSettings) -> SettingsPage:
-    """What is in force, with sources from the file that `serve` was started with."""
+    """What is in force, with sources from the file that `serve` reads."""
     path = str((state_dir.read_serve(Path(settings.state_dir)) or {}).get("config", ""))
     text = ""
     if path:

@@ -1,0 +1,242 @@
+"""A survey of a running HAProxy, before anything is set up: its admin socket, its backends, and what each lacks."""
+
+from __future__ import annotations
+
+import csv
+import grp
+import io
+import pwd
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from lbengine.backends.haproxy.haproxy import HAProxy
+from lbengine.backends.haproxy.preflight import check
+from lbengine.backends.haproxy.settings import HAProxyPool
+from lbengine.balancer import BalancerError, BalancerUnreachable
+from slackwater.config import LbengineSettings
+from slackwater.messages import is_name
+
+SERVICE_USER = "slackwater"
+USUAL_SOCKETS = (
+    "/run/haproxy/admin.sock",
+    "/run/haproxy/haproxy.sock",
+    "/run/haproxy.sock",
+    "/var/lib/haproxy/stats",
+    "/var/run/haproxy/admin.sock",
+    "/var/run/haproxy.sock",
+)
+"""Debian's, the one of HAProxy's guides, and Red Hat's."""
+INTERNAL = ("<", "MASTER")
+"""Beginnings of the names of HAProxy's own proxies."""
+_SECTIONS = ("global", "defaults", "frontend", "backend", "listen")
+_BACKEND_AND_SERVER = 2 | 4
+"""Types of lines in `show stat`."""
+
+
+class SurveyError(Exception):
+    """No HAProxy was found that could be driven; the text says where was looked, and what to do."""
+
+
+@dataclass(frozen=True)
+class StatsSocket:
+    """A line `stats socket` of a haproxy.cfg."""
+
+    path: str
+    level: str
+    at: str
+    """FILE:LINE."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a haproxy.cfg says of sockets, and where its backends begin."""
+
+    sockets: list[StatsSocket] = field(default_factory=list)
+    backends: dict[str, str] = field(default_factory=dict)
+    """Backend -> FILE:LINE of its first line."""
+
+
+class FoundServer(msgspec.Struct, frozen=True):
+    """One server of a backend."""
+
+    name: str
+    address: str
+    """HOST:PORT, or a path; empty where HAProxy does not show it."""
+    weight: int
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int | None:
+        port = self.address.rpartition(":")[2]
+        return int(port) if port.isdigit() and int(port) else None
+
+
+class FoundBackend(msgspec.Struct, frozen=True):
+    """One backend, and whether it can be driven."""
+
+    name: str
+    balance: str
+    servers: list[FoundServer]
+    lacks: list[str]
+    """Why it cannot be driven, with the remedy; empty: it can."""
+    warnings: list[str]
+    """What would make it better."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """A running HAProxy."""
+
+    socket: str
+    found_by: str
+    version: str
+    backends: list[FoundBackend]
+    access: list[str]
+    """What the controller's user lacks to use the socket, with the remedy."""
+
+
+def read_configuration(path: Path) -> Configuration:
+    """Raises SurveyError for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SurveyError(f"{path}: cannot be read: {error.strerror}") from None
+    found = Configuration()
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if words and words[0] in _SECTIONS:
+            section = words[0]
+            if section in ("backend", "listen") and len(words) > 1:
+                found.backends[words[1]] = f"{path}:{number}"
+        elif section == "global" and words[:2] == ["stats", "socket"] and len(words) > 2:
+            level = words[words.index("level") + 1] if "level" in words[:-1] else "operator"
+            found.sockets.append(StatsSocket(words[2].removeprefix("unix@"), level, f"{path}:{number}"))
+    return found
+
+
+def find_socket(named: str, configuration: Configuration, usual: Sequence[str] = USUAL_SOCKETS) -> tuple[str, str]:
+    """The admin socket, and how it was found: the one that is named, of the configuration, or at a usual place.
+
+    Raises SurveyError.
+    """
+    if named:
+        return named, "as given"
+    local = [one for one in configuration.sockets if one.path.startswith("/")]
+    for one in [one for one in local if one.level == "admin"]:
+        return one.path, f"from {one.at}"
+    if local:
+        raise SurveyError(
+            f"{local[0].at}: `stats socket {local[0].path}` has level {local[0].level}; add `level admin` to this line"
+            " and reload HAProxy"
+        )
+    for path in usual:
+        if _is_socket(path):
+            return path, "at a usual place"
+    raise SurveyError(
+        "no admin socket of HAProxy was found; add `stats socket /run/haproxy/admin.sock mode 660 level admin` to the"
+        f" section `global` of its configuration and reload it, or name it with --socket. Looked at: {', '.join(usual)}"
+    )
+
+
+def survey(socket: str, found_by: str, configuration: Configuration, timeout_s: float) -> Survey:
+    """Asks the HAProxy behind the socket. Raises SurveyError when it cannot be asked; changes nothing."""
+    haproxy = HAProxy(socket, "none", timeout_s)
+    try:
+        info, stats, tried = haproxy.ask("show info", f"show stat -1 {_BACKEND_AND_SERVER} -1", "set server none/none")
+    except BalancerError as error:
+        raise SurveyError(str(error)) from None
+    if "Permission denied" in tried:
+        raise SurveyError(
+            f"{socket}: this socket has no admin level; add `level admin` to its `stats socket` line and reload HAProxy"
+        )
+    facts = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
+    backends = [
+        _examined(name, balance, servers, socket, configuration, timeout_s)
+        for name, balance, servers in _backends(stats)
+    ]
+    return Survey(socket, found_by, facts.get("Version", "?"), backends, access_of(socket, configuration))
+
+
+def _backends(stats: str) -> Iterator[tuple[str, str, list[FoundServer]]]:
+    """Name, algorithm and servers of each, in HAProxy's order."""
+    found: dict[str, tuple[str, list[FoundServer]]] = {}
+    rows = list(csv.DictReader(io.StringIO(stats.removeprefix("# "))))
+    for row in rows:
+        if row["svname"] == "BACKEND":
+            found[row["pxname"]] = row.get("algo") or "", []
+    for row in rows:
+        if row["svname"] not in ("BACKEND", "FRONTEND") and row["pxname"] in found:
+            weight = int(row["weight"]) if row["weight"].isdigit() else 0
+            found[row["pxname"]][1].append(FoundServer(row["svname"], row.get("addr") or "", weight))
+    for name, (balance, servers) in found.items():
+        if not name.startswith(INTERNAL) and servers:
+            yield name, balance, servers
+
+
+def _examined(
+    name: str,
+    balance: str,
+    servers: list[FoundServer],
+    socket: str,
+    configuration: Configuration,
+    timeout_s: float,
+) -> FoundBackend:
+    at = f" ({configuration.backends[name]})" if name in configuration.backends else ""
+    if not is_name(name):
+        text = f"its name{at} is not safe; expected letters, digits and `_-:`, with single dots between"
+        return FoundBackend(name, balance, servers, [text], [])
+    pool = HAProxyPool(name=name, backend=name, socket=socket)
+    start = f"{socket}: backend `{name}`"
+    try:
+        warnings = check(pool, LbengineSettings(socket_timeout_s=timeout_s))
+    except BalancerUnreachable as error:
+        raise SurveyError(str(error)) from None
+    except BalancerError as error:
+        return FoundBackend(name, balance, servers, [str(error).replace(start, f"backend `{name}`{at}")], [])
+    return FoundBackend(name, balance, servers, [], [text.replace(start, f"backend `{name}`{at}") for text in warnings])
+
+
+def access_of(socket: str, configuration: Configuration, user: str = SERVICE_USER) -> list[str]:
+    """What the controller's user lacks to connect to the socket; nothing where there is no such user here."""
+    try:
+        service = pwd.getpwnam(user)
+        found = Path(socket).stat()
+    except (KeyError, OSError):
+        return []
+    groups = {service.pw_gid, *(one.gr_gid for one in grp.getgrall() if user in one.gr_mem)}
+    if found.st_mode & stat.S_IWOTH or (found.st_uid == service.pw_uid and found.st_mode & stat.S_IWUSR):
+        return []
+    if found.st_mode & stat.S_IWGRP and found.st_gid in groups:
+        return []
+    if found.st_mode & stat.S_IWGRP and found.st_gid != 0:
+        group = _group_name(found.st_gid)
+        return [
+            f"user {user} may not write to {socket}, group {group} may: run `systemctl edit slackwater-controller`"
+            f" and add `[Service]` and `SupplementaryGroups={group}`"
+        ]
+    at = next((one.at for one in configuration.sockets if one.path == socket), "its `stats socket` line")
+    return [
+        f"user {user} may not write to {socket}: add `mode 660 group haproxy` to {at} and reload HAProxy, then run"
+        " `systemctl edit slackwater-controller` and add `[Service]` and `SupplementaryGroups=haproxy`"
+    ]
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(Path(path).stat().st_mode)
+    except OSError:
+        return False

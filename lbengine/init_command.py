@@ -1,0 +1,211 @@
+"""`slackwater init`: the first configuration of a controller, beside a running HAProxy."""
+
+from __future__ import annotations
+
+import grp
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from lbengine.backends.haproxy.survey import (
+    SERVICE_USER,
+    Configuration,
+    FoundBackend,
+    Survey,
+    find_socket,
+    read_configuration,
+    survey,
+)
+from lbengine.first_settings import (
+    LeftOut,
+    NewPool,
+    Wishes,
+    choose,
+    lines_for,
+    reached_from_outside,
+    settings_text,
+)
+from slackwater.bus import nats_server
+from slackwater.bus.config import Node, parse_nodes
+from slackwater.config import ControllerSettings, parse
+from slackwater.files import replacing
+from slackwater.options import config_option
+from slackwater.supervise.state_dir import running_serve
+
+ASK_WITHIN_S = 3.0
+USUAL_CONFIGURATION = Path("/etc/haproxy/haproxy.cfg")
+SERVICE = "slackwater-controller"
+
+
+class InitError(Exception):
+    """Nothing was written; the text says why, and what to do."""
+
+
+class NodeLines(msgspec.Struct, frozen=True):
+    """A web server, and the commands that set it up."""
+
+    node: str
+    pool: str
+    commands: list[str]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What was found and done, for `--json`."""
+
+    config: str
+    written: bool
+    text: str
+    haproxy: Survey
+    pools: list[NewPool]
+    left_out: list[LeftOut]
+    missing: list[str]
+    """What is to be done on this host, each with its remedy."""
+    nodes: list[NodeLines]
+    """What is to be run for each web server."""
+
+
+@click.command(
+    epilog="Example: slackwater init --listen 10.0.0.5:14222 --tls-cert bus.pem --tls-key bus.key --tls-ca ca.pem"
+)
+@config_option
+@click.option("--socket", default="", metavar="PATH", help="HAProxy's admin socket; otherwise it is searched for.")
+@click.option(
+    "--haproxy-cfg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"HAProxy's configuration, to find the socket in.  [default: {USUAL_CONFIGURATION}, if it is there]",
+)
+@click.option("--backend", "backends", multiple=True, metavar="NAME", help="Only this backend; may be given again.")
+@click.option("--listen", default="", metavar="HOST:PORT", help="Where the web servers reach the bus.")
+@click.option("--tls-cert", default="", metavar="FILE", help="The bus's certificate (PEM), for the host in --listen.")
+@click.option("--tls-key", default="", metavar="FILE", help="The certificate's key (PEM).")
+@click.option("--tls-ca", default="", metavar="FILE", help="The authority that signed it, unless the machines know it.")
+@click.option("--state-dir", default="", metavar="DIR", help="The controller's folder, if it is not the usual one.")
+@click.option("--force", is_flag=True, help="Replace a configuration that is there.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def init(
+    config_path: Path,
+    socket: str,
+    haproxy_cfg: Path | None,
+    backends: tuple[str, ...],
+    listen: str,
+    tls_cert: str,
+    tls_key: str,
+    tls_ca: str,
+    state_dir: str,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Find HAProxy's admin socket, backends and servers, and write a configuration in observe mode.
+
+    Prints what each backend lacks to be driven, lets the web servers log in to the bus, and prints the commands that
+    set each of them up. HAProxy itself is not changed. A configuration that is there is left alone. The exit status is
+    1, and nothing is written, if no backend can be driven.
+    """
+    files = [str(Path(one).absolute()) if one else "" for one in (tls_cert, tls_key, tls_ca)]
+    wishes = Wishes(backends, str(Path(state_dir).absolute()) if state_dir else "", listen, *files)
+    if config_path.exists() and not (force or dry_run):
+        raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
+    configuration = _configuration(haproxy_cfg)
+    found = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
+    unknown = set(backends) - {one.name for one in found.backends}
+    if unknown:
+        known = ", ".join(one.name for one in found.backends) or "none with servers"
+        raise InitError(f"{found.socket}: no backend `{min(unknown)}`; HAProxy has: {known}")
+    pools, left_out = choose(found, wishes)
+    if not pools:
+        reasons = [f"{one.backend}: {one.why}" for one in left_out] or ["HAProxy has no backend with servers"]
+        raise InitError("no backend can be driven:\n  " + "\n  ".join(reasons))
+    text = settings_text(found, pools, wishes)
+    settings = parse(text, str(config_path))
+    new = [Node(pool.name, node.name) for pool in pools for node in pool.nodes]
+    _with(nats_server.nodes_of(settings), new)  # refuses before anything is written
+    if not dry_run:
+        nats_server.change_nodes(settings, lambda nodes: _with(nodes, new))
+        _write(config_path, text)
+    result = Result(
+        config=str(config_path),
+        written=not dry_run,
+        text=text,
+        haproxy=found,
+        pools=pools,
+        left_out=left_out,
+        missing=_missing(found, pools, settings),
+        nodes=[
+            NodeLines(node.name, pool.name, lines_for(node, settings.bus_folder / "passwords", wishes.tls_ca))
+            for pool in pools
+            for node in pool.nodes
+        ],
+    )
+    click.echo(msgspec.json.encode(result).decode() if as_json else _as_text(result, settings))
+
+
+def _with(nodes: list[Node], new: list[Node]) -> list[Node]:
+    """Raises ConfigError where two have the same name."""
+    together = [*nodes, *(node for node in new if node not in nodes)]
+    return parse_nodes("".join(f"{node.pool} {node.name}\n" for node in together), "the list of nodes")
+
+
+def _configuration(named: Path | None) -> Configuration:
+    if named is None and not USUAL_CONFIGURATION.exists():
+        return Configuration()
+    return read_configuration(named or USUAL_CONFIGURATION)
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all; readable for the service's group, if there is one, and no other."""
+    with replacing(path) as draft:
+        draft.touch(mode=0o600)
+        if os.geteuid() == 0:
+            try:
+                os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)
+                draft.chmod(0o640)
+            except KeyError:  # without the package
+                pass
+        draft.write_text(text, encoding="utf-8")
+
+
+def _missing(found: Survey, pools: list[NewPool], settings: ControllerSettings) -> list[str]:
+    missing = list(found.access)
+    if reached_from_outside(pools) and not settings.bus.tls_cert:
+        missing.append(
+            f"the web servers cannot reach the bus, which listens on {settings.bus.listen} for this machine alone: run"
+            " this again with --force, --listen ADDRESS:14222, --tls-cert, --tls-key and --tls-ca"
+        )
+    return missing
+
+
+def _as_text(result: Result, settings: ControllerSettings) -> str:
+    found = result.haproxy
+    lines = [f"HAProxy {found.version}, admin socket {found.socket} ({found.found_by})", ""]
+    left_out = {one.backend: one.why for one in result.left_out}
+    for backend in found.backends:
+        lines += _about(backend, backend.name in {pool.name for pool in result.pools}, left_out.get(backend.name, ""))
+    lines.append("")
+    if result.written:
+        lines.append(f"wrote {result.config}: observe mode, which sets no weight")
+        lines.append(f"users of the bus: {len(result.nodes)} web servers, passwords in {settings.bus_folder}/passwords")
+    else:
+        lines += [f"would write {result.config}:", "", result.text.rstrip()]
+    lines += ["", "On this host:"]
+    lines += [f"  ✕ {text}" for text in result.missing]
+    start = "systemctl reload" if running_serve(settings.state_dir) else "systemctl enable --now"
+    lines += [
+        f"  {start} {SERVICE}",
+        "",
+        "For each web server, from this host, after slackwater-node is installed there:",
+    ]
+    for node in result.nodes:
+        lines += [f"  # {node.node}", *(f"  {command}" for command in node.commands)]
+    return "\n".join(lines)
+
+
+def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
+    servers = ", ".join(f"{server.name} {server.address} weight {server.weight}" for server in backend.servers)
+    head = f"backend {backend.name}: balance {backend.balance or '?'}; {servers}"
+    if is_pool:
+        return [head, "  ✓ can be driven", *(f"  ! {text}" for text in backend.warnings)]
+    return [head, f"  ✕ left out: {why_not or 'not asked for'}"]

@@ -1,0 +1,36 @@
+"""The first settings of a web server's monitor: `node.toml`, and where it and what it names belong there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+PASSWORD = "/etc/slackwater/bus.password"
+AUTHORITY = "/etc/slackwater/authority.pem"
+SETTINGS = "/etc/slackwater/node.toml"
+GROUP = "slackwater-node"
+"""Of the monitor; the package makes it."""
+
+
+def node_text(node: str, pool: str, url: str, ports: Sequence[int], *, has_authority: bool) -> str:
+    """node.toml of a web server."""
+    lines = [
+        "# Written by `slackwater bus node settings`.",
+        f"node = {toml_text(node)}",
+        f"pool = {toml_text(pool)}",
+        "",
+        "[bus]",
+        f"url = {toml_text(url)}",
+        f"user = {toml_text(node)}",
+        f"password_file = {toml_text(PASSWORD)}",
+        *([f"tls_ca = {toml_text(AUTHORITY)}"] if has_authority else []),
+        "",
+        "[sniffer]",
+        f"ports = [{', '.join(map(str, ports))}]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def toml_text(value: str) -> str:
+    """A TOML string: JSON's, whose escapes TOML knows."""
+    return json.dumps(value)

@@ -1,0 +1,111 @@
+"""What differs between two settings of the controller, and which of its parts each difference concerns. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from slackwater.bus.bus import without_password
+from slackwater.config import ControllerSettings, PoolSettings
+
+JOURNAL, DETECTOR, LBENGINE, RETUNE, WEB = PARTS = ("journal", "detector", "lbengine", "retune", "web")
+"""The parts that read the settings, in the order in which they are started and replaced."""
+CONCERNS: Mapping[str, frozenset[str]] = {
+    "pool": frozenset({LBENGINE, RETUNE, WEB}),
+    "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, WEB}),
+    "pool.target_p95_ms": frozenset({WEB}),
+    "pool.target_p99_ms": frozenset({WEB}),
+    "bus.control_user": frozenset({WEB}),
+    "bus.control_password_file": frozenset({WEB}),
+    "detector": frozenset({DETECTOR, WEB}),
+    "lbengine": frozenset({LBENGINE, WEB}),
+    "retune": frozenset({RETUNE, WEB}),
+    "governor": frozenset({WEB}),
+    "web": frozenset({WEB}),
+    "journal": frozenset({JOURNAL, WEB}),
+}
+"""A setting, or a section -> the parts that must have a new value. The dashboard shows all settings. What is not here
+needs a restart of everything."""
+ALL = frozenset(PARTS)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One setting with two values, in a form that may be shown: without passwords."""
+
+    setting: str
+    """As in the file, with the pool's name: `pool.web.mode`; a pool that came or went is `pool.web`."""
+    before: str | None
+    """As in TOML; None: there was none."""
+    after: str | None
+    parts: frozenset[str]
+    """The parts that need the new value; empty: only a restart of the controller applies it."""
+    pool: str = ""
+    """The pool that it is about."""
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.setting} is new: {self.after}"
+        return f"{self.setting} is gone" if self.after is None else f"{self.setting}: {self.before} -> {self.after}"
+
+
+def compare(before: ControllerSettings, after: ControllerSettings) -> list[Difference]:
+    """All differences. Pools are told apart by their names, so their order does not count."""
+    found: list[Difference] = []
+    for name in ControllerSettings.__struct_fields__:  # pools first
+        old, new = getattr(before, name), getattr(after, name)
+        if name == "pool":
+            found += _pools({pool.name: pool for pool in old}, {pool.name: pool for pool in new})
+        elif isinstance(old, msgspec.Struct):
+            found += _fields(old, new, name, name, "")
+        elif old != new:
+            found.append(_difference(name, old, new, _parts(name), ""))
+    return found
+
+
+def given_back(before: ControllerSettings, after: ControllerSettings) -> list[PoolSettings]:
+    """The pools of `before` that are not driven any more, or not in the same manner: they get their baseline weights
+    before somebody else takes over."""
+    pools = {pool.name: pool for pool in after.pool}
+    return [pool for pool in before.pool if pool.name not in pools or not _same_place(pool, pools[pool.name])]
+
+
+def _same_place(old: PoolSettings, new: PoolSettings) -> bool:
+    """The same balancer, reached in the same manner."""
+    own = set(old.__struct_fields__) - set(PoolSettings.__struct_fields__)
+    return type(old) is type(new) and all(getattr(old, name) == getattr(new, name) for name in own)
+
+
+def _pools(old: Mapping[str, PoolSettings], new: Mapping[str, PoolSettings]) -> Iterator[Difference]:
+    for name in dict.fromkeys([*old, *new]):
+        at = f"pool.{name}"
+        if name not in new:
+            yield Difference(at, old[name].place, None, ALL, name)
+        elif name not in old:
+            pool = new[name]
+            yield Difference(at, None, f"{pool.mode}, law {pool.law}, {pool.place}", ALL, name)
+        elif type(old[name]) is not type(new[name]):
+            yield Difference(f"{at}.balancer", old[name].place, new[name].place, CONCERNS["pool"], name)
+        else:
+            yield from _fields(old[name], new[name], "pool", at, name)
+
+
+def _fields(old: msgspec.Struct, new: msgspec.Struct, section: str, at: str, pool: str) -> Iterable[Difference]:
+    for name in old.__struct_fields__:
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            yield _difference(f"{at}.{name}", was, now, _parts(f"{section}.{name}"), pool)
+
+
+def _parts(setting: str) -> frozenset[str]:
+    return CONCERNS.get(setting, CONCERNS.get(setting.partition(".")[0], frozenset()))
+
+
+def _difference(setting: str, old: Any, new: Any, parts: frozenset[str], pool: str) -> Difference:
+    return Difference(setting, _shown(old), _shown(new), parts, pool)
+
+
+def _shown(value: Any) -> str:
+    """As JSON, which TOML writes alike for all that can be set but tables."""
+    return without_password(msgspec.json.encode(value).decode())

@@ -1,0 +1,77 @@
+"""The settings that a `serve` accepted last, in its folder: for commands whose file is wrong when they are needed.
+
+A file that was changed and refused must not keep anybody from `slackwater pause` or `slackwater restore`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from slackwater.config import ConfigError, ControllerSettings, load, parse
+from slackwater.files import replacing
+
+log = logging.getLogger("slackwater.config")
+
+NAME = "settings-in-force.json"
+DEFAULT_STATE_DIR = next(
+    str(field.default) for field in msgspec.structs.fields(ControllerSettings) if field.name == "state_dir"
+)
+
+
+class _Kept(msgspec.Struct):
+    """The file's content."""
+
+    config: str
+    """The controller's file."""
+    text: str
+    """What stood in it."""
+
+
+def keep(folder: Path, config: Path, text: str) -> None:
+    """Writes it; a full disk is no reason to stop, so an error is only logged."""
+    try:
+        with replacing(folder / NAME) as draft:
+            draft.touch(mode=0o600)
+            draft.write_bytes(msgspec.json.encode(_Kept(str(config.absolute()), text)))
+    except OSError as error:
+        log.error("%s/%s cannot be written: %s", folder, NAME, error.strerror)
+
+
+def load_or_last(config: Path) -> ControllerSettings:
+    """The settings in the file; where it is wrong or gone those that `serve` accepted last from it, with a warning.
+
+    Raises ConfigError.
+    """
+    try:
+        return load(config)
+    except ConfigError as error:
+        for folder in state_dirs_of(config):
+            try:
+                kept = msgspec.json.decode((folder / NAME).read_bytes(), type=_Kept)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            if kept.config == str(config.absolute()):
+                log.warning("%s; using the settings that the controller accepted last", error)
+                return parse(kept.text, f"{folder / NAME}")
+        raise
+
+
+def state_dirs_of(config: Path) -> list[Path]:
+    """Where the state of a controller with this file may be, also if the file cannot be accepted: what it names, and
+    the usual folder."""
+    named: object = None
+    try:
+        text = config.read_text(encoding="utf-8")
+        named = tomllib.loads(text).get("state_dir")
+    except tomllib.TOMLDecodeError:
+        line = re.search(r'^state_dir\s*=\s*"([^"\\]+)"', text, re.MULTILINE)
+        named = line.group(1) if line else None
+    except (OSError, ValueError):
+        pass
+    folders = [Path(named)] if isinstance(named, str) and named else []
+    return list(dict.fromkeys([*folders, Path(DEFAULT_STATE_DIR)]))

@@ -1,0 +1,66 @@
+"""What is kept of reloads: lines in the log, a Change for each pool in the journal, and the state for `/metrics`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+
+import msgspec
+
+from slackwater.config import ControllerSettings
+from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.messages import VERSION, Change
+from slackwater.supervise.reload import Outcome
+
+log = logging.getLogger("slackwater.reload")
+
+MOST_TEXT = 2000
+"""Of a Change's `why`."""
+
+
+class Reloads(msgspec.Struct, kw_only=True, frozen=True):
+    """The reloads of one `serve`, as they stand in serve.json."""
+
+    last_success_unix_s: float
+    """When settings were last put in force or found unchanged; the start counts."""
+    last_successful: bool = True
+    last: Outcome | None = None
+
+    def after(self, outcome: Outcome) -> Reloads:
+        at = self.last_success_unix_s if outcome.error else outcome.time_unix_s
+        return Reloads(last_success_unix_s=at, last_successful=not outcome.error, last=outcome)
+
+
+def to_log(outcome: Outcome) -> None:
+    """A line for each setting, and one for the whole."""
+    if outcome.error:
+        log.error("reload refused, the settings before stay in force: %s", outcome.error)
+        return
+    for one in outcome.changed:
+        log.info("reload: %s", one)
+    count = len(outcome.changed)
+    settings = "nothing differs" if not count else f"{count} setting{'' if count == 1 else 's'} changed"
+    log.info("reload done: %s; started anew: %s", settings, ", ".join(outcome.restarted) or "nothing")
+
+
+def to_journal(settings: ControllerSettings, outcome: Outcome) -> None:
+    """A Change for each pool that it is about; what is about no pool is about all. Returns before it is written."""
+    changes = []
+    for pool in dict.fromkeys([*(one.name for one in settings.pool), *(one.pool for one in outcome.changed)]):
+        texts = [str(one) for one in outcome.changed if one.pool in ("", pool)]
+        if pool and texts:
+            why = "; ".join(texts)[:MOST_TEXT]
+            changes.append(
+                Change(VERSION, uuid.uuid4().hex, pool, time.time(), "reload", pool, None, None, why, "serve", True)
+            )
+    threading.Thread(target=_record, args=(settings, changes), name="reload record", daemon=True).start()
+
+
+def _record(settings: ControllerSettings, changes: list[Change]) -> None:
+    try:
+        with Journal.open(journal_path(settings.state_dir)) as journal:
+            journal.record(*changes)
+    except JournalError as error:
+        log.error("the reload is not in the journal: %s", error)

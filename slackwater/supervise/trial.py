@@ -1,0 +1,50 @@
+"""A trial of new settings in a process of its own: what their parts would refuse at the start is found before.
+
+It loads what the supervisor never loads, and waits for balancers while the supervisor goes on with its work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+from slackwater.bus import nats_server
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.supervise.differences import DETECTOR, RETUNE
+
+log = logging.getLogger("slackwater.reload")
+
+
+class TrialError(Exception):
+    """The settings cannot be used; the text says which, and what was expected."""
+
+
+def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Collection[str], listen: str) -> None:
+    """Examines what these parts need, the balancers of these pools, and whether the dashboard can listen there.
+
+    Warnings go to the log. Raises TrialError, or what the parts raise.
+    """
+    for pool in settings.pool:
+        if pool.name in pools:
+            _try_pool(settings, pool)
+    if DETECTOR in parts:
+        from detector.service import choose_model
+
+        choose_model(settings.detector)
+    if RETUNE in parts and settings.retune.mode != "off":
+        from retune import knowledge
+        from slackwater.bus.signing import Signer
+
+        knowledge.load(settings.retune.knowledge)
+        if settings.retune.mode == "act":
+            Signer.load(Path(settings.retune.order_key))
+    if listen and (problem := nats_server.why_not_free(listen)):
+        raise TrialError(f"the dashboard cannot listen on {listen}: {problem}; see `web.listen`")
+
+
+def _try_pool(settings: ControllerSettings, pool: PoolSettings) -> None:
+    from lbengine.backends.table import check
+
+    for warning in check(pool, settings.lbengine):
+        log.warning("%s", warning)

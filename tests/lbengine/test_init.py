@@ -1,0 +1,253 @@
+"""`slackwater init` beside a real HAProxy."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lbengine.backends.haproxy.survey import (
+    Configuration,
+    FoundBackend,
+    FoundServer,
+    StatsSocket,
+    Survey,
+    SurveyError,
+    access_of,
+    find_socket,
+    read_configuration,
+)
+from lbengine.first_settings import Wishes, choose, lines_for, settings_text
+from slackwater.bus import nats_server
+from slackwater.cli.main import cli
+from slackwater.config import load, parse
+from tests.support.certificates import certificates
+from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
+
+pytestmark = needs_haproxy
+
+
+class Here:
+    """A folder with a configuration to be, and a state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "etc" / "controller.toml"
+        self.state = folder / "state"
+
+    def init(self, *arguments: str) -> Result:
+        words = ["init", "--config", str(self.config), "--state-dir", str(self.state), *arguments]
+        return CliRunner().invoke(cli, words)
+
+    def refusal(self, *arguments: str) -> str:
+        done = self.init(*arguments)
+        assert done.exit_code == 1, done.output
+        assert not self.state.exists()
+        return str(done.stderr if done.stderr_bytes else done.output).removeprefix("error: ").strip()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+@pytest.fixture
+def mixed() -> Iterator[RealHAProxy]:
+    """Backends that can be driven, and others."""
+    with web_servers(3) as ports:
+        sections = [
+            backend(ports, options="weight 100"),
+            backend(ports, options="weight 1", name="coarse"),
+            backend(ports[:1], name="alone"),
+            backend(ports, balance="static-rr", name="fixed"),
+            "backend empty\n",
+        ]
+        with haproxy("\n".join(sections)) as running:
+            yield running
+
+
+def test_it_writes_settings_that_are_accepted_and_lets_the_nodes_log_in(here: Here, balancer: RealHAProxy) -> None:
+    done = here.init("--haproxy-cfg", str(balancer.folder / "haproxy.cfg"))
+    assert done.exit_code == 0, done.output
+    settings = load(here.config)
+    (pool,) = settings.pool
+    assert (pool.name, pool.mode, pool.driven) == ("web", "observe", {"backend": "web", "socket": balancer.socket})
+    assert stat.S_IMODE(here.config.stat().st_mode) in (0o600, 0o640)
+    assert [(node.pool, node.name) for node in nats_server.nodes_of(settings)] == [
+        ("web", name) for name in ("host1", "host2", "host3")
+    ]
+    assert f"admin socket {balancer.socket} (from {balancer.folder}/haproxy.cfg:2)" in done.output
+    password = settings.bus_folder / "passwords" / "host1.password"
+    assert password.exists()
+    assert "  ssh root@127.0.0.1 'install -D -m 640 -g slackwater-node /dev/stdin" in done.output
+    assert f"< {password}" in done.output
+
+    node = CliRunner().invoke(cli, ["bus", "node", "settings", "host1", "--port", "8080", "--config", str(here.config)])
+    assert node.exit_code == 0, node.output
+    for line in ('node = "host1"', 'pool = "web"', f'url = "{settings.bus.address}"', "ports = [8080]"):
+        assert f"{line}\n" in node.output
+
+
+def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) -> None:
+    here.config.parent.mkdir()
+    here.config.write_text("mine")
+    said = here.refusal("--socket", balancer.socket)
+    assert said == f"{here.config} is there already; --force replaces it, --dry-run shows what would be written"
+    assert here.config.read_text() == "mine"
+    assert here.init("--socket", balancer.socket, "--force").exit_code == 0
+    passwords = {path.name: path.read_text() for path in (here.state / "bus" / "passwords").iterdir()}
+    assert here.init("--socket", balancer.socket, "--force").exit_code == 0
+    assert {path.name: path.read_text() for path in (here.state / "bus" / "passwords").iterdir()} == passwords
+    assert [path.name for path in here.config.parent.iterdir()] == ["controller.toml"]
+
+
+def test_a_dry_run_writes_nothing(here: Here, balancer: RealHAProxy) -> None:
+    done = here.init("--socket", balancer.socket, "--dry-run", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert not found["written"]
+    assert parse(found["text"], "f.toml").pool[0].name == "web"
+    assert [len(node["commands"]) for node in found["nodes"]] == [2, 2, 2]
+    assert found["haproxy"]["backends"][0]["servers"][0]["weight"] == 100
+    assert not here.state.exists()
+    assert not here.config.exists()
+
+
+def test_each_backend_is_told_what_it_lacks(here: Here, mixed: RealHAProxy) -> None:
+    cfg = str(mixed.folder / "haproxy.cfg")
+    done = here.init("--haproxy-cfg", cfg)
+    assert done.exit_code == 0, done.output
+    assert sorted(pool.name for pool in load(here.config).pool) == ["coarse", "web"]
+    lines = done.output.splitlines()
+
+    def after(name: str) -> str:
+        return lines[next(number for number, line in enumerate(lines) if line.startswith(f"backend {name}:")) + 1]
+
+    assert after("web") == "  ✓ can be driven"
+    assert "expected at least 2" in after("alone")
+    assert "`balance static-rr` cannot be driven" in after("fixed")
+    assert "use `balance roundrobin`" in after("fixed")
+    at = next(number for number, line in enumerate(Path(cfg).read_text().splitlines(), start=1) if "fixed" in line)
+    assert f"({cfg}:{at})" in after("fixed")
+    assert "the weights of host1, host2, host3 are too small for fine steps" in done.output
+    assert "empty" not in done.output
+    # Two backends here have servers of the same names: each machine's monitor has a name of its own.
+    names = {node.name for node in nats_server.nodes_of(load(here.config))}
+    assert len(names) == 6
+    assert {"host1", "coarse-host1"} <= names or {"host1", "web-host1"} <= names
+
+
+def test_only_the_backends_that_are_named(here: Here, mixed: RealHAProxy) -> None:
+    assert here.init("--socket", mixed.socket, "--backend", "coarse").exit_code == 0
+    assert [pool.name for pool in load(here.config).pool] == ["coarse"]
+
+
+def test_nothing_is_written_when_nothing_can_be_driven(here: Here, mixed: RealHAProxy) -> None:
+    assert "no backend can be driven:\n  fixed: " in here.refusal("--socket", mixed.socket, "--backend", "fixed")
+    assert "no backend `none`; HAProxy has: web, " in here.refusal("--socket", mixed.socket, "--backend", "none")
+    for path, expected in (
+        (mixed.operator, "this socket has no admin level; add `level admin`"),
+        (str(here.state), "no such socket"),
+    ):
+        assert expected in here.refusal("--socket", path)
+    assert "is reached from other machines" in here.refusal("--socket", mixed.socket, "--listen", "192.0.2.1:14222")
+    assert not here.config.exists()
+
+
+def test_a_bus_that_others_reach(here: Here, balancer: RealHAProxy, tmp_path: Path) -> None:
+    certificates(tmp_path)
+    authority = tmp_path / "ca.pem"
+    tls = ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
+    tls += ["--tls-ca", str(authority)]
+    done = here.init("--socket", balancer.socket, "--listen", "127.0.0.1:14222", *tls)
+    assert done.exit_code == 0, done.output
+    assert load(here.config).bus.address == "tls://127.0.0.1:14222"
+    assert f"< {authority}" in done.output
+    node = CliRunner().invoke(cli, ["bus", "node", "settings", "host1", "--config", str(here.config)])
+    assert 'tls_ca = "/etc/slackwater/authority.pem"\n' in node.output
+
+
+# --- the parts
+
+
+def cfg(tmp_path: Path, text: str) -> Configuration:
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(text)
+    return read_configuration(path)
+
+
+def test_the_socket_of_the_configuration_comes_first(tmp_path: Path) -> None:
+    found = cfg(tmp_path, "global\n  stats socket ipv4@127.0.0.1:9999 level admin\n  stats socket /a level admin # b\n")
+    assert find_socket("", found) == ("/a", f"from {tmp_path}/haproxy.cfg:3")
+    assert find_socket("/b", found) == ("/b", "as given")
+    usual = tmp_path / "admin.sock"
+    with pytest.raises(SurveyError, match=r"add `stats socket /run/haproxy/admin\.sock mode 660 level admin`"):
+        find_socket("", Configuration(), [str(usual)])
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(usual))
+        assert find_socket("", Configuration(), [str(usual)]) == (str(usual), "at a usual place")
+    with pytest.raises(SurveyError, match=r"haproxy.cfg:2: `stats socket /a` has level operator; add `level admin`"):
+        find_socket("", cfg(tmp_path, "global\n  stats socket /a mode 660\nbackend stats\n"))
+    with pytest.raises(SurveyError, match="cannot be read: No such file"):
+        read_configuration(tmp_path / "none")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another group")
+def test_access_for_the_controllers_user_names_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    user = pwd.getpwnam("nobody")
+    configuration = Configuration([StatsSocket(str(path), "admin", "haproxy.cfg:3")])
+    path.touch()
+    path.chmod(0o600)
+    (said,) = access_of(str(path), configuration, "nobody")
+    assert "add `mode 660 group haproxy` to haproxy.cfg:3" in said
+    path.chmod(0o660)
+    os.chown(path, 0, 1)
+    (said,) = access_of(str(path), configuration, "nobody")
+    assert "SupplementaryGroups=daemon" in said
+    os.chown(path, 0, user.pw_gid)
+    assert access_of(str(path), configuration, "nobody") == []
+    assert access_of(str(path), configuration, "no-such-user") == []
+
+
+def found(**backends: list[str]) -> Survey:
+    """Backends with servers at these addresses."""
+    return Survey(
+        "/a",
+        "as given",
+        "2.6",
+        [
+            FoundBackend(name, "roundrobin", [FoundServer(f"web{n}", at, 100) for n, at in enumerate(all_at)], [], [])
+            for name, all_at in backends.items()
+        ],
+        [],
+    )
+
+
+def test_a_machine_is_in_one_pool() -> None:
+    http, https = ["10.0.0.1:80", "10.0.0.2:80"], ["10.0.0.1:443", "10.0.0.2:443", "10.0.0.3:443"]
+    pools, left_out = choose(found(http=http, https=https), Wishes())
+    assert [pool.name for pool in pools] == ["https"]
+    assert [one.backend for one in left_out] == ["http"]
+    assert "are machines of pool `https` too" in left_out[0].why
+    pools, _ = choose(found(http=http, https=https), Wishes(backends=["http", "https"]))
+    assert [pool.name for pool in pools] == ["http"]
+
+
+def test_machines_of_the_same_name_get_names_of_their_own() -> None:
+    survey = found(a=["10.0.0.1:80", "10.0.0.2:80"], b=["10.0.1.1:8080", "10.0.1.2:8080"])
+    pools, left_out = choose(survey, Wishes())
+    assert left_out == []
+    assert [node.name for pool in pools for node in pool.nodes] == ["web0", "web1", "b-web0", "b-web1"]
+    settings = parse(settings_text(survey, pools, Wishes()), "f.toml")
+    assert settings.pool[1].servers == {"web0": "b-web0", "web1": "b-web1"}
+    lines = lines_for(pools[1].nodes[0], Path("/state/passwords"), "")
+    assert lines[0].endswith("< /state/passwords/b-web0.password")
+    assert lines[0].startswith("ssh root@10.0.1.1 ")
+    assert lines[1].startswith("slackwater bus node settings b-web0 --port 8080 | ssh root@10.0.1.1 ")
