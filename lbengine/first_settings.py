@@ -116,15 +116,16 @@ def settings_text(found: Survey, pools: Sequence[NewPool], wishes: Wishes) -> st
     return "\n".join(lines) + "\n"
 
 
-def lines_for(node: NewNode, passwords: Path, tls_ca: str) -> list[str]:
+def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "") -> list[str]:
     """Commands that set up one web server from this host: the password, and the settings. With an authority of the
-    site's own its certificate comes first."""
+    site's own its certificate comes first. `config`: the controller's file, unless it is at its usual place."""
     to = shlex.quote(f"root@{node.host or node.server}")
     password = shlex.quote(str(passwords / f"{node.name}.password"))
-    port = f" --port {node.port}" if node.port != 80 else ""
+    options = f" --port {node.port}" if node.port != 80 else ""
+    options += f" --config {shlex.quote(config)}" if config else ""
     lines = [
         f"ssh {to} 'install -D -m 640 -g {GROUP} /dev/stdin {PASSWORD}' < {password}",
-        f"slackwater bus node settings {node.name}{port} | ssh {to} 'install -m 644 /dev/stdin {SETTINGS}"
+        f"slackwater bus node settings {node.name}{options} | ssh {to} 'install -m 644 /dev/stdin {SETTINGS}"
         " && systemctl enable --now slackwater-monitor'",
     ]
     if tls_ca:

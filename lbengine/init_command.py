@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
+import pwd
 from pathlib import Path
 
 import click
@@ -29,9 +31,9 @@ from lbengine.first_settings import (
 )
 from slackwater.bus import nats_server
 from slackwater.bus.config import Node, parse_nodes
-from slackwater.config import ControllerSettings, parse
+from slackwater.config import ControllerSettings, is_loopback, parse
 from slackwater.files import replacing
-from slackwater.options import config_option
+from slackwater.options import DEFAULT_CONFIG, config_option
 from slackwater.supervise.state_dir import running_serve
 
 ASK_WITHIN_S = 3.0
@@ -121,9 +123,11 @@ def init(
         raise InitError("no backend can be driven:\n  " + "\n  ".join(reasons))
     text = settings_text(found, pools, wishes)
     settings = parse(text, str(config_path))
+    named = "" if config_path == Path(DEFAULT_CONFIG) else str(config_path.absolute())
     new = [Node(pool.name, node.name) for pool in pools for node in pool.nodes]
     _with(nats_server.nodes_of(settings), new)  # refuses before anything is written
     if not dry_run:
+        _make_state_dir(Path(settings.state_dir))
         nats_server.change_nodes(settings, lambda nodes: _with(nodes, new))
         _write(config_path, text)
     result = Result(
@@ -135,7 +139,7 @@ def init(
         left_out=left_out,
         missing=_missing(found, pools, settings),
         nodes=[
-            NodeLines(node.name, pool.name, lines_for(node, settings.bus_folder / "passwords", wishes.tls_ca))
+            NodeLines(node.name, pool.name, lines_for(node, settings.bus_folder / "passwords", wishes.tls_ca, named))
             for pool in pools
             for node in pool.nodes
         ],
@@ -155,27 +159,40 @@ def _configuration(named: Path | None) -> Configuration:
     return read_configuration(named or USUAL_CONFIGURATION)
 
 
+def _make_state_dir(folder: Path) -> None:
+    """For the service's user, if root makes it and there is one."""
+    if folder.exists():
+        return
+    folder.mkdir(mode=0o750, parents=True)
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            service = pwd.getpwnam(SERVICE_USER)
+            os.chown(folder, service.pw_uid, service.pw_gid)
+
+
 def _write(path: Path, text: str) -> None:
     """Whole or not at all; readable for the service's group, if there is one, and no other."""
     with replacing(path) as draft:
         draft.touch(mode=0o600)
         if os.geteuid() == 0:
-            try:
+            with contextlib.suppress(KeyError):  # without the package
                 os.chown(draft, 0, grp.getgrnam(SERVICE_USER).gr_gid)
                 draft.chmod(0o640)
-            except KeyError:  # without the package
-                pass
         draft.write_text(text, encoding="utf-8")
 
 
 def _missing(found: Survey, pools: list[NewPool], settings: ControllerSettings) -> list[str]:
     missing = list(found.access)
-    if reached_from_outside(pools) and not settings.bus.tls_cert:
+    if _is_cut_off(pools, settings):
         missing.append(
             f"the web servers cannot reach the bus, which listens on {settings.bus.listen} for this machine alone: run"
             " this again with --force, --listen ADDRESS:14222, --tls-cert, --tls-key and --tls-ca"
         )
     return missing
+
+
+def _is_cut_off(pools: list[NewPool], settings: ControllerSettings) -> bool:
+    return reached_from_outside(pools) and is_loopback(settings.bus.listen)
 
 
 def _as_text(result: Result, settings: ControllerSettings) -> str:
@@ -198,6 +215,8 @@ def _as_text(result: Result, settings: ControllerSettings) -> str:
         "",
         "For each web server, from this host, after slackwater-node is installed there:",
     ]
+    if _is_cut_off(result.pools, settings):
+        return "\n".join([*lines, "  as soon as they can reach the bus"])
     for node in result.nodes:
         lines += [f"  # {node.node}", *(f"  {command}" for command in node.commands)]
     return "\n".join(lines)

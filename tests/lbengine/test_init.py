@@ -7,6 +7,7 @@ import os
 import pwd
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from slackwater.bus import nats_server
 from slackwater.cli.main import cli
 from slackwater.config import load, parse
 from tests.support.certificates import certificates
+from tests.support.paths import ROOT
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, web_servers
 
 pytestmark = needs_haproxy
@@ -92,6 +94,11 @@ def test_it_writes_settings_that_are_accepted_and_lets_the_nodes_log_in(here: He
     assert node.exit_code == 0, node.output
     for line in ('node = "host1"', 'pool = "web"', f'url = "{settings.bus.address}"', "ports = [8080]"):
         assert f"{line}\n" in node.output
+    file = here.config.with_name("node.toml")
+    file.write_text(node.output)
+    monitor = ROOT / "target/release/slackwater-monitor"
+    done_there = subprocess.run([monitor, "config", file], capture_output=True, text=True)
+    assert done_there.stdout == f"{file}: fine (node host1, pool web)\n", done_there.stderr
 
 
 def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) -> None:

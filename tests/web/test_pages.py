@@ -133,9 +133,9 @@ def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Jou
     assert "law tail controller.toml, line 8" in page
     assert "u_threshold 0.8 default" in page
     assert "secret" not in page
-    assert "restart Slackwater" not in page
+    assert "slackwater reload" not in page
     config.write_text(config.read_text().replace("tail", "ice"))
-    assert "restart Slackwater" in text(client.get("/settings").text)
+    assert "slackwater reload" in text(client.get("/settings").text)
 
 
 @pytest.mark.parametrize("path", ["/pools/web", EPISODE, "/episodes", "/changes", "/detector"])

@@ -1,0 +1,165 @@
+"""`slackwater check`: everything that a controller needs, each with its remedy where it is missing."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Literal
+
+import click
+import msgspec
+
+from lbengine.backends.haproxy.settings import TCP, HAProxyPool
+from lbengine.backends.haproxy.survey import Configuration, access_of
+from lbengine.backends.table import balancer_of, check
+from lbengine.balancer import BalancerError
+from slackwater.bus import nats_server
+from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
+from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.options import config_option, seconds_of
+from slackwater.supervise.last_settings import load_or_last
+from slackwater.supervise.state_dir import read_serve, running_serve
+
+HEARD_WITHIN_S = 5.0
+LOOK_EVERY_S = 1.0
+SIGNS = {"ok": "✓", "warning": "!", "missing": "✕"}
+START = "systemctl enable --now slackwater-controller"
+LOG = "journalctl -u slackwater-controller"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    about: str
+    state: Literal["ok", "warning", "missing"]
+    text: str
+    remedy: str = ""
+    """What to do; empty where the text says it."""
+
+    def __str__(self) -> str:
+        remedy = f"\n    → {self.remedy}" if self.remedy else ""
+        return f"{SIGNS[self.state]} {self.about}: {self.text}{remedy}"
+
+
+@click.command(name="check", epilog="Example: slackwater check --wait 5m")
+@config_option
+@click.option(
+    "--wait", "wait_s", callback=seconds_of, metavar="TIME", help="Look again until nothing is missing: 30s, 10m, 2h."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array, for programs.")
+def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> None:
+    """Look at the configuration, the balancers, the running controller and the web servers' monitors.
+
+    A line with ✕ is something missing, with its remedy; the exit status is 1 then. A line with ! would be better
+    otherwise. Run it as root or as the controller's user. On a web server `slackwater-monitor check` does the same.
+    """
+    logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line says so
+    until_s = time.monotonic() + (wait_s or 0.0)
+    shown: list[Line] = []
+    while True:
+        lines = list(_looked_at(config_path))
+        if not as_json:
+            for line in lines:
+                if line not in shown:
+                    click.echo(str(line))
+        shown = lines
+        missing = [line for line in lines if line.state == "missing"]
+        if not missing or time.monotonic() >= until_s:
+            break
+        time.sleep(LOOK_EVERY_S)
+    if as_json:
+        click.echo(msgspec.json.encode(lines).decode())
+    elif missing:
+        click.echo(f"missing: {len(missing)} of {len(lines)}")
+    else:
+        click.echo("nothing is missing")
+    sys.exit(1 if missing else 0)
+
+
+def _looked_at(config_path: Path) -> Iterator[Line]:
+    try:
+        load(config_path)
+    except ConfigError as error:
+        yield Line("configuration", "missing", str(error), "" if config_path.exists() else "slackwater init")
+    else:
+        yield Line("configuration", "ok", str(config_path))
+    try:
+        settings = load_or_last(config_path)
+    except ConfigError:
+        return
+    for pool in settings.pool:
+        yield from _balancer(settings, pool)
+    is_running = yield from _controller(settings)
+    for pool in settings.pool:
+        yield from _nodes(settings, pool, is_running=is_running)
+
+
+def _balancer(settings: ControllerSettings, pool: PoolSettings) -> Iterator[Line]:
+    about = f"balancer of pool {pool.name}"
+    try:
+        # As in observe mode: in act mode some balancers can only be asked by setting a weight.
+        warnings = check(msgspec.structs.replace(pool, mode="observe"), settings.lbengine)
+    except BalancerError as error:
+        yield Line(about, "missing", str(error))
+        return
+    yield Line(about, "ok", pool.place)
+    for warning in warnings:
+        yield Line(about, "warning", warning)
+    if isinstance(pool, HAProxyPool):
+        for path in pool.all_sockets:
+            if not path.startswith(TCP):
+                yield from (Line(about, "missing", text) for text in access_of(path, Configuration()))
+
+
+def _controller(settings: ControllerSettings) -> Generator[Line, None, bool]:
+    """Whether it runs."""
+    pid = running_serve(settings.state_dir)
+    if pid is None:
+        yield Line("controller", "missing", "it does not run", START)
+        return False
+    described = read_serve(Path(settings.state_dir)) or {}
+    idle = [name for name, works in described.get("works", {}).items() if not works]
+    if idle or not described:
+        yield Line("controller", "missing", f"no progress yet: {', '.join(idle) or 'all parts'}", LOG)
+    else:
+        yield Line("controller", "ok", f"pid {pid}, dashboard {described.get('web') or 'off'}")
+    last = described.get("reloads", {}).get("last") or {}
+    if last.get("error"):
+        yield Line("last reload", "missing", f"refused: {last['error']}", "correct the file, then slackwater reload")
+    return True
+
+
+def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool) -> Iterator[Line]:
+    try:
+        snapshot = balancer_of(pool, settings.lbengine.socket_timeout_s).read()
+    except BalancerError:
+        return  # said above
+    may = None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
+    heard = _heard(settings, pool) if is_running else {}
+    for server in [one.name for one in snapshot.servers if not one.backup]:
+        node = pool.servers.get(server, server)
+        about = f"node {node} of pool {pool.name}"
+        if may is not None and node not in may:
+            yield Line(about, "missing", "it may not log in to the bus", f"slackwater bus node add {pool.name} {node}")
+        elif not is_running:
+            yield Line(about, "missing", "nobody listens, as the controller does not run", START)
+        elif (at := heard.get(node)) is None:
+            where = "run `slackwater-monitor check` there; `systemctl enable --now slackwater-monitor` starts it"
+            yield Line(about, "missing", f"no Sample has come; it sends them to {settings.bus.address}", where)
+        elif (age_s := time.time() - at) > HEARD_WITHIN_S:
+            where = "run `systemctl status slackwater-monitor` and `slackwater-monitor check` there"
+            yield Line(about, "missing", f"the last Sample came {age_s:.0f} s ago", where)
+        else:
+            yield Line(about, "ok", "its Samples come")
+
+
+def _heard(settings: ControllerSettings, pool: PoolSettings) -> dict[str, float]:
+    """When the last Sample of each node came."""
+    try:
+        with Journal.open(journal_path(settings.state_dir), read_only=True) as journal:
+            return dict(journal.received("sample", pool.name))
+    except JournalError:
+        return {}

@@ -1,0 +1,110 @@
+"""`slackwater check`, before and beside a real `serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slackwater.bus.bus import Bus
+from slackwater.config import BusSettings
+from slackwater.messages import Sample, decode
+from tests.support.paths import ROOT
+from tests.support.real_haproxy import RealHAProxy, needs_haproxy
+from tests.support.served_site import HOSTS, IN_TIME_S, Site
+
+pytestmark = needs_haproxy
+
+
+@pytest.fixture
+def site(tmp_path: Path, balancer: RealHAProxy) -> Iterator[Site]:
+    site = Site(tmp_path, balancer)
+    site.write(mode="observe")
+    yield site
+    site.clean()
+
+
+def looked(site: Site, *arguments: str) -> dict[str, dict[str, str]]:
+    """By what each line is about; several of one are as the last."""
+    done = site.cli("check", "--json", *arguments, within_s=2 * IN_TIME_S)
+    lines = {line["about"]: line for line in json.loads(done.stdout)}
+    assert done.returncode == int(any(line["state"] == "missing" for line in lines.values())), done.stderr
+    return lines
+
+
+@contextmanager
+def samples(site: Site) -> Iterator[None]:
+    """The nodes' Samples go over the bus, each with its node's own user."""
+    done = threading.Event()
+    example = decode("sample", (ROOT / "schema/examples/sample-full.json").read_bytes())
+    assert isinstance(example, Sample)
+
+    async def publish() -> None:
+        passwords = site.state / "bus" / "passwords"
+        buses = {
+            host: await Bus.connect(
+                BusSettings(f"nats://{site.listen}", user=host, password_file=str(passwords / f"{host}.password")),
+                host,
+                wait_s=IN_TIME_S,
+            )
+            for host in HOSTS
+        }
+        while not done.is_set():
+            for host, bus in buses.items():
+                sample = msgspec.structs.replace(example, node=host, pool="web", time_unix_s=time.time())
+                await bus.publish(sample)
+            await asyncio.sleep(0.2)
+        for bus in buses.values():
+            await bus.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(publish(),))
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_each_thing_that_is_missing_names_its_remedy_until_nothing_is(site: Site) -> None:
+    lines = looked(site)
+    assert lines["configuration"]["state"] == lines["balancer of pool web"]["state"] == "ok"
+    assert (lines["controller"]["text"], lines["controller"]["remedy"]) == (
+        "it does not run",
+        "systemctl enable --now slackwater-controller",
+    )
+    assert lines["node host1 of pool web"]["remedy"] == "slackwater bus node add web host1"
+
+    for host in HOSTS:
+        assert site.cli("bus", "node", "add", "web", host).returncode == 0
+    site.serve()
+    lines = looked(site, "--wait", "1s")
+    assert "no Sample has come" in lines["node host2 of pool web"]["text"]
+    with samples(site):
+        done = site.cli("check", "--wait", f"{IN_TIME_S:g}s", within_s=2 * IN_TIME_S)
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.endswith("nothing is missing\n")
+        assert "✓ node host3 of pool web: its Samples come\n" in done.stdout
+
+        site.replace('mode = "observe"', 'mode = "obey"')
+        assert site.cli("reload").returncode == 1
+        lines = looked(site)
+        assert lines["configuration"]["text"].startswith(f"{site.config}:")
+        assert "pool[0].mode" in lines["last reload"]["text"]
+        assert lines["node host1 of pool web"]["state"] == "ok"
+
+
+def test_a_balancer_that_is_away_and_a_file_that_is_not_there(site: Site) -> None:
+    site.balancer.stop()
+    line = looked(site)["balancer of pool web"]
+    assert line["state"] == "missing"
+    assert str(site.balancer.socket) in line["text"]
+    site.config.unlink()
+    assert [(line["about"], line["remedy"]) for line in looked(site).values()] == [("configuration", "slackwater init")]
