@@ -15,7 +15,7 @@ from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.backends.table import targets_of
 from lbengine.leadership import lock
-from lbengine.leadership.lock import LockError, lock_folder, pool_lock
+from lbengine.leadership.lock import LockError, PoolLocks, lock_folder, pool_lock
 from slackwater.config import PoolSettings
 
 HOLD = """
@@ -120,3 +120,27 @@ def test_a_service_of_ipvs_has_one_lock_for_both_backends(tmp_path: Path) -> Non
     problem = r"already drives keepalived's service `-t 127\.9\.9\.9:80`; stop"
     with pool_lock(lvs, tmp_path), pool_lock(other, tmp_path), pytest.raises(LockError, match=problem):
         pool_lock(keepalived, tmp_path).__enter__()
+
+
+def is_free(one: PoolSettings, folder: Path) -> bool:
+    try:
+        with pool_lock(one, folder):
+            return True
+    except LockError:
+        return False
+
+
+def test_locks_of_several_pools_are_taken_all_or_none_and_given_back_singly(tmp_path: Path) -> None:
+    folder, path = tmp_path / "locks", tmp_path / "admin.sock"
+    a, b, c = (pool(path, name) for name in "abc")
+    locks, others = PoolLocks(folder), PoolLocks(folder)
+    locks.take([a, b])
+    with pytest.raises(LockError, match=f"process {os.getpid()} already drives backend `b`"):
+        others.take([c, b])
+    assert is_free(c, folder)
+    locks.take([a, c])  # what is held stays held
+    locks.keep_only([a, c])
+    assert [is_free(one, folder) for one in (a, b, c)] == [False, True, False]
+    locks.release()
+    assert is_free(a, folder)
+    assert is_free(c, folder)

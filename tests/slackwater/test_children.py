@@ -121,6 +121,60 @@ def test_child_that_ignores_sigterm_is_killed() -> None:
     assert not is_alive(pid)
 
 
+def test_child_is_replaced_by_one_with_another_command() -> None:
+    child = Child("sleeper", ["sleep", "1000"])
+    child.start()
+    first = child.pid
+    assert first is not None
+    try:
+        child.use(["sleep", "2000"], [], Limits())
+        assert child.tend() is None
+        assert child.pid == first  # until its next start
+        child.begin_to_end(IN_TIME_S)
+        until(child.has_ended)
+        assert not is_alive(first)
+        assert child.tend() is None
+        assert child.pid is None  # nobody else starts it
+        child.restart()
+        pid = child.pid
+        until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x002000\x00")
+        assert child.starts == 2
+    finally:
+        child.stop(1.0)
+
+
+def test_child_that_does_not_end_for_another_one_is_killed() -> None:
+    clock = Clock()
+    child = Child("sleeper", ["sleep", "1000"], clock=clock)
+    child.start()
+    assert child.pid is not None
+    child.begin_to_end(3.0, signal.SIGCONT)  # which ends nothing
+    assert not child.has_ended()
+    clock.now_s += 3.0
+    assert not child.has_ended()
+    assert child.is_stuck
+    until(child.has_ended)
+    assert not child.is_stuck
+
+
+def test_replaced_child_whose_program_is_gone_is_tried_again() -> None:
+    clock = Clock()
+    child = Child("sleeper", ["sleep", "1000"], clock=clock)
+    child.start()
+    try:
+        child.use(["/no/such/program"], [], Limits())
+        child.begin_to_end(IN_TIME_S)
+        until(child.has_ended)
+        child.restart()
+        assert child.pid is None
+        child.use(["sleep", "1000"], [], Limits())
+        clock.now_s += 5.0
+        child.tend()
+        assert child.pid is not None
+    finally:
+        child.stop(1.0)
+
+
 def test_child_has_its_own_process_group_and_no_blocked_signals() -> None:
     """So Ctrl-C reaches the supervisor alone, and SIGTERM reaches the child."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})

@@ -265,6 +265,19 @@ def test_a_part_that_does_not_start_brings_the_settings_before_back(site: Site, 
     until(lambda: site.balancer.weight("host1") < 100, "it acts as before")
 
 
+def test_weights_do_not_stay_lowered_when_no_lbengine_comes_up(site: Site, noise: Callable[[], None]) -> None:
+    site.write(lease_s=1.5)
+    site.serve()
+    noise()
+    site.replace("socket_timeout_s", "ramp_s = 4.0\nsocket_timeout_s")
+    site.broken.write_text("lbengine")
+    assert refused(site) == "lbengine did not start with the new settings; its error is above"
+    until(lambda: set(weights(site.balancer).values()) == {100}, "the baseline")
+    assert "lbengine could not be kept running for 1.5 s" in site.log.read_text()
+    site.broken.unlink()
+    until(lambda: site.balancer.weight("host1") < 100, "it acts as before")
+
+
 def test_a_pool_whose_weights_cannot_be_put_back_stays(
     site: Site, second: RealHAProxy, noise: Callable[[], None]
 ) -> None:
