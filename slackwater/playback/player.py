@@ -46,7 +46,11 @@ class Player:
         detector = settings.detector
         model = load(SHIPPED)
         self._judge = Judge(
-            self._pool.name, stale_after_s=detector.stale_after_s, calm_dwell_s=detector.calm_dwell_s, model=model
+            self._pool.name,
+            stale_after_s=detector.stale_after_s,
+            calm_dwell_s=detector.calm_dwell_s,
+            false_episodes_per_node_day=detector.false_episodes_per_node_day,
+            model=model,
         )
         self.opened = Opened(
             description=recording.description,
