@@ -3,7 +3,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/library
 
-.PHONY: help setup demo test test-full lint clean docs
+.PHONY: help setup setup-demo demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots evaluate
 .PHONY: deb test-rollout
@@ -14,7 +14,10 @@ help:  ## shows this list
 setup:  ## brings everything needed into .build/ (quick when nothing is missing)
 	@python3 tools/setup.py
 
-demo: setup  ## the whole loop in three acts: calm, a noisy neighbour, the neighbour with Slackwater (DEMO_STAY=1 stays)
+setup-demo:  ## brings what `make demo` needs into .build/, and no more
+	@python3 tools/setup.py demo
+
+demo: setup-demo  ## the whole loop in three acts: calm, a noisy neighbour, the neighbour with Slackwater (DEMO_STAY=1 stays)
 	slackwater lab demo
 
 lint: setup  ## formatting, lints and types of both languages; generated documents up to date
@@ -87,6 +90,10 @@ evaluate: setup  ## the papers' tables, the simulator, one page (root, quiet; 5 
 docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md
 	python tools/schema.py
 	python -m tools.reference_docs
+
+docs-site:  ## the documentation as a site with search, in target/site (open target/site/index.html)
+	@python3 tools/setup.py docs
+	python3 tools/docs_site.py
 
 clean:  ## removes what setup and builds made
 	rm -rf .build target

@@ -326,8 +326,8 @@ def back_(
     click.echo(back.summary_line(result["summary"]))
 
 
-@lab.command(epilog="Example: slackwater lab demo --seconds 15")
-@click.option("--seconds", type=click.FloatRange(5), default=30.0, show_default=True, help="Length of each act.")
+@lab.command(epilog="Example: slackwater lab demo --seconds 30")
+@click.option("--seconds", type=click.FloatRange(5), default=15.0, show_default=True, help="Length of each act.")
 @click.option("--stay", is_flag=True, envvar="DEMO_STAY", help="Keep it up at the end, until Ctrl-C.")
 @cluster_options
 def demo(settings: LabSettings, seconds: float, stay: bool) -> None:

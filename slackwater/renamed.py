@@ -18,6 +18,10 @@ REQUEST_FIELDS = {"q": "text"}
 OPTIONS = {"bus config": {"--folder": "--out"}}
 """Command -> its options. Declare the option with `cls=RenamedOption`."""
 
+REMOVED: dict[str, str] = {}
+"""What was stable and is gone -> what to do instead. Keys are as tools/stable.py prints them, such as
+`metrics: slackwater_info{version}`; docs/operations/upgrading.md names each in the notes of its release."""
+
 
 class BothGiven(ValueError):
     """Old and new name were given together; the text names both, `old` is the old one."""

@@ -34,11 +34,15 @@ class Lock:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     agrees_with: str = ""
+    product: bool = True
+    """Whether Slackwater itself is among it. Without it, the packages are for an environment of their own, so
+    `--check` compares versions and hashes only."""
 
     def command(self, out: Path, upgrade: bool) -> list[str]:
         """What writes it to `out`."""
         command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", PYTHON, "--generate-hashes"]
-        command += ["--custom-compile-command", "python tools/lock.py", "--output-file", str(out), "pyproject.toml"]
+        command += ["--custom-compile-command", "python tools/lock.py", "--output-file", str(out)]
+        command += ["pyproject.toml"] if self.product else []
         command += [f"--extra={extra}" for extra in self.extras] + [f"--group={group}" for group in self.groups]
         if self.agrees_with:
             command += ["--constraints", self.agrees_with]
@@ -47,7 +51,7 @@ class Lock:
     def source(self, pyproject: dict[str, dict[str, object]]) -> list[Requirement]:
         """What pyproject.toml asks of it."""
         tables = [
-            {"": pyproject["project"]["dependencies"]},
+            {"": pyproject["project"]["dependencies"] if self.product else []},
             pyproject["project"]["optional-dependencies"],
             pyproject["dependency-groups"],
         ]
@@ -63,6 +67,7 @@ LOCKS = (
     Lock("requirements.txt"),
     Lock("requirements-lab.txt", extras=("lab",), agrees_with="requirements.txt"),
     Lock("requirements-dev.txt", extras=("lab",), groups=("dev",), agrees_with="requirements-lab.txt"),
+    Lock("requirements-docs.txt", groups=("docs",), product=False),
 )
 
 
@@ -104,6 +109,15 @@ def needed(wanted: Iterable[Requirement]) -> dict[str, str]:
     return found
 
 
+def pinned(text: str) -> dict[str, str]:
+    """Names and versions of a lock, for this environment."""
+    return {
+        canonicalize_name(requirement.name): next(iter(requirement.specifier)).version
+        for requirement, _ in locked(text)
+        if requirement.marker is None or requirement.marker.evaluate()
+    }
+
+
 def faults(text: str, source: list[Requirement], needs: dict[str, str]) -> Iterator[str]:
     """What is wrong with a lock, given what pyproject.toml asks and which packages that needs."""
     pins: dict[str, str] = {}
@@ -133,7 +147,8 @@ def check() -> int:
     for lock in LOCKS:
         source = lock.source(pyproject)
         try:
-            found = list(faults((ROOT / lock.file).read_text(), source, needed(source)))
+            text = (ROOT / lock.file).read_text()
+            found = list(faults(text, source, needed(source) if lock.product else pinned(text)))
         except importlib.metadata.PackageNotFoundError as error:
             found = [f"{error.name} is not installed: `make setup` installs what is locked"]
         wrong += [f"{lock.file}: {fault}" for fault in found]

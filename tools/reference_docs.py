@@ -178,7 +178,7 @@ def metrics() -> str:
         [
             "# Metrics\n",
             NOTE.format(source="`web/blueprints/metrics.py` and `monitor/src/collectors/`"),
-            "`web/monitoring/grafana.json` is a Grafana dashboard, `web/monitoring/alerts.yml` has alert rules.\n",
+            "Files for Prometheus and Grafana: [observability](../operations/observability.md).\n",
             "## The controller\n",
             "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
             "dead part shows as a high age, not as its last value.\n",

@@ -19,7 +19,8 @@ LOCK_FILE = Path("/run/slackwater-lab.lock")
 PREFIX = "swlab"
 """All links and namespaces of the lab begin so; nothing else is ever removed."""
 
-PROGRAMS = ("haproxy", "apache2", "php-fpm8.2", "nats-server", "oha", "stress-ng")
+PROGRAMS = ("haproxy", "apache2", "php-fpm8.2", "nats-server", "oha")
+"""What every lab needs; its other programs are asked for when they are used."""
 SYSTEM_PROGRAMS = {
     **{"ip": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux", "taskset": "util-linux"},
     "cc": "gcc and libc6-dev",

@@ -33,10 +33,17 @@ from slackwater.messages import Change
 
 KIND, INTENSITY = "llcprobe", 1.0
 BETWEEN_S = 15.0
-RECOVERY_S = 12.0
+RECOVERY_S = 8.0
 MARGIN_S = 3.0
 GOAL = 0.5
 """The third act's p95 must be below this share of the second's."""
+
+LOOK_AT = (
+    "all servers calm, with equal weights and nearly equal p95.",
+    "{noisy} turns red and its p95 rises; the weights stay, since changes are only recorded (`would set`).",
+    "{noisy}'s weight falls within a second, its p95 goes down, and the weight is back soon after the neighbour left.",
+)
+"""What each act shows on the page."""
 
 TOO_OLD_S = 60.0
 LAG_S = 0.8
@@ -200,19 +207,23 @@ def run(lab: Lab, seconds: float, linger: bool, progress: Callable[[str], None])
     demand = Demand(rate_rps=rate_rps)
     controller = Controller(lab, "observe")
     warm = lab.load(demand, WARM_UP_S)
+    progress(f"\nOpen {controller.dashboard} now (it answers in some seconds). Three acts of {seconds:g} s follow.")
+    progress(f"The web pages under load: {lab.balancer.url}{lab.app.paths[0]}")
     controller.start()
-    progress(f"dashboard: {controller.dashboard}   pages: {lab.balancer.url}{lab.app.paths[0]}")
     warm.finish()
     story = Story(controller, progress)
     progress(f"\nAct 1: {seconds:g} s of calm, {rate_rps:g} requests/s over {len(lab.hosts)} hosts")
+    progress(f"  Look at: {LOOK_AT[0]}")
     acts = [quiet_act(lab, "calm", seconds, demand, story)]
     progress(
         f"\nAct 2: {seconds:g} s of a neighbour ({KIND}) in {lab.noisy.name}, static weights; Slackwater only observes"
     )
+    progress(f"  Look at: {LOOK_AT[1].format(noisy=lab.noisy.name)}")
     acts.append(loud_act(lab, "neighbour, static weights", seconds, demand, story))
     progress("\nBetween the acts: Slackwater is started again, now in mode `act`")
     between(lab, controller, demand, story)
     progress(f"\nAct 3: {seconds:g} s of the same neighbour; Slackwater acts")
+    progress(f"  Look at: {LOOK_AT[2].format(noisy=lab.noisy.name)}")
     acts.append(loud_act(lab, "neighbour, Slackwater", seconds, demand, story))
     console().print(table(acts))
     wrong = judge(acts[1], acts[2])

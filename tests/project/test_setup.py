@@ -1,0 +1,108 @@
+"""tools/setup.py: which steps are done, in which order, and what it says; no package is fetched here."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from tools import setup, setup_base, setup_debian
+from tools.setup import Step
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STAMPS", "LOGS"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(setup_base, name, tmp_path / name)
+    monkeypatch.setattr(setup, "STAMPS", tmp_path / "STAMPS")
+    monkeypatch.setattr(setup, "REPORT_EVERY_S", 0.01)
+
+
+def step(name: str, run: Callable[[], None] = lambda: None, **rest: object) -> Step:
+    return Step(name, lambda: [b"same"], lambda: True, run, **rest)  # type: ignore[arg-type]
+
+
+def test_a_step_waits_for_those_it_needs_and_others_run_beside_it() -> None:
+    order: list[str] = []
+    beside = threading.Event()
+
+    def first() -> None:
+        assert beside.wait(30), "the step that needs nothing did not run at the same time"
+        order.append("first")
+
+    steps = [
+        step("second", lambda: order.append("second"), after=("first",)),
+        step("first", first),
+        step("beside", beside.set),
+    ]
+    assert setup.carry_out(steps) == []
+    assert order == ["first", "second"]
+    assert all(one.up_to_date() for one in steps)
+
+
+def test_what_fails_leaves_no_stamp_and_what_needs_it_is_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise setup_base.SetupError("no such program; apt-get install it")
+
+    asked: list[str] = []
+    steps = [
+        step("first", fail),
+        step("second", lambda: asked.append("second"), after=("first",)),
+        step("third", lambda: asked.append("third"), after=("second",)),
+        step("other"),
+    ]
+    failures = setup.carry_out(steps)
+    assert asked == []
+    assert failures[0] == "first: no such program; apt-get install it"
+    assert {failure.partition(":")[0] for failure in failures} == {"first", "second", "third"}
+    assert [one.name for one in steps if one.up_to_date()] == ["other"]
+    assert "setup: first: FAILED" in capsys.readouterr().out
+
+
+def test_a_step_of_the_demo_is_left_out_when_the_larger_one_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, part = step("whole"), step("part", part_of="whole")
+    monkeypatch.setattr(setup, "TEST", (whole,))
+    monkeypatch.setattr(setup, "PARTS", {"demo": (part,), "test": (whole,)})
+    assert setup.to_do("demo") == [part]
+    setup.carry_out([part])
+    assert setup.to_do("demo") == []
+    assert setup.to_do("test") == [whole], "the demo's part is not the whole"
+    (setup_base.STAMPS / "part").unlink()
+    setup.carry_out([whole])
+    assert setup.to_do("demo") == []
+
+
+def test_steps_that_are_named_exist() -> None:
+    for steps in setup.PARTS.values():
+        names = {one.name for one in steps}
+        assert all(set(one.after) <= names for one in steps)
+    assert {one.part_of for one in setup.DEMO} <= {one.name for one in setup.TEST}
+    assert len({one.name for steps in setup.PARTS.values() for one in steps}) == sum(map(len, setup.PARTS.values()))
+
+
+def test_the_log_says_how_far_cargo_is() -> None:
+    log = "   Compiling libc v0.2\n    Building [====>      ] 12/245: libc\r    Building [=====>     ] 13/245: serde\r"
+    assert setup_base.crates_built(log) == "13 of 245 crates"
+    assert setup_base.crates_built("Collecting numpy\n") == ""
+
+
+def test_one_package_is_taken_from_a_lock_with_its_hashes() -> None:
+    text = (ROOT / setup.DEV_LOCK).read_text()
+    lines = setup.locked_package(text, "setuptools")
+    assert lines.startswith("setuptools==")
+    assert len(re.findall(r"^\S+==", lines, re.MULTILINE)) == 1
+    assert "--hash=sha256:" in lines
+    with pytest.raises(setup_base.SetupError, match="has no nothing-of-the-kind"):
+        setup.locked_package(text, "nothing-of-the-kind")
+
+
+def test_a_debian_package_is_in_one_list() -> None:
+    demo, rest = (set(setup_debian.package_names([name])) for name in (setup_debian.DEMO_LIST, setup_debian.TEST_LIST))
+    assert demo
+    assert not demo & rest
+    assert set(setup_debian.DEMO_PROGRAMS) <= set(setup_debian.PROGRAMS)
