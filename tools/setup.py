@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:1] = [str(ROOT)]  # this folder otherwise
+if __name__ == "__main__":  # only this folder is there otherwise
+    sys.path.insert(0, str(ROOT))
 
 from tools import setup_debian as debian  # noqa: E402
 from tools import setup_rust as rust  # noqa: E402

@@ -40,7 +40,7 @@ GOAL = 0.5
 
 LOOK_AT = (
     "all servers calm, with equal weights and nearly equal p95.",
-    "{noisy} turns red and its p95 rises; the weights stay, since changes are only recorded (`would set`).",
+    "{noisy} is in state `interference` and its p95 rises; weights stay, changes are only recorded (`would set`).",
     "{noisy}'s weight falls within a second, its p95 goes down, and the weight is back soon after the neighbour left.",
 )
 """What each act shows on the page."""

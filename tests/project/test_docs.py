@@ -129,3 +129,12 @@ def test_classes_that_the_glossary_names_exist() -> None:
     code = "\n".join((ROOT / path).read_text(encoding="utf-8") for path in tracked() if path.suffix in (".py", ".rs"))
     assert named
     assert named <= set(re.findall(r"^(?:class|pub struct|pub enum) (\w+)", code, re.MULTILINE))
+
+
+def test_the_site_has_every_page_of_its_chapters() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"([\w./-]+\.md)$", text.partition("\nnav:\n")[2], re.MULTILINE)
+    assert len(set(named)) == len(named) > 30
+    assert not [name for name in named if not (ROOT / name).exists()]
+    chapters = ("docs/operations", "docs/reference", "docs/how-it-works")
+    assert {str(page) for page in pages() if str(page.parent) in chapters} <= set(named)
