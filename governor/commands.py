@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import time
@@ -12,6 +13,7 @@ import click
 import msgspec
 
 from governor.observe import DEFAULT, OBSERVE_EVERY_S, POLICIES, Advice, GovernorError, Node
+from governor.policies.table import ACTING
 from slackwater.config import ControllerSettings, load
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.options import config_option, pool_option, seconds_of
@@ -120,6 +122,44 @@ def advices(
                 yield from newest.values()
                 newest = {}
             time.sleep(POLL_EVERY_S)
+
+
+@governor.command(epilog="Example: slackwater governor run --pool web --act")
+@config_option
+@pool_option("Only this pool.")
+@click.option("--policy", type=click.Choice(list(ACTING)), help="Which one  [default: governor.policy]")
+@click.option("--target-ms", type=click.FloatRange(0, min_open=True), help="Of the p95  [default: the pool's setting]")
+@click.option("--act", is_flag=True, help="Give Orders to the nodes' wsengines; without it nothing is changed.")
+@click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="How long  [default: until Ctrl-C]")
+def run(
+    config_path: Path,
+    pool_name: str | None,
+    policy: str | None,
+    target_ms: float | None,
+    act: bool,
+    for_s: float | None,
+) -> None:
+    """Govern the pools' nodes in the foreground, beside `slackwater serve`: a line for each decision, and its reason.
+
+    With --act it sets cores and clocks through the nodes' wsengines, in pools that act, and puts them back at the end.
+    Without, it records what it would set. `governor.mode` has `serve` do the same; both at once are refused.
+    """
+    from governor import service  # it needs what signs Orders
+
+    settings = load(config_path)
+    pool = settings.the_pool(pool_name) if pool_name or len(settings.pool) == 1 else None
+    if target_ms is None and not any(one.target_p95_ms for one in settings.pool if pool in (None, one)):
+        raise GovernorError("there is no target; set the pool's `target_p95_ms`, or give --target-ms")
+    changed = msgspec.structs.replace(
+        settings.governor, mode="act" if act else "observe", policy=policy or settings.governor.policy
+    )
+    settings = msgspec.structs.replace(settings, governor=changed)
+    if problem := settings.governor_problem(has_target=True):
+        raise GovernorError(problem[1])
+    if act and not any(one.mode == "act" for one in settings.pool if pool in (None, one)):
+        raise GovernorError('the pool only observes; the governor acts in pools with `mode = "act"`')
+    name = pool.name if pool is not None else None
+    asyncio.run(service.run(settings, only=name, target_ms=target_ms, tell=click.echo, for_s=for_s))
 
 
 def as_line(advice: Advice) -> str:

@@ -1,6 +1,6 @@
 """Sets one node's values while it is drained: no requests, nothing in flight, Orders, their answers, the ramp back.
 
-`retune/service.py` has the `ClusterAccess` over the bus.
+`retune/orders.py` has the `ClusterAccess` over the bus.
 """
 
 from __future__ import annotations

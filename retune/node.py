@@ -53,6 +53,8 @@ class Node:
     """(when, p95 response time) of the last Verdicts."""
     taken_over: bool = False
     """An earlier run of ours had set its knobs."""
+    not_ours: frozenset[str] = frozenset()
+    """Knobs that the settings give to nobody, or to another part of the controller."""
     searches: bool = False
     """Numbers are found by trying, not by the knowledge base."""
     climb: Climb | None = None
@@ -141,7 +143,10 @@ class Node:
         """The knobs that may be set now, by name."""
         if self.knobs is None or now_s - self.knobs_s > FRESH_S:
             return {}
-        return {knob.name: knob for knob in self.knobs.knobs if can_be_set(knob) and knob.name not in self.left_alone}
+        return {knob.name: knob for knob in self.knobs.knobs if self._may_set(knob)}
+
+    def _may_set(self, knob: KnobState) -> bool:
+        return can_be_set(knob) and knob.name not in self.left_alone and knob.name not in self.not_ours
 
     def wanted(self, knowledge: Knowledge, now_s: float) -> dict[str, Value]:
         """The values that the knobs should have in the second stage; what is not named is as it is without us."""

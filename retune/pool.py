@@ -10,6 +10,7 @@ from retune.best_values import BestValues
 from retune.drain import ClusterAccess, NotNow, drain_and_apply
 from retune.knowledge import MAXCONN, Knowledge, Value, value_for
 from retune.node import FREQUENCY, RELEASE, Held, Node, reloads
+from retune.orders import SILENT_S
 from retune.searching import PoolSearch
 from retune.stage import Stage, has_room
 from slackwater.config import PoolSettings, RetuneSettings
@@ -22,8 +23,6 @@ LIMIT_FOR_S = 30.0
 HOLD_FOR_S = 15.0
 RENEW_AT = 1 / 3
 """A lease is renewed when this share of it has passed: two renewals may get lost."""
-SILENT_S = 3.0
-"""Without Cycles for this long lbengine does not drive the pool: nothing is begun."""
 SLACK_FOR_S = 60.0
 """Calm with latency to spare for this long before the frequency may go down."""
 
@@ -64,7 +63,8 @@ class Pool:
     def node(self, name: str) -> Node:
         settings = self.settings
         if name not in self.nodes:
-            self.nodes[name] = Node(name, Stage(settings), searches=settings.policy == "search")
+            not_ours = frozenset[str](settings.leave_alone)
+            self.nodes[name] = Node(name, Stage(settings), searches=settings.policy == "search", not_ours=not_ours)
         return self.nodes[name]
 
     def see(self, message: Sample | Verdict | Cycle | Change | Knobs) -> None:

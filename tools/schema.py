@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes schema/{sample,verdict,order,weight,change,cycle,knobs}.json from the structs in slackwater/messages/.
+"""Writes schema/*.json, a file for each message, from the structs in slackwater/messages/.
 
 `--check` writes nothing and exits 1 when a file is not what it would be.
 """

@@ -13,8 +13,10 @@ from lab.protocols.network import Broker, Link, SimulatedBus
 from lab.protocols.world import Process, World
 from retune import knowledge
 from retune.best_values import BestValues
+from retune.node import BY
+from retune.orders import BusAccess
 from retune.pool import Pool
-from retune.service import KINDS, BusAccess, drive
+from retune.service import KINDS, drive
 from slackwater.bus.bus import BusError
 from slackwater.bus.signing import Signer
 from slackwater.config import RetuneSettings
@@ -85,7 +87,7 @@ class SecondStage:
                 await asyncio.sleep(0.5)
         access = BusAccess(
             POOL, SETTINGS.lease_s, bus, self.records, Signer(KEY), controller_id(self._disk),
-            clock=process.time, wall=lambda: 1.8e9 + self.world.now_s + self._wall_offset_s,
+            by=BY, clock=process.time, wall=lambda: 1.8e9 + self.world.now_s + self._wall_offset_s,
         )  # fmt: skip
         access.pool = Pool(POOL, SETTINGS, _rules(), BestValues(self._disk), access, process.time)
         for kind in KINDS:

@@ -17,7 +17,7 @@ from lab.protocols.second_stage import KEY, SecondStage
 from lab.protocols.world import NO_FAULT, Process, World
 from lbengine.leadership.lease import LEASE_S, RENEW_S, Record
 from lbengine.service import ASK_AGAIN_S
-from retune.pool import SILENT_S
+from retune.orders import SILENT_S
 from slackwater import messages
 from slackwater.bus.bus import STORE_ANSWERS_WITHIN_S
 from slackwater.messages import Order, State

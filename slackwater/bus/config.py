@@ -29,7 +29,7 @@ STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
 STORE = ["$JS.API.>", "$KV.slackwater_lease.>"]
 """The key-value store of lbengine's leases, where JetStream is switched on."""
-MADE_BY_CONTROLLER = ("verdict", "order", "weight", "cycle", "controller-change", "request")
+MADE_BY_CONTROLLER = ("verdict", "order", "weight", "cycle", "governed", "controller-change", "request")
 """What the controller's parts publish. `control` is missing: only a person's command is one."""
 
 

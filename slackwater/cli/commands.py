@@ -29,6 +29,7 @@ SERVICES = {
     "detector": "detector.service",
     "lbengine": "lbengine.service",
     "retune": "retune.service",
+    "governor": "governor.service",
     "web": "web.service",
 }
 """What `serve` runs; each module has `async def run(settings)`."""
@@ -47,9 +48,9 @@ def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C, then set the baseline weights.
 
     Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
-    (unless retune.mode is off) and the dashboard, and restarts whatever dies. SIGHUP has it apply a changed
-    configuration, as `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline weights
-    could not be confirmed at the end.
+    and the governor (unless their mode is off) and the dashboard, and restarts whatever dies. SIGHUP has it apply a
+    changed configuration, as `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline
+    weights could not be confirmed at the end.
     """
     from slackwater.supervise import serve as supervisor
 

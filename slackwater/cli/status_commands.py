@@ -13,6 +13,8 @@ from slackwater.options import pool_option, seconds_of
 if TYPE_CHECKING:
     from slackwater.messages import Change
 
+GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6
+"""Of `why`: Changes of this time, at most so many of them, and so many decisions of the governor."""
 REFRESH_EVERY_S = 0.5
 MOST_AT_ONCE = 10_000
 
@@ -91,9 +93,14 @@ def log(
 @pool_option("The pool; needed when there are several.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def why(node: str, client: ControllerClient, pool_name: str | None, as_json: bool) -> None:
-    """Show NODE's last episode: why it began, what was done about it, and the outcome."""
+    """Show NODE's last episode: why it began, what was done about it, and the outcome.
+
+    Where the governor gives Orders, or records what it would set, its last decisions follow.
+    """
     import msgspec
 
+    from slackwater.cli import tables
+    from slackwater.messages import GOVERNOR
     from slackwater.views import why as stories
 
     pool, episode = client.story(pool_name, node)
@@ -103,3 +110,10 @@ def why(node: str, client: ControllerClient, pool_name: str | None, as_json: boo
         click.echo(f"{node} ({pool}): no episode within a week")
     else:
         click.echo(stories.as_text(episode))
+    if not as_json:
+        recent = client.changes(pool, GOVERNOR_LOOKS_AT, time.time() - GOVERNOR_LOOK_BACK_S)
+        of_governor = [one for one in recent if (one.by, one.target) == (GOVERNOR, node)][:GOVERNOR_SHOWS]
+        if of_governor:
+            click.echo(f"{node} ({pool}): the governor's last decisions")
+        for change in reversed(of_governor):
+            click.echo(f"  {tables.change_as_line(change)}")

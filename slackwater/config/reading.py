@@ -75,6 +75,9 @@ def parse(text: str, where: str) -> ControllerSettings:
         if len(given := [key for key in pair if getattr(settings.bus, key)]) == 1:
             both = " and ".join(f"bus.{key}" for key in pair)
             raise ConfigError(f"{where}:{line_of(('bus', given[0]), lines)}: {both} must be set together")
+    if problem := settings.governor_problem():
+        key, text = problem
+        raise ConfigError(f"{where}:{line_of(('governor', key), lines)}: {text}")
     taken: set[tuple[str, ...]] = set()
     for index, pool in enumerate(settings.pool):
         for key, text in [("name", f"pool `{pool.name}`"), *pool.unique]:

@@ -22,6 +22,7 @@ from slackwater.config.kinds import (
     is_loopback,
 )
 from slackwater.messages import Mode, Name
+from slackwater.messages.fields import Share
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -29,6 +30,20 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Law = Literal["optimal", "tail", "ice", "equalise"]
+GovernorPolicy = Literal["slackwater", "static", "linux-ondemand", "linux-schedutil", "pegasus", "parties"]
+GovernorKnob = Literal["cpu.cores", "cpu.frequency", "cpu.quota"]
+Knob = Literal[
+    "apache.max_request_workers",
+    "apache.keepalive_timeout",
+    "apache.keepalive",
+    "php_fpm.max_children",
+    "cpu.frequency",
+    "cpu.cores",
+    "cpu.quota",
+    "cpu.share",
+    "streaming.num_threads",
+]
+"""Of a wsengine."""
 
 
 CONTROLLER = "slackwater-controller"
@@ -232,6 +247,10 @@ class RetuneSettings(Settings, frozen=True):
     reload_min_interval_s: Annotated[float, Meta(ge=0, description="shortest time between two reloads of one node")] = (
         10.0
     )
+    leave_alone: Annotated[
+        list[Knob],
+        Meta(description="knobs that the second stage never sets: those of the governor, or what a site wants left"),
+    ] = []
     search_measure_s: Annotated[Positive, Meta(description="how long a search measures each try")] = 20.0
     calm_frequency: Annotated[
         str,
@@ -250,8 +269,36 @@ class RetuneSettings(Settings, frozen=True):
 
 
 class GovernorSettings(Settings, frozen=True):
-    """What `slackwater governor observe` takes the nodes' cores for. It only prints; nothing sets cores or clocks."""
+    """The governor: as many cores and hertz as each pool's `target_p95_ms` needs, through the nodes' wsengines."""
 
+    mode: Annotated[
+        Literal["off", "observe", "act"],
+        Meta(
+            description="off: no governor; observe: record what it would set; act: give Orders to the nodes of pools"
+            " that act too, signed with `retune.order_key`. A pool without `target_p95_ms` has none"
+        ),
+    ] = "off"
+    policy: Annotated[
+        GovernorPolicy, Meta(description="what decides; slackwater: the cheapest configuration predicted to be enough")
+    ] = "slackwater"
+    knobs: Annotated[
+        list[GovernorKnob],
+        Meta(
+            min_length=1,
+            description="what it may set, where a node's wsengine lists it too. The second stage must leave these"
+            " alone (`retune.leave_alone`). cpu.quota stands in for a clock on nodes without cpu.frequency",
+        ),
+    ] = msgspec.field(default_factory=lambda: ["cpu.cores", "cpu.frequency", "cpu.quota"])
+    lease_s: Annotated[
+        float, Meta(ge=3, le=600, description="an Order that is not renewed undoes itself after this time")
+    ] = 30.0
+    lower_every_s: Annotated[
+        float, Meta(ge=1, description="a node is lowered at most this often; more is given at once")
+    ] = 10.0
+    quota_shares: Annotated[
+        list[Share],
+        Meta(description="shares of its CPU time that `cpu.quota` may leave a node, ascending, 1 at the end"),
+    ] = msgspec.field(default_factory=lambda: [0.4, 0.6, 0.8, 1.0])
     clocks_mhz: Annotated[
         list[Positive],
         Meta(description="clocks that the cores can have, ascending; empty: only the number of cores is chosen"),
@@ -268,6 +315,14 @@ class GovernorSettings(Settings, frozen=True):
     def __post_init__(self) -> None:
         if self.clocks_mhz != sorted(set(self.clocks_mhz)):
             raise ValueError(f"`clocks_mhz`: expected ascending clocks, got {self.clocks_mhz}")
+        shares = self.quota_shares
+        if shares != sorted(set(shares)) or not shares or shares[0] <= 0.0 or shares[-1] != 1.0:
+            raise ValueError(f"`quota_shares`: expected ascending shares above 0, with 1 at the end, got {shares}")
+
+    @property
+    def owns(self) -> set[str]:
+        """The knobs that nobody else may set: its own, and those that write the same files."""
+        return {*self.knobs, *(["cpu.share"] if "cpu.quota" in self.knobs else [])}
 
 
 class WebSettings(Settings, frozen=True):
@@ -370,6 +425,27 @@ class ControllerSettings(Settings, frozen=True):
     def _private_bus(self, user: str) -> BusSettings:
         password_file = self.bus_folder / "passwords" / f"{user}.password"
         return BusSettings(self.bus.address, user=user, password_file=str(password_file), tls_ca=self.bus.tls_ca)
+
+    def governor_problem(self, has_target: bool = False) -> tuple[str, str] | None:
+        """What the governor lacks, or shares with the second stage: the setting's key, and the text.
+
+        Each knob has one owner. `has_target`: one is given elsewhere.
+        """
+        governor, retune = self.governor, self.retune
+        if governor.mode == "off":
+            return None
+        if not has_target and not any(pool.target_p95_ms for pool in self.pool):
+            return "mode", "governor.mode: no pool has a `target_p95_ms`, which the governor is to meet"
+        if governor.mode == "act" and not retune.order_key:
+            return "mode", 'governor.mode = "act" needs `retune.order_key`, the key that signs Orders'
+        shared = sorted(governor.owns.difference(retune.leave_alone))
+        if retune.mode == "off" or not shared:
+            return None
+        both = ", ".join(f'"{knob}"' for knob in sorted(governor.owns.union(retune.leave_alone)))
+        return "knobs", (
+            f"the governor and the second stage would both set {', '.join(shared)}; each knob has one owner: add to"
+            f" [retune] `leave_alone = [{both}]`, or take them out of governor.knobs"
+        )
 
     def the_pool(self, name: str | None) -> PoolSettings:
         """The pool of this name; without a name the only one. Raises ConfigError."""

@@ -21,7 +21,7 @@ from slackwater import messages
 from slackwater.journal import schema
 from slackwater.journal.schema import SAMPLE_COLUMNS, JournalError, failure
 from slackwater.journal.series import NodeSeries, PoolSeries, Reading, StateSpan, read_history
-from slackwater.messages import WSENGINE, Change, Cycle, Knobs, Message, Sample, Verdict, plain_json
+from slackwater.messages import WSENGINE, Change, Cycle, Governed, Knobs, Message, Sample, Verdict, plain_json
 
 __all__ = ["Journal", "JournalError", "NodeSeries", "PoolSeries", "Reading", "StateSpan", "journal_path"]
 
@@ -207,6 +207,10 @@ class Journal:
     def latest_knobs(self, pool: str) -> dict[str, tuple[Knobs, float]]:
         """The last Knobs of each node's wsengine, and when they were written."""
         return self._latest(Knobs, pool)
+
+    def latest_governed(self, pool: str) -> dict[str, tuple[Governed, float]]:
+        """What the governor said last of each node, and when it was written."""
+        return self._latest(Governed, pool)
 
     def latest_verdicts(self, pool: str) -> dict[str, Verdict]:
         """The last Verdict of each node."""

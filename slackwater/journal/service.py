@@ -24,7 +24,7 @@ from slackwater.stopping import stop_event
 
 log = logging.getLogger("slackwater.journal")
 
-KINDS = ("sample", "verdict", "change", "cycle", "knobs")
+KINDS = ("sample", "verdict", "change", "cycle", "knobs", "governed")
 FLUSH_S = 0.5
 KEEP_S = 60.0
 KEEP_MESSAGES = 50_000

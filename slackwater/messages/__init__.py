@@ -18,7 +18,7 @@ from slackwater.messages.causes import (
     State,
     WeightsMean,
 )
-from slackwater.messages.change import PARTS, WSENGINE, Change, is_of_wsengine
+from slackwater.messages.change import GOVERNOR, PARTS, WSENGINE, Change, is_of_wsengine
 from slackwater.messages.fields import (
     MAX_NAME,
     NAME_PATTERN,
@@ -27,6 +27,7 @@ from slackwater.messages.fields import (
     Name,
     is_name,
 )
+from slackwater.messages.governed import Governed
 from slackwater.messages.knobs import Knobs, KnobState, Order
 from slackwater.messages.plain_text import plain_json, plain_text
 from slackwater.messages.sample import (
@@ -44,7 +45,7 @@ from slackwater.messages.sample import (
 )
 from slackwater.messages.verdict import Verdict
 
-Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs
+Message = Sample | Verdict | Order | Weight | Change | Cycle | Knobs | Governed
 KINDS: dict[str, type[Message]] = {
     "sample": Sample,
     "verdict": Verdict,
@@ -53,6 +54,7 @@ KINDS: dict[str, type[Message]] = {
     "change": Change,
     "cycle": Cycle,
     "knobs": Knobs,
+    "governed": Governed,
 }
 _DECODERS = {kind: msgspec.json.Decoder(struct) for kind, struct in KINDS.items()}
 _ENCODER = msgspec.json.Encoder()

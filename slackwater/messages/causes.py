@@ -37,6 +37,7 @@ ChangeCause = Literal[
     "second_stage",
     "renewed",
     "search_over",
+    "governor",
     "ordered",
     "refused",
     "given_back",
@@ -49,6 +50,7 @@ ChangeCause = Literal[
 ]
 """not_set: the balancer did not take it. put_back: lbengine set the baseline again. someone_else: somebody else changed
 it. second_stage, renewed, search_over: an Order for an episode, one that renews a lease, the first one after a search.
+governor: an Order of the governor, or one that it would give.
 ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered, by_hand, engine_ended,
 engine_died: why a wsengine put a knob back, as `someone_else`. not_put_back: it could not, and tries again."""
 PUT_BACK: frozenset[ChangeCause] = frozenset(

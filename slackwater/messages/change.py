@@ -12,7 +12,9 @@ from slackwater.messages.fields import Name, NonNegative, Text, UnixTime, Value,
 WSENGINE = "wsengine"
 """`Change.by` of a node's wsengine. The bus lets only that node publish such a Change."""
 
-PARTS = ("lbengine", "retune", "serve", WSENGINE)
+GOVERNOR = "governor"
+"""`by` of the governor's Orders and Changes."""
+PARTS = ("lbengine", "retune", GOVERNOR, "serve", WSENGINE)
 """`Change.by` of what no person did."""
 _OF_WSENGINE = re.compile(r"order|[a-z0-9_]+\.[a-z0-9_]+")
 """`Change.what` of a wsengine: a knob, or an Order that could not be believed."""

@@ -10,19 +10,21 @@ import msgspec
 from slackwater.bus.bus import without_password
 from slackwater.config import ControllerSettings, PoolSettings
 
-JOURNAL, DETECTOR, LBENGINE, RETUNE, WEB = PARTS = ("journal", "detector", "lbengine", "retune", "web")
+PARTS = ("journal", "detector", "lbengine", "retune", "governor", "web")
 """The parts that read the settings, in the order in which they are started and replaced."""
+JOURNAL, DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB = PARTS
 CONCERNS: Mapping[str, frozenset[str]] = {
-    "pool": frozenset({LBENGINE, RETUNE, WEB}),
-    "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, WEB}),
-    "pool.target_p95_ms": frozenset({WEB}),
+    "pool": frozenset({LBENGINE, RETUNE, GOVERNOR, WEB}),
+    "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB}),
+    "pool.target_p95_ms": frozenset({GOVERNOR, WEB}),
     "pool.target_p99_ms": frozenset({WEB}),
     "bus.control_user": frozenset({WEB}),
     "bus.control_password_file": frozenset({WEB}),
     "detector": frozenset({DETECTOR, WEB}),
     "lbengine": frozenset({LBENGINE, WEB}),
     "retune": frozenset({RETUNE, WEB}),
-    "governor": frozenset({WEB}),
+    "retune.order_key": frozenset({RETUNE, GOVERNOR, WEB}),
+    "governor": frozenset({GOVERNOR, WEB}),
     "web": frozenset({WEB}),
     "journal": frozenset({JOURNAL, WEB}),
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slackwater.bus import nats_server
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.supervise.differences import DETECTOR, RETUNE
+from slackwater.supervise.differences import DETECTOR, GOVERNOR, RETUNE
 
 log = logging.getLogger("slackwater.reload")
 
@@ -34,11 +34,13 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
         choose_model(settings.detector)
     if RETUNE in parts and settings.retune.mode != "off":
         from retune import knowledge
-        from slackwater.bus.signing import Signer
 
         knowledge.load(settings.retune.knowledge)
-        if settings.retune.mode == "act":
-            Signer.load(Path(settings.retune.order_key))
+    gives_orders = {RETUNE: settings.retune.mode == "act", GOVERNOR: settings.governor.mode == "act"}
+    if any(acts and part in parts for part, acts in gives_orders.items()):
+        from slackwater.bus.signing import Signer
+
+        Signer.load(Path(settings.retune.order_key))
     if listen and (problem := nats_server.why_not_free(listen)):
         raise TrialError(f"the dashboard cannot listen on {listen}: {problem}; see `web.listen`")
 

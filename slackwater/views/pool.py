@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from slackwater.journal.journal import Journal, Reading
-from slackwater.messages import Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
+from slackwater.messages import GOVERNOR, Change, DecisionCause, Knobs, Mode, Resource, ServerState, State, Verdict
 from slackwater.renamed import old_field
 from slackwater.views.percentile import pooled_ms
 
@@ -77,6 +77,8 @@ class Row(msgspec.Struct):
     retuned: list[str] = []
     """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
     turned: Annotated[list[str], old_field("retuned")] = []
+    governed: list[str] = []
+    """What the governor has changed on the node: `cpu.cores 4 → 2`."""
 
     def __post_init__(self) -> None:
         self.turned = self.retuned
@@ -135,10 +137,12 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         verdict = verdicts.get(node)
         state, why = _judged(verdict, now_unix_s - judged_unix_s.get(node, 0.0), silence)
         latest, received_unix_s = knobs.get(node, (None, 0.0))
-        retuned = _retuned(latest) if now_unix_s - received_unix_s < KNOBS_FRESH_S else []
+        held = latest if now_unix_s - received_unix_s < KNOBS_FRESH_S else None
+        retuned, governed = _held(held, by_governor=False), _held(held, by_governor=True)
         reasons = _reasons(server, state, why, stale)
-        if retuned:
-            reasons = f"{reasons}{'; ' if reasons else ''}retuned: {', '.join(retuned)}"
+        for word, values in (("retuned", retuned), ("governed", governed)):
+            if values:
+                reasons = f"{reasons}{'; ' if reasons else ''}{word}: {', '.join(values)}"
         return Row(
             node=node,
             server=server.server if server else "",
@@ -156,6 +160,7 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
             cpu=reading.cpu if reading else None,
             why=reasons,
             retuned=retuned,
+            governed=governed,
             resource=verdict.resource if verdict is not None and state == verdict.state else None,
         )
 
@@ -219,9 +224,10 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.1f} ms" if value < 9.95 else f"{value:,.0f} ms"
 
 
-def _retuned(knobs: Knobs | None) -> list[str]:
-    """What the second stage has changed on a node, knob by knob."""
-    held = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
+def _held(knobs: Knobs | None, by_governor: bool) -> list[str]:
+    """What the governor, or the second stage, has changed on a node, knob by knob."""
+    orders = [knob for knob in knobs.knobs if knob.order] if knobs is not None else []
+    held = [knob for knob in orders if (knob.by == GOVERNOR) == by_governor]
     return [f"{knob.name} {_value(knob.baseline)} → {_value(knob.value)}" for knob in held]
 
 

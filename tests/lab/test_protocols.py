@@ -16,7 +16,7 @@ from lab.protocols.second_stage import Records
 from lab.protocols.world import Process
 from lbengine.leadership.lease import Lease, Owner, Record
 from lbengine.leadership.leases import Leases
-from retune.service import BusAccess
+from retune.orders import BusAccess
 from slackwater.messages import Cycle, Message
 
 COMMAND = [sys.executable, "-m", "slackwater.cli.main", "lab", "protocols"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from retune.cpu_starvation import FULL, CpuStarvation, is_starved, stretch_of
 from retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
 from retune.stage import Affected, Stage, has_room
 from slackwater.config import ConfigError, RetuneSettings, parse
+from slackwater.config.settings import Knob
 from slackwater.messages import Cpu, KnobState, Sample, Sched
 from tests.support.paths import ROOT
 
@@ -88,8 +90,11 @@ def test_every_row_of_the_shipped_file_is_explained_in_it() -> None:
 def test_the_shipped_knowledge_has_a_row_for_each_knob_but_one_that_documents_why_not() -> None:
     knobs = set(re.findall(r'Kind \{\s*name: "([a-z_.]+)"', (ROOT / "wsengine/src/knobs/mod.rs").read_text()))
     assert len(knobs) > 7, "the table is read"
-    assert knobs - load().keys() == {"apache.keepalive"}
-    assert "`apache.keepalive` has no row" in (ROOT / "docs/how-it-works/second-stage.md").read_text()
+    assert knobs - load().keys() == {"apache.keepalive", "cpu.quota"}
+    told = (ROOT / "docs/how-it-works/second-stage.md").read_text()
+    assert "`apache.keepalive` has no row" in told
+    assert "`cpu.quota` has no row" in told
+    assert knobs == set(get_args(Knob)), "a site can have each of them left alone"
 
 
 # --- CPU starvation

@@ -13,8 +13,9 @@ from lbengine.backends.haproxy.settings import HAProxyPool
 from retune import knowledge
 from retune.best_values import BestValues
 from retune.drain import NotNow
-from retune.pool import SILENT_S, Pool
-from retune.service import REACHES_S, BusAccess
+from retune.node import BY
+from retune.orders import REACHES_S, SILENT_S, BusAccess
+from retune.pool import Pool
 from slackwater.bus.signing import Signer
 from slackwater.config import RetuneSettings
 from slackwater.messages import Cycle, Knobs, KnobState, Message, Mode, Order, State, Verdict
@@ -66,6 +67,7 @@ class Controller:
             Records(),
             signer,
             "a",
+            by=BY,
             clock=lambda: self.now_s,
         )
         self.pool = Pool(POOL, SETTINGS, knowledge.load(), BestValues(folder), self.access, lambda: self.now_s)

@@ -31,7 +31,8 @@ from lab.cluster.traces import traces
 from lbengine.backends.haproxy.settings import HAProxyPool
 from retune.drain import drain_and_apply
 from retune.knowledge import Value
-from retune.service import BusAccess
+from retune.node import BY
+from retune.orders import BusAccess
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.journal.journal import Journal
@@ -171,7 +172,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
     story = Story(held={host.name: {} for host in lab.hosts})
     bus = await Bus.connect(SITE.controller_bus, "a-test")
     with Journal.open(folder / "journal.sqlite") as journal:
-        site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE), controller_id(SITE.state_dir))
+        site = BusAccess(pool, LEASE_S, bus, journal, Signer.load(KEY_FILE), controller_id(SITE.state_dir), by=BY)
         site.pool = story.listener  # type: ignore[assignment]
         for kind in ("cycle", "change"):
             await bus.subscribe(kind, site.take, pool=POOL)

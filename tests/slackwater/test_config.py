@@ -48,6 +48,36 @@ def test_a_pool_of_ipvs_needs_its_service_only(balancer: str, service: str) -> N
     assert pool.servers == {"10.0.0.11:80": "web1"}
 
 
+GOVERNED = f"{POOL}target_p95_ms = 100\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (f'{POOL}[governor]\nmode = "observe"\n', 6, "no pool has a `target_p95_ms`"),
+        (f'{GOVERNED}[governor]\nmode = "act"\n', 7, "needs `retune.order_key`"),
+        (
+            f'{GOVERNED}[governor]\nmode = "observe"\nknobs = ["cpu.quota"]\n[retune]\nmode = "observe"\n',
+            8,
+            'both set cpu.quota, cpu.share; each knob has one owner: add to [retune] `leave_alone = ["cpu.quota", ',
+        ),
+        (f'{GOVERNED}[governor]\nknobs = ["cpu.share"]\n', 7, "governor.knobs[0]: invalid enum value 'cpu.share'"),
+        (f"{GOVERNED}[governor]\nquota_shares = [0.5, 0.9]\n", 6, "`quota_shares`: expected ascending shares"),
+    ],
+)
+def test_the_governor_needs_a_target_a_key_and_knobs_of_its_own(text: str, line: int, says: str) -> None:
+    found = refusal(text)
+    assert found.startswith(f"f.toml:{line}: ")
+    assert says in found
+
+
+def test_each_knob_has_one_owner() -> None:
+    text = GOVERNED + '[governor]\nmode = "act"\n[retune]\nmode = "act"\norder_key = "k"\nleave_alone = '
+    settings = parse(text + '["cpu.cores", "cpu.frequency", "cpu.quota", "cpu.share"]\n', "f.toml")
+    assert settings.governor.owns == set(settings.retune.leave_alone)
+    assert "add to [retune]" in refusal(text + '["cpu.cores"]\n')
+
+
 def test_two_pools_are_two_pools() -> None:
     other = POOL.replace("web", "api").replace('"be"', '"api"') + '[pool.servers]\nhost1 = "node-1"\n'
     settings = parse(POOL + 'mode = "act"\n\n' + other + "\n[lbengine]\nlease_s = 5\n", "f.toml")

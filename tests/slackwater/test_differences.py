@@ -36,7 +36,7 @@ def test_each_difference_has_both_values_and_who_needs_it() -> None:
         "journal.keep_samples_h: 24.0 -> 2.0",
     ]
     assert found["pool.web.mode"].parts == {"lbengine", "retune", "web"}
-    assert found["pool.web.target_p95_ms"].parts == {"web"}
+    assert found["pool.web.target_p95_ms"].parts == {"governor", "web"}
     assert found["journal.keep_samples_h"].parts == {"journal", "web"}
 
 

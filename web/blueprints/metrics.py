@@ -17,8 +17,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from slackwater import __version__
 from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import PARTS, Change
+from slackwater.messages import PARTS, Change, Governed
 from slackwater.supervise import state_dir
+from slackwater.views.governed import FRESH_S
 from slackwater.views.pool import SYMBOLS, PoolView
 from slackwater.views.why import SLOW
 from web.context import Context, context
@@ -53,6 +54,21 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_node_requests_per_second", ("pool", "node"), "Requests per second."),
     ("slackwater_node_response_p95_seconds", ("pool", "node"), "p95 of response time."),
     ("slackwater_node_cpu_utilisation", ("pool", "node"), "CPU utilisation, 1 is full."),
+    ("slackwater_governor_acting", ("pool", "node"), "1 where the governor sets cores and clocks, 0 in observe mode."),
+    ("slackwater_governor_target_seconds", ("pool", "node"), "Target of the p95 that the governor works for."),
+    ("slackwater_governor_response_p95_seconds", ("pool", "node"), "p95 of response time as the governor saw it."),
+    ("slackwater_governor_cores", ("pool", "node"), "Cores in force."),
+    ("slackwater_governor_most_cores", ("pool", "node"), "Cores without the governor."),
+    ("slackwater_governor_wanted_cores", ("pool", "node"), "Cores that the policy wants."),
+    (
+        "slackwater_governor_clock_share",
+        ("pool", "node", "knob"),
+        "In force, of the highest clock; with the knob cpu.quota, which stands in for a clock, of the cores' time.",
+    ),
+    ("slackwater_governor_watts", ("pool", "node", "model"), "Estimated power of the cores, by the named model."),
+    ("slackwater_governor_most_watts", ("pool", "node", "model"), "The same work without the governor."),
+    ("slackwater_governor_seconds_total", ("pool", "node"), "Seconds with a p95 since the governor began."),
+    ("slackwater_governor_misses_total", ("pool", "node"), "Of these, with a p95 above the target."),
     ("slackwater_cycle_age_seconds", ("pool",), "Since lbengine's last cycle."),
     ("slackwater_sample_age_seconds", ("pool", "node"), "Since the last Sample came."),
     (
@@ -134,6 +150,8 @@ def _controller(application: Context) -> Iterator[Value]:
             views = {pool.name: reader.view(journal, pool) for pool in application.settings.pool}
             found: list[Value] = [("slackwater_journal_bytes", (), journal.used_bytes())]
             found += [*_pools(application, views), *_servers(views), *_ages(application, journal, views)]
+            for pool in views:
+                found += _governed(pool, journal.latest_governed(pool), reader.clock())
             found += _changes(journal, reader.clock())
     except JournalError:
         yield "slackwater_journal_readable", (), 0
@@ -165,6 +183,25 @@ def _servers(views: dict[str, PoolView]) -> Iterator[Value]:
             for field, (name, factor) in SERVER_FIELDS.items():
                 value = getattr(row, field)
                 yield name, (pool, row.node), None if value is None else value * factor
+
+
+def _governed(pool: str, latest: dict[str, tuple[Governed, float]], now_unix_s: float) -> Iterator[Value]:
+    for node, (said, written_unix_s) in latest.items():
+        if now_unix_s - written_unix_s > FRESH_S:
+            continue
+        at = (pool, node)
+        yield "slackwater_governor_acting", at, said.mode == "act"
+        yield "slackwater_governor_target_seconds", at, said.target_p95_ms / 1000.0
+        p95_s = None if said.rt_p95_ms is None else said.rt_p95_ms / 1000.0
+        yield "slackwater_governor_response_p95_seconds", at, p95_s
+        yield "slackwater_governor_cores", at, said.cores
+        yield "slackwater_governor_most_cores", at, said.most_cores
+        yield "slackwater_governor_wanted_cores", at, said.wanted_cores
+        yield "slackwater_governor_clock_share", (*at, said.clock_knob), said.clock_share
+        yield "slackwater_governor_watts", (*at, said.power_model), said.watts
+        yield "slackwater_governor_most_watts", (*at, said.power_model), said.most_watts
+        yield "slackwater_governor_seconds_total", at, said.seconds
+        yield "slackwater_governor_misses_total", at, said.misses
 
 
 def _ages(application: Context, journal: Journal, views: dict[str, PoolView]) -> Iterator[Value]:
@@ -201,6 +238,8 @@ def reason_of(change: Change) -> str:
         return "interference"
     if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
         return change.cause
+    if change.cause == "governor":
+        return "governor"
     if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share", "reload"):
         return change.what
     return "other" if change.by in PARTS else "operator"

@@ -187,6 +187,8 @@ slackwater_node::settings! {
         cores: Allowed = Allowed::default();
         /// Bounds of the web server's share of CPU time, in percent of its baseline: [lowest, highest].
         share: Allowed = Allowed::default();
+        /// Bounds of the web server's CPU time per second, in percent of one core: [lowest, highest]. It stands in for a clock; not together with cpu.share.
+        quota: Allowed = Allowed::default();
         /// Cores whose frequency is set; empty: all.
         cpus: Vec<u32> = vec![];
         /// The web server's cgroup, as a path below its controller's root; empty: cores by affinity, no share.
@@ -268,6 +270,9 @@ impl Program for Settings {
         faults.expect("php_fpm.pool", !self.php_fpm.pool.contains(['[', ']', '\n', ';']), || {
             format!("must be a section's name, got {:?}", self.php_fpm.pool)
         });
+        faults.expect("cpu.quota", self.cpu.quota.is_empty() || self.cpu.share.is_empty(), || {
+            "must not be there together with `cpu.share`: both write the quota of cpu.cgroup".to_owned()
+        });
         let url = &self.apache.status_url;
         faults.expect("apache.status_url", url.is_empty() || url.starts_with("http://"), || {
             format!("must be http://HOST/PATH?auto or empty, got {url:?}")
@@ -319,6 +324,7 @@ mod tests {
             ("[apache]\nkeepalive = [\"on;off\"]", "`apache.keepalive`: must be a list of words and"),
             ("[apache]\ndrop_in = \"conf\"", "`apache.drop_in` must be a path from the root"),
             ("[orders]\nmax_lease_s = 0.0", "`orders.max_lease_s` must be 1 to 86400 seconds, got 0"),
+            ("[cpu]\nshare = [1, 2]\nquota = [1, 2]", "`cpu.quota` must not be there together with `cpu.share`"),
             ("[streaming]\nnum_threads = [1, 8]\n", "`streaming.template` must contain {value} once"),
         ] {
             assert!(fault(text).contains(message), "{text}: {}", fault(text));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use slackwater_messages::{Cpu, Sample};
 
 use slackwater_node::cgroup::{self, CpuFiles, Version};
+use slackwater_node::list::parse_list;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, first_read, put};
@@ -119,7 +120,7 @@ struct Group {
 /// What the cgroup may use.
 struct Limit {
     read_ns: u64,
-    /// The tightest quota, or the VM's cores where that is less.
+    /// The tightest quota, the cores of its cpuset or the VM's, whatever is less.
     cores: f64,
     /// The counts of the directory that sets the quota.
     throttling: Option<Throttling>,
@@ -156,7 +157,7 @@ impl Group {
         let mut cpu = Cpu { scope: "cgroup".to_owned(), ..Cpu::default() };
         absent(sample, "cpu.steal", "a cgroup has no steal time; it is the whole VM's");
         let used = self.usage.advance(now_ns, [Some(usage_ns)]).per_s(0).map(|ns_per_s| ns_per_s / 1e9);
-        match self.limit(now_ns, vm) {
+        match self.limit(system, now_ns, vm) {
             Ok(limit) => {
                 cpu.cores = Some(limit.cores);
                 put!(sample, cpu.utilisation, used.map(|used| used / limit.cores));
@@ -187,11 +188,15 @@ impl Group {
         usage.parse(reader, parse)
     }
 
-    fn limit(&mut self, now_ns: u64, vm: &Result<Vm, Reason>) -> Result<&mut Limit, Reason> {
+    fn limit(&mut self, system: &System, now_ns: u64, vm: &Result<Vm, Reason>) -> Result<&mut Limit, Reason> {
         let limit = match self.limit.take() {
             Some(limit) if now_ns.saturating_sub(limit.read_ns) < QUOTA_FRESH_NS => limit,
             stale => {
                 let online = vm.as_ref().map_err(Reason::clone)?.cores;
+                let cpuset =
+                    cgroup::find_cpuset(&system.cgroup, &self.cgroup).and_then(|path| cgroup::effective_cores(&path));
+                let allowed = cpuset.ok().and_then(|list| parse_list(&list)).filter(|cores| !cores.is_empty());
+                let online = allowed.map_or(online, |cores| online.min(cores.len() as f64));
                 let quota = self.files.as_ref().map_or(Ok(None), |(files, _)| cgroup::tightest_quota(files))?;
                 let counted = stale.and_then(|limit| limit.throttling);
                 Limit {
@@ -350,6 +355,25 @@ mod tests {
         fixture.write("cgroup/web/h1/cpu.stat", "usage_usec 1500000\n");
         let cpu = collector.sample().cpu.expect("there");
         assert_eq!((cpu.cores, cpu.utilisation, cpu.throttled), (Some(2.0), Some(0.25), None));
+    }
+
+    #[test]
+    fn a_cgroup_may_use_the_cores_of_its_cpuset() {
+        let fixture = Fixture::new(&[
+            ("proc/stat", STAT),
+            ("cgroup/cpuacct/web/h1/cpuacct.usage", "1000000000\n"),
+            ("cgroup/cpuset/web/h1/cpuset.cpus", "0-1\n"),
+        ]);
+        let mut collector = group(&fixture);
+        fixture.advance_s(1.5);
+        fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "1750000000\n");
+        let cpu = collector.sample().cpu.expect("there");
+        assert_eq!((cpu.cores, cpu.utilisation), (Some(2.0), Some(0.25)));
+        fixture.write("cgroup/cpuset/web/h1/cpuset.cpus", "1\n");
+        fixture.advance_s(1.5);
+        fixture.write("cgroup/cpuacct/web/h1/cpuacct.usage", "2500000000\n");
+        let cpu = collector.sample().cpu.expect("there");
+        assert_eq!((cpu.cores, cpu.utilisation), (Some(1.0), Some(0.5)));
     }
 
     #[test]

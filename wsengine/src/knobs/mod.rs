@@ -18,6 +18,7 @@ mod apache_keepalive_timeout;
 mod apache_max_request_workers;
 mod cpu_cores;
 mod cpu_frequency;
+mod cpu_quota;
 mod cpu_share;
 mod php_fpm_max_children;
 mod streaming_num_threads;
@@ -146,6 +147,7 @@ pub const KNOBS: &[KnobKind] = &[
     KnobKind { name: "php_fpm.max_children", allowed: |s| &s.php_fpm.max_children, make: php_fpm_max_children::make },
     KnobKind { name: "cpu.frequency", allowed: |s| &s.cpu.frequency, make: cpu_frequency::make },
     KnobKind { name: "cpu.cores", allowed: |s| &s.cpu.cores, make: cpu_cores::make },
+    KnobKind { name: "cpu.quota", allowed: |s| &s.cpu.quota, make: cpu_quota::make },
     KnobKind { name: "cpu.share", allowed: |s| &s.cpu.share, make: cpu_share::make },
     KnobKind {
         name: "streaming.num_threads",

@@ -1,0 +1,125 @@
+"""What the governor can set on a node: the configurations that its knobs allow, and the knobs' values for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from governor.power import hardware
+from governor.types import Configuration, Hardware
+from retune.knowledge import Value
+from slackwater.config import GovernorSettings
+from slackwater.messages import Knobs, KnobState
+
+CORES, FREQUENCY, QUOTA = "cpu.cores", "cpu.frequency", "cpu.quota"
+NOMINAL_MHZ = 1000.0
+"""Stands for the only clock where there is no choice of one, and for all of the cores' time where it is a quota."""
+
+
+@dataclass(frozen=True)
+class Levers:
+    """A node's knobs. The highest configuration is the node as it is without us: no knob is set for it."""
+
+    hardware: Hardware
+    candidates: tuple[Configuration, ...]
+    clock_knob: str
+    """`cpu.frequency`, `cpu.quota` or empty."""
+    quota_percent: int
+    """Quota without us, in percent of one core; 0: that knob is not used."""
+    sets_cores: bool
+
+    def values(self, wanted: Configuration) -> dict[str, int]:
+        """The knobs to set for it; the others stay as they are without us."""
+        found = {}
+        if self.sets_cores and wanted.cores != self.hardware.cores:
+            found[CORES] = wanted.cores
+        if self.clock_knob and wanted.clock_mhz != self.hardware.max_mhz:
+            found[self.clock_knob] = self._clock_value(wanted)
+        return found
+
+    def _clock_value(self, wanted: Configuration) -> int:
+        if self.clock_knob == FREQUENCY:
+            return round(wanted.clock_mhz * 1000.0)
+        share = wanted.clock_mhz / self.hardware.max_mhz
+        return round(self.quota_percent * wanted.cores * share / self.hardware.cores)
+
+    def in_force(self, values: Mapping[str, Value]) -> Configuration:
+        """The configuration that these values are; a knob that is not in it is as it is without us."""
+        cores, clock = values.get(CORES), values.get(self.clock_knob) if self.clock_knob else None
+        count = self.hardware.cores if not isinstance(cores, int) else min(max(1, cores), self.hardware.cores)
+        clocks = self.hardware.clocks_mhz
+        if not isinstance(clock, int):
+            return Configuration(count, clocks[-1])
+        mhz = clock / 1000.0
+        if self.clock_knob == QUOTA:
+            mhz = clocks[-1] * clock * self.hardware.cores / (self.quota_percent * count)
+        return Configuration(count, min(clocks, key=lambda one: abs(one - mhz)))
+
+    def capacity_cores(self, configuration: Configuration) -> float:
+        """CPU time per second that it may use."""
+        if self.clock_knob != QUOTA:
+            return float(configuration.cores)
+        without_us = self.quota_percent / 100.0
+        if configuration.clock_mhz == self.hardware.max_mhz:
+            return min(without_us, float(configuration.cores))
+        share = configuration.clock_mhz / self.hardware.max_mhz
+        return without_us * share * configuration.cores / self.hardware.cores
+
+    def nearest(self, wanted: Configuration) -> Configuration:
+        """A configuration that can be set, at least as fast."""
+        enough = [one for one in self.candidates if self.hardware.speed(one) >= self.hardware.speed(wanted) - 1e-9]
+        exact = wanted if wanted in self.candidates else None
+        return exact or min(enough, key=self.hardware.speed, default=self.hardware.highest)
+
+    def watts(self, configuration: Configuration, busy_cores: float) -> float:
+        """By the power model. A quota is no clock: its cores run at the highest one."""
+        at = configuration
+        if self.clock_knob == QUOTA:
+            at = Configuration(at.cores, self.hardware.max_mhz)
+        return self.hardware.power_w(at, min(1.0, busy_cores / at.cores))
+
+
+def levers(settings: GovernorSettings, knobs: Knobs, cores: int) -> Levers | None:
+    """What there is to set; None without a knob. `cores`: of the node, where `cpu.cores` does not tell."""
+    states: dict[str, KnobState] = {
+        knob.name: knob for knob in knobs.knobs if knob.name in settings.knobs and _is_there(knob)
+    }
+    count, lowest = cores, cores
+    sets_cores = CORES in states
+    if sets_cores:
+        count = _number(states[CORES].baseline)
+        lowest = min(count, max(1, states[CORES].lowest or 1))
+    clocks, clock_knob, quota_percent = [NOMINAL_MHZ], "", 0
+    if FREQUENCY in states and len(settings.clocks_mhz) > 1:
+        clocks, clock_knob = list(settings.clocks_mhz), FREQUENCY
+    elif QUOTA in states:
+        clocks, clock_knob = [NOMINAL_MHZ * share for share in settings.quota_shares], QUOTA
+        quota_percent = _number(states[QUOTA].baseline)
+        # A quota below the cores is what there is: more cores than it fills are of no use.
+        count = max(1, min(count if sets_cores else cores, -(-quota_percent // 100)))
+        lowest = min(lowest, count) if sets_cores else count
+    if not sets_cores and not clock_knob:
+        return None
+    of = hardware(settings.curve, count, clocks, busy_w=settings.busy_w, base_w=0.0, idle_w=settings.idle_w)
+    found = Levers(of, (), clock_knob, quota_percent, sets_cores)
+    may_be = tuple(
+        one
+        for one in of.configurations()
+        if one.cores >= lowest and all(_may_be(states[knob], value) for knob, value in found.values(one).items())
+    )
+    return Levers(of, may_be, clock_knob, quota_percent, sets_cores)
+
+
+def _is_there(knob: KnobState) -> bool:
+    """It can be read here, and has a whole number without us where it must."""
+    whole = isinstance(knob.baseline, int) and knob.baseline >= 1
+    readable = knob.cause not in ("not_read", "unreadable")
+    return readable and (whole or knob.name == FREQUENCY) and knob.lowest is not None
+
+
+def _number(value: Value | None) -> int:
+    return value if isinstance(value, int) else 1
+
+
+def _may_be(knob: KnobState, value: int) -> bool:
+    return knob.lowest is not None and knob.highest is not None and knob.lowest <= value <= knob.highest

@@ -1,0 +1,23 @@
+"""The policies that can run on real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from governor.policies.linux import Linux
+from governor.policies.parties import Parties
+from governor.policies.pegasus import Pegasus
+from governor.policies.slackwater import Slackwater
+from governor.policies.static import Static
+from governor.types import Configuration, Hardware, Policy
+
+Make = Callable[[Hardware, float, Sequence[Configuration]], Policy]
+ACTING: dict[str, Make] = {
+    "slackwater": lambda of, target_ms, candidates: Slackwater(of, target_ms, candidates=candidates),
+    "static": lambda of, _target_ms, _candidates: Static(of),
+    "linux-ondemand": lambda of, _target_ms, _candidates: Linux(of, "ondemand"),
+    "linux-schedutil": lambda of, _target_ms, _candidates: Linux(of, "schedutil"),
+    "pegasus": lambda of, target_ms, _candidates: Pegasus(of, target_ms),
+    "parties": lambda of, target_ms, _candidates: Parties(of, target_ms),
+}
+"""Name -> makes it, for a machine, the target of the p95 in ms, and the configurations that can be set."""

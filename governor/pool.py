@@ -1,0 +1,203 @@
+"""The governor of one pool: in each step, which knobs are set, renewed and put back. Orders are those of `retune`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from governor.node import GovernedNode
+from retune.drain import NotNow
+from retune.knowledge import Value
+from retune.node import RELEASE, Held
+from retune.orders import SILENT_S
+from slackwater.config import GovernorSettings, PoolSettings
+from slackwater.messages import (
+    GOVERNOR,
+    WSENGINE,
+    Change,
+    ChangeCause,
+    Cycle,
+    Governed,
+    Knobs,
+    Message,
+    Sample,
+    Verdict,
+)
+from slackwater.views.governed import as_line
+
+log = logging.getLogger(GOVERNOR)
+
+RENEW_AT = 1 / 3
+"""A lease is renewed when this share of it has passed: two renewals may get lost."""
+PUBLISH_EVERY_S = 1.0
+
+
+class OrderAccess(Protocol):
+    """What the governor needs of the nodes' wsengines and the bus; `retune.orders.BusAccess` has it."""
+
+    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
+        """Records and sends an Order; its id. Raises NotNow."""
+
+    async def note(
+        self, node: str, what: str, before: Value | None, after: Value | None, why: str, cause: ChangeCause
+    ) -> None:
+        """Records what would have been done."""
+
+    async def publish(self, message: Message) -> None:
+        """On the bus."""
+
+    def has_sent(self, order: str) -> bool:
+        """Whether this run sent it."""
+
+
+class GovernedPool:
+    """Fed with messages by `see`; `step` is called several times a second. Not for several tasks at once."""
+
+    def __init__(
+        self,
+        pool: PoolSettings,
+        settings: GovernorSettings,
+        access: OrderAccess,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        *,
+        target_ms: float | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """`target_ms`: another than the pool's. `tell` gets a line for each decision that differs from the last."""
+        self.nodes: dict[str, GovernedNode] = {}
+        self.cycle: Cycle | None = None
+        self.latest: dict[str, Governed] = {}
+        self._cycle_s = float("-inf")
+        self._pool, self._settings, self._access = pool, settings, access
+        self._target_ms = pool.target_p95_ms if target_ms is None else target_ms
+        self._clock, self._wall, self._tell = clock, wall, tell
+        self._published_s = float("-inf")
+        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
+
+    # --- what comes in
+
+    def see(self, message: Sample | Verdict | Cycle | Change | Knobs) -> None:
+        """Takes a message of this pool."""
+        now_s = self._clock()
+        if isinstance(message, Cycle):
+            self.cycle, self._cycle_s = message, now_s
+        elif isinstance(message, Change):
+            if message.by == WSENGINE and message.target in self.nodes:
+                self.nodes[message.target].see_change(message, now_s)
+        elif isinstance(message, Knobs):
+            self._node(message.node).see_knobs(message, now_s, self._access.has_sent)
+        elif isinstance(message, Verdict):
+            self._node(message.node).see_verdict(message, now_s)
+        else:
+            self._node(message.node).see_sample(message, now_s)
+
+    def _node(self, name: str) -> GovernedNode:
+        if name not in self.nodes:
+            self.nodes[name] = GovernedNode(name, self._pool.name, self._settings, self._target_ms)
+        return self.nodes[name]
+
+    def forget(self) -> None:
+        """Another controller leads now: what is set is its to renew or to put back."""
+        self.nodes, self.cycle = {}, None
+
+    # --- each step
+
+    @property
+    def _may_act(self) -> bool:
+        return self._settings.mode == "act" and self._pool.mode == "act"
+
+    @property
+    def _fresh(self) -> bool:
+        return self.cycle is not None and self._clock() - self._cycle_s < SILENT_S
+
+    @property
+    def _paused(self) -> bool:
+        return self.cycle is not None and self.cycle.paused
+
+    async def step(self) -> None:
+        """Does what is due."""
+        now_s = self._clock()
+        for node in list(self.nodes.values()):
+            target = {} if self._paused else node.target_values(now_s)
+            if self._may_act and self._fresh:
+                await self._renew(node, target, now_s)
+                await self._apply(node, target, now_s)
+            elif not self._may_act:
+                await self._note(node, target)
+        if now_s - self._published_s >= PUBLISH_EVERY_S:
+            self._published_s = now_s
+            for node in list(self.nodes.values()):
+                said = node.message("act" if self._may_act else "observe", self._wall(), now_s)
+                self.latest[node.name] = said
+                await self._access.publish(said)
+        self._tell_news()
+
+    async def end(self) -> None:
+        """Everything that is set is given back; what cannot be given back now ends with its lease."""
+        for node in list(self.nodes.values()):
+            for knob in list(node.held) if self._may_act else ():
+                await self._order(node, knob, RELEASE, "the governor stops")
+                node.held.pop(knob, None)
+
+    async def _renew(self, node: GovernedNode, target: dict[str, Value], now_s: float) -> None:
+        for knob, held in list(node.held.items()):
+            if now_s - held.sent_s >= self._settings.lease_s * RENEW_AT and target.get(knob) == held.value:
+                held.sent_s = now_s
+                held.order = await self._order(node, knob, held.value, "renewed", "renewed") or held.order
+
+    async def _apply(self, node: GovernedNode, target: dict[str, Value], now_s: float) -> None:
+        due = {knob: RELEASE for knob in node.held if knob not in target and knob in node.usable(now_s)}
+        due |= {
+            knob: value  # type: ignore[misc]
+            for knob, value in target.items()
+            if knob not in node.held or node.held[knob].value != value
+        }
+        why = "the pool is paused" if self._paused else node.reason()
+        # More of one thing comes before less of another.
+        for knob, value in sorted(due.items(), key=lambda one: one[1] != RELEASE):
+            order = await self._order(node, knob, value, why)
+            if order and value == RELEASE:
+                node.held.pop(knob, None)
+            elif order:
+                node.held[knob] = Held(value, order, now_s)
+
+    async def _order(
+        self, node: GovernedNode, knob: str, value: Value, why: str, cause: ChangeCause = "governor"
+    ) -> str | None:
+        try:
+            return await self._access.order(node.name, knob, value, why, cause)
+        except NotNow as error:
+            self._log_once(node.name, str(error))
+            return None
+
+    def _log_once(self, name: str, what: str) -> None:
+        """Logs a node's trouble when it is new, not several times a second."""
+        if self._logged.get(name) != what:
+            self._logged[name] = what
+            log.warning("%s: %s: %s", self._pool.name, name, what)
+
+    async def _note(self, node: GovernedNode, target: dict[str, Value]) -> None:
+        """Records what it would set, once for each value."""
+        if node.levers is None:
+            return
+        for knob in sorted({*target, *node.noted}):
+            before, after = node.noted.get(knob), target.get(knob)
+            if before == after:
+                continue
+            why = node.reason()
+            await self._access.note(node.name, knob, before or RELEASE, after or RELEASE, why, "governor")
+            if after is None:
+                node.noted.pop(knob)
+            else:
+                node.noted[knob] = after
+
+    def _tell_news(self) -> None:
+        for node in self.nodes.values() if self._tell is not None else ():
+            shape = f"{node.wanted} {node.levers is None}"
+            if self._told.get(node.name) != shape and self._tell is not None:
+                self._told[node.name] = shape
+                self._tell(as_line(node.message("act" if self._may_act else "observe", self._wall(), self._clock())))

@@ -1,0 +1,230 @@
+"""Orders to the nodes' wsengines: signed, recorded first, and leases. Each part that gives them has a `BusAccess`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from retune.drain import NotNow
+from retune.knowledge import Value
+from slackwater.bus.bus import Bus, BusError
+from slackwater.bus.signing import Signer
+from slackwater.config import PoolSettings
+from slackwater.journal.journal import JournalError
+from slackwater.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
+
+ORDERS_KEPT = 1000
+REACHES_S = 2.0
+"""A published Order has reached its node by then, or never will."""
+SILENT_S = 3.0
+"""Without Cycles for this long lbengine does not drive the pool: nothing is begun."""
+log = logging.getLogger("retune")
+
+
+class SentOrder(NamedTuple):
+    """Where an Order was sent, and when."""
+
+    node: str
+    sent_s: float
+
+
+class Recorder(Protocol):
+    """What is needed of the journal."""
+
+    def record(self, *batch: Message, wait: bool = True) -> None:
+        """Raises JournalError."""
+
+
+class Receiver(Protocol):
+    """Gets the messages of its pool."""
+
+    cycle: Cycle | None
+    """The last one."""
+
+    def see(self, message: Any) -> None:
+        """Takes a message."""
+
+    def forget(self) -> None:
+        """Another controller leads now."""
+
+
+class BusAccess:
+    """`retune.drain.ClusterAccess` over the bus and the journal, for one pool.
+
+    Where several controllers share a bus, Orders belong to the one whose lbengine leads: the one that made the last
+    Cycle of the acting pool. The others stand by with it, and send nothing. `clock` is monotonic. `by`: who gives the
+    Orders. `records_renewals`: a renewal, which changes nothing, is recorded too.
+    """
+
+    def __init__(
+        self,
+        pool: PoolSettings,
+        lease_s: float,
+        bus: Bus,
+        journal: Recorder,
+        signer: Signer | None,
+        controller: str,
+        *,
+        by: str,
+        records_renewals: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._pool = pool
+        self._lease_s = lease_s
+        self._bus = bus
+        self._journal = journal
+        self._signer = signer
+        self._controller = controller
+        self._by, self._records_renewals = by, records_renewals
+        self._clock, self._wall = clock, wall
+        self._led_s = -math.inf
+        """When a Cycle of our own lbengine came last."""
+        self._only_observes = False
+        """Our own lbengine decides and sets nothing, so that no other one can take anything from it."""
+        self._stands_by = False
+        self.pool: Receiver | None = None
+        """Gets the messages that come in."""
+        self._news = asyncio.Event()
+        self._cycles = 0
+        self._orders: OrderedDict[str, SentOrder] = OrderedDict()
+        """By id."""
+        self._answers: dict[str, Change] = {}
+        self._reports: dict[str, tuple[Knobs, float]] = {}
+        """Node -> its last report, and when it came."""
+
+    def take(self, message: Any) -> None:
+        """A message of the pool."""
+        if isinstance(message, Cycle):
+            self._see_leader(message)
+            if message.controller != self._controller:
+                return
+            self._cycles += 1
+        if self._stands_by:
+            return
+        if isinstance(message, Change) and message.by == WSENGINE:
+            self._answer(message)
+        if isinstance(message, Knobs):
+            self._reports[message.node] = message, self._clock()
+        if self.pool is not None:
+            self.pool.see(message)
+        self._news.set()
+
+    def _see_leader(self, cycle: Cycle) -> None:
+        if cycle.controller == self._controller:
+            self._led_s, self._only_observes, self._stands_by = self._clock(), cycle.mode == "observe", False
+        elif cycle.mode == "act" and not (self._only_observes and self._leads) and not self._stands_by:
+            log.info("%s: pool %s: standing by: another controller leads", self._by, self._pool.name)
+            self._stands_by = True
+            self._orders.clear()
+            if self.pool is not None:
+                self.pool.forget()
+
+    @property
+    def _leads(self) -> bool:
+        return not self._stands_by and self._clock() - self._led_s < SILENT_S
+
+    def _check_leads(self) -> None:
+        if not self._leads:
+            raise NotNow("the lbengine of this controller does not drive the pool")
+
+    def _answer(self, change: Change) -> None:
+        """Kept if it is about an Order of ours, by the node that got it."""
+        order = self._orders.get(change.follows)
+        if order is not None and order.node == change.target:
+            self._answers[change.follows] = change
+
+    async def request(self, action: str, node: str, why: str, **fields: float | str) -> None:
+        self._check_leads()
+        question = {"action": action, "node": node, "by": self._by, "why": why, **fields}
+        try:
+            answer = await self._bus.request(f"slackwater.request.{self._pool.name}", question)
+        except BusError as error:
+            raise NotNow(str(error)) from None
+        if "error" in answer:
+            raise NotNow(f"lbengine: {answer['error']}")
+
+    async def order(self, node: str, knob: str, value: Value, why: str, cause: ChangeCause) -> str:
+        if self._signer is None or not self._bus.connected:
+            raise NotNow("the bus is away" if self._signer else "there is no key to sign Orders with")
+        self._check_leads()
+        id_, now, pool, what = uuid.uuid4().hex, self._wall(), self._pool.name, f"order {knob}"
+        order = Order(VERSION, id_, node, pool, now, knob, value, self._lease_s, why, self._by)
+        reason = f"for {self._lease_s:g} s: {why}"
+        change = Change(VERSION, id_, pool, now, what, node, None, value, reason, self._by, True, cause=cause)
+        recorded = cause != "renewed" or self._records_renewals
+        if recorded:
+            try:
+                await asyncio.to_thread(self._journal.record, change)
+            except JournalError as error:
+                raise NotNow(f"no Order without a record of it: {error}") from None
+            self._check_leads()  # recording may have taken long
+        self._orders[id_] = SentOrder(node, self._clock())
+        while len(self._orders) > ORDERS_KEPT:
+            self._answers.pop(self._orders.popitem(last=False)[0], None)
+        if recorded:
+            await self._bus.publish(change)
+        await self._bus.publish(order, headers=self._signer.headers)
+        return order.id
+
+    async def note(
+        self,
+        node: str,
+        what: str,
+        before: Value | None,
+        after: Value | None,
+        why: str,
+        cause: ChangeCause = "second_stage",
+    ) -> None:
+        id_, now, pool = uuid.uuid4().hex, self._wall(), self._pool.name
+        change = Change(VERSION, id_, pool, now, what, node, before, after, why, self._by, False, cause=cause)
+        try:
+            await asyncio.to_thread(self._journal.record, change)
+        except JournalError as error:
+            log.error("%s", error)
+        await self._bus.publish(change)
+
+    async def publish(self, message: Message) -> None:
+        """On the bus; not while another controller leads."""
+        if not self._stands_by:
+            await self._bus.publish(message)
+
+    def server(self, node: str) -> ServerState | None:
+        cycle = self.pool.cycle if self.pool is not None else None
+        servers = cycle.servers if cycle is not None else []
+        return next((one for one in servers if self._pool.servers.get(one.server, one.server) == node), None)
+
+    def cycles(self) -> int:
+        return self._cycles
+
+    def has_sent(self, order: str) -> bool:
+        return order in self._orders
+
+    def answer(self, order: str) -> Change | None:
+        return self._answers.get(order)
+
+    def is_lost(self, order: str) -> bool:
+        sent = self._orders.get(order)
+        knobs, came_s = self._reports.get(sent.node, (None, 0.0)) if sent is not None else (None, 0.0)
+        if sent is None or knobs is None or knobs.waiting is None or came_s < sent.sent_s + REACHES_S:
+            return False
+        return order not in self._answers and order not in {*knobs.waiting, *(knob.order for knob in knobs.knobs)}
+
+    async def wait(self, ready: Callable[[], bool], within_s: float) -> bool:
+        until_s = self._clock() + within_s
+        while not ready():
+            left_s = until_s - self._clock()
+            if left_s <= 0.0:
+                return False
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), left_s)
+            except TimeoutError:
+                continue
+        return True

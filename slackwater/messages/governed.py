@@ -1,0 +1,49 @@
+"""governor -> journal: what it sets on a node."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.messages.causes import Mode
+from slackwater.messages.fields import Count, Name, NonNegative, Share, Text, UnixTime, Version, Word
+
+
+class Governed(msgspec.Struct, omit_defaults=True):
+    """What the governor saw of a node in the last second, and set. Subject: `slackwater.governed.<pool>.<node>`."""
+
+    v: Version
+    node: Name
+    pool: Name
+    time_unix_s: UnixTime
+    mode: Mode
+    """In observe mode nothing is set: what it would set is wanted."""
+    policy: Word
+    target_p95_ms: NonNegative
+    why: Text
+    rps: NonNegative | None = None
+    rt_p95_ms: NonNegative | None = None
+    busy_cores: NonNegative | None = None
+    """CPU time per second, stolen time included."""
+    interference: bool = False
+    """The Verdict on the node: nothing is lowered."""
+    cores: Count | None = None
+    """In force; absent: the node has no knob that the governor may set."""
+    most_cores: Count | None = None
+    """Without the governor."""
+    wanted_cores: Count | None = None
+    clock_knob: Word = ""
+    """`cpu.frequency`; `cpu.quota`, which stands in for a clock; empty: neither."""
+    clock_share: Share | None = None
+    """In force, of the highest clock; with `cpu.quota` of the cores' time."""
+    wanted_clock_share: Share | None = None
+    clock_mhz: NonNegative | None = None
+    """In force, where `clock_knob` is a clock."""
+    watts: NonNegative | None = None
+    """Of the model. A quota lowers no clock, so it saves nothing there."""
+    most_watts: NonNegative | None = None
+    """The same work with all there is."""
+    power_model: Word = ""
+    seconds: Count = 0
+    """With a p95, since the governor began."""
+    misses: Count = 0
+    """Of these, with one above the target."""

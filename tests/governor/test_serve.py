@@ -1,0 +1,95 @@
+"""The governor end to end: cores and CPU time are really taken from a cgroup, given back, and put back in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slackwater.messages import GOVERNOR
+from tests.support.governor_site import HIGH_CORES, Whole, governor_site
+from tests.support.needs_wsengine import pytestmark as needs_wsengine
+from tests.support.real_cgroup import needs_cgroups
+from tests.support.real_haproxy import needs_haproxy
+from tests.support.served_site import until
+
+pytestmark = [needs_haproxy, *needs_wsengine, *needs_cgroups, pytest.mark.slow]
+SHORT_LEASE_S = 4.0
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Whole]:
+    with governor_site(tmp_path) as whole:
+        yield whole
+
+
+def test_it_takes_at_low_load_gives_when_it_rises_and_puts_everything_back(whole: Whole) -> None:
+    whole.configure("act")
+    serving = whole.serve()
+    assert GOVERNOR in whole.children()
+    until(lambda: whole.has() != whole.own, "less at low load")
+    until(lambda: (said := whole.said()) and said.cores == whole.has()[0], "the governor says what is in force")
+    given = until(lambda: whole.changes_by(GOVERNOR), "its Orders in the journal")
+    assert {one.cause for one in given} == {"governor"}
+    assert given[-1].what in ("order cpu.cores", "order cpu.quota")
+    until(lambda: [one for one in whole.changes_by("wsengine") if one.follows == given[-1].id], "what came of it")
+    printed = whole.cli("why", "web1").stdout
+    assert "the governor's last decisions" in printed
+    assert "cores of work" in printed
+    assert "(by governor" in whole.cli("log").stdout or "governor" in whole.cli("log").stdout
+    whole.nodes.busy_cores = HIGH_CORES
+    until(lambda: whole.has() == whole.own, "all of it when the load rises")
+    whole.nodes.busy_cores = 0.1
+    until(lambda: whole.has() != whole.own, "less again")
+    serving.terminate()
+    serving.wait(30)
+    until(lambda: whole.has() == whole.own, "as before when serve stops")
+
+
+def test_after_kill_9_the_lease_puts_everything_back(whole: Whole) -> None:
+    whole.configure("act", SHORT_LEASE_S)
+    serving = whole.serve()
+    until(lambda: whole.has() != whole.own, "less at low load")
+    children = whole.children()
+    serving.send_signal(signal.SIGSTOP)  # so that it neither starts the governor again nor ends it in order
+    os.kill(children[GOVERNOR], signal.SIGKILL)
+    serving.kill()
+    serving.wait()
+    until(lambda: whole.has() == whole.own, "as before, after the lease")
+    ended = until(lambda: "ended without a renewal" in whole.engine.log_text(), "the reason")
+    assert ended
+
+
+def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:
+    whole.configure("observe")
+    whole.serve()
+    until(whole.said, "the governor at work")
+    noted = until(lambda: whole.changes_by(GOVERNOR), "what it would set")
+    assert {(one.cause, one.applied) for one in noted} == {("governor", False)}
+    assert whole.has() == whole.own
+    assert "lease" not in whole.engine.log_text()
+
+
+def test_the_command_governs_beside_serve_and_only_once(whole: Whole) -> None:
+    whole.configure("off")
+    whole.serve()
+    command = [sys.executable, "-m", "slackwater.cli.main", "governor", "run", "--config", str(whole.config), "--act"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        until(lambda: whole.has() != whole.own, "less at low load")
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1
+        assert "another governor of this controller runs" in second.stderr
+        running.send_signal(signal.SIGINT)
+        printed, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+    assert "web1: " in printed
+    assert " sets " in printed
+    assert whole.has() == whole.own, "put back at the end"
