@@ -11,12 +11,28 @@ from governor.types import Action, Configuration, Observation, Policy, mean
 from retune.knowledge import Value
 from retune.node import ON_ITS_OWN, Held, can_be_set
 from slackwater.config import GovernorSettings
-from slackwater.messages import GOVERNOR, PUT_BACK, VERSION, Change, Governed, Knobs, KnobState, Mode, Sample, Verdict
+from slackwater.messages import (
+    GOVERNOR,
+    PUT_BACK,
+    VERSION,
+    Change,
+    Governed,
+    Knobs,
+    KnobState,
+    Mode,
+    Sample,
+    Traffic,
+    Verdict,
+)
 
 STALE_S = 3.0
 """Without a Sample for this long the node gets back what it has without us; without a Verdict nothing is lowered."""
 KNOBS_FRESH_S = 15.0
 """A wsengine without messages for this long is not there."""
+SETTLED_S = 3.0
+"""After a change the Samples show what the node may use now."""
+SAME_S = 0.5
+"""Two Samples' ages of one request agree within this."""
 REST_S = 60.0
 """A knob that was refused, or that somebody else set, is left alone for so long."""
 
@@ -58,6 +74,8 @@ class GovernedNode:
         self._changed_s = float("-inf")
         self._sampled_s = 0.0
         """Sum of the Samples' periods: the policy's clock."""
+        self._lost_s = float("-inf")
+        """By the policy's clock: requests of before then that are unanswered never will be."""
         self._gathered: list[Observation] = []
         self._gathered_s = 0.0
         self._second = Second(0.0)
@@ -113,13 +131,16 @@ class GovernedNode:
         assert self._policy is not None
         self._sampled_s += sample.period_s
         in_force = self.levers.in_force(self._values)
-        busy_share = min(1.0, self._busy_cores / self.levers.capacity_cores(in_force))
+        capacity_cores = self.levers.capacity_cores(in_force)
+        if now_s - self._changed_s > SETTLED_S:  # a quota that is not ours may bind; the monitor reads it once a second
+            capacity_cores = min(capacity_cores, cpu.cores)
+        busy_share = min(1.0, self._busy_cores / capacity_cores)
         self._shown = Observation(
             self._sampled_s,
             traffic.rps,
             traffic.rt_p95_ms,
             traffic.rt_p99_ms,
-            oldest_ms=traffic.oldest_unanswered_ms or 0.0,
+            oldest_ms=self._oldest_ms(traffic),
             busy_shares=(busy_share,) * in_force.cores,
             power_w=self.levers.watts(in_force, self._busy_cores),
             interference=self._interference(now_s),
@@ -146,6 +167,17 @@ class GovernedNode:
             self._policy = ACTING[self._settings.policy](of.hardware, self._target_ms, of.candidates)
             self._gathered, self._gathered_s, self.wanted = [], 0.0, None
         return True
+
+    def _oldest_ms(self, traffic: Traffic) -> float:
+        """Age of the oldest unanswered request that waits for us: not of one that stayed unanswered while others were
+        answered in time. When there are no others it would look like a queue for ever."""
+        oldest_ms = traffic.oldest_unanswered_ms or 0.0
+        began_s = self._sampled_s - oldest_ms / 1000.0
+        if traffic.rt_p95_ms is None:
+            return 0.0 if began_s <= self._lost_s else oldest_ms
+        if traffic.rt_p95_ms <= self._target_ms < oldest_ms:
+            self._lost_s = max(self._lost_s, began_s + SAME_S)
+        return oldest_ms
 
     def _interference(self, now_s: float) -> bool:
         fresh = self._verdict if now_s - self._verdict_s < STALE_S else None

@@ -29,6 +29,7 @@ from lab.protocols.commands import protocols
 from lab.stories import one_policy, second_stage
 from lab.stories import time_back as back
 from lab.stories.capacity_commands import capacity
+from lab.stories.governed_commands import governor
 from lab.stories.one_policy import PolicyTest
 from lab.stories.second_stage import CALM_CHILDREN, CHILDREN, KNOBS, PHASES, SecondStageTest
 from lab.stories.signals_commands import signals
@@ -340,5 +341,5 @@ def demo(settings: LabSettings, seconds: float, stay: bool) -> None:
         sys.exit(1)
 
 
-for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls):
+for command in (simulate, compare, report, grid, evaluate, chaos, protocols, capacity, signals, tls, governor):
     lab.add_command(command)

@@ -50,6 +50,7 @@ def wsengine_toml(host: Host, pool: str, knobs: dict[str, dict[str, str]]) -> st
             "drop_in": f'"{folder}/pool.d/zz-slackwater.conf"',
             "reload_min_interval_s": "2.0",
         },
+        **({"cpu": {"cgroup": f'"{host.vm}"'}} if "cpu" in knobs else {}),
     }
     text = (
         f'node = "{host.name}"\npool = "{pool}"\nstate_dir = "{folder}/wsengine"\n'

@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 import { AXE, launch, login, open } from "./kit.mjs";
 
 const { URL: url, PASSWORD: password, STAGE: stage, CONFIG: config, PYTHON: python } = process.env;
-const PAGES = ["/", "/pools/web", "/episodes", "/changes", "/detector", "/settings", "/confirm/pause"];
+const PAGES = ["/", "/pools/web", "/episodes", "/changes", "/detector", "/governor", "/settings", "/confirm/pause"];
 let browser;
 
 before(async () => { browser = await launch(); });

@@ -6,14 +6,22 @@ import asyncio
 import itertools
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from governor.levers import CORES, QUOTA
 from governor.node import REST_S, STALE_S
 from governor.policies.table import ACTING
+from governor.pool import GovernedPool
+from lbengine.backends.haproxy.settings import HAProxyPool
 from retune.node import RELEASE
+from retune.orders import BusAccess
+from slackwater.bus.signing import Signer
 from slackwater.config import GovernorSettings
+from slackwater.messages import GOVERNOR, WSENGINE, Change, Cycle, Message, Order, Verdict
 from slackwater.views.governed import as_line
-from tests.support.played_governor import LEASE_S, TARGET_MS, Played, PlayedNode
+from tests.support.played_governor import LEASE_S, PERIOD_S, TARGET_MS, Played, PlayedNode
+
+POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act", target_p95_ms=TARGET_MS)
 
 
 def go(coroutine: object) -> None:
@@ -84,6 +92,22 @@ def test_leases_are_renewed_and_end_when_the_controller_dies() -> None:
         assert "renewed" in played.causes
         await played.run(LEASE_S + 1.0, governed=False)
         assert played.node.set == {}, "the node puts everything back by itself"
+
+    go(story())
+
+
+def test_a_request_whose_answer_was_never_seen_is_no_queue_when_nobody_asks() -> None:
+    async def story() -> None:
+        played = Played()
+        played.node.lost_s = 0.0
+        await played.run(60.0)
+        lowered = played.node.capacity_cores
+        played.node.answers, played.node.busy_cores = False, 0.01
+        await played.run(20.0)
+        assert played.node.capacity_cores <= lowered
+        played.node.lost_s = 0.0
+        await played.run(2.0)
+        assert played.node.set == {}, "a new one without an answer is a queue"
 
     go(story())
 
@@ -206,5 +230,82 @@ def test_each_policy_stays_within_the_limits(policy: str) -> None:
             played.node.busy_cores = busy_cores
             await played.run(40.0)
         assert bool(played.orders) == (policy != "static")
+
+    go(story())
+
+
+class PlayedBus:
+    """Keeps what is sent."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+        self.changes: list[Change] = []
+
+    async def publish(self, message: Message, headers: object = None) -> None:
+        if isinstance(message, Order):
+            assert headers
+            self.orders.append(message)
+        elif isinstance(message, Change):
+            self.changes.append(message)
+
+
+class Records:
+    """In the journal's place."""
+
+    def __init__(self) -> None:
+        self.changes: list[Message] = []
+
+    def record(self, *batch: Message, wait: bool = True) -> None:  # noqa: ARG002
+        self.changes += batch
+
+
+def test_of_two_controllers_only_the_one_whose_lbengine_leads_gives_orders() -> None:
+    async def story() -> None:
+        now_s = [1000.0]
+        bus, records = PlayedBus(), Records()
+        access = BusAccess(
+            POOL,
+            LEASE_S,
+            bus,  # type: ignore[arg-type]
+            records,
+            Signer(Ed25519PrivateKey.generate()),
+            "a",
+            by=GOVERNOR,
+            records_renewals=False,
+            clock=lambda: now_s[0],
+        )
+        pool = GovernedPool(POOL, GovernorSettings(mode="act", lease_s=LEASE_S), access, lambda: now_s[0])
+        access.pool = pool
+        node = PlayedNode()
+
+        async def run(seconds: float, led_by: str) -> list[Order]:
+            before = len(bus.orders)
+            until_s = now_s[0] + seconds
+            while now_s[0] < until_s:
+                now_s[0] += PERIOD_S
+                access.take(Cycle(1, "web", 1e9, "act", False, "roundrobin", "optimal", "x", [], controller=led_by))
+                access.take(node.report(now_s[0]))
+                access.take(Verdict(1, "web1", "web", 1e9, "calm", 0.0, 0.0, ["calm"], "m"))
+                access.take(node.sample())
+                await pool.step()
+                for order in bus.orders[before:]:
+                    if isinstance(order.value, int):
+                        node.set[order.knob] = order.value, order.id, now_s[0] + LEASE_S
+                        done = Change(
+                            1, order.id, "web", 1e9, order.knob, "web1", None, order.value, "x", WSENGINE, True
+                        )
+                        done.follows, done.cause = order.id, "ordered"
+                        access.take(done)
+            return bus.orders[before:]
+
+        assert await run(40.0, "b") == []
+        orders = await run(60.0, "a")
+        assert {order.by for order in orders} == {GOVERNOR}
+        assert len(orders) > len(records.changes) > 0, "renewals are not recorded"
+        assert {one.cause for one in records.changes if isinstance(one, Change)} == {"governor"}
+        assert bus.changes == records.changes
+        assert await run(40.0, "b") == []
 
     go(story())

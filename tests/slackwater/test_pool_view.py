@@ -239,9 +239,10 @@ def test_what_the_second_stage_has_changed_is_shown_while_the_node_reports_it(po
     pool.cycle(server("host1"))
     held = KnobState("php_fpm.max_children", 16, 4, order="o1", by="retune")
     own = KnobState("cpu.frequency", "schedutil", "schedutil")
-    pool.journal.record(Knobs(1, "host1", "web", pool.now_unix_s, "any", [held, own]))
+    governed = KnobState("cpu.cores", 1, 2, order="o2", by="governor")
+    pool.journal.record(Knobs(1, "host1", "web", pool.now_unix_s, "any", [held, own, governed]))
     (row,) = pool.view().rows
-    assert row.retuned == ["php_fpm.max_children 4 → 16"]
-    assert row.why.endswith("; retuned: php_fpm.max_children 4 → 16")
+    assert (row.retuned, row.governed) == (["php_fpm.max_children 4 → 16"], ["cpu.cores 2 → 1"])
+    assert row.why.endswith("; retuned: php_fpm.max_children 4 → 16; governed: cpu.cores 2 → 1")
     (row,) = pool.view(after_s=30.0).rows
     assert row.retuned == []

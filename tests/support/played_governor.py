@@ -46,6 +46,10 @@ class PlayedNode:
     """Knob -> its value, the Order, and when its lease ends."""
     refuses: bool = False
     seq: int = 0
+    answers: bool = True
+    """Else nobody asks, or nobody is answered."""
+    lost_s: float | None = None
+    """A request that was never seen answered waits for so long."""
 
     def value(self, knob: str) -> int:
         return self.set[knob][0] if knob in self.set else self.knobs[knob][0]
@@ -69,8 +73,17 @@ class PlayedNode:
             seq=self.seq,
             period_s=PERIOD_S,
             cpu=Cpu("cgroup", utilisation=full, cores=self.capacity_cores),
-            traffic=Traffic(rps=100.0 * self.busy_cores, rt_p95_ms=p95_ms, rt_p99_ms=p95_ms, oldest_unanswered_ms=5.0),
+            traffic=self._traffic(p95_ms),
         )
+
+    def _traffic(self, p95_ms: float) -> Traffic:
+        oldest_ms = 5.0
+        if self.lost_s is not None:
+            self.lost_s += PERIOD_S
+            oldest_ms = 1000.0 * self.lost_s
+        if not self.answers:
+            return Traffic(rps=0.0, oldest_unanswered_ms=oldest_ms)
+        return Traffic(rps=100.0 * self.busy_cores, rt_p95_ms=p95_ms, rt_p99_ms=p95_ms, oldest_unanswered_ms=oldest_ms)
 
     def report(self, now_s: float) -> Knobs:
         states = []

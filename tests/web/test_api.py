@@ -19,7 +19,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks
 
 from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, plain_text
+from slackwater.messages import Change, Governed, plain_text
 from slackwater.renamed import REQUEST_FIELDS
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
@@ -98,6 +98,30 @@ def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> No
         "0.5": 0.0,
         "0.95": 0.0,
     }
+
+
+def test_metrics_of_the_governor_are_those_of_the_last_seconds(tmp_path: Path) -> None:
+    clock = Clock()
+    said = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, "enough")
+    said.rt_p95_ms, said.cores, said.most_cores, said.wanted_cores = 60.0, 1, 2, 1
+    said.clock_knob, said.clock_share, said.seconds, said.misses = "cpu.quota", 0.6, 100, 3
+    said.watts, said.most_watts, said.power_model = 1.5, 2.0, "a72"
+    with Journal.open(journal_path(tmp_path), clock=clock) as journal:
+        journal.record(said)
+    client = create_app(settings_in(tmp_path), clock=clock).test_client()
+    found = metrics(client)
+
+    def value(name: str) -> float:
+        return float(found[f"slackwater_governor_{name}"][0].value)
+
+    assert (value("acting"), value("target_seconds"), value("response_p95_seconds")) == (1.0, 0.15, 0.06)
+    assert (value("cores"), value("most_cores"), value("wanted_cores"), value("watts")) == (1.0, 2.0, 1.0, 1.5)
+    assert (value("seconds_total"), value("misses_total")) == (100.0, 3.0)
+    share = found["slackwater_governor_clock_share"][0]
+    assert (share.labels["knob"], share.value) == ("cpu.quota", 0.6), "a quota is called one"
+    assert found["slackwater_governor_watts"][0].labels["model"] == "a72"
+    clock.now_unix_s += 10.0
+    assert not metrics(client).get("slackwater_governor_cores"), "what is old is not shown"
 
 
 def test_metrics_of_a_silent_controller_say_so(tmp_path: Path) -> None:

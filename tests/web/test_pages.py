@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from slackwater.config import load
 from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Change, Cycle, Message, Sample, Verdict, WeightsMean
+from slackwater.messages import GOVERNOR, Change, Cycle, Governed, Message, Sample, Verdict, WeightsMean
 from slackwater.supervise import state_dir
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
@@ -138,7 +138,30 @@ def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Jou
     assert "slackwater reload" in text(client.get("/settings").text)
 
 
-@pytest.mark.parametrize("path", ["/pools/web", EPISODE, "/episodes", "/changes", "/detector"])
+def test_the_governors_page_shows_what_is_in_force_and_why(client: FlaskClient, journal: Journal) -> None:
+    assert "The governor is off" in text(client.get("/governor").text)
+    said = Governed(1, "web1", "web", T0, "act", "slackwater", 150.0, f"at most 92 ms {MARKUP}")
+    said.rps, said.rt_p95_ms, said.seconds, said.misses = 21.4, 180.0, 1000, 10
+    said.cores, said.most_cores, said.wanted_cores = 1, 2, 2
+    said.clock_knob, said.clock_share, said.wanted_clock_share = "cpu.quota", 0.6, 1.0
+    said.watts, said.most_watts, said.power_model = 1.5, 2.25, "a72"
+    order = Change(
+        1, "g1", "web", T0 - 5, "order cpu.cores", "web1", None, 1, "for 30 s: few requests", GOVERNOR, True,
+        cause="governor",
+    )  # fmt: skip
+    journal.record(said, order)
+    raw = client.get("/governor").text
+    assert MARKUP not in raw
+    page = text(raw)
+    assert (
+        "180 ms / 150 ms missed 1 of 2, wants 2 60%, wants 100% quota in place of a clock 1.50 W of 2.25 W (a72)"
+        in page
+    )
+    assert "99.0% of 16 min 40 s" in page
+    assert "order cpu.cores of web1: none → 1 for 30 s: few requests" in page
+
+
+@pytest.mark.parametrize("path", ["/pools/web", EPISODE, "/episodes", "/changes", "/detector", "/governor"])
 def test_markup_in_reasons_and_people_stays_text(client: FlaskClient, journal: Journal, path: str) -> None:
     journal.record(
         Change(1, "m1", "web", T0 - 40, "weight", "web1", 100, 0, MARKUP, MARKUP, True),
@@ -154,7 +177,7 @@ def test_markup_in_reasons_and_people_stays_text(client: FlaskClient, journal: J
         assert not any(name.startswith("on") for name in given), "no inline handler"
 
 
-@pytest.mark.parametrize("path", ["/pools/web", "/episodes", "/changes", "/detector"])
+@pytest.mark.parametrize("path", ["/pools/web", "/episodes", "/changes", "/detector", "/governor"])
 def test_without_a_journal_each_page_says_so(tmp_path: Path, path: str) -> None:
     answer = create_app(settings_in(tmp_path), clock=Clock()).test_client().get(path)
     assert answer.status_code == 503

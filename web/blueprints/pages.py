@@ -15,6 +15,7 @@ from slackwater.views.change_lines import change_lines
 from slackwater.views.pool import SYMBOLS, WORDS
 from web.blueprints.controls import PINS_MIN
 from web.content import audit, episodes
+from web.content import governor as governors
 from web.content.settings import settings_page
 from web.context import context, pool_settings
 from web.request_fields import new_names
@@ -149,6 +150,15 @@ def detector() -> str:
                     }
                 )
     return render_template("detector.html", model=context().models.get(), nodes=nodes)
+
+
+@pages.get("/governor")
+def governor() -> str:
+    reader, settings = context().reader, context().settings
+    with reader.journal() as journal:
+        nodes = governors.rows(journal, settings, reader.clock())
+        lines = governors.decisions(journal, [pool.name for pool in settings.pool], reader.clock())
+    return render_template("governor.html", nodes=nodes, lines=lines, mode=settings.governor.mode)
 
 
 @pages.get("/settings")

@@ -1,0 +1,293 @@
+"""The governor on real hosts of the lab: it takes cores and CPU time at low load, gives them back when load rises, and
+puts everything back when it stops and when it is killed.
+
+The same loads run twice, without the governor and with it. A quota stands in for the clock: there is no cpufreq. So CPU
+time that it takes away is no energy saved; what is shown is the loop, not watts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from lab.cluster import machine
+from lab.cluster.bus import POOL
+from lab.cluster.commit import commit
+from lab.cluster.controller import CONTROLLER_FILE, Controller
+from lab.cluster.cpusets import Cpuset
+from lab.cluster.hosts import Host
+from lab.cluster.lab import Lab
+from lab.cluster.load import Demand, Floats, Requests
+from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
+from lab.cluster.spawn import wait_until
+from lab.experiment.measures import figures
+from lab.experiment.steady import SETTLE_S, WARM_UP_S, capacity_rps
+from slackwater.messages import GOVERNOR, WSENGINE, Change, Governed, Mode
+
+HOSTS = 2
+QUOTA_CORES = 1.2
+PERIOD_S = 0.02
+KNOBS = {"cpu": {"cores": "[1, 64]", "quota": "[10, 800]"}}
+LEASE_S = 10.0
+LOWER_EVERY_S = 3.0
+LOOK_S = 0.1
+WITHIN_S = 90.0
+MANY = 10_000
+PHASES = (("low", 0.05), ("high", 0.4), ("low again", 0.05))
+"""Load as a share of the capacity without the governor."""
+
+
+@dataclass(frozen=True)
+class GovernorTest:
+    """What is tested: `seconds` is the length of each phase."""
+
+    target_p95_ms: float
+    seconds: float
+    policy: str
+
+
+@dataclass(frozen=True)
+class Has:
+    """What a host's cgroup has, as the kernel shows it."""
+
+    cores: int
+    quota_cores: float
+
+
+class GovernedController(Controller):
+    """In `act` mode; the governor acts, or is `off`."""
+
+    def __init__(self, lab: Lab, test: GovernorTest) -> None:
+        self._test, self._governor = test, "off"
+        super().__init__(lab, "act")
+
+    def write(self, mode: Mode) -> None:
+        super().write(mode)
+        rows = {
+            "mode": self._governor,
+            "policy": self._test.policy,
+            "lease_s": LEASE_S,
+            "lower_every_s": LOWER_EVERY_S,
+        }
+        target = f"[[pool]]\ntarget_p95_ms = {self._test.target_p95_ms}\n"
+        text = CONTROLLER_FILE.read_text().replace("[[pool]]\n", target)
+        text += f'\n[retune]\norder_key = "{KEY_FILE}"\n[governor]\n'
+        CONTROLLER_FILE.write_text(text + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rows.items()))
+
+    def turn(self, governor: str) -> None:
+        """Starts anew with the governor `off`, or in `act`."""
+        self._governor = governor
+        self.restart("act")
+
+    def said(self) -> list[Governed]:
+        """What the governor said last of each host."""
+        if self.journal is None or self._governor == "off":
+            return []
+        return [said for said, _ in self.journal.latest_governed(POOL).values()]
+
+    def changes(self, since_unix_s: float) -> list[Change]:
+        """Those of the governor and of the host's wsengine since then, the oldest first."""
+        found = self.journal.changes(POOL, MANY, since_unix_s) if self.journal is not None else []
+        return [one for one in reversed(found) if one.by in (GOVERNOR, WSENGINE)]
+
+    def kill(self) -> None:
+        """The governor and the supervisor by SIGKILL; the latter is frozen first, so that it starts nothing again."""
+        pid = self.child_pid(GOVERNOR)
+        if self.program is None or pid is None:
+            return
+        self.program.signal(signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        self.program.signal(signal.SIGKILL)
+        self.stop()
+
+
+class Watch:
+    """Reads every tenth of a second what the hosts have, and what the governor says of them."""
+
+    def __init__(self, look: Callable[[], list[Has]], controller: GovernedController) -> None:
+        self._look, self._controller = look, controller
+        self.seen: list[tuple[float, list[Has], list[Governed]]] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_S):
+            self.seen.append((time.monotonic(), self._look(), self._controller.said()))
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class Story:
+    """One lab."""
+
+    def __init__(
+        self, lab: Lab, test: GovernorTest, cpusets: Sequence[Cpuset], progress: Callable[[str], None]
+    ) -> None:
+        self._lab, self._test, self._cpusets, self._progress = lab, test, cpusets, progress
+        self._controller = GovernedController(lab, test)
+        self._own = self.has()
+
+    def has(self) -> list[Has]:
+        """Each host, from the kernel's files."""
+        return [self._has(host, cpuset) for host, cpuset in zip(self._lab.hosts, self._cpusets, strict=True)]
+
+    def _has(self, host: Host, cpuset: Cpuset) -> Has:
+        cpu = self._lab.cgroups.roots[0] / host.vm
+        if self._lab.cgroups.version == 2:
+            quota, period = (cpu / "cpu.max").read_text().split()
+        else:
+            quota, period = ((cpu / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        cores = count(cpuset.file.read_text())
+        return Has(cores, float(cores) if quota in ("max", "-1") else min(float(cores), int(quota) / int(period)))
+
+    def _phases(self, capacity: float) -> list[dict[str, Any]]:
+        found = []
+        for name, share in PHASES:
+            with Watch(self.has, self._controller) as watch:
+                load = self._lab.load(Demand(rate_rps=share * capacity), self._test.seconds)
+                self._lab.check()
+                requests = load.finish()
+            row = {"phase": name, "load": share, **self._measured(requests, watch, load.begin_mono_s)}
+            self._progress(sentence(row))
+            found.append(row)
+        return found
+
+    def _measured(self, requests: Requests, watch: Watch, begin_s: float) -> dict[str, Any]:
+        """Of the requests that were due `SETTLE_S` after the load's begin or later; all of them for what is late."""
+        end_s = begin_s + self._test.seconds
+        found = figures(requests, requests.due_mono_s, begin_s + SETTLE_S, end_s)
+        whole = figures(requests, requests.due_mono_s, begin_s, end_s, requests.lost_count)
+        seconds = second_p95s_ms(requests, begin_s, end_s)
+        inside = [(has, said) for at_s, has, said in watch.seen if begin_s + SETTLE_S <= at_s < end_s]
+        had = [one for has, _ in inside for one in has]
+        said = [one for _, several in inside for one in several]
+        return {
+            "p95_ms": found["p95_ms"],
+            "seconds_within_target": float(np.mean(seconds <= self._test.target_p95_ms)) if len(seconds) else None,
+            "errors": whole["errors"],
+            "requests": whole["requests"],
+            "cores_mean": float(np.mean([one.cores for one in had])),
+            "cpu_cores_mean": float(np.mean([one.quota_cores for one in had])),
+            "last": [asdict(one) for one in inside[-1][0]],
+            "interference_share": float(np.mean([one.interference for one in said])) if said else None,
+        }
+
+    def _wait(self, happened: Callable[[], bool], what: str) -> float:
+        return wait_until(happened, what, WITHIN_S, watch=self._lab.programs)
+
+    def _under_load(self, capacity: float, act: Callable[[], float]) -> float:
+        """`act` while low load runs."""
+        load = self._lab.load(Demand(rate_rps=PHASES[0][1] * capacity), 3 * WITHIN_S)
+        try:
+            return act()
+        finally:
+            load.stop()
+
+    def run(self) -> dict[str, Any]:
+        """Gives the JSON of the run. Raises LabError."""
+        facts = machine.describe(self._lab)
+        capacity = capacity_rps(self._lab)
+        self._progress(f"capacity without the governor: {capacity:.0f} requests/s; each host has {self._own[0]}")
+        make_keys()
+        warm = self._lab.load(Demand(rate_rps=PHASES[0][1] * capacity), WARM_UP_S)
+        self._controller.start()
+        start_wsengines(self._lab, POOL, KNOBS)
+        warm.finish()
+        phases = {"without": self._phases(capacity)}
+        self._controller.turn("act")
+        since_unix_s = time.time()
+        phases["with"] = self._phases(capacity)
+        changes = [asdict_of(one) for one in self._controller.changes(since_unix_s)]
+
+        def is_lowered() -> bool:
+            return all(has != own for has, own in zip(self.has(), self._own, strict=True))
+
+        def is_back() -> bool:
+            return self.has() == self._own
+
+        def killed() -> float:
+            self._wait(is_lowered, "less at low load, before the kill")
+            self._controller.kill()
+            return self._wait(is_back, "as before, after the kill")
+
+        def stopped() -> float:
+            self._controller.start()
+            self._wait(is_lowered, "less at low load, before the stop")
+            begin_s = time.monotonic()
+            self._controller.stop()
+            self._wait(is_back, "as before, after the stop")
+            return time.monotonic() - begin_s
+
+        killed_s = self._under_load(capacity, killed)
+        self._progress(f"killed with SIGKILL: as before {killed_s:.1f} s later; lease {LEASE_S:g} s")
+        stopped_s = self._under_load(capacity, stopped)
+        self._progress(f"stopped: as before {stopped_s:.1f} s later")
+        return {
+            "machine": facts,
+            "commit": commit(),
+            "settings": {**asdict(self._test), "lease_s": LEASE_S, "lower_every_s": LOWER_EVERY_S},
+            "capacity_rps": capacity,
+            "without_governor": [asdict(one) for one in self._own],
+            "phases": phases,
+            "changes": changes,
+            "killed_back_s": killed_s,
+            "stopped_back_s": stopped_s,
+        }
+
+
+def run(lab: Lab, test: GovernorTest, progress: Callable[[str], None]) -> dict[str, Any]:
+    """All of it. Raises LabError."""
+    with contextlib.ExitStack() as stack:
+        cpusets = []
+        for host in lab.hosts:
+            lab.cgroups.make(host.vm, quota_cores=lab.settings.quota_cores, period_s=lab.settings.period_s)
+            cpusets.append(stack.enter_context(Cpuset(lab.cgroups, host.vm)))
+        return Story(lab, test, cpusets, progress).run()
+
+
+def asdict_of(change: Change) -> dict[str, Any]:
+    return {"time_unix_s": change.time_unix_s, "by": change.by, "what": change.what, "before": change.before} | {
+        "after": change.after,
+        "why": change.why,
+        "applied": change.applied,
+        "cause": change.cause,
+    }
+
+
+def count(cores: str) -> int:
+    """Of a list of cores, `0-2,4`."""
+    ranges = [part.split("-") for part in cores.strip().split(",") if part]
+    return sum(int(one[-1]) - int(one[0]) + 1 for one in ranges)
+
+
+def second_p95s_ms(requests: Requests, begin_s: float, end_s: float) -> Floats:
+    """p95 of the requests that were due in each second that had any."""
+    due = (requests.due_mono_s >= begin_s) & (requests.due_mono_s < end_s)
+    second = np.floor(requests.due_mono_s[due] - begin_s).astype(np.int64)
+    times_ms = 1e3 * requests.seconds[due]
+    return np.array([np.percentile(times_ms[second == one], 95) for one in np.unique(second)])
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """A phase in a line."""
+    within = row["seconds_within_target"]
+    return (
+        f"{row['phase']}, load {row['load']:.0%}: p95 {row['p95_ms']:.1f} ms, {within:.1%} of the seconds within the"
+        f" target, {row['errors']} errors in {row['requests']}; of each host on average {row['cores_mean']:.2f} cores"
+        f" and {row['cpu_cores_mean']:.2f} cores of CPU time"
+    )
