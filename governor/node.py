@@ -62,6 +62,8 @@ class GovernedNode:
         self._policy: Policy | None = None
         self._knobs: Knobs | None = None
         self._knobs_s = 0.0
+        self._levers_of: Knobs | None = None
+        """The report that `levers` was made of."""
         self._values: dict[str, Value] = {}
         """In force, by Orders."""
         self._left_alone_s: dict[str, float] = {}
@@ -159,8 +161,12 @@ class GovernedNode:
         """Made anew, with a policy that knows nothing, when the node's knobs are others."""
         if self._knobs is None or now_s - self._knobs_s > KNOBS_FRESH_S:
             return False
+        if self._knobs is self._levers_of:
+            return self.levers is not None
+        self._levers_of = self._knobs
         of = levers(self._settings, self._knobs, self.levers.hardware.cores if self.levers is not None else cores)
         if of is None:
+            self.levers = None
             return False
         if of != self.levers:
             self.levers = of

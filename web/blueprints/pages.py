@@ -31,7 +31,12 @@ pages = Blueprint("pages", __name__)
 @pages.app_context_processor
 def everywhere() -> dict[str, Any]:
     """What every template may use."""
-    return {"pool_names": context().pool_names, "now_unix_s": context().reader.clock(), "pins_min": PINS_MIN}
+    return {
+        "pool_names": context().pool_names,
+        "now_unix_s": context().reader.clock(),
+        "pins_min": PINS_MIN,
+        "governor_is_on": context().settings.governor.mode != "off",
+    }
 
 
 @pages.app_template_filter()
