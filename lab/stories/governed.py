@@ -178,7 +178,10 @@ class Story:
         said = [one for _, several in inside for one in several]
         return {
             "p95_ms": found["p95_ms"],
-            "seconds_within_target": float(np.mean(seconds <= self._test.target_p95_ms)) if len(seconds) else None,
+            "seconds_within_target": float(np.mean(seconds[:, 1] <= self._test.target_p95_ms))
+            if len(seconds)
+            else None,
+            "late": [[int(at_s), round(float(ms), 1)] for at_s, ms in seconds if ms > self._test.target_p95_ms],
             "errors": whole["errors"],
             "requests": whole["requests"],
             "cores_mean": float(np.mean([one.cores for one in had])),
@@ -276,11 +279,11 @@ def count(cores: str) -> int:
 
 
 def second_p95s_ms(requests: Requests, begin_s: float, end_s: float) -> Floats:
-    """p95 of the requests that were due in each second that had any."""
+    """(N, 2) each second that had requests, from the begin on, and the p95 of those that were due in it."""
     due = (requests.due_mono_s >= begin_s) & (requests.due_mono_s < end_s)
     second = np.floor(requests.due_mono_s[due] - begin_s).astype(np.int64)
     times_ms = 1e3 * requests.seconds[due]
-    return np.array([np.percentile(times_ms[second == one], 95) for one in np.unique(second)])
+    return np.array([(one, np.percentile(times_ms[second == one], 95)) for one in np.unique(second)]).reshape(-1, 2)
 
 
 def sentence(row: dict[str, Any]) -> str:
