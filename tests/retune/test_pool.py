@@ -29,6 +29,20 @@ def of(log: list[str]) -> list[str]:
     return [line for line in log if not line.startswith("limit") and "renewed" not in line and "undo limit" not in line]
 
 
+def test_a_knob_that_belongs_to_the_governor_is_left_alone_in_an_episode_and_in_calm(folder: Path) -> None:
+    async def script() -> None:
+        story = Story(folder, leave_alone=[FREQUENCY], calm_frequency="powersave", calm_below_p95_ms=50.0)
+        story.states["web1"] = ("interference", 0.5)
+        log = of(await story.run(40.0))
+        assert f"order web1 {CHILDREN} 16" in log
+        story.states.clear()
+        log += await story.run(120.0)
+        assert f"order web1 {CHILDREN} baseline" in log
+        assert not [line for line in log if FREQUENCY in line]
+
+    play(script())
+
+
 def test_an_episode_that_lasts_is_limited_first_then_drained_ordered_and_given_back(folder: Path) -> None:
     async def script() -> None:
         story = Story(folder)
