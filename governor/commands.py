@@ -30,7 +30,8 @@ class Group(click.Group):
     """Imports the lab's commands when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *OF_THE_LAB])
+        there = OF_THE_LAB if importlib.util.find_spec("lab") is not None else {}
+        return sorted([*super().list_commands(ctx), *there])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = OF_THE_LAB.get(cmd_name)
@@ -42,14 +43,6 @@ class Group(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without the lab, its commands have no line of help."""
-        if importlib.util.find_spec("lab") is not None:
-            super().format_commands(ctx, formatter)
-            return
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str()) for name, one in self.commands.items()])
 
 
 @click.group(cls=Group, epilog="Example: slackwater governor observe --pool web --target-ms 100")

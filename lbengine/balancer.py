@@ -183,3 +183,5 @@ class Backend(Generic[Pool]):
     targets: Callable[[Pool], list[Target]]
     claim: Callable[[PoolSettings], str] = lambda _: ""
     """Why no other backend may drive this pool, in words; empty where it may. Raises BalancerError."""
+    lacks: Callable[[Pool], list[str]] = lambda _: []
+    """What the controller's user lacks on this host to drive the pool, in words with the remedy."""

@@ -12,9 +12,7 @@ from typing import Literal
 import click
 import msgspec
 
-from lbengine.backends.haproxy.settings import TCP, HAProxyPool
-from lbengine.backends.haproxy.survey import Configuration, access_of
-from lbengine.backends.table import balancer_of, check
+from lbengine.backends.table import balancer_of, check, lacks
 from lbengine.balancer import BalancerError
 from slackwater.bus import nats_server
 from slackwater.config import ConfigError, ControllerSettings, PoolSettings, load
@@ -108,10 +106,8 @@ def _balancer(settings: ControllerSettings, pool: PoolSettings) -> Iterator[Line
     yield Line(about, "ok", pool.place)
     for warning in warnings:
         yield Line(about, "warning", warning)
-    if isinstance(pool, HAProxyPool):
-        for path in pool.all_sockets:
-            if not path.startswith(TCP):
-                yield from (Line(about, "missing", text) for text in access_of(path, Configuration()))
+    for text in lacks(pool):
+        yield Line(about, "missing", text)
 
 
 def _controller(settings: ControllerSettings) -> Generator[Line, None, bool]:

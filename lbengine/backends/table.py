@@ -32,6 +32,11 @@ def targets_of(pool: PoolSettings) -> list[Target]:
     return BACKENDS[pool.balancer].targets(pool)
 
 
+def lacks(pool: PoolSettings) -> list[str]:
+    """What the controller's user lacks on this host to drive the pool, in words with the remedy."""
+    return BACKENDS[pool.balancer].lacks(pool)
+
+
 def check(pool: PoolSettings, settings: LbengineSettings) -> list[str]:
     """Looks at the pool's balancer; returns warnings. Raises BalancerError when the pool cannot be driven.
 

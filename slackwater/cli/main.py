@@ -49,7 +49,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Run and configure": {
         "serve": ("slackwater.cli.commands:serve", "Run the controller: detector, lbengine, journal and dashboard."),
-        "init": ("lbengine.init_command:init", "Write the first configuration, beside a running HAProxy."),
+        "init": (
+            "lbengine.haproxy_init.command:init",
+            "Write the first configuration, beside a running HAProxy.",
+        ),
         "check": ("lbengine.check_command:check_controller", "Look for what is missing, and name the remedy."),
         "reload": ("slackwater.cli.reload_command:reload", "Apply a changed configuration without a restart."),
         "config": ("slackwater.cli.commands:config", "Check a controller's configuration."),

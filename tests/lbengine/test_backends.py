@@ -13,10 +13,12 @@ from slackwater.config.balancers import BALANCERS, own_settings
 from tests.support.paths import ROOT
 
 NAMES = re.compile(r"haproxy|ipvs|lvs|keepalived", re.IGNORECASE)
+OWN = {"backends", "haproxy_init"}
+"""`slackwater init` is for HAProxy alone."""
 ELSEWHERE = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (ROOT / "lbengine").rglob("*.py")
-    if "backends" not in path.parts or path.name == "balancer.py"
+    if not OWN & set(path.parts) or path.name == "balancer.py"
 )
 
 

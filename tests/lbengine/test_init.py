@@ -25,7 +25,7 @@ from lbengine.backends.haproxy.survey import (
     find_socket,
     read_configuration,
 )
-from lbengine.first_settings import Wishes, choose, lines_for, settings_text
+from lbengine.haproxy_init.first_settings import Wishes, choose, lines_for, settings_text
 from slackwater.bus import nats_server
 from slackwater.cli.main import cli
 from slackwater.config import load, parse

@@ -40,11 +40,12 @@ PLAIN = {
     "pool.weight_delivery", "pool.servers", "pool.service", "pool.scheduler", "pool.group", "pool.config",
     "state_dir", "bus.url", "bus.listen", "bus.tls_cert", "bus.user", "bus.control_user", "bus.tls_ca",
     "detector.model", "lbengine.hooks", "retune.mode", "retune.policy", "retune.knowledge", "retune.calm_frequency",
-    "governor.curve", "web.listen", "web.read_without_login", "web.hosts", "web.proxy_user_header", "web.proxies",
+    "retune.leave_alone", "governor.mode", "governor.policy", "governor.knobs", "governor.curve", "web.listen",
+    "web.read_without_login", "web.hosts", "web.proxy_user_header", "web.proxies",
     "web.proxy_operators", "web.grafana_url",
 }  # fmt: skip
 """Settings with texts that are no secrets. Those that are URLs lose user and password."""
-NUMBERS = {"governor.clocks_mhz"}
+NUMBERS = {"governor.clocks_mhz", "governor.quota_shares"}
 """Lists of numbers."""
 
 

@@ -193,7 +193,7 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
         "node": "web1", "server": "web1", "status": "UP", "state": "interference", "since_unix_s": T0 - 42,
         "weight": 0, "baseline": 100, "wanted": 0, "rps": 80.0, "share": 0.5, "share_wanted": 0.0,
         "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [], "turned": [],
-        "why": "interference: run delay 14x",
+        "governed": [], "why": "interference: run delay 14x",
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from lbengine.backends.haproxy.agent_check import AgentCheck
 from lbengine.backends.haproxy.fleet import haproxy_of
 from lbengine.backends.haproxy.preflight import check
 from lbengine.backends.haproxy.settings import TCP, HAProxyPool
+from lbengine.backends.haproxy.survey import Configuration, access_of
 from lbengine.balancer import Backend, Balancer, Target
 from slackwater.machine import machine_id
 
@@ -33,4 +34,9 @@ def _target(path: str, backend: str) -> Target:
     )
 
 
-HAPROXY = Backend(settings=HAProxyPool, open=_open, check=check, targets=_targets)
+def _lacks(pool: HAProxyPool) -> list[str]:
+    local = [path for path in pool.all_sockets if not path.startswith(TCP)]
+    return [text for path in local for text in access_of(path, Configuration())]
+
+
+HAPROXY = Backend(settings=HAProxyPool, open=_open, check=check, targets=_targets, lacks=_lacks)

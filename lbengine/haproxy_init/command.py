@@ -20,7 +20,7 @@ from lbengine.backends.haproxy.survey import (
     read_configuration,
     survey,
 )
-from lbengine.first_settings import (
+from lbengine.haproxy_init.first_settings import (
     LeftOut,
     NewPool,
     Wishes,

@@ -1,0 +1,1 @@
+"""`slackwater init`: the first configuration beside a running HAProxy."""
