@@ -6,22 +6,18 @@ Only the Samples are made up, from what the cgroup really has: those of web1, wh
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slackwater.bus.bus import Bus, BusError
 from slackwater.journal.journal import Journal, JournalError, journal_path
 from slackwater.messages import Governed, Sample
+from tests.support.played_monitors import Monitors
 from tests.support.real_cgroup import Guest
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy
 from tests.support.real_wsengine import Engine, Nats, make_keys
 from tests.support.served_site import Site
-from tests.support.synthetic_cluster import PERIOD_S, Cluster
 
 NODES = ("web1", "host2", "host3")
 TARGET_MS = 150.0
@@ -39,20 +35,16 @@ lower_every_s = 2
 """
 
 
-class Nodes:
-    """Their monitors, on a bus that may go away."""
+class Nodes(Monitors):
+    """web1 has what its guest has, and its requests take `busy_cores`."""
 
     def __init__(self, url: str, guest: Guest) -> None:
         self.busy_cores = LOW_CORES
-        self._url, self._guest = url, guest
-        self._cluster = Cluster(NODES, seed=7)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
+        self._guest = guest
+        super().__init__(url, NODES)
 
-    def _sample(self, node: str) -> Sample:
-        sample = self._cluster.sample(node, 0.0)
-        sample.time_unix_s = time.time()
+    def sample(self, node: str) -> Sample:
+        sample = super().sample(node)
         if node != "web1":
             return sample
         assert sample.cpu is not None
@@ -63,22 +55,6 @@ class Nodes:
         sample.cpu.utilisation = min(1.0, self.busy_cores / sample.cpu.cores)
         sample.traffic.rt_p95_ms = sample.traffic.rt_p99_ms = 20.0 / max(0.01, 1.0 - sample.cpu.utilisation)
         return sample
-
-    async def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                bus = await Bus.connect(self._url, "made-up-nodes", wait_s=1.0)
-            except BusError:
-                continue
-            while bus.connected and not self._end.is_set():
-                for node in NODES:
-                    await bus.publish(self._sample(node))
-                await asyncio.sleep(PERIOD_S)
-            await bus.close()
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 class Whole(Site):

@@ -5,21 +5,18 @@ Only the nodes are made up: Samples of `web1`, which has the wsengine and can ha
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slackwater.bus.bus import Bus, BusError
 from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.messages import Sample
+from tests.support.played_monitors import Monitors
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy
 from tests.support.real_wsengine import wait_for
 from tests.support.served_site import Site, until
-from tests.support.synthetic_cluster import PERIOD_S, Cluster
 from tests.support.wsengine_scene import BY_HAND, Scene
 
 NODES = ("web1", "host2", "host3")
@@ -39,35 +36,16 @@ reload_min_interval_s = 0
 """
 
 
-class Nodes:
-    """Their monitors, on a bus that may go away. web1 has a neighbour while `loud`."""
+class Nodes(Monitors):
+    """web1 has a neighbour while `loud`."""
 
     def __init__(self, url: str) -> None:
         self.loud = False
-        self._url = url
-        self._cluster = Cluster(NODES, seed=7)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
+        super().__init__(url, NODES)
 
-    async def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                bus = await Bus.connect(self._url, "made-up-nodes", wait_s=1.0)
-            except BusError:
-                continue
-            while bus.connected and not self._end.is_set():
-                self._cluster.hosts["web1"].neighbour = 0.9 if self.loud else 0.0
-                for node in NODES:
-                    sample = self._cluster.sample(node, 0.0)
-                    sample.time_unix_s = time.time()
-                    await bus.publish(sample)
-                await asyncio.sleep(PERIOD_S)
-            await bus.close()
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join()
+    def sample(self, node: str) -> Sample:
+        self.cluster.hosts["web1"].neighbour = 0.9 if self.loud else 0.0
+        return super().sample(node)
 
 
 class Whole(Site):
