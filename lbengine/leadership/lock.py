@@ -46,17 +46,9 @@ def is_ours(folder: Path) -> bool:
     return private and owned and os.access(folder, os.W_OK | os.X_OK)
 
 
-@contextlib.contextmanager
-def pool_lock(pool: PoolSettings, folder: Path) -> Iterator[None]:
-    """Held within the `with` statement, or until the process ends. Raises LockError, with the pid of a holder."""
-    with contextlib.ExitStack() as held:
-        for target in targets_of(pool):
-            held.enter_context(_target_lock(pool, target, folder))
-        yield
-
-
 class PoolLocks:
-    """The locks on all that a set of pools drives. They are held until `keep_only` or `release` gives them back."""
+    """The locks on all that a set of pools drives. They are held until `keep_only` or `release` gives them back, or the
+    process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +56,7 @@ class PoolLocks:
         """By the target's lock."""
 
     def take(self, pools: Iterable[PoolSettings]) -> None:
-        """Takes those that are not held yet: all of them, or none. Raises LockError."""
+        """Takes those that are not held yet: all of them, or none. Raises LockError, with the pid of a holder."""
         taken: dict[str, contextlib.ExitStack] = {}
         try:
             for pool in pools:

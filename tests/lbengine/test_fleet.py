@@ -15,12 +15,13 @@ from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.engine import Engine
-from lbengine.leadership.lock import LockError, pool_lock
+from lbengine.leadership.lock import LockError
 from slackwater.cli.main import cli
 from slackwater.config import ConfigError, LbengineSettings, PoolSettings, parse
 from slackwater.control import Request
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import State
+from tests.support.pool_lock import pool_lock
 from tests.support.real_haproxy import (
     RealHAProxy,
     backend,

@@ -15,16 +15,17 @@ from lbengine.backends.ipvs.settings import IpvsPool
 from lbengine.backends.keepalived.settings import KeepalivedPool
 from lbengine.backends.table import targets_of
 from lbengine.leadership import lock
-from lbengine.leadership.lock import LockError, PoolLocks, lock_folder, pool_lock
+from lbengine.leadership.lock import LockError, PoolLocks, lock_folder
 from slackwater.config import PoolSettings
+from tests.support.pool_lock import pool_lock
 
 HOLD = """
 import sys
 from pathlib import Path
-from lbengine.leadership.lock import pool_lock
+from lbengine.leadership.lock import PoolLocks
 from lbengine.backends.haproxy.settings import HAProxyPool
-lock = pool_lock(HAProxyPool(name="web", backend="web", socket=sys.argv[1]), Path(sys.argv[2]))
-lock.__enter__()
+locks = PoolLocks(Path(sys.argv[2]))
+locks.take([HAProxyPool(name="web", backend="web", socket=sys.argv[1])])
 print("held", flush=True)
 sys.stdin.read()
 """
