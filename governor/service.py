@@ -9,17 +9,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from governor.observe import GovernorError
 from governor.pool import GovernedPool
 from retune.orders import BusAccess
-from retune.service import KINDS, drive
+from retune.service import KINDS, drive_all
 from slackwater.bus.bus import Bus
 from slackwater.bus.signing import Signer
 from slackwater.config import ControllerSettings
-from slackwater.heartbeat import Heartbeat
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.machine import controller_id
 from slackwater.messages import GOVERNOR
@@ -51,31 +49,21 @@ async def run(
     with only_one(Path(settings.state_dir)), Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         bus = await Bus.connect(settings.controller_bus, "slackwater-governor")
         try:
-            pools = []
+            pools = {}
             id_ = controller_id(settings.state_dir)
             for one in governed:
                 access = BusAccess(
                     one, settings.governor.lease_s, bus, journal, signer, id_, by=GOVERNOR, records_renewals=False
                 )
-                pool = GovernedPool(one, settings.governor, access, target_ms=target_ms, tell=tell)
-                pools.append(pool)
-                access.pool = pool
+                pools[one.name] = access.pool = GovernedPool(
+                    one, settings.governor, access, target_ms=target_ms, tell=tell
+                )
                 for kind in KINDS:
                     await bus.subscribe(kind, access.take, pool=one.name)
             log.info("governor: %s, %s", settings.governor.mode, settings.governor.policy)
-            heartbeat = Heartbeat(one.name for one in governed)
-            driving = [
-                asyncio.create_task(drive(pool, partial(heartbeat.beat, of.name), stop, STEP_S))
-                for pool, of in zip(pools, governed, strict=True)
-            ]
             if for_s is not None:
                 asyncio.get_running_loop().call_later(for_s, stop.set)
-            try:
-                await asyncio.gather(*driving)
-            finally:
-                stop.set()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.gather(*driving, return_exceptions=True), END_WITHIN_S)
+            await drive_all(pools, stop, STEP_S, END_WITHIN_S)
         finally:
             await bus.flush()
             await bus.close()

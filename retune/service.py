@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -41,25 +42,15 @@ async def run(settings: ControllerSettings) -> None:
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
         bus = await Bus.connect(settings.controller_bus, "slackwater-retune")
         try:
-            pools = []
+            pools = {}
             for pool in settings.pool:
                 id_ = controller_id(settings.state_dir)
                 access = BusAccess(pool, settings.retune.lease_s, bus, journal, signer, id_, by=BY)
-                pools.append(Pool(pool, settings.retune, rules, best_values, access, time.monotonic))
-                access.pool = pools[-1]
+                pools[pool.name] = access.pool = Pool(pool, settings.retune, rules, best_values, access, time.monotonic)
                 for kind in KINDS:
                     await bus.subscribe(kind, access.take, pool=pool.name)
             log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
-            heartbeat = Heartbeat(pool.name for pool in settings.pool)
-            driving = [
-                asyncio.create_task(drive(pool, partial(heartbeat.beat, of.name), stop))
-                for pool, of in zip(pools, settings.pool, strict=True)
-            ]
-            try:
-                await asyncio.gather(*driving)
-            finally:
-                stop.set()
-                await asyncio.gather(*driving, return_exceptions=True)
+            await drive_all(pools, stop, STEP_S)
         finally:
             await bus.flush()
             await bus.close()
@@ -73,6 +64,23 @@ class Steps(Protocol):
 
     async def end(self) -> None:
         """Once, at the end."""
+
+
+async def drive_all(
+    pools: Mapping[str, Steps], stop: asyncio.Event, step_s: float, end_within_s: float | None = None
+) -> None:
+    """Has pools, by name, step until `stop`, each with its heartbeat. When one fails the others are ended too, within
+    `end_within_s` if that is given."""
+    heartbeat = Heartbeat(pools)
+    driving = [
+        asyncio.create_task(drive(pool, partial(heartbeat.beat, name), stop, step_s)) for name, pool in pools.items()
+    ]
+    try:
+        await asyncio.gather(*driving)
+    finally:
+        stop.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*driving, return_exceptions=True), end_within_s)
 
 
 async def drive(pool: Steps, beat: Callable[[], None], stop: asyncio.Event, step_s: float = STEP_S) -> None:
