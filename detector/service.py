@@ -78,16 +78,7 @@ class Detector:
         self._settings = settings
         self._bus = bus
         self._path = Path(settings.state_dir) / BASELINES
-        self._judges = {
-            pool.name: Judge(
-                pool.name,
-                stale_after_s=settings.detector.stale_after_s,
-                calm_dwell_s=settings.detector.calm_dwell_s,
-                false_episodes_per_node_day=settings.detector.false_episodes_per_node_day,
-                model=model,
-            )
-            for pool in settings.pool
-        }
+        self._judges = {pool.name: Judge.of(pool.name, settings.detector, model) for pool in settings.pool}
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
         self._stop = asyncio.Event()

@@ -30,8 +30,6 @@ from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
 
-MOST = 2.0
-"""No sum grows beyond this many times the threshold."""
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
 MAX_DWELL_S = 8.0
@@ -176,7 +174,7 @@ class StateMachines(SlotArrays):
         says = np.where(classification == CALM, QUIET, STRONG if level is None else level)
         gains = np.full((len(slots), len(STATES)), ratios[QUIET])
         gains[rows, classification] = ratios[says]
-        sums = np.clip(self._sums[slots] + gains * np.reshape(weight, (-1, 1)), 0.0, MOST * self.threshold)
+        sums = np.maximum(self._sums[slots] + gains * np.reshape(weight, (-1, 1)), 0.0)
         self._sums[slots] = sums
         shown = sums[rows, classification]
         begins = (classification != CALM) & (classification != state) & (shown >= self.threshold)

@@ -100,8 +100,6 @@ COUNTED = Evidence(
     neighbour=(35, 8, 124, 424),
 )
 """Of the shipped model on cgroup hosts: docs/results/evidence.md."""
-FALSE_EPISODES = 3.0
-"""The setting's default, `false_episodes_per_node_day`."""
 
 
 def weight(covered_s: Floats) -> Floats:

@@ -13,7 +13,6 @@ from itertools import repeat
 import numpy as np
 
 from detector.classify.episodes import CALM, CODES, INTERFERENCE, STATES
-from detector.classify.evidence import FALSE_EPISODES
 from detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from detector.classify.rules import Outcome, Rules
 from detector.classify.tree import Model
@@ -26,12 +25,14 @@ from detector.features.history import SampleWindows
 from detector.features.signals import leave_out_idle
 from detector.sample_sorter import SampleSorter, Stale
 from detector.slot_arrays import SlotArrays
+from slackwater.config import DetectorSettings
 from slackwater.messages import VERSION, Resource, Sample, Verdict
 
 log = logging.getLogger("detector.judge")
 
 LEARN_ANYWAY_S = 30.0
 """A pool that is slow together for this long has a new normal (a deploy that makes requests dearer): it is learnt."""
+FALSE_EPISODES = DetectorSettings().false_episodes_per_node_day
 ROUTES = "routes"
 """Name, among a node's cells on disk, of its routes' calm response times."""
 
@@ -83,6 +84,17 @@ class Judge(SlotArrays):
             _fresh=False,
             _in_episode=False,
             _resource=UNCLEAR,
+        )
+
+    @classmethod
+    def of(cls, pool: str, settings: DetectorSettings, model: Model | None) -> Judge:
+        """One as these settings have it."""
+        return cls(
+            pool,
+            stale_after_s=settings.stale_after_s,
+            calm_dwell_s=settings.calm_dwell_s,
+            false_episodes_per_node_day=settings.false_episodes_per_node_day,
+            model=model,
         )
 
     def tick(self, now_s: float, samples: Sequence[Sample]) -> list[Verdict]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from detector.classify import thresholds
 from detector.classify.episodes import CALM, INTERFERENCE, STATES, StateMachines, Steps
-from detector.classify.evidence import COUNTED, FAINT, FALSE_EPISODES, QUIET, STRONG, WEAK, weight
+from detector.classify.evidence import COUNTED, FAINT, QUIET, STRONG, WEAK, weight
 from detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
 from detector.classify.tree import Model
 from detector.estimator import START
@@ -64,9 +64,7 @@ class Rules(SlotArrays):
     """The estimator's law begins with these."""
     _queueing_suspected: Bools
 
-    def __init__(
-        self, calm_dwell_s: float, model: Model | None = None, false_episodes_per_node_day: float = FALSE_EPISODES
-    ) -> None:
+    def __init__(self, calm_dwell_s: float, model: Model | None, false_episodes_per_node_day: float) -> None:
         self.model = model
         self.name = model.name if model else "thresholds"
         self.coefficients = model.coefficients if model else START

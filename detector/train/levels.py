@@ -9,8 +9,8 @@ import numpy as np
 
 from detector.classify.evidence import LEVELS, QUIET, REFERENCE_S, Evidence
 from detector.classify.judge import Tick
-from detector.recordings.recording import Label, Recording
-from detector.train.scores import FELT, GRACE_S
+from detector.recordings.recording import Recording
+from detector.train.scores import FELT, median_ms, reaches
 
 
 def count(recording: Recording, ticks: Iterable[Tick]) -> Evidence:
@@ -29,7 +29,7 @@ def count(recording: Recording, ticks: Iterable[Tick]) -> Evidence:
     for node, its in by_node.items():
         its = [tick for tick in its if tick.sample.period_s >= REFERENCE_S / 2]
         labels = [one for one in recording.labels if one.node in (node, "*")]
-        undisturbed = [tick for tick in its if not any(_touches(label, tick) for label in labels)]
+        undisturbed = [tick for tick in its if not any(reaches(label, tick.sample.time_unix_s) for label in labels)]
         before = QUIET
         for tick in undisturbed:
             calm[before, tick.level] += 1
@@ -38,7 +38,7 @@ def count(recording: Recording, ticks: Iterable[Tick]) -> Evidence:
         for noise in labels:
             if noise.state != "interference":
                 continue
-            during = [tick for tick in its if _covers(noise, tick)]
+            during = [tick for tick in its if noise.start_unix_s <= tick.sample.time_unix_s < noise.end_unix_s]
             if usual_ms and (_p95_ms(during) or 0.0) >= FELT * usual_ms:
                 neighbour += np.bincount([tick.level for tick in during[1:]], minlength=len(LEVELS))
     return Evidence(tuple(tuple(row) for row in calm.tolist()), tuple(neighbour.tolist()))
@@ -52,16 +52,7 @@ def total(counted: Sequence[Evidence]) -> Evidence:
     return Evidence(tuple(tuple(row) for row in calm.tolist()), tuple(neighbour.tolist()))
 
 
-def _covers(noise: Label, tick: Tick) -> bool:
-    return noise.start_unix_s <= tick.sample.time_unix_s < noise.end_unix_s
-
-
-def _touches(label: Label, tick: Tick) -> bool:
-    return label.start_unix_s <= tick.sample.time_unix_s < label.end_unix_s + GRACE_S
-
-
 def _p95_ms(ticks: Iterable[Tick]) -> float | None:
     """Median of the ticks' p95 response times."""
     sections = (tick.sample.traffic for tick in ticks)
-    found = [one.rt_p95_ms for one in sections if one is not None and one.rt_p95_ms is not None]
-    return float(np.median(found)) if found else None
+    return median_ms(one.rt_p95_ms for one in sections if one is not None)

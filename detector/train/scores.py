@@ -177,13 +177,15 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
     for node, ticks in by_node.items():
         labels = [label for label in recording.labels if label.node in (node, "*")]
         noises = [label for label in labels if label.state == "interference"]
-        calm_ms = _p95_ms(tick for tick in ticks if not any(_covers(label, tick.time_unix_s) for label in labels))
+        calm_ms = median_ms(
+            tick.rt_p95_ms for tick in ticks if not any(reaches(label, tick.time_unix_s) for label in labels)
+        )
         calm_s = ticks[-1].time_unix_s - ticks[0].time_unix_s
         for noise in noises:
             calm_s -= noise.end_unix_s - noise.start_unix_s
             during = [tick for tick in ticks if noise.start_unix_s <= tick.time_unix_s < noise.end_unix_s]
             found = next((tick.time_unix_s for tick in during if tick.state == "interference"), None)
-            loud_ms = _p95_ms(during)
+            loud_ms = median_ms(tick.rt_p95_ms for tick in during)
             harm = loud_ms / calm_ms if loud_ms and calm_ms else None
             delay_s = None if found is None else found - noise.start_unix_s
             scores.noises.append(Noise(noise.kind, noise.intensity, delay_s, harm))
@@ -195,22 +197,23 @@ def score(recording: Recording, verdicts: Iterable[Verdict]) -> Scores:
         for tick in ticks:
             began = tick.state == "interference" and before != "interference"
             before = tick.state
-            if began and any(_covers(noise, tick.time_unix_s) for noise in noises):
+            if began and any(reaches(noise, tick.time_unix_s) for noise in noises):
                 scores.true_episodes += 1
             elif began:
                 scores.false_episodes += 1
-                beside = next((label.kind for label in labels if _covers(label, tick.time_unix_s)), "nothing")
+                beside = next((label.kind for label in labels if reaches(label, tick.time_unix_s)), "nothing")
                 scores.false_during[beside] += 1
             if not any(label.end_unix_s <= tick.time_unix_s < label.end_unix_s + GRACE_S for label in labels):
                 scores.confusion[recording.truth(node, tick.time_unix_s)][tick.state] += 1
     return scores
 
 
-def _p95_ms(ticks: Iterable[Verdict]) -> float | None:
-    """Median of the ticks' p95 response times."""
-    found = [tick.rt_p95_ms for tick in ticks if tick.rt_p95_ms is not None]
+def median_ms(times_ms: Iterable[float | None]) -> float | None:
+    """Of those that are known; None without any."""
+    found = [time_ms for time_ms in times_ms if time_ms is not None]
     return float(np.median(found)) if found else None
 
 
-def _covers(label: Label, time_unix_s: float) -> bool:
+def reaches(label: Label, time_unix_s: float) -> bool:
+    """It is going on, or has just ended."""
     return label.start_unix_s <= time_unix_s < label.end_unix_s + GRACE_S

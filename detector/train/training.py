@@ -99,8 +99,7 @@ def _judge(recording: Recording, model: Model | None) -> Judge:
     pools = {sample.pool for sample in recording.samples}
     if len(pools) > 1:
         raise RecordingError(f"{recording.path}: holds Samples of several pools: {', '.join(sorted(pools))}")
-    defaults = DetectorSettings()
-    return Judge(pools.pop(), stale_after_s=defaults.stale_after_s, calm_dwell_s=defaults.calm_dwell_s, model=model)
+    return Judge.of(pools.pop(), DetectorSettings(), model)
 
 
 def _truth(recording: Recording, tick: Tick) -> str:

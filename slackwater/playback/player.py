@@ -43,15 +43,8 @@ class Player:
         self._recording, self._kinds, self._clock = recording, kinds, clock
         self._pool, self._lbengine = settings.pool[0], settings.lbengine
         self._start_unix_s = recording.received_unix_s[0]
-        detector = settings.detector
         model = load(SHIPPED)
-        self._judge = Judge(
-            self._pool.name,
-            stale_after_s=detector.stale_after_s,
-            calm_dwell_s=detector.calm_dwell_s,
-            false_episodes_per_node_day=detector.false_episodes_per_node_day,
-            model=model,
-        )
+        self._judge = Judge.of(self._pool.name, settings.detector, model)
         self.opened = Opened(
             description=recording.description,
             recorded_unix_s=self._start_unix_s,
