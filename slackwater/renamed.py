@@ -18,7 +18,10 @@ REQUEST_FIELDS = {"q": "text"}
 OPTIONS = {"bus config": {"--folder": "--out"}}
 """Command -> its options. Declare the option with `cls=RenamedOption`."""
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "messages: ChangeCause enough_reduced": "`no_gain`",
+    "messages: DecisionCause enough_reduced": "`no_gain`",
+}
 """What was stable and is gone -> what to do instead. Keys are as tools/stable.py prints them, such as
 `metrics: slackwater_info{version}`; docs/operations/upgrading.md names each in the notes of its release."""
 

@@ -19,13 +19,14 @@ All nodes of a pool are stepped in one pass over arrays; `Steps.describe` puts a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 
-from detector.classify.evidence import QUIET, STRONG, Evidence
+from detector.classify.evidence import DAY_S, QUIET, REFERENCE_S, STRONG, Evidence
 from detector.features.columns import Bools, Floats, Ints
 from detector.slot_arrays import SlotArrays
 from slackwater.messages import State
@@ -33,13 +34,16 @@ from slackwater.messages import State
 REOPENS_WITHIN_S = 10.0
 """An episode that begins this soon after the end of the one before doubles the wait; a later one resets it."""
 MAX_DWELL_S = 8.0
+LOUD_IDLE, QUIET_IDLE = math.log(0.5 / 0.2), math.log(0.5 / 0.8)
+"""Log-likelihood ratio of a loud and of a quiet tick without requests, where calm shows in a fifth of the ticks and a
+neighbour in half of them. On drained servers of the lab it was a tenth and seven tenths."""
 LOUD_WEIGHT = 2.0
-"""Log-likelihood of a loud tick over that of a quiet one where calm shows in a fifth of the ticks and a neighbour in
-half of them: ln(0.5 / 0.2) / ln(0.8 / 0.5). On drained servers of the lab it was a tenth and seven tenths."""
+"""`LOUD_IDLE` over -`QUIET_IDLE`, rounded."""
+ONSETS_PER_NODE_DAY, MEAN_EPISODE_S = 20.0, 60.0
+"""Neighbours that are expected before anything is seen: so many a day, each for so long."""
+MOST_CERTAIN = 1.0 - 1e-6
 MOST_COVERED_S = 1.2
 """No tick counts for more time than this, however long none came before it."""
-WAITS_FROM_S = 0.6
-"""Three ticks: a neighbour that is there shows more often, so that what it shows does not come and go."""
 ROUNDING_S = 1e-6
 """Of sums of periods."""
 NO_REQUESTS_TIMEOUT_S = 55.0
@@ -63,7 +67,9 @@ class Steps:
     began: Bools
     """True on the tick on which the state changed."""
     waits: Bools
-    """In an episode that only waits for its end: it has looked calm for `WAITS_FROM_S`."""
+    """In a neighbour's episode that only waits for its end: by now the neighbour is gone rather than there."""
+    probability: Floats
+    """Of a neighbour beside the node now."""
     _what: Ints
     _seconds: Floats
     _of: Floats
@@ -105,6 +111,7 @@ class StateMachines(SlotArrays):
     """The dwell, doubled with each episode that follows another closely."""
     _sums: Floats
     """(slots, states) evidence for each state, in nats."""
+    _probability: Floats
     _ended_s: Floats
     _calm_s: Floats
     """The test's sum."""
@@ -128,6 +135,7 @@ class StateMachines(SlotArrays):
             episode=0,
             _wait_s=float(calm_dwell_s),
             _sums=np.zeros(len(STATES)),
+            _probability=0.0,
             _ended_s=np.nan,
             _calm_s=0.0,
             _broken_s=0.0,
@@ -176,6 +184,13 @@ class StateMachines(SlotArrays):
         gains[rows, classification] = ratios[says]
         sums = np.maximum(self._sums[slots] + gains * np.reshape(weight, (-1, 1)), 0.0)
         self._sums[slots] = sums
+        probability = self._filter(
+            slots,
+            np.where(classification == INTERFERENCE, ratios[says], ratios[QUIET]),
+            weight,
+            idle=low_traffic & (classification == CALM),
+            residual=residual & (state == INTERFERENCE),
+        )
         shown = sums[rows, classification]
         begins = (classification != CALM) & (classification != state) & (shown >= self.threshold)
         what = np.full(len(slots), _QUIET)
@@ -214,11 +229,30 @@ class StateMachines(SlotArrays):
             since_unix_s=self.since_unix_s[slots],
             episode=self.episode[slots],
             began=began,
-            waits=(self.state[slots] != CALM) & (self._calm_s[slots] >= WAITS_FROM_S),
+            waits=(self.state[slots] == INTERFERENCE) & (probability < 0.5),
+            probability=probability,
             _what=what,
             _seconds=seconds,
             _of=of,
         )
+
+    def _filter(self, slots: Ints, says: Floats, weight: Floats | float, *, idle: Bools, residual: Bools) -> Floats:
+        """(M,) the probabilities after one tick of these slots: the forward recursion of a hidden Markov chain of two
+        states (L. R. Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77(2), 1989). Its odds are what Shiryaev
+        stops on; with neighbours ever rarer they become the cumulative sum.
+
+        `says` is each tick's log-likelihood ratio, `weight` as in `step`. Of an `idle` server only what shows without
+        requests counts, and only in an episode (`residual`).
+        """
+        in_episode = self.state[slots] == INTERFERENCE
+        without = np.where(residual, LOUD_IDLE, QUIET_IDLE) * in_episode
+        covered_s = np.reshape(weight, -1) * REFERENCE_S
+        before = self._probability[slots]
+        before = before * np.exp(-covered_s / MEAN_EPISODE_S) + (1.0 - before) * covered_s * ONSETS_PER_NODE_DAY / DAY_S
+        odds = before / (1.0 - before) * np.exp(np.where(idle, without, says) * np.reshape(weight, -1))
+        found = np.minimum(odds / (1.0 + odds), MOST_CERTAIN)
+        self._probability[slots] = found
+        return np.asarray(found)
 
     def mark_unknown(self, slot: int, now_s: float, label_unix_s: float) -> bool:
         """The node has gone quiet; True when that is new."""

@@ -250,6 +250,7 @@ class Judge(SlotArrays):
                 (~outcome.waits).tolist(),
                 table.seq.tolist(),
                 *map(_or_none, numbers),
+                outcome.probability.tolist(),
             )
         )
 

@@ -42,6 +42,8 @@ class Outcome:
     since_unix_s: Floats
     began: Bools
     """The state changed on this tick."""
+    probability: Floats
+    """Of a neighbour."""
     waits: Bools
     """In an episode that only waits for its end: it has looked calm for a while."""
     looks: Ints
@@ -120,6 +122,7 @@ class Rules(SlotArrays):
             since_unix_s=steps.since_unix_s,
             began=steps.began,
             waits=steps.waits,
+            probability=steps.probability,
             looks=classification,
             level=np.where(classification == INTERFERENCE, level, QUIET),
             stands_out=np.asarray(deviations.votes.any(axis=1)),

@@ -1,6 +1,6 @@
 """The decision: which weight each server should have, from what the balancer shows and the detector reports. No I/O.
 
-Guard, law, ramp and rate limit, headroom, guard again: the guard decides who may be reduced, the law by how much,
+Guard, choice, ramp and rate limit, headroom, guard again: the guard decides who may be reduced, the choice by how much,
 the ramp and the rate limit how fast, the headroom what the others cannot carry, and the guard has the last word.
 """
 
@@ -13,9 +13,10 @@ import msgspec
 
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
-from lbengine.decision import budget, guard, limits, ramp
+from lbengine.decision import budget, guard, limits, queueing, ramp
+from lbengine.decision.choice import choose
 from lbengine.decision.headroom import Headroom
-from lbengine.decision.law_weights import Load, Want, wanted_weights
+from lbengine.decision.law_weights import Load, Want
 from lbengine.decision.ramp import Position
 from lbengine.decision.residual import OVER
 from lbengine.decision.state import PoolState, PoolView
@@ -91,13 +92,10 @@ class _Turn:
         self.admission = self._admit()
         reduce = (self.admission.reduce & movable.keys()) - pins.keys()
         requested = (view.drains.keys() & movable.keys()) - pins.keys()
-        drains = guard.admit_drains(
-            requested,
-            len(self.usable),
-            self.pool.max_mitigated,
-            reduce | {name for name, weight in pins.items() if weight < movable[name]},
-            {name for name in movable if self.state.positions[name].weight == 0},
-        )
+        weights = {name: self.state.positions[name].weight for name in movable} | pins
+        drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
+        drains = guard.admit_drains(requested, len(self.usable), self.pool.max_mitigated, drained)
+        self.each_s = queueing.shortest_s(self.usable, self.state.rates.rps or {})
         loads = [self._load(server, server.name in reduce) for server in self.usable]
         headroom = Headroom(
             staying=[load for load in loads if load.server not in drains],
@@ -106,7 +104,15 @@ class _Turn:
             u_threshold=self.pool.u_threshold,
             by_concurrency=view.snapshot.by_concurrency,
         )
-        wanted = wanted_weights(headroom.staying, headroom.rps, self.pool.law, self.pool.u_threshold, view.snapshot)
+        self.choice = choose(
+            headroom.staying,
+            headroom.rps,
+            self.pool.law,
+            self.pool.u_threshold,
+            view.snapshot,
+            guard.limit(len(self.usable), self.pool.max_mitigated) - len(drains),
+        )
+        wanted = self.choice.wanted
         moves = {
             name: self._move(name, baseline, wanted.get(name))
             for name, baseline in movable.items()
@@ -123,7 +129,7 @@ class _Turn:
         for name in requested - drains - reduce:
             moves[name].short, moves[name].cause = (f"not drained: {self._few[0]}", *self._few[1:]), "not_drained"
             moves[name].why = ", ".join(moves[name].short)
-        self._bound(moves, reduce | drains)
+        self._bound(moves, wanted.keys() | drains)
         decisions = {}
         for name in movable:  # in their order
             move, before = moves[name], self.state.positions[name]
@@ -139,14 +145,12 @@ class _Turn:
         return server.weight > 0 if theirs else self.baselines[server.name].weight > 0
 
     def _admit(self) -> guard.Admission:
-        verdicts, panicked_s = self.view.verdicts, self.state.panicked_s
+        verdicts = self.view.verdicts
+        usable = {server.name for server in self.usable} - self.view.holds.keys()
         return guard.admit(
-            {n: (verdict.state, verdict.severity) for n, verdict in verdicts.items() if n not in self.view.holds},
-            [server.name for server in self.usable],
-            self.pool.max_mitigated,
+            {name: verdict.state for name, verdict in verdicts.items() if name in usable},
             {name for name, baseline in self.movable.items() if self.state.positions[name].weight < baseline},
             {name for name, verdict in verdicts.items() if not verdict.shown},
-            panicked_s is not None and self.view.now_s - panicked_s < guard.AFTER_PANIC_S,
         )
 
     def _load(self, server: Server, reduce: bool) -> Load:
@@ -159,17 +163,19 @@ class _Turn:
         full = self.baselines[name].weight
         part = held / full if held is not None and full > 0 else 1.0
         rps = None if self.state.rates.rps is None else self.state.rates.rps.get(name)
+        served = None if self.state.rates.served is None else self.state.rates.served.get(name)
         load = Load(
             server=name,
             baseline=full if held is None else held,
             reduce=reduce,
             rps=rps,
+            served_rps=served or 0.0,
             drained=position.weight == 0,
             weight=server.weight if theirs else position.weight,
         )
         if verdict is None:
             return load
-        return msgspec.structs.replace(
+        load = msgspec.structs.replace(
             load,
             slow=verdict.state in ("interference", "overload"),
             capacity_rps=None if verdict.capacity_rps is None else verdict.capacity_rps * part,
@@ -178,7 +184,9 @@ class _Turn:
             cpu_predicted=verdict.cpu_predicted,
             rps=rps if rps is not None else verdict.rps,
             cpu=verdict.cpu,
+            probability=_probability(verdict),
         )
+        return queueing.corrected(load, server.in_flight, self.each_s, self.state.rates.window_s)
 
     def _move(self, name: str, baseline: int, want: Want | None) -> _Move:
         """By the law, or back to the baseline."""
@@ -196,11 +204,11 @@ class _Turn:
             return _Move(before.weight, Position(before.weight), WAITING, (WAITING,), "waiting")
         else:
             target = baseline
-            cause, short = self._why_baseline(name, verdict)
+            cause, short = self._why_baseline(verdict)
             why = ", ".join(short)
             if cause == "panic":
                 short = ("panic",)
-        if self.admission.shared:  # what was taken from the one that was judged first is given back at once
+        if self.admission.panic:  # what was taken from the one that was judged first is given back at once
             return self._capped(_Move(target, Position(baseline), why, short, cause), name, want)
         aim, start, reason = target, before, why
         if want is not None:
@@ -235,7 +243,7 @@ class _Turn:
         total = sum(rps.values())
         return total > 0.0 and rps.get(name, 0.0) >= FULL_SHARE * total / len(self.usable)
 
-    def _why_baseline(self, name: str, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
+    def _why_baseline(self, verdict: Verdict | None) -> tuple[DecisionCause, tuple[str, ...]]:
         """The cause, and as in `Decision.short`."""
         lease_s = self.settings.lease_s
         if not self.view.verdicts:
@@ -244,12 +252,12 @@ class _Turn:
             return "panic", (f"{self.admission.panic}: baseline weights",)
         if verdict is None:
             return "no_verdict", (f"no fresh Verdict for {lease_s:g} s: it keeps its baseline weight",)
-        if name in self.admission.held_back:
-            return "enough_reduced", ("interference", "but enough of the pool is reduced already")
         if verdict.state == "calm":
             return "calm", ("calm",)
         if verdict.state == "interference" and not verdict.shown:
             return "not_shown", ("interference", f"but nothing shows it now: {_first(verdict)}")
+        if verdict.state == "interference" and self.choice.why_not:
+            return "no_gain", ("interference", f"but {self.choice.why_not}")
         return verdict.state, (f"{verdict.state}: {_first(verdict)}",)
 
     def _capped(self, move: _Move, name: str, want: Want | None) -> _Move:
@@ -282,7 +290,7 @@ class _Turn:
     @property
     def _few(self) -> tuple[str, ...]:
         return (
-            f"at most {self.pool.max_mitigated:.0%} of the pool may be reduced at a time",
+            f"at most {self.pool.max_mitigated:.0%} of the pool may be drained at a time",
             "and never its last server",
         )
 
@@ -323,6 +331,13 @@ def _make_room(
 
 def _often(most: int) -> str:
     return f"it has fallen {most} times within a minute"
+
+
+def _probability(verdict: Verdict) -> float:
+    """Of a neighbour; from the state where the detector gives none."""
+    if verdict.probability is None:
+        return float(verdict.state == "interference" and verdict.shown)
+    return verdict.probability
 
 
 def _first(verdict: Verdict) -> str:

@@ -48,12 +48,16 @@ class Load(msgspec.Struct, frozen=True):
     severity: float = 0.0
     cpu_predicted: float | None = None
     rps: float | None = None
+    served_rps: float = 0.0
+    """What it answers now by the balancer's count: its capacity is no less."""
     drained: bool = False
     """Its weight is 0 now."""
     weight: int | None = None
     """Its weight now, where that is not its baseline."""
     cpu: float | None = None
     """Its CPU utilisation now, where that is known."""
+    probability: float = 0.0
+    """Of a neighbour."""
 
     @property
     def weight_now(self) -> int:
@@ -64,7 +68,8 @@ class Load(msgspec.Struct, frozen=True):
         """The capacity that can be counted on."""
         if self.capacity_rps is None:
             return None
-        return max(self.capacity_rps - CAUTION * self.capacity_stderr_rps, self.capacity_rps * (1.0 - MOST_CAUTION))
+        sure_rps = self.capacity_rps - CAUTION * self.capacity_stderr_rps
+        return max(sure_rps, self.capacity_rps * (1.0 - MOST_CAUTION), self.served_rps)
 
 
 @dataclass(frozen=True)
@@ -147,11 +152,10 @@ def _by_severity(loads: Sequence[Load], missing: str, u_threshold: float) -> dic
 def capacities(loads: Sequence[Load]) -> list[float] | None:
     """Each server's capacity in requests per second, as the laws should take it; None when nothing at all is known.
 
-    Servers that keep their baseline weights share what the reduced ones don't get by these weights. So they count with
-    the median of the calm servers' capacities per weight (one bad estimate changes little), or with less if one of
-    them is known to be slow: that one would fill first. A capacity below the rate that a calm server carries now is
-    raised to that rate. A reduced server whose capacity is not known has lost `severity` of it. What is known counts
-    `CAUTION` standard errors low.
+    Calm servers count with the median of their capacities per weight (one bad estimate changes little), a slow one that
+    keeps its baseline weight with its own. A capacity below the rate that a calm server carries now is raised to that
+    rate. A reduced server whose capacity is not known has lost `severity` of it. What is known counts `CAUTION`
+    standard errors low.
     """
     known = [(load, load.sure_rps / load.baseline) for load in loads if load.sure_rps and load.baseline > 0]
     calm = [max(per, (load.rps or 0.0) / load.baseline) for load, per in known if not load.reduce and not load.slow]
@@ -159,16 +163,14 @@ def capacities(loads: Sequence[Load]) -> list[float] | None:
     if not calm and not before:
         return None
     per_weight = statistics.median(calm) if calm else min(before)
-    kept = min([per_weight, *(per for load, per in known if load.slow and not load.reduce)])
-    return [max(_capacity(load, per_weight, kept), LEAST_RPS) for load in loads]
+    return [max(_capacity(load, per_weight), LEAST_RPS) for load in loads]
 
 
-def _capacity(load: Load, per_weight: float, kept: float) -> float:
-    if not load.reduce:
-        return load.baseline * kept
-    if load.sure_rps is not None:
-        return load.sure_rps
-    return (1.0 - load.severity) * load.baseline * per_weight
+def _capacity(load: Load, per_weight: float) -> float:
+    calm_rps = load.baseline * per_weight
+    if load.reduce:
+        return load.sure_rps if load.sure_rps is not None else (1.0 - load.severity) * calm_rps
+    return min(load.sure_rps, calm_rps) if load.slow and load.sure_rps is not None else calm_rps
 
 
 def _ice(loads: Sequence[Load], capacity: Sequence[float], total_rps: float, u_threshold: float) -> list[float]:
@@ -219,14 +221,18 @@ def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> d
 
     They are multiples of `step`, as all baselines are.
     """
-    kept_weight = sum(load.baseline for load in loads if not load.reduce)
-    kept = math.fsum(share for load, share in zip(loads, shares, strict=True) if not load.reduce)
     reduced = [(load, share) for load, share in zip(loads, shares, strict=True) if load.reduce]
+    keeping = [(load, share) for load, share in zip(loads, shares, strict=True) if not load.reduce]
+    if not keeping:  # the one that should get most for its baseline keeps it
+        keeping = [max(reduced, key=lambda one: (one[1] / one[0].baseline, one[0].server))]
+        reduced = [one for one in reduced if one is not keeping[0]]
+    kept_weight, kept = sum(load.baseline for load, _ in keeping), math.fsum(share for _, share in keeping)
     if kept_weight <= 0 or kept <= 0.0:
-        return {load.server: load.baseline for load, _ in reduced}
+        return {load.server: load.baseline for load in loads if load.reduce}
     most = [load.baseline // step for load, _ in reduced]
     weights = closest(kept_weight // step, kept, [share for _, share in reduced], most)
-    return {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
+    found = {load.server: load.baseline for load, _ in keeping if load.reduce}
+    return found | {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
 
 
 def _by_concurrency(

@@ -30,9 +30,14 @@ class Meter:
             seen = seen[1:]
         return Meter(seen)
 
+    @property
+    def window_s(self) -> float:
+        """Time that the counters span."""
+        return self.seen[-1][0] - self.seen[0][0] if self.seen else 0.0
+
     def rates(self) -> dict[str, float] | None:
         """Each server's rate; None while too little time was seen."""
-        if not self.seen or self.seen[-1][0] - self.seen[0][0] < LEAST_S:
+        if self.window_s < LEAST_S:
             return None
         (first_s, first), (last_s, last) = self.seen[0], self.seen[-1]
         return {server: (last[server] - first.get(server, last[server])) / (last_s - first_s) for server in last}
@@ -50,25 +55,37 @@ class Rates:
     """Of the whole pool; None: not known."""
     counted_rps: float | None = None
     """The same when it was last known of all."""
+    served: Mapping[str, float] | None = None
+    """Requests that were answered, by server; None: not known."""
     requests: Meter = field(default_factory=Meter)
+    answers: Meter = field(default_factory=Meter)
     failures: Meter = field(default_factory=Meter)
+
+    @property
+    def window_s(self) -> float:
+        """Time over which the balancer's own rates were measured."""
+        return self.requests.window_s
 
     def after(self, now_s: float, snapshot: Snapshot, reported: Mapping[str, float], restarted: bool = False) -> Rates:
         """After a fresh look. `reported` are the requests per second that nodes report, by server; `restarted`: the
         balancer was made anew, so its counters start again."""
-        requests, failures, errors = self.requests, self.failures, self.errors
+        requests, answers, failures, errors = self.requests, self.answers, self.failures, self.errors
         if restarted:
-            requests, failures = Meter(), Meter()
+            requests, answers, failures = Meter(), Meter(), Meter()
         rps: Mapping[str, float] | None = None
+        served: Mapping[str, float] | None = None
         if snapshot.counts == "connections":
             serving = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
             rps = dict(reported) if serving and serving <= reported.keys() else None
         else:
             requests = requests.after(now_s, {server.name: server.requests for server in snapshot.servers})
             failures = failures.after(now_s, {server.name: server.errors for server in snapshot.servers})
-            rps, errors = requests.rates(), failures.rates()
+            answers = answers.after(
+                now_s, {server.name: server.requests - server.in_flight for server in snapshot.servers}
+            )
+            rps, served, errors = requests.rates(), answers.rates(), failures.rates()
         counted_rps = self.counted_rps if rps is None else sum(rps.values())
         total_rps = counted_rps
         if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
             total_rps = sum(reported.values())
-        return Rates(rps, errors, total_rps, counted_rps, requests, failures)
+        return Rates(rps, errors, total_rps, counted_rps, served, requests, answers, failures)

@@ -43,8 +43,6 @@ class PoolState:
     """When the first turn was, or the takeover; None before."""
     grace_until_s: float = 0.0
     """After a takeover: until then, weights that move are being restored by the lbengine before, and nobody else's."""
-    panicked_s: float | None = None
-    """When no Verdict was believed last."""
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,6 @@ def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbengin
         if state.phase == "acting":
             shown = {server.name: server.weight for server in view.snapshot.servers}
         wanted = _weights(decisions, shown) + _limits(state, decisions)
-        state = replace(state, panicked_s=view.now_s if decisions.panic else state.panicked_s)
-        otherwise = replace(otherwise, panicked_s=state.panicked_s)
         if state.phase == "acting":
             otherwise = without(otherwise, wanted)
         state = _decided(state, decisions, wanted)

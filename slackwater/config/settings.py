@@ -121,7 +121,13 @@ class PoolSettings(Settings, frozen=True):
     ] = "optimal"
     u_threshold: Annotated[float, Meta(gt=0, le=1, description="CPU share that the law keeps each server below")] = 0.8
     max_mitigated: Annotated[
-        float, Meta(gt=0, le=1, description="at most this share of the pool is reduced at a time (blast radius)")
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="at most this share of the pool is drained at a time: below a tenth of its baseline"
+            " (blast radius)",
+        ),
     ] = 0.5
     target_p95_ms: Annotated[
         float, Meta(ge=0, description="target of the p95 of response time, for the dashboard; 0: none")

@@ -14,7 +14,7 @@ DecisionCause = Literal[
     "all_slow",
     "unknown",
     "not_shown",
-    "enough_reduced",
+    "no_gain",
     "panic",
     "no_verdict",
     "waiting",
@@ -26,7 +26,8 @@ DecisionCause = Literal[
     "bounded",
 ]
 """What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
-enough_reduced: interference, but enough of the pool is reduced. panic: no Verdict is believed. no_verdict: there is no
+no_gain: interference, but no other
+split of the requests is surely better. panic: no Verdict is believed. no_verdict: there is no
 fresh one. waiting: for the first one. measured: it keeps its baseline weight while its values are searched. limited,
 drained, not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited it."""
 ChangeCause = Literal[

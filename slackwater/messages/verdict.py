@@ -41,3 +41,5 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     rps: NonNegative | None = None
     rt_mean_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
+    probability: Share | None = None
+    """Of a neighbour beside this node now; the state is decided with more patience than this number has."""

@@ -38,7 +38,7 @@ WORDS: dict[State, str] = {
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "not_shown": "interference",
-    "enough_reduced": "interference",
+    "no_gain": "interference",
     "overload": "overload",
     "all_slow": "all_slow",
     "unknown": "unknown",

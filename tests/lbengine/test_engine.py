@@ -13,7 +13,6 @@ import pytest
 from lbengine.backends.haproxy.haproxy import HAProxy
 from lbengine.balancer import BalancerError, BalancerUnreachable
 from lbengine.baseline import BaselineError
-from lbengine.decision.guard import AFTER_PANIC_S
 from lbengine.decision.rates import Rates
 from lbengine.engine import Engine
 from lbengine.outcome.outcomes import LEAST_AFTER_S, FollowUps
@@ -74,9 +73,10 @@ def test_each_change_is_recorded_with_before_after_and_why(site: DrivenHAProxy) 
     site.cycle(host1="interference")
     (change,) = site.changes()
     assert (change.what, change.target, change.before, change.after) == ("weight", "host1", 100, 0)
-    assert change.why == (
-        "interference: run delay 14.2x; optimal: 0 of 240 requests/s (capacity 53 or more, the others' 600)"
+    assert change.why.startswith(
+        "interference: run delay 14.2x; optimal: 0 of 240 requests/s (capacity 53 or more, the others' 600); predicted "
     )
+    assert change.why.endswith(" requests in the pool, no worse with 100%")
     assert (change.by, change.applied) == ("lbengine", True)
     assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
 
@@ -203,14 +203,17 @@ def test_only_interference_lowers_a_weight(site: DrivenHAProxy, state: State) ->
     assert site.weights() == [100, 100, 100]
 
 
-def test_when_most_servers_look_slow_the_baseline_comes_back(site: DrivenHAProxy) -> None:
+def test_two_of_three_beside_neighbours_are_both_reduced_and_one_of_them_is_drained_at_most(
+    site: DrivenHAProxy,
+) -> None:
     site.cycle()
     site.cycle(host1="interference")
-    sentence = site.cycle(host1="interference", host2="interference")
-    assert "panic: 2 of 3 servers look slow, and more than 50% is not believed" in sentence
-    assert "host1 0 -> 2 (panic" in sentence
     for _ in range(25):
         site.cycle(host1="interference", host2="interference")
+    first, second, third = site.weights()
+    assert third == 100
+    assert max(first, second) in range(10, 50)
+    assert "all servers are slow alike" in site.cycle(host1="all_slow", host2="all_slow", host3="all_slow")
     assert site.weights() == [100, 100, 100]
 
 
@@ -273,7 +276,7 @@ def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone
         assert site.changes() == []
         site.balancer.send("set server web/host2 state ready")
         until(lambda: client.read().servers[1].available, "host2 is back")
-        site.cycle(AFTER_PANIC_S)
+        site.cycle()
         site.cycle(host2="interference")
         assert site.weights() == [100, 0, 100], "back, it is driven again"
         site.journal.close()
@@ -637,11 +640,11 @@ def counted(engine: Engine, rps: float | None) -> None:
 
 @pytest.fixture
 def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[DrivenHAProxy]:  # noqa: ARG001 - as above
-    """Least connections, a `maxconn` on each server, and more load than two servers can carry."""
+    """Least connections, a `maxconn` on each server, and more load than two servers should carry."""
     with web_servers(3) as ports, haproxy(backend(ports, "leastconn", "weight 100 maxconn 50")) as balancer:
         site = DrivenHAProxy(balancer, ports, tmp_path)
-        counted(site.engine, 530.0)
-        site.rps = 180.0
+        counted(site.engine, 500.0)
+        site.rps = 170.0
         yield site
         site.journal.close()
 
@@ -718,7 +721,7 @@ def test_a_limit_that_someone_else_changes_is_theirs(limited: DrivenHAProxy) -> 
 
 
 def test_a_server_without_maxconn_is_never_limited(site: DrivenHAProxy) -> None:
-    counted(site.engine, 530.0)
+    counted(site.engine, 500.0)
     at_load(site)
     at_load(site, host1="interference")
     assert maxconns(site) == [None, None, None]

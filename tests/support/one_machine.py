@@ -29,6 +29,7 @@ class Status:
     why: str
     began: bool
     waits: bool
+    probability: float
 
 
 class OneMachine:
@@ -76,4 +77,5 @@ class OneMachine:
             why,
             bool(steps.began[0]),
             bool(steps.waits[0]),
+            float(steps.probability[0]),
         )

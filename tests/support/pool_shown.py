@@ -62,7 +62,6 @@ def decided(
     waiting: bool = False,
     rates: Mapping[str, float] | None = None,
     total_rps: float | None = None,
-    panicked_s: float | None = None,
     **overrides: Any,
 ) -> Decisions:
     """What is decided for a pool that shows this; every baseline weight is 100 unless `baselines` says otherwise."""
@@ -73,7 +72,6 @@ def decided(
         externally_controlled=frozenset(externally_controlled),
         rates=Rates(rps=rates, total_rps=total_rps),
         started_s=now_s if waiting else None,
-        panicked_s=panicked_s,
     )
     view = PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts, **overrides)
     return decide(state, view, pool, LbengineSettings())

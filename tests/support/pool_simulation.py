@@ -97,6 +97,7 @@ def simulate(
                 capacity_rps=CALM_RPS * (1.0 - severity[name]) * wavers,
                 rps=rates[n],
                 shown=not status.waits,
+                probability=status.probability,
             )
         servers_shown = [server(name, state.positions[name].weight, up[n]) for n, name in enumerate(names)]
         # Rates as the nodes report them: those of this tick, where counters would give the last second's.

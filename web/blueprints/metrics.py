@@ -234,7 +234,7 @@ def _changes(journal: Journal, now_unix_s: float) -> Iterator[Value]:
 
 def reason_of(change: Change) -> str:
     """A Change's reason as one of few words: the state it was made for, or what was done."""
-    if change.cause in ("interference", "not_shown", "enough_reduced"):
+    if change.cause in ("interference", "not_shown", "no_gain"):
         return "interference"
     if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
         return change.cause

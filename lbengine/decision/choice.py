@@ -1,0 +1,251 @@
+"""Which weights a pool with slow servers should have: of several candidates the one that is predicted to hold the
+fewest requests, if it is no worse than the baseline weights with a confidence of 90%. Pure.
+
+What is known of the servers is uncertain: each capacity has a standard error, and each Verdict a probability. So all
+candidates are predicted for the same `DRAWS` possible pools (common random numbers, spread evenly by a rank-1 lattice),
+and compared pool by pool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import msgspec
+
+from lbengine.balancer import Snapshot
+from lbengine.decision import guard, prediction
+from lbengine.decision.law_weights import LEAST_RPS, Load, Want, capacities, wanted_weights
+from lbengine.decision.prediction import Alike
+
+CONFIDENCE = 0.9
+"""So likely a split must be no worse than the baseline weights."""
+KEPT = 0.5
+"""What is set stays while it is this likely to be no worse: estimates waver."""
+TOLERANCE = 0.01
+"""A response time that rises by no more than this is no worse."""
+LEAST_GAIN = 0.02
+"""A split that gains less than this is not worth a change."""
+ROUNDING = 1e-6
+DRAWS = 20
+CAUTIONS = (0.0, 1.0, 2.0)
+"""Standard errors by which a law takes capacities too low, one candidate each."""
+LEAST_ERROR = 0.05
+"""No capacity is known to less than this share of it."""
+MOST_ERROR = 1.0
+SPREAD = 0.75487766624669276, 0.56984029099805327
+"""Steps of the lattice: of Roberts' sequence in two dimensions, so that no two servers go together."""
+LIKELY_LOSS = 0.5
+"""Share of its capacity that a server beside a neighbour has lost, as long as nothing more is known."""
+UNLIKELY = 0.05
+"""A server whose neighbour is less likely than this counts as calm."""
+GRADES = 0.05
+"""Capacities and errors that differ by less than this are taken together in large pools."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The wanted weights of the servers that may be reduced, by name. Those at their baseline are left alone."""
+
+    wanted: Mapping[str, Want]
+    why_not: str = ""
+    """Why nothing is moved, in words; empty where something is."""
+
+
+@dataclass(frozen=True)
+class _Belief:
+    """What is believed of a server: its capacity in requests per second, beside a neighbour and without."""
+
+    capacity_rps: float
+    error: float
+    """Standard error of the logarithm."""
+    calm_rps: float
+    sure: float
+    """Probability of the neighbour."""
+    served_rps: float
+    """Its capacity is no less."""
+
+
+def choose(
+    loads: Sequence[Load],
+    total_rps: float | None,
+    law_name: str,
+    u_threshold: float,
+    snapshot: Snapshot,
+    most_drained: int,
+) -> Choice:
+    """The best split. `total_rps` is what the pool carries; None: not known, then the law alone decides.
+
+    `most_drained`: so many servers may stand below `guard.PART` of their baseline.
+    """
+    reducible = [load for load in loads if load.reduce]
+    if not reducible or len(loads) < 2:
+        return Choice({})
+    by_law = wanted_weights(loads, total_rps, law_name, u_threshold, snapshot)
+    known = capacities([_cautious(load, 0.0) for load in loads])
+    if known is None or total_rps is None or total_rps <= 0.0:
+        return Choice(_within(by_law, reducible, most_drained))
+    candidates = [
+        wanted_weights([_cautious(load, caution) for load in loads], total_rps, law_name, u_threshold, snapshot)
+        for caution in CAUTIONS
+    ]
+    candidates.append(_halfway(reducible, candidates[1]))
+    candidates += [_drained(reducible, count) for count in range(1, min(most_drained, len(reducible)) + 1)[:3]]
+    candidates = [_within(one, reducible, most_drained) for one in candidates]
+    now = {load.server: Want(load.weight_now, "") for load in reducible}
+    splits = [{load.server: load.baseline for load in loads}]
+    splits += [{**splits[0], **{name: want.weight for name, want in one.items()}} for one in (now, *candidates)]
+    held = _held(loads, known, splits, total_rps, snapshot.by_concurrency)
+    mean = [math.fsum(row) / DRAWS for row in held]
+    sure = [_no_worse(row, held[0]) for row in held]
+    best = min((n for n in range(2, len(splits)) if sure[n] >= CONFIDENCE), key=mean.__getitem__, default=0)
+    if mean[best] > (1.0 - LEAST_GAIN) * mean[0]:
+        best = 0
+    moved = splits[1] != splits[0]
+    if (
+        moved
+        and sure[1] >= KEPT
+        and mean[1] < (1.0 - ROUNDING) * mean[0]
+        and _no_worse(held[best], held[1]) < CONFIDENCE
+    ):
+        best = 1
+    if best == 0:
+        likely = max(range(2, len(splits)), key=sure.__getitem__)
+        return Choice({}, f"no split is surely better: the best is no worse with {sure[likely]:.0%}")
+    found = now if best == 1 else candidates[best - 2]
+    each = 0.0
+    if snapshot.by_concurrency:
+        groups = [Alike(1, splits[best][load.server], rps) for load, rps in zip(loads, known, strict=True)]
+        each = prediction.in_flight_each(groups, total_rps)
+    gain = f"{mean[0]:.1f} -> {mean[best]:.1f} requests in the pool, no worse with {sure[best]:.0%}"
+    return Choice(
+        {
+            load.server: Want(
+                found[load.server].weight,
+                f"{by_law[load.server].why}; predicted {gain}",
+                found[load.server].weight * each or None,
+            )
+            for load in reducible
+            if found[load.server].weight < load.baseline
+        }
+    )
+
+
+def _cautious(load: Load, caution: float) -> Load:
+    return msgspec.structs.replace(load, capacity_stderr_rps=caution * load.capacity_stderr_rps)
+
+
+def _halfway(loads: Sequence[Load], law: Mapping[str, Want]) -> dict[str, Want]:
+    return {load.server: Want((load.baseline + law[load.server].weight + 1) // 2, "") for load in loads}
+
+
+def _drained(loads: Sequence[Load], count: int) -> dict[str, Want]:
+    worst = {load.server for load in sorted(loads, key=_least_likely_last)[:count]}
+    return {load.server: Want(0 if load.server in worst else load.baseline, "") for load in loads}
+
+
+def _least_likely_last(load: Load) -> tuple[float, str]:
+    return -load.probability * load.severity, load.server
+
+
+def _within(wanted: Mapping[str, Want], loads: Sequence[Load], most_drained: int) -> dict[str, Want]:
+    """With no more servers drained than may be: of the others each keeps `guard.PART` of its baseline."""
+    low = [load for load in loads if guard.is_drained(wanted[load.server].weight, load.baseline)]
+    low.sort(key=_least_likely_last)
+    kept = {
+        load.server: Want(guard.least_weight(load.baseline), wanted[load.server].why) for load in low[most_drained:]
+    }
+    return {**wanted, **kept}
+
+
+def _no_worse(held: Sequence[float], than: Sequence[float]) -> float:
+    return sum(one <= (1.0 + TOLERANCE) * other for one, other in zip(held, than, strict=True)) / len(held)
+
+
+def _held(
+    loads: Sequence[Load],
+    known: Sequence[float],
+    splits: Sequence[Mapping[str, int]],
+    total_rps: float,
+    by_concurrency: bool,
+) -> list[list[float]]:
+    """(splits, DRAWS) requests that the pool is predicted to hold."""
+    kept_error = _kept_error(loads)
+    per_weight = _per_weight(loads, known)
+    alike = Counter((load.baseline, rps) for load, rps in zip(loads, known, strict=True) if not _is_doubtful(load))
+    classes = Counter(
+        (_belief(load, rps, per_weight, kept_error), tuple(split[load.server] for split in splits))
+        for load, rps in zip(loads, known, strict=True)
+        if _is_doubtful(load)
+    )
+    held: list[list[float]] = [[] for _ in splits]
+    for draw in range(DRAWS):
+        common = math.exp(kept_error * _normal(draw, 0))
+        fixed = [(count, weight, max(rps * common, LEAST_RPS)) for (weight, rps), count in alike.items()]
+        drawn = [
+            (count, weights, max(_draw(belief, draw, number + 1, common), LEAST_RPS))
+            for number, ((belief, weights), count) in enumerate(classes.items())
+        ]
+        model = prediction.by_share
+        if by_concurrency:
+            model = prediction.own_queues if draw % 2 else prediction.one_queue
+        for number, row in enumerate(held):
+            groups = [Alike(*one) for one in fixed]
+            groups += [Alike(count, weights[number], rps) for count, weights, rps in drawn]
+            row.append(model(groups, total_rps))
+    return held
+
+
+def _is_doubtful(load: Load) -> bool:
+    return load.reduce or load.probability >= UNLIKELY
+
+
+def _per_weight(loads: Sequence[Load], known: Sequence[float]) -> float:
+    """Capacity of a calm server for each unit of its weight."""
+    weighed = [(load, rps / load.baseline) for load, rps in zip(loads, known, strict=True) if load.baseline > 0]
+    calm = [per for load, per in weighed if not load.reduce]
+    return max(calm or [per / max(1.0 - load.severity, 0.05) for load, per in weighed])
+
+
+def _kept_error(loads: Sequence[Load]) -> float:
+    errors = sorted(
+        load.capacity_stderr_rps / load.capacity_rps for load in loads if not load.reduce and load.capacity_rps
+    )
+    return min(max(errors[len(errors) // 2] if errors else LEAST_ERROR, LEAST_ERROR), MOST_ERROR)
+
+
+def _belief(load: Load, rps: float, per_weight: float, kept_error: float) -> _Belief:
+    error = load.capacity_stderr_rps / load.capacity_rps if load.capacity_rps else kept_error
+    error = min(max(error, LEAST_ERROR), MOST_ERROR)
+    if not load.reduce:
+        rps, error = (1.0 - LIKELY_LOSS) * load.baseline * per_weight, LIKELY_LOSS
+    return _Belief(
+        _graded(rps),
+        GRADES * round(error / GRADES),
+        load.baseline * per_weight,
+        load.probability,
+        _graded(load.served_rps),
+    )
+
+
+def _graded(rps: float) -> float:
+    return math.exp(GRADES * round(math.log(max(rps, LEAST_RPS)) / GRADES))
+
+
+def _draw(belief: _Belief, draw: int, number: int, common: float) -> float:
+    """One capacity that the server may have."""
+    if (0.5 + draw * 0.618033988749895 + number * SPREAD[1]) % 1.0 >= belief.sure:
+        return belief.calm_rps * common
+    drawn_rps = max(belief.capacity_rps * math.exp(belief.error * _normal(draw, number)), belief.served_rps)
+    return min(drawn_rps, belief.calm_rps * common)
+
+
+@lru_cache(maxsize=4096)
+def _normal(draw: int, number: int) -> float:
+    """A standard normal variable's value in this draw; `number` tells variables apart."""
+    point = ((draw + 0.5) / DRAWS + draw * number * SPREAD[0] + number * SPREAD[1]) % 1.0
+    return NormalDist().inv_cdf(min(max(point, 0.5 / DRAWS), 1.0 - 0.5 / DRAWS))

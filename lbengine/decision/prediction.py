@@ -1,0 +1,120 @@
+"""How many requests a pool would hold under some weights. Pure.
+
+By Little's law that is its rate times its mean response time, so the weights that hold fewest answer soonest.
+
+Weights that share requests leave each server a queue of its own: u + u²/(1 - u)·(c² + 1)/2 at a utilisation u, where
+c² is the squared variation of the times between its requests (J. F. C. Kingman, "The single server queue in heavy
+traffic", Proc. Cambridge Phil. Soc. 57, 1961). A balancer that goes round spaces them: of Poisson arrivals a server
+with the share s gets every 1/s-th, so c² = s. At s = 1 that is M/G/1 under processor sharing, u/(1 - u).
+
+Least connections lies between two models. `one_queue`: a request finds an idle server while there is one, and no
+server idles while requests wait. With the idle server taken at random this is exact for servers of different speeds (H.
+Gumbel, "Waiting lines with heterogeneous servers", Operations Research 8(4), 1960), and no balancer does better without
+looking at speeds. `own_queues`: processor-sharing servers whose requests in flight are in proportion to the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FULL = 0.95
+"""From this utilisation on a queue counts as growing evenly with its load: at 1 it has no end."""
+SLOPE = 1.0 / (1.0 - FULL) ** 2
+EXACT = 16
+"""Up to so many servers `one_queue` is exact; more of them are taken for so many that a request hardly ever waits."""
+NEWTON = 12
+"""Steps of Newton's method."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """`count` servers with one weight each, and the requests per second at which each is full."""
+
+    count: int
+    weight: float
+    capacity_rps: float
+
+
+def in_server(filled: float, variation: float = 1.0) -> float:
+    """Requests in a server at this utilisation; finite and convex beyond `FULL`."""
+    within = min(filled, FULL)
+    waiting = within * within / (1.0 - within) * (variation + 1.0) / 2.0
+    return within + waiting + SLOPE * (filled - within)
+
+
+def by_share(groups: Sequence[Alike], total_rps: float) -> float:
+    """Requests in the pool when the weights are shares of the rate."""
+    whole = math.fsum(group.count * group.weight for group in groups)
+    return math.fsum(
+        group.count * in_server(total_rps * group.weight / whole / group.capacity_rps, group.weight / whole)
+        for group in groups
+        if group.weight > 0.0
+    )
+
+
+def own_queues(groups: Sequence[Alike], total_rps: float) -> float:
+    """Requests in the pool when each server holds them in proportion to its weight."""
+    used = [group for group in groups if group.weight > 0.0]
+    able_rps = math.fsum(group.count * group.capacity_rps for group in used)
+    served_rps = min(total_rps, FULL * able_rps)
+    held = in_flight_each(used, served_rps) * math.fsum(group.count * group.weight for group in used)
+    return held + SLOPE * (total_rps - served_rps) / able_rps
+
+
+def in_flight_each(groups: Sequence[Alike], total_rps: float) -> float:
+    """Requests that a server of `own_queues` holds for each unit of its weight; up to `FULL` of what they can carry."""
+    used = [group for group in groups if group.weight > 0.0]
+    served_rps = min(total_rps, FULL * math.fsum(group.count * group.capacity_rps for group in used))
+    # Σ μ·w·x/(1 + w·x) = rate: concave and rising in x, so Newton from the left of the root never overshoots.
+    each = 0.0
+    for _ in range(NEWTON):
+        value = slope = 0.0
+        for group in used:
+            below = 1.0 + group.weight * each
+            value += group.count * group.capacity_rps * group.weight * each / below
+            slope += group.count * group.capacity_rps * group.weight / below**2
+        each += (served_rps - value) / slope
+    return each
+
+
+def one_queue(groups: Sequence[Alike], total_rps: float) -> float:
+    """Requests in the pool when no server idles while a request waits. Of the weights only 0 counts."""
+    used = [group for group in groups if group.weight > 0.0]
+    able_rps = math.fsum(group.count * group.capacity_rps for group in used)
+    served_rps = min(total_rps, FULL * able_rps)
+    count = sum(group.count for group in used)
+    held = _many(used, served_rps) if count > EXACT else _few(used, count, served_rps, served_rps / able_rps)
+    return held + SLOPE * (total_rps - served_rps) / able_rps
+
+
+def _few(used: Sequence[Alike], count: int, rps: float, filled: float) -> float:
+    """P(k busy) is in proportion to (n - k)!/n! · λ^k · e_k(1/μ), with e_k the elementary symmetric polynomials; beyond
+    n it falls by the utilisation with each request."""
+    symmetric = [1.0] + [0.0] * count
+    for group in used:
+        busy = rps / group.capacity_rps
+        for _ in range(group.count):
+            for k in range(count, 0, -1):
+                symmetric[k] += busy * symmetric[k - 1]
+    chances = []
+    orders = 1.0
+    for k, value in enumerate(symmetric):
+        chances.append(value * orders)
+        orders /= max(count - k, 1)
+    waiting = filled / (1.0 - filled)
+    whole = math.fsum(chances) + chances[-1] * waiting
+    held = math.fsum(k * chance for k, chance in enumerate(chances))
+    return (held + chances[-1] * waiting * (count + 1.0 / (1.0 - filled))) / whole
+
+
+def _many(used: Sequence[Alike], rps: float) -> float:
+    """Every idle server gets requests at one rate g, so it is busy for g/(g + μ) of the time (A. L. Stolyar,
+    "Pull-based load distribution in large-scale heterogeneous service systems", Queueing Systems 80, 2015)."""
+    rate = 0.0
+    for _ in range(NEWTON):
+        value = math.fsum(g.count * g.capacity_rps * rate / (rate + g.capacity_rps) for g in used)
+        slope = math.fsum(g.count * (g.capacity_rps / (rate + g.capacity_rps)) ** 2 for g in used)
+        rate += (rps - value) / slope
+    return math.fsum(g.count * rate / (rate + g.capacity_rps) for g in used)

@@ -1,0 +1,127 @@
+"""The choice of a split: what is surely better is done, what is not is left, and uncertainty counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from lbengine.decision import queueing
+from lbengine.decision.choice import Choice, choose
+from lbengine.decision.law_weights import Load
+from tests.support.pool_shown import server, snapshot
+
+
+def calm(name: str, rps: float = 100.0) -> Load:
+    return Load(name, 100, capacity_rps=250.0, capacity_stderr_rps=20.0, rps=rps)
+
+
+def slow(name: str, capacity_rps: float, stderr_rps: float = 10.0, probability: float = 1.0, weight: int = 100) -> Load:
+    return Load(
+        name,
+        100,
+        reduce=True,
+        slow=True,
+        capacity_rps=capacity_rps,
+        capacity_stderr_rps=stderr_rps,
+        severity=1.0 - capacity_rps / 250.0,
+        rps=100.0,
+        weight=weight,
+        probability=probability,
+    )
+
+
+def chosen(loads: list[Load], total_rps: float = 300.0, balance: str = "roundrobin", most_drained: int = 1) -> Choice:
+    shown = snapshot([server(load.server, load.weight_now) for load in loads], balance)
+    return choose(loads, total_rps, "optimal", 0.8, shown, most_drained)
+
+
+def weights(choice: Choice, loads: list[Load]) -> list[int]:
+    return [choice.wanted[load.server].weight if load.server in choice.wanted else 100 for load in loads]
+
+
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+def test_a_server_that_surely_lost_most_of_its_capacity_is_drained_where_the_others_have_room(balance: str) -> None:
+    loads = [slow("a", 30.0), calm("b"), calm("c")]
+    assert weights(chosen(loads, 200.0, balance), loads) == [0, 100, 100]
+
+
+def test_two_of_three_are_both_reduced_and_one_of_them_is_drained_at_most() -> None:
+    loads = [slow("a", 60.0), slow("b", 100.0), calm("c")]
+    found = weights(chosen(loads, 200.0), loads)
+    assert found[0] < found[1] < 100 == found[2]
+    assert min(weights(chosen(loads, 60.0), loads)[:2]) >= 0
+    assert sorted(weights(chosen(loads, 60.0), loads)[:2])[1] >= 10
+
+
+def test_where_all_are_slow_the_least_slow_one_keeps_its_weight() -> None:
+    loads = [slow("a", 50.0), slow("b", 60.0), slow("c", 200.0)]
+    found = weights(chosen(loads, 180.0), loads)
+    assert found[2] == 100
+    assert max(found[:2]) < 60
+
+
+def test_a_loss_that_is_not_surely_there_changes_nothing() -> None:
+    loads = [slow("a", 200.0, stderr_rps=80.0, probability=0.6), calm("b"), calm("c")]
+    choice = chosen(loads, 450.0)
+    assert not choice.wanted
+    assert choice.why_not.startswith("no split is surely better")
+
+
+@pytest.mark.parametrize("probability", [0.3, 0.6])
+def test_a_neighbour_that_is_not_likely_drains_nothing(probability: float) -> None:
+    loads = [slow("a", 30.0, probability=probability), calm("b"), calm("c")]
+    assert weights(chosen(loads, 300.0), loads) == [100, 100, 100]
+
+
+def test_peers_that_may_be_slow_too_get_nothing_more() -> None:
+    sure = [slow("a", 80.0), calm("b"), calm("c")]
+    doubtful = [sure[0], *(msgspec.structs.replace(load, probability=0.4) for load in sure[1:])]
+    assert weights(chosen(sure, 330.0), sure)[0] < weights(chosen(doubtful, 330.0), doubtful)[0]
+
+
+def test_what_is_set_stays_while_it_is_likely_no_worse() -> None:
+    fresh = [slow("a", 100.0, stderr_rps=30.0, probability=0.7), calm("b"), calm("c")]
+    reduced = [msgspec.structs.replace(fresh[0], weight=20), *fresh[1:]]
+    assert weights(chosen(fresh, 250.0), fresh)[0] == 100
+    assert weights(chosen(reduced, 250.0), reduced)[0] == 20
+
+
+def test_a_reason_says_what_is_predicted() -> None:
+    why = chosen([slow("a", 30.0), calm("b"), calm("c")], 200.0).wanted["a"].why
+    assert "requests in the pool, no worse with" in why
+
+
+def test_without_a_rate_the_law_alone_decides() -> None:
+    loads = [slow("a", 50.0), calm("b"), calm("c")]
+    shown = snapshot([server(load.server, 100) for load in loads])
+    assert choose(loads, None, "optimal", 0.8, shown, 1).wanted["a"].weight == 20
+
+
+# --- what the balancer's own counts say
+
+
+def test_a_server_that_holds_far_more_than_it_should_has_the_capacity_that_it_answers_with() -> None:
+    believed = msgspec.structs.replace(calm("a", rps=140.0), served_rps=80.0)
+    found = queueing.corrected(believed, in_flight=30, each_s=0.0, window_s=1.0)
+    assert (found.capacity_rps, found.slow) == (80.0, True)
+    assert found.capacity_stderr_rps == pytest.approx(80.0**0.5)
+
+
+def test_a_queue_that_its_load_explains_says_nothing() -> None:
+    believed = msgspec.structs.replace(calm("a", rps=140.0), served_rps=138.0)
+    assert queueing.corrected(believed, in_flight=4, each_s=0.0, window_s=1.0) == believed
+
+
+def test_what_all_requests_wait_for_is_no_queue() -> None:
+    servers = [replace(server(name, 100), in_flight=held) for name, held in (("a", 60), ("b", 50))]
+    each_s = queueing.shortest_s(servers, {"a": 140.0, "b": 140.0})
+    assert each_s == pytest.approx(50 / 140)
+    believed = msgspec.structs.replace(calm("a", rps=140.0), served_rps=130.0)
+    assert queueing.corrected(believed, 50, each_s, 1.0) == believed
+
+
+def test_a_server_answers_no_more_than_its_capacity() -> None:
+    load = msgspec.structs.replace(slow("a", 50.0), served_rps=90.0)
+    assert load.sure_rps == 90.0
