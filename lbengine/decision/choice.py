@@ -70,6 +70,18 @@ class _Belief:
     """Its capacity is no less."""
 
 
+def calm_capacity(loads: Sequence[Load], known: Sequence[float]) -> tuple[float, float]:
+    """A calm server's capacity for each unit of its weight, and its standard error as a share. `known`: capacities."""
+    weighed = [(load, rps / load.baseline) for load, rps in zip(loads, known, strict=True) if load.baseline > 0]
+    calm = [per for load, per in weighed if not load.reduce]
+    per_weight = max(calm or [per / max(1.0 - load.severity, 0.05) for load, per in weighed], default=0.0)
+    known_errors = (
+        load.capacity_stderr_rps / load.capacity_rps for load in loads if not load.reduce and load.capacity_rps
+    )
+    errors = sorted(known_errors)
+    return per_weight, min(max(errors[len(errors) // 2] if errors else LEAST_ERROR, LEAST_ERROR), MOST_ERROR)
+
+
 def choose(
     loads: Sequence[Load],
     total_rps: float | None,
@@ -174,8 +186,7 @@ def _held(
     by_concurrency: bool,
 ) -> list[list[float]]:
     """(splits, DRAWS) requests that the pool is predicted to hold."""
-    kept_error = _kept_error(loads)
-    per_weight = _per_weight(loads, known)
+    per_weight, kept_error = calm_capacity(loads, known)
     alike = Counter((load.baseline, rps) for load, rps in zip(loads, known, strict=True) if not _is_doubtful(load))
     classes = Counter(
         (_belief(load, rps, per_weight, kept_error), tuple(split[load.server] for split in splits))
@@ -202,20 +213,6 @@ def _held(
 
 def _is_doubtful(load: Load) -> bool:
     return load.reduce or load.probability >= UNLIKELY
-
-
-def _per_weight(loads: Sequence[Load], known: Sequence[float]) -> float:
-    """Capacity of a calm server for each unit of its weight."""
-    weighed = [(load, rps / load.baseline) for load, rps in zip(loads, known, strict=True) if load.baseline > 0]
-    calm = [per for load, per in weighed if not load.reduce]
-    return max(calm or [per / max(1.0 - load.severity, 0.05) for load, per in weighed])
-
-
-def _kept_error(loads: Sequence[Load]) -> float:
-    errors = sorted(
-        load.capacity_stderr_rps / load.capacity_rps for load in loads if not load.reduce and load.capacity_rps
-    )
-    return min(max(errors[len(errors) // 2] if errors else LEAST_ERROR, LEAST_ERROR), MOST_ERROR)
 
 
 def _belief(load: Load, rps: float, per_weight: float, kept_error: float) -> _Belief:

@@ -14,9 +14,9 @@ import msgspec
 from lbengine.balancer import Server
 from lbengine.baseline import Baseline
 from lbengine.decision import budget, guard, limits, queueing, ramp
-from lbengine.decision.choice import choose
+from lbengine.decision.choice import calm_capacity, choose
 from lbengine.decision.headroom import Headroom
-from lbengine.decision.law_weights import Load, Want
+from lbengine.decision.law_weights import Load, Want, capacities
 from lbengine.decision.ramp import Position
 from lbengine.decision.residual import OVER
 from lbengine.decision.state import PoolState, PoolView
@@ -95,8 +95,7 @@ class _Turn:
         weights = {name: self.state.positions[name].weight for name in movable} | pins
         drained = {name for name, weight in weights.items() if guard.is_drained(weight, movable[name])}
         drains = guard.admit_drains(requested, len(self.usable), self.pool.max_mitigated, drained)
-        self.each_s = queueing.shortest_s(self.usable, self.state.rates.rps or {})
-        loads = [self._load(server, server.name in reduce) for server in self.usable]
+        loads = self._believed([self._load(server, server.name in reduce) for server in self.usable])
         headroom = Headroom(
             staying=[load for load in loads if load.server not in drains],
             leaving=[load for load in loads if load.server in drains],
@@ -175,7 +174,7 @@ class _Turn:
         )
         if verdict is None:
             return load
-        load = msgspec.structs.replace(
+        return msgspec.structs.replace(
             load,
             slow=verdict.state in ("interference", "overload"),
             capacity_rps=None if verdict.capacity_rps is None else verdict.capacity_rps * part,
@@ -186,7 +185,18 @@ class _Turn:
             cpu=verdict.cpu,
             probability=_probability(verdict),
         )
-        return queueing.corrected(load, server.in_flight, self.each_s, self.state.rates.window_s)
+
+    def _believed(self, loads: list[Load]) -> list[Load]:
+        """With what the balancer's own counts say of the servers that the reports are about."""
+        rates, known = self.state.rates, capacities(loads)
+        if rates.rps is None or known is None:
+            return loads
+        per_weight, error = calm_capacity(loads, known)
+        each_s = queueing.shortest_s(self.usable, rates.rps)
+        return [
+            queueing.believed(load, rates.held_by(load.server), load.baseline * per_weight, error, each_s)
+            for load in loads
+        ]
 
     def _move(self, name: str, baseline: int, want: Want | None) -> _Move:
         """By the law, or back to the baseline."""

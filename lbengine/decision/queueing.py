@@ -1,7 +1,9 @@
-"""What the balancer's own counts say of a server's capacity, whatever its node says. Pure.
+"""What the balancer's own counts say of a server, whatever its node says. Pure.
 
-A server answers no more than its capacity, so its capacity is no less than what it answers. And one that holds far more
-requests than it would at the capacity that it is believed to have is full: then what it answers is its capacity.
+A processor-sharing server at a utilisation u holds k requests with a probability of (1 - u)·u^k, so each look at the
+requests in flight says something of the capacity. What the detector reports is the prior, the looks are the evidence,
+and Bayes' rule gives what to believe: a server that holds hardly anything has not lost what its node claims. And one
+that holds far more than it should is full, though it is called calm.
 """
 
 from __future__ import annotations
@@ -13,9 +15,22 @@ import msgspec
 
 from lbengine.balancer import Server
 from lbengine.decision.law_weights import Load
+from lbengine.decision.rates import WINDOW_S
 
+GRID = 32
+LOWEST = 0.02
+"""Share of its calm capacity that a server keeps at least."""
+FULLEST = 0.98
+"""Utilisation that a full server counts as."""
 SURPRISE = 0.01
-"""A believed capacity is given up when so many requests in flight are less likely than this."""
+"""A server that is called calm is full when so many requests in flight are less likely than this."""
+OPEN_MIND = 0.1
+"""Share of the prior that knows nothing of the capacity: a report may be wrong altogether."""
+RELAXATION = (1.0 - math.sqrt(0.8)) ** 2
+"""A queue forgets at the rate (1 - √u)² times its capacity (P. M. Morse, "Stochastic properties of waiting lines",
+Operations Research 3(3), 1955), taken at a utilisation of 80%. Looks that follow each other faster count for less."""
+NOMINAL_ERROR = 0.5
+"""Standard error of a reported capacity (as a share of it) that comes without one."""
 
 
 def shortest_s(servers: Sequence[Server], rps: Mapping[str, float]) -> float:
@@ -25,17 +40,69 @@ def shortest_s(servers: Sequence[Server], rps: Mapping[str, float]) -> float:
     return min(times, default=0.0)
 
 
-def corrected(load: Load, in_flight: int, each_s: float, window_s: float) -> Load:
-    """With the capacity that the queue shows, where that is surely less than what is believed.
+def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: float, each_s: float) -> Load:
+    """The load with what both sources give together: its capacity, with its error, and the probability of a neighbour.
 
-    A processor-sharing server at a utilisation u holds k requests or more with a probability of u^k. `each_s` is
-    `shortest_s`, `window_s` the time over which `load.served_rps` was measured.
+    `looks`: requests in flight in the last second; `calm_rps`, `calm_error`: the server's capacity without a neighbour
+    and its standard error as a share; `each_s`: as `shortest_s`.
     """
-    if load.capacity_rps is None or load.rps is None or load.served_rps <= 0.0 or window_s <= 0.0:
+    if not looks or not load.rps or calm_rps <= 0.0:
         return load
-    filled = load.rps / max(load.capacity_rps, 1e-9)
-    waiting = in_flight - load.rps * each_s
-    if filled >= 1.0 or load.served_rps >= load.capacity_rps or filled**waiting >= SURPRISE:
+    held = [max(look - load.rps * each_s, 0.0) for look in looks]
+    return _suspected(load, held, calm_rps, calm_error) if load.reduce else _called_calm(load, held[-1], calm_rps)
+
+
+def _called_calm(load: Load, held: float, calm_rps: float) -> Load:
+    """A server that holds surprisingly much is full: what it answers is its capacity."""
+    filled = (load.rps or 0.0) / calm_rps
+    if filled >= 1.0 or filled**held >= SURPRISE:
         return load
-    error_rps = math.sqrt(load.served_rps / window_s)
-    return msgspec.structs.replace(load, capacity_rps=load.served_rps, capacity_stderr_rps=error_rps, slow=True)
+    full_rps = min(load.served_rps, calm_rps)
+    error_rps = math.sqrt(full_rps / WINDOW_S)
+    return msgspec.structs.replace(load, capacity_rps=full_rps, capacity_stderr_rps=error_rps, slow=True)
+
+
+def _suspected(load: Load, held: Sequence[float], calm_rps: float, calm_error: float) -> Load:
+    """Bayes' rule over the capacities of a grid."""
+    rps = load.rps or 0.0
+    counts = min(1.0, (1.0 + WINDOW_S * calm_rps * RELAXATION) / len(held))
+    grid = _grid(calm_rps, load.served_rps)
+    shape = _prior(load, grid, calm_error)
+    lost = [math.log(one) + counts * _log_likelihood(rps, mu, held) for one, mu in zip(shape, grid, strict=True)]
+    around = (1.0 - calm_error, 1.0, 1.0 + calm_error)
+    calm = [counts * _log_likelihood(rps, calm_rps * factor, held) for factor in around]
+    most = max(*calm, *lost)
+    weights = [load.probability * math.exp(one - most) for one in lost]
+    whole = math.fsum(weights)
+    without = (1.0 - load.probability) * math.fsum(math.exp(one - most) for one in calm) / len(calm)
+    if whole <= 0.0:
+        return msgspec.structs.replace(load, probability=0.0)
+    mean = math.fsum(mu * one for mu, one in zip(grid, weights, strict=True)) / whole
+    variance = math.fsum((mu - mean) ** 2 * one for mu, one in zip(grid, weights, strict=True)) / whole
+    return msgspec.structs.replace(
+        load, probability=whole / (whole + without), capacity_rps=mean, capacity_stderr_rps=math.sqrt(variance)
+    )
+
+
+def _grid(calm_rps: float, served_rps: float) -> list[float]:
+    lowest_rps = max(LOWEST * calm_rps, min(served_rps, 0.9 * calm_rps))
+    step = math.log(calm_rps / lowest_rps) / GRID
+    return [lowest_rps * math.exp(step * (n + 0.5)) for n in range(GRID)]
+
+
+def _prior(load: Load, grid: Sequence[float], calm_error: float) -> list[float]:
+    """How likely each capacity is beside a neighbour, by the report; their sum is 1."""
+    even = 1.0 / len(grid)
+    if not load.capacity_rps:
+        return [even] * len(grid)
+    error = NOMINAL_ERROR
+    if load.capacity_stderr_rps:
+        error = min(max(load.capacity_stderr_rps / load.capacity_rps, calm_error), 1.0)
+    bell = [math.exp(-0.5 * (math.log(mu / load.capacity_rps) / error) ** 2) for mu in grid]
+    whole = math.fsum(bell)
+    return [(1.0 - OPEN_MIND) * one / whole + OPEN_MIND * even if whole > 0.0 else even for one in bell]
+
+
+def _log_likelihood(rps: float, capacity_rps: float, held: Sequence[float]) -> float:
+    filled = min(rps / capacity_rps, FULLEST)
+    return len(held) * math.log(1.0 - filled) + math.fsum(held) * math.log(filled)

@@ -57,14 +57,15 @@ class Rates:
     """The same when it was last known of all."""
     served: Mapping[str, float] | None = None
     """Requests that were answered, by server; None: not known."""
+    looks: tuple[tuple[float, Mapping[str, int]], ...] = ()
+    """(time, requests in flight by server) of the last `WINDOW_S`, where the balancer counts requests."""
     requests: Meter = field(default_factory=Meter)
     answers: Meter = field(default_factory=Meter)
     failures: Meter = field(default_factory=Meter)
 
-    @property
-    def window_s(self) -> float:
-        """Time over which the balancer's own rates were measured."""
-        return self.requests.window_s
+    def held_by(self, server: str) -> list[int]:
+        """Requests in flight at this server at each look of the last `WINDOW_S`."""
+        return [held[server] for _, held in self.looks if server in held]
 
     def after(self, now_s: float, snapshot: Snapshot, reported: Mapping[str, float], restarted: bool = False) -> Rates:
         """After a fresh look. `reported` are the requests per second that nodes report, by server; `restarted`: the
@@ -74,6 +75,7 @@ class Rates:
             requests, answers, failures = Meter(), Meter(), Meter()
         rps: Mapping[str, float] | None = None
         served: Mapping[str, float] | None = None
+        looks: tuple[tuple[float, Mapping[str, int]], ...] = ()
         if snapshot.counts == "connections":
             serving = {s.name for s in snapshot.servers if s.available and not s.backup and s.weight > 0}
             rps = dict(reported) if serving and serving <= reported.keys() else None
@@ -83,9 +85,11 @@ class Rates:
             answers = answers.after(
                 now_s, {server.name: server.requests - server.in_flight for server in snapshot.servers}
             )
+            looks = tuple(look for look in self.looks if look[0] > now_s - WINDOW_S)
+            looks = (*looks, (now_s, {server.name: server.in_flight for server in snapshot.servers}))
             rps, served, errors = requests.rates(), answers.rates(), failures.rates()
         counted_rps = self.counted_rps if rps is None else sum(rps.values())
         total_rps = counted_rps
         if total_rps is None and reported and snapshot.counts == "requests":  # until the balancer's are a rate
             total_rps = sum(reported.values())
-        return Rates(rps, errors, total_rps, counted_rps, served, requests, answers, failures)
+        return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures)

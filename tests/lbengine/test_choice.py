@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lbengine.decision import queueing
 from lbengine.decision.choice import Choice, choose
@@ -102,24 +105,65 @@ def test_without_a_rate_the_law_alone_decides() -> None:
 # --- what the balancer's own counts say
 
 
-def test_a_server_that_holds_far_more_than_it_should_has_the_capacity_that_it_answers_with() -> None:
-    believed = msgspec.structs.replace(calm("a", rps=140.0), served_rps=80.0)
-    found = queueing.corrected(believed, in_flight=30, each_s=0.0, window_s=1.0)
+def told(load: Load, looks: list[int], each_s: float = 0.0) -> Load:
+    return queueing.believed(load, looks, calm_rps=250.0, calm_error=0.08, each_s=each_s)
+
+
+def test_a_server_that_holds_far_more_than_it_should_is_full_though_it_is_called_calm() -> None:
+    load = msgspec.structs.replace(calm("a", rps=140.0), served_rps=80.0)
+    found = told(load, [3, 12, 20, 30])
     assert (found.capacity_rps, found.slow) == (80.0, True)
     assert found.capacity_stderr_rps == pytest.approx(80.0**0.5)
 
 
 def test_a_queue_that_its_load_explains_says_nothing() -> None:
-    believed = msgspec.structs.replace(calm("a", rps=140.0), served_rps=138.0)
-    assert queueing.corrected(believed, in_flight=4, each_s=0.0, window_s=1.0) == believed
+    load = msgspec.structs.replace(calm("a", rps=140.0), served_rps=138.0)
+    assert told(load, [1, 0, 4]) == load
 
 
 def test_what_all_requests_wait_for_is_no_queue() -> None:
     servers = [replace(server(name, 100), in_flight=held) for name, held in (("a", 60), ("b", 50))]
     each_s = queueing.shortest_s(servers, {"a": 140.0, "b": 140.0})
     assert each_s == pytest.approx(50 / 140)
-    believed = msgspec.structs.replace(calm("a", rps=140.0), served_rps=130.0)
-    assert queueing.corrected(believed, 50, each_s, 1.0) == believed
+    load = msgspec.structs.replace(calm("a", rps=140.0), served_rps=130.0)
+    assert told(load, [50], each_s) == load
+
+
+def test_a_node_that_claims_a_loss_which_its_queue_does_not_show_is_hardly_believed() -> None:
+    """It lies, or its detector is wrong: it answers a request in 4 ms as the others do."""
+    claim = msgspec.structs.replace(slow("a", 20.0, probability=0.97), served_rps=100.0)
+    found = told(claim, [0, 1, 0, 0, 1, 0, 0, 1])
+    assert found.probability < 0.8
+    assert (found.capacity_rps or 0.0) > 150.0
+    loads = [found, calm("b"), calm("c")]
+    assert weights(chosen([claim, *loads[1:]], 450.0), loads)[0] < 50
+    assert weights(chosen(loads, 450.0), loads)[0] == 100
+
+
+def test_a_loss_that_the_queue_shows_is_believed() -> None:
+    claim = msgspec.structs.replace(slow("a", 125.0, stderr_rps=60.0, probability=0.9), served_rps=60.0)
+    found = told(claim, [2, 4, 7, 9, 12, 14])
+    assert found.probability > 0.99
+    assert (found.capacity_rps or 999.0) < 125.0
+
+
+@given(
+    st.lists(st.integers(0, 500), min_size=1, max_size=20),
+    st.floats(0.001, 1e4),
+    st.floats(0.0, 1e4),
+    st.floats(0.0, 1e4),
+    st.floats(0.0, 1e4),
+    st.floats(0.0, 1.0),
+    st.booleans(),
+)
+def test_whatever_is_counted_and_claimed_the_belief_is_a_number(
+    looks: list[int], rps: float, capacity_rps: float, stderr_rps: float, served_rps: float, p: float, reduce: bool
+) -> None:
+    load = Load("a", 100, reduce, capacity_rps=capacity_rps, capacity_stderr_rps=stderr_rps, rps=rps)
+    found = told(msgspec.structs.replace(load, served_rps=served_rps, probability=p), looks)
+    assert 0.0 <= found.probability <= 1.0
+    assert 0.0 <= (found.capacity_rps or 0.0) < math.inf
+    assert 0.0 <= found.capacity_stderr_rps < math.inf
 
 
 def test_a_server_answers_no_more_than_its_capacity() -> None:
