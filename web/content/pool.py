@@ -11,6 +11,7 @@ from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
+from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Story
 
 FEW = 12
@@ -207,7 +208,7 @@ def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix
     )
 
 
-def episode_url(episode: Story) -> str:
+def episode_url(episode: Story | WeekEpisode) -> str:
     """The page of an episode: its node and when it began, in milliseconds."""
     return f"/pools/{quote(episode.pool)}/episodes/{quote(episode.node)}/{round(episode.since_unix_s * 1000)}"
 
