@@ -14,6 +14,7 @@ from rich.text import Text
 from slackwater import messages
 from slackwater.messages import Change, State
 from slackwater.views.pool import SYMBOLS, WORDS, PoolView, Row, describe_change, duration
+from slackwater.views.standing import standing
 
 __all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "console", "show", "watch"]
 
@@ -92,7 +93,9 @@ def _headline(view: PoolView) -> Text:
     line = Text(", ".join(words), style="bold")
     if view.stale:
         age = "there was no cycle yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
-        line.append(f"\nSTALE: {age}; is `slackwater serve` running?", style="bold red")
+        line.append(f"\nSTALE: {age}", style="bold red")
+    stands = standing([view])
+    line.append(f"\n{stands.symbol} {stands.state}: {stands.sentence} {stands.todo}", style="dim")
     return line
 
 

@@ -151,7 +151,7 @@ def test_the_decision_of_one_episode_says_nothing_of_the_next(journal: Journal) 
     journal.record(*slow_neighbour(), weight(-200, 100, 0, predicted_ms=5.0))
     journal.record(*samples("web1", -160, -140, SLOW_MS), *episode(-160, -140))
     newer, older = seen(journal).pools[0].episodes
-    assert (newer.harm.slow_s, newer.harm.avoided_s) == (pytest.approx(20.0), 0.0)
+    assert (newer.harm.slow_s, newer.harm.avoided_s) == pytest.approx((20.0, 0.0))
     assert older.harm.avoided_s == pytest.approx(30.0)
 
 

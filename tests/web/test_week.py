@@ -15,7 +15,7 @@ from slackwater.messages import Change
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, Texts, story
 from web import create_app
-from web.users import Users
+from web.users import Role, Users
 
 PASSWORD = "correct horse battery"
 SINCE_MS = round((T0 - 42) * 1000)
@@ -51,9 +51,9 @@ class Site:
         )
         return f"{pool}: done"
 
-    def client(self, role: str = "") -> FlaskClient:
+    def client(self, role: Role | None = None) -> FlaskClient:
         client = self.app.test_client()
-        if role == "operator" or role == "viewer":
+        if role:
             self.users.add_user(role, role, PASSWORD)
             form = {"name": role, "password": PASSWORD, "csrf_token": token_of(client)}
             assert client.post("/login", data=form).status_code == 302

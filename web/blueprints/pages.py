@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 from flask import Blueprint, abort, render_template, request, url_for
+from markupsafe import Markup
 
 from slackwater.messages import Sample
 from slackwater.renamed import BothGiven
@@ -44,6 +45,7 @@ def everywhere() -> dict[str, Any]:
         "now_unix_s": context().reader.clock(),
         "pins_min": PINS_MIN,
         "marks": MARKS,
+        "standing": context().reader.health().standing if context().gate.may_look() else None,
         "governor_is_on": context().settings.governor.mode != "off",
     }
 
@@ -52,6 +54,13 @@ def everywhere() -> dict[str, Any]:
 def utc(time_unix_s: float) -> str:
     """`2026-11-20 07:22:30 UTC`: for viewers without a script; with one the page shows their own zone."""
     return _utc(time_unix_s, "%Y-%m-%d %H:%M:%S UTC")
+
+
+@pages.app_template_filter()
+def code(text: str) -> Markup:
+    """Text with what stands between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
 
 @pages.app_template_filter()
@@ -70,7 +79,7 @@ def _utc(time_unix_s: float, pattern: str) -> str:
 @pages.get("/")
 def overview() -> tuple[str, int]:
     event = context().reader.event()
-    return render_template("overview.html", event=event), 503 if event.error else 200
+    return render_template("overview.html", event=event, standing=event.standing), 503 if event.error else 200
 
 
 @pages.get("/pools/<pool>")
@@ -87,8 +96,8 @@ def pool(pool: str) -> tuple[str, int]:
             listed = episodes.listed(journal, pool, reader.clock() - EPISODES_S, reader.clock(), most=20)
     last_s, step_s = RANGES[shown]
     page = render_template(
-        "pool.html", event=event, pool=event.pools[0], episodes=listed, ranges=RANGES, shown=shown,
-        last_s=last_s, step_s=step_s,
+        "pool.html", event=event, standing=event.standing, pool=event.pools[0], episodes=listed, ranges=RANGES,
+        shown=shown, last_s=last_s, step_s=step_s,
     )  # fmt: skip
     return page, 503 if event.error else 200
 

@@ -71,8 +71,6 @@ class ShownPool(msgspec.Struct):
     headline: str
     sentence: str
     stale: bool
-    alarm: str
-    """The banner of a silent controller; empty while it is alive."""
     mode: str
     paused: bool
     law: str
@@ -128,7 +126,6 @@ def show(
         headline=view.headline,
         sentence=_sentence(view),
         stale=view.stale,
-        alarm=_alarm(view),
         mode=view.mode or "",
         paused=view.paused,
         law=view.law or NOTHING,
@@ -218,18 +215,6 @@ def _sentence(view: PoolView) -> str:
     if not view.stale:
         return view.sentence
     return "" if view.age_s is None else f"last cycle: {view.sentence}"
-
-
-def _alarm(view: PoolView) -> str:
-    if not view.stale:
-        return ""
-    if view.age_s is None:
-        return view.sentence
-    return (
-        f"No data for {duration(view.age_s)}: the controller is silent. Weights are the last known ones, states are "
-        "unknown. Check `slackwater serve` on the balancer's host; if it is gone, `slackwater restore --all` sets the "
-        "baseline weights."
-    )
 
 
 def _beyond(value: float | None, target: float) -> bool:
