@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 
 import msgspec
 from flask import Blueprint, abort, render_template, request, url_for
-from markupsafe import Markup
 
 from slackwater.messages import Sample
 from slackwater.renamed import BothGiven
@@ -54,13 +53,6 @@ def everywhere() -> dict[str, Any]:
 def utc(time_unix_s: float) -> str:
     """`2026-11-20 07:22:30 UTC`: for viewers without a script; with one the page shows their own zone."""
     return _utc(time_unix_s, "%Y-%m-%d %H:%M:%S UTC")
-
-
-@pages.app_template_filter()
-def code(text: str) -> Markup:
-    """Text with what stands between backticks as code."""
-    parts = text.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
 
 @pages.app_template_filter()
