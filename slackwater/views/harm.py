@@ -29,8 +29,8 @@ APART_S = 300.0
 ONSET_S = 2.0
 """So long before an episode begins, its first slow requests may have been answered."""
 MINUTE_S = 60.0
-CALM_S = {1.0: (60.0, 10.0), MINUTE_S: (300.0, MINUTE_S)}
-"""By the finest step of the series: how much of the time before is taken as calm, and in which steps."""
+CALM_S = {1.0: 50.0, MINUTE_S: 300.0}
+"""By the finest step of the series: how much of the time before is taken as calm, in one step."""
 MOST_STEPS = 600
 LEAST_OUTCOMES = 5
 """With fewer outcomes it is not known how far predictions are off."""
@@ -119,10 +119,8 @@ def measure(
     finest_s = MINUTE_S if now_unix_s - since > keep_samples_s - 2 * MINUTE_S else 1.0
     limit_ms = pool.target_p95_ms or None
     if limit_ms is None:
-        (calm_s, calm_step_s), calm_until = CALM_S[finest_s], _floor(since - ONSET_S, finest_s)
-        before = journal.history(
-            pool.name, calm_until - calm_s, calm_step_s, until_unix_s=calm_until, servers=pool.servers
-        )
+        calm_s, calm_until = CALM_S[finest_s], _floor(since - ONSET_S, finest_s)
+        before = journal.history(pool.name, calm_until - calm_s, calm_s, until_unix_s=calm_until, servers=pool.servers)
         calm_ms = pooled_ms([one for slot in range(len(before.time_unix_s)) for one in _known(before, slot)], Q)
         limit_ms = None if calm_ms is None else TIMES_CALM * calm_ms
     avoided_unknown = _avoided_unknown(changes, weights_work)

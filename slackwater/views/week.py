@@ -20,7 +20,7 @@ DAYS = (1, 7, 30, 90)
 """Spans that are offered."""
 DAY_S, HOUR_S = 86400.0, 3600.0
 WEEK_DAYS = 7
-MOST_EPISODES = 200
+MOST_EPISODES = 100
 """The newest of a pool are measured and listed."""
 MOST_CHANGES = 20_000
 FALSE: frozenset[EpisodeMark] = frozenset(("deploy", "backup", "false_alarm"))
