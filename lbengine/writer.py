@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from lbengine.balancer import Balancer, BalancerError
 from lbengine.baseline import Baseline, BaselineError, BaselineStore
 from lbengine.decision.step import WantedValue
@@ -102,9 +104,19 @@ class Writer:
         now = self._wall()
         return change(self.pool, what, target, before, after, why, by, now, cause=cause, applied=applied)
 
-    def note(self, what: str, target: str, before: Value, after: Value, why: str, by: str) -> None:
-        """Records something that was done already."""
-        self.try_record(self.change(what, target, before, after, why, by))
+    def note(
+        self,
+        what: str,
+        target: str,
+        before: Value,
+        after: Value,
+        why: str,
+        by: str,
+        since_unix_s: float | None,
+    ) -> None:
+        """Records something that was done already; `since_unix_s`: when the episode that it is about began."""
+        made = self.change(what, target, before, after, why, by)
+        self.try_record(msgspec.structs.replace(made, since_unix_s=since_unix_s))
 
     def pending(self, wanted: WantedValue) -> Change:
         """A change to make; one that is tried again keeps its first record."""

@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from slackwater.bus.bus import Bus
 from slackwater.config import BusSettings
-from slackwater.messages import PARTS, Mode, Name
+from slackwater.messages import PARTS, EpisodeMark, Mode, Name, UnixTime
 
 MOST_PIN_S = 86400.0
 WAIT_S = 2.0
 ANSWERS_WITHIN_S = 3.0
-Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge"]
+Action = Literal["pause", "resume", "mode", "pin", "unpin", "end_episode", "acknowledge", "mark_episode"]
 ACTIONS: dict[Action, str] = {
     "pause": "Set the baseline weights and change nothing until `resume`",
     "resume": "Balance again after `pause`",
@@ -27,6 +27,7 @@ ACTIONS: dict[Action, str] = {
     "unpin": "End a pin before its time",
     "end_episode": "Treat a node as calm until its present episode is over",
     "acknowledge": "Record that an operator has seen it; changes nothing",
+    "mark_episode": "Record what an episode was; changes nothing",
 }
 NEEDS: dict[Action, tuple[str, ...]] = {
     "mode": ("mode",),
@@ -34,6 +35,7 @@ NEEDS: dict[Action, tuple[str, ...]] = {
     "unpin": ("target",),
     "end_episode": ("target",),
     "acknowledge": ("target",),
+    "mark_episode": ("target", "mark", "since_unix_s"),
 }
 """Required fields besides `action` and `by`."""
 
@@ -54,12 +56,16 @@ class Request(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The sender's name, for the Change."""
     why: Annotated[str, Meta(max_length=500)] = ""
     target: Name | None = None
-    """A server by the balancer's name (`pin`, `unpin`), or a node (`end_episode`, `acknowledge`)."""
+    """A server by the balancer's name (`pin`, `unpin`), or a node (`end_episode`, `acknowledge`, `mark_episode`)."""
     weight: ServerWeight | None = None
     """`pin`: the weight to hold, at most the server's baseline."""
     for_s: Annotated[float, Meta(gt=0, le=MOST_PIN_S)] | None = None
     """`pin`: how long."""
     mode: Mode | None = None
+    mark: EpisodeMark | None = None
+    """`mark_episode`: what it was."""
+    since_unix_s: UnixTime | None = None
+    """`mark_episode`: when it began."""
 
     def __post_init__(self) -> None:
         if self.by in PARTS:

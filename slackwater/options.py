@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,21 @@ def pool_option(help_text: str) -> Callable[[Command], Command]:
 
 def why_option() -> Callable[[Command], Command]:
     return click.option("--why", default="", metavar="TEXT", help="The reason, for the log.")
+
+
+def unix_time_of(_: click.Context, __: click.Parameter, value: datetime | None) -> float | None:
+    """A click callback: a time of this machine's zone as Unix time."""
+    return None if value is None else value.timestamp()
+
+
+at_option = click.option(
+    "--at",
+    "at_unix_s",
+    type=click.DateTime(["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"]),
+    callback=unix_time_of,
+    metavar="'YYYY-MM-DD HH:MM'",
+    help="The episode that went on then, by this machine's clock; default: the last one of a week.",
+)
 
 
 def seconds_of(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:

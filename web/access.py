@@ -106,11 +106,13 @@ class Gate:
             return None
         return Who(user.name, user.role, "session")
 
+    def may_look(self) -> bool:
+        """Whether the sender of the present request may see what the pages show."""
+        return self.open_to_read or self.who().role is not None
+
     def check(self) -> BaseResponse | None:
         """Before each request: redirects an anonymous one to the login page where a login is needed."""
-        if request.endpoint in OPEN or request.endpoint is None:
-            return None
-        if self.open_to_read or self.who().role is not None:
+        if request.endpoint in OPEN or request.endpoint is None or self.may_look():
             return None
         if request.path.startswith(FOR_PROGRAMS) or request.method != "GET":
             abort(401, "log in first, or send a token")

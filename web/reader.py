@@ -16,6 +16,7 @@ from slackwater.config import ControllerSettings, PoolSettings
 from slackwater.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
 from slackwater.messages import Change
 from slackwater.views.pool import PoolView, no_view, pool_view
+from slackwater.views.standing import Standing, standing
 from slackwater.views.why import Story, episodes
 from web.content.pool import ShownPool, show
 
@@ -57,6 +58,8 @@ class Event(msgspec.Struct):
     time_unix_s: float
     error: str
     """Why the journal cannot be read; empty otherwise."""
+    standing: Standing
+    """Of these pools."""
     pools: list[ShownPool]
     tails: dict[str, Plots]
 
@@ -74,6 +77,8 @@ class Health(msgspec.Struct):
     time_unix_s: float
     error: str
     """Why the journal cannot be read; empty otherwise."""
+    standing: Standing
+    """Of all pools."""
     ages_s: dict[str, float | None]
     """Seconds since each pool's last cycle."""
     stale: dict[str, bool]
@@ -177,9 +182,12 @@ class Reader:
         try:
             views = self.views()
         except JournalError as error:
-            return Health(now_unix_s, str(error), {}, {})
+            return Health(now_unix_s, str(error), self._standing([], str(error)), {}, {})
         ages_s = {view.pool: view.age_s for view in views}
-        return Health(now_unix_s, "", ages_s, {view.pool: view.stale for view in views})
+        return Health(now_unix_s, "", self._standing(views), ages_s, {view.pool: view.stale for view in views})
+
+    def _standing(self, views: Sequence[PoolView], error: str = "") -> Standing:
+        return standing(views, error, self._path.exists())
 
     def _fresh(self, pool: str | None) -> _Made:
         now_unix_s = self.clock()
@@ -191,12 +199,14 @@ class Reader:
     def _make(self, now_unix_s: float, only: str | None) -> Event:
         pools = [pool for pool in self.settings.pool if only in (None, pool.name)]
         shown: list[ShownPool] = []
+        views: list[PoolView] = []
         tails: dict[str, Plots] = {}
         error = ""
         try:
             with self.journal() as journal:
                 for pool in pools:
                     view = self.view(journal, pool)
+                    views.append(view)
                     changes = journal.changes(pool.name, limit=CHANGES)
                     going_on = [one for one in episodes(journal, pool.name, now_unix_s - 60.0) if _goes_on(one, view)]
                     shown.append(show(view, changes, now_unix_s, pool, going_on, all_rows=only is not None))
@@ -207,7 +217,8 @@ class Reader:
             error = str(failed)
             shown = [show(no_view(pool.name, error), [], now_unix_s, pool) for pool in pools]
             tails = {}
-        return Event(time_unix_s=now_unix_s, error=error, pools=shown, tails=tails)
+        stands = self._standing(views, error)
+        return Event(time_unix_s=now_unix_s, error=error, standing=stands, pools=shown, tails=tails)
 
 
 def drawn(view: PoolView) -> list[str]:

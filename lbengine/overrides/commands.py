@@ -12,8 +12,8 @@ from slackwater.config import PoolSettings
 from slackwater.control import Request
 from slackwater.messages import Verdict
 
-Record = Callable[[str, str, str | None, str | int | None, str, str], None]
-"""Records what was done: what, target, before, after, why, by."""
+Record = Callable[[str, str, str | None, str | int | None, str, str, float | None], None]
+"""Records what was done: what, target, before, after, why, by, and the beginning of the episode that it is about."""
 
 
 class OperatorCommands:
@@ -80,8 +80,12 @@ class OperatorCommands:
                 done = f"{target}'s episode was ended by {by}"
             case "acknowledge":
                 done = f"{target} acknowledged by {by}"
-        self._record(request.action, target, before, after, why, by)
-        return done, request.action != "acknowledge"
+            case "mark_episode":
+                assert request.mark is not None
+                after = request.mark
+                done = f"{target}'s episode is marked `{after}` by {by}"
+        self._record(request.action, target, before, after, why, by, request.since_unix_s)
+        return done, request.action not in ("acknowledge", "mark_episode")
 
     def override_temporarily(self, question: Mapping[str, Any], servers: Sequence[str], now_s: float) -> str:
         """Sets a temporary override for the servers of one node. Raises ValueError."""

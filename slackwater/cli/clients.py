@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slackwater.journal.journal import Journal
     from slackwater.messages import Change
     from slackwater.views.pool import PoolView
+    from slackwater.views.week import Week
     from slackwater.views.why import Story
 
 ANSWERS_WITHIN_S = 15.0
@@ -46,8 +47,11 @@ class ControllerClient(Protocol):
     def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
         """The newest first."""
 
-    def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
-        """The pool's name, and the node's last episode within a week."""
+    def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
+        """The pool's name, and the node's last episode within a week, or the one that went on at `at_unix_s`."""
+
+    def week(self, pool: str | None, days: int) -> Week:
+        """What would have been done in the last days."""
 
     def pools(self) -> list[str]:
         """The names of all its pools."""
@@ -85,12 +89,21 @@ class LocalClient:
         with self._journal() as journal:
             return journal.changes(name, limit, since_unix_s)
 
-    def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
+    def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
         from slackwater.views import why
 
         of = self._settings.the_pool(pool)
+        named = of.servers.get(node, node)
         with self._journal() as journal:
-            return of.name, why.story(journal, of.name, of.servers.get(node, node), of.servers, time.time())
+            return of.name, why.story(journal, of.name, named, of.servers, time.time(), at_unix_s)
+
+    def week(self, pool: str | None, days: int) -> Week:
+        from slackwater.views import week as views
+
+        settings = self._settings
+        pools = [settings.the_pool(pool)] if pool else settings.pool
+        with self._journal() as journal:
+            return views.week(journal, settings, pools, days, time.time())
 
     def pools(self) -> list[str]:
         return [pool.name for pool in self._settings.pool]
@@ -127,11 +140,18 @@ class ApiClient:
         query = {"pool": self._the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
         return self._get("/changes", Changes, {key: value for key, value in query.items() if value is not None}).changes
 
-    def story(self, pool: str | None, node: str) -> tuple[str, Story | None]:
+    def story(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Story | None]:
         from slackwater.views.answers import NodeStory
 
         name = self._the_pool(pool)
-        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory).story
+        query = None if at_unix_s is None else {"at_unix_s": at_unix_s}
+        return name, self._get(f"/pools/{quote(name)}/nodes/{quote(node, safe='')}/story", NodeStory, query).story
+
+    def week(self, pool: str | None, days: int) -> Week:
+        from slackwater.views.week import Week
+
+        of = {} if pool is None else {"pool": self._the_pool(pool)}
+        return self._get("/week", Week, {"days": days, **of})
 
     def pools(self) -> list[str]:
         return [view.pool for view in self._views()]

@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("slackwater.cli.status_commands:status", "Show each server's state, weight and load."),
         "log": ("slackwater.cli.status_commands:log", "Show what was changed, and why."),
         "why": ("slackwater.cli.status_commands:why", "Show a node's last episode and what was done about it."),
+        "week": ("slackwater.cli.status_commands:week", "Show what it would have done, and the harm avoided."),
         "support-bundle": (
             "slackwater.cli.support_command:support_bundle",
             "Write one archive for a bug report, with secrets removed.",
@@ -44,6 +45,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "end-episode": (
             "slackwater.cli.operator_commands:end_episode",
             "Treat a node as calm until its episode is over.",
+        ),
+        "mark-episode": (
+            "slackwater.cli.operator_commands:mark_episode",
+            "Record what an episode was: a neighbour, a deploy, a false alarm.",
         ),
         "ack": ("slackwater.cli.operator_commands:acknowledge", "Acknowledge a node's episode in the log."),
     },

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from slackwater.cli.clients import ControllerClient, client_options
-from slackwater.options import Command, all_pools_option, pool_option, seconds_of, why_option
+from slackwater.cli.clients import ClientError, ControllerClient, client_options
+from slackwater.cli.status_commands import no_episode
+from slackwater.messages import EpisodeMark
+from slackwater.options import Command, all_pools_option, at_option, pool_option, seconds_of, why_option
 
 
 def command_options(command: Command) -> Command:
@@ -95,3 +97,24 @@ def end_episode(node: str, client: ControllerClient, pool_name: str | None, why:
 def acknowledge(node: str, client: ControllerClient, pool_name: str | None, why: str) -> None:
     """Acknowledge NODE's episode: your name goes into the log, nothing else changes."""
     click.echo(client.send(pool_name, action="acknowledge", why=why, target=node))
+
+
+@click.command(name="mark-episode", epilog='Example: slackwater mark-episode web1 deploy --why "release 14"')
+@click.argument("node")
+@click.argument("mark", type=click.Choice(get_args(EpisodeMark)))
+@at_option
+@command_options
+def mark_episode(
+    node: str, mark: str, at_unix_s: float | None, client: ControllerClient, pool_name: str | None, why: str
+) -> None:
+    """Record what an episode of NODE was: its last one, or the one that went on at a time. Nothing else changes.
+
+    `deploy`, `backup` and `false_alarm` count as false alarms. A second mark replaces the first.
+    """
+    pool, episode = client.story(pool_name, node, at_unix_s)
+    if episode is None:
+        raise ClientError(no_episode(node, pool, at_unix_s))
+    answer = client.send(
+        pool, action="mark_episode", why=why, target=episode.node, mark=mark, since_unix_s=episode.since_unix_s
+    )
+    click.echo(answer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slackwater.cli.clients import ControllerClient, client_options
-from slackwater.options import pool_option, seconds_of
+from slackwater.options import at_option, pool_option, seconds_of
 
 if TYPE_CHECKING:
     from slackwater.messages import Change
@@ -87,12 +87,18 @@ def log(
         return
 
 
+def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
+    """In words."""
+    return f"{node} ({pool}): no episode {'within a week' if at_unix_s is None else 'went on then'}"
+
+
 @click.command(epilog="Example: slackwater why web1")
 @click.argument("node")
 @client_options
 @pool_option("The pool; needed when there are several.")
+@at_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-def why(node: str, client: ControllerClient, pool_name: str | None, as_json: bool) -> None:
+def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: float | None, as_json: bool) -> None:
     """Show NODE's last episode: why it began, what was done about it, and the outcome.
 
     Where the governor gives Orders, or records what it would set, its last decisions follow.
@@ -103,11 +109,11 @@ def why(node: str, client: ControllerClient, pool_name: str | None, as_json: boo
     from slackwater.messages import GOVERNOR
     from slackwater.views import why as stories
 
-    pool, episode = client.story(pool_name, node)
+    pool, episode = client.story(pool_name, node, at_unix_s)
     if as_json:
         click.echo(msgspec.json.encode(episode).decode())
     elif episode is None:
-        click.echo(f"{node} ({pool}): no episode within a week")
+        click.echo(no_episode(node, pool, at_unix_s))
     else:
         click.echo(stories.as_text(episode))
     if not as_json:
@@ -117,3 +123,27 @@ def why(node: str, client: ControllerClient, pool_name: str | None, as_json: boo
             click.echo(f"{node} ({pool}): the governor's last decisions")
         for change in reversed(of_governor):
             click.echo(f"  {tables.change_as_line(change)}")
+
+
+@click.command(epilog="Example: slackwater week --days 30 --pool web")
+@client_options
+@pool_option("Only this pool.")
+@click.option(
+    "--days", type=click.IntRange(1, 90), default=7, show_default=True, metavar="N", help="So many days until now."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def week(client: ControllerClient, pool_name: str | None, days: int, as_json: bool) -> None:
+    """Show what it would have done in a week: episodes, harm avoided, false alarms, and what acting would change.
+
+    Harm is the time in which the p95 over all requests is above `target_p95_ms`, or above twice the p95 of the calm
+    before. What would have been avoided comes from the predictions that lbengine recorded.
+    """
+    import msgspec
+
+    from slackwater.cli import week_text
+
+    found = client.week(pool_name, days)
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        week_text.show(found)

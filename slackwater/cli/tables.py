@@ -14,8 +14,9 @@ from rich.text import Text
 from slackwater import messages
 from slackwater.messages import Change, State
 from slackwater.views.pool import SYMBOLS, WORDS, PoolView, Row, describe_change, duration
+from slackwater.views.standing import standing
 
-__all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "show", "watch"]
+__all__ = ["PoolView", "as_json", "change_as_json", "change_as_line", "console", "show", "watch"]
 
 PIPE_COLUMNS = 240
 """Width without a terminal: lines are not wrapped for a file or grep."""
@@ -28,15 +29,15 @@ STYLES: dict[State, str] = {
 }
 
 
-def show(views: list[PoolView], now_unix_s: float, console: Console | None = None) -> None:
+def show(views: list[PoolView], now_unix_s: float, out: Console | None = None) -> None:
     """Prints the pools' tables."""
-    (console or _console()).print(_render(views, now_unix_s))
+    (out or console()).print(_render(views, now_unix_s))
 
 
 def watch(look: Callable[[], list[PoolView]], every_s: float) -> None:
     """Prints them again and again in the same place, until Ctrl-C."""
     try:
-        with Live(_render(look(), time.time()), console=_console(), auto_refresh=False) as live:
+        with Live(_render(look(), time.time()), console=console(), auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
                 live.update(_render(look(), time.time()), refresh=True)
@@ -65,9 +66,10 @@ def change_as_line(change: Change) -> str:
     return f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {change.by}{why}"
 
 
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
+def console() -> Console:
+    """Of this terminal; a file or pipe gets long lines."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
 def _render(views: list[PoolView], now_unix_s: float) -> RenderableType:
@@ -91,7 +93,9 @@ def _headline(view: PoolView) -> Text:
     line = Text(", ".join(words), style="bold")
     if view.stale:
         age = "there was no cycle yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
-        line.append(f"\nSTALE: {age}; is `slackwater serve` running?", style="bold red")
+        line.append(f"\nSTALE: {age}", style="bold red")
+    stands = standing([view])
+    line.append(f"\n{stands.symbol} {stands.state}: {stands.sentence} {stands.todo}", style="dim")
     return line
 
 

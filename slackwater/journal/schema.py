@@ -127,9 +127,10 @@ HISTORY = (
     f" FROM nodes JOIN samples ON node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since AND time_unix_s < :until"
     " GROUP BY id, slot ORDER BY id, slot"
 )
+# `CROSS JOIN` has SQLite go from each node to its own rows of the time, not through those of all times.
 ROLLED_HISTORY = (
     f"SELECT node, CAST((time_unix_s - :since) / :step AS INTEGER) AS slot, {_means(SIGNALS, 'n', f' / {SCALE}.0')}"
-    f" FROM nodes JOIN rolled ON step_s = :tier AND node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since"
+    f" FROM nodes CROSS JOIN rolled ON step_s = :tier AND node_id = id WHERE {_CHOSEN} AND time_unix_s >= :since"
     " AND time_unix_s < :until GROUP BY id, slot ORDER BY id, slot"
 )
 WEIGHTS = (
@@ -138,7 +139,7 @@ WEIGHTS = (
     " ORDER BY time_unix_s"
 )
 ROLLED_WEIGHTS = (
-    f"SELECT node AS server, time_unix_s, weight / {SCALE}.0 AS weight FROM nodes JOIN rolled_weights ON"
+    f"SELECT node AS server, time_unix_s, weight / {SCALE}.0 AS weight FROM nodes CROSS JOIN rolled_weights ON"
     " step_s = :tier AND node_id = id WHERE pool = :pool AND"
     " (:servers IS NULL OR node IN (SELECT value FROM json_each(:servers)))"
     " AND time_unix_s >= :since AND time_unix_s < :until ORDER BY time_unix_s"

@@ -53,4 +53,5 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX changes_node ON changes (pool, node, time_unix_s) WHERE node IS NOT NULL",
     ),
     ("CREATE TABLE clock (begin_age_s REAL NOT NULL, end_age_s REAL NOT NULL, begin_unix_s REAL NOT NULL)",),
+    ("CREATE INDEX changes_what ON changes (pool, what, time_unix_s)",),
 )

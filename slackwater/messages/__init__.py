@@ -13,6 +13,7 @@ from slackwater.messages.causes import (
     PUT_BACK,
     ChangeCause,
     DecisionCause,
+    EpisodeMark,
     Mode,
     Resource,
     State,
@@ -25,6 +26,7 @@ from slackwater.messages.fields import (
     VERSION,
     MessageError,
     Name,
+    UnixTime,
     is_name,
 )
 from slackwater.messages.governed import Governed

@@ -29,7 +29,7 @@ class Change(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: UnixTime
     what: Word
-    """`weight`, `maxconn`, `outcome`, `pause`, `resume`, `restore`, `reload`, a wsengine knob, `order KNOB`, ..."""
+    """`weight`, `maxconn`, `outcome`, `pause`, `mark_episode`, `restore`, a wsengine knob, `order KNOB`, ..."""
     target: Word
     """The server or node, or the pool itself."""
     before: Value | None
@@ -44,6 +44,8 @@ class Change(msgspec.Struct, omit_defaults=True):
     """What it was predicted to become by this change."""
     follows: Word = ""
     """An outcome: id of the Change it belongs to. A wsengine's Change: id of the Order, and of that Order's Change."""
+    since_unix_s: UnixTime | None = None
+    """`mark_episode`: when the episode of `target` began."""
     cause: ChangeCause | None = None
     """`why` for programs; absent where `what` is enough, and in Changes of older versions."""
 

@@ -10,7 +10,9 @@ import msgspec
 
 from slackwater import messages
 from slackwater.journal.journal import Journal, JournalError, journal_path
+from slackwater.messages import Change
 from slackwater.support.reading import NotRead
+from slackwater.support.scrub import REMOVED
 from slackwater.views.why import episodes
 
 MOST_CHANGES = 10_000
@@ -54,13 +56,16 @@ def _rows(journal: Journal) -> Iterator[tuple[str, str]]:
                 }
             ),
         )
-    changes = reversed(journal.changes(limit=MOST_CHANGES))
+    changes = map(_without_note, reversed(journal.changes(limit=MOST_CHANGES)))
     yield "journal/changes.jsonl", "".join(f"{messages.encode(change).decode()}\n" for change in changes)
     for pool in pools:
         ends = [*journal.received("sample", pool).values(), *journal.received("cycle", pool).values()]
         if not ends:
             continue
         found = episodes(journal, pool, max(ends) - EPISODES_S)
+        for one in found:
+            if one.marked is not None and one.marked.note:
+                one.marked.note = REMOVED
         yield f"journal/{pool}-episodes.jsonl", "".join(f"{msgspec.json.encode(one).decode()}\n" for one in found)
         noisy = list(dict.fromkeys(one.node for one in reversed(found)))
         nodes = list(dict.fromkeys([*noisy, *sorted(journal.latest_samples(pool))]))[:MOST_NODES]
@@ -69,6 +74,12 @@ def _rows(journal: Journal) -> Iterator[tuple[str, str]]:
         until = max([*times, *([cycle.time_unix_s] if cycle is not None else [])], default=max(ends)) + STEP_S
         series = journal.history(pool, until - SERIES_S, STEP_S, until_unix_s=until, nodes=nodes)
         yield f"journal/{pool}-series.json", _json(series)
+
+
+def _without_note(change: Change) -> Change:
+    """A note on an episode is for the site's own people."""
+    private = change.what == "mark_episode" and change.why
+    return msgspec.structs.replace(change, why=REMOVED) if private else change
 
 
 def _json(value: object) -> str:

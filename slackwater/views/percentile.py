@@ -37,6 +37,14 @@ def pooled_ms(servers: Iterable[Known], q: float) -> float | None:
     return high
 
 
+def share_above(servers: Iterable[Known], limit_ms: float) -> float | None:
+    """The share of all requests that take longer than `limit_ms`; None if no server has both requests and a time."""
+    curves = [(rps, _points(marks)) for rps, *marks in servers if rps > 0.0]
+    curves = [(rps, points) for rps, points in curves if len(points) > 1]
+    total = math.fsum(rps for rps, _ in curves)
+    return _survival(curves, limit_ms) / total if total > 0.0 else None
+
+
 def _points(marks: Sequence[float | None]) -> list[tuple[float, float]]:
     """(t, ln S) from 0 on, strictly rising in t."""
     points = [(0.0, 0.0)]

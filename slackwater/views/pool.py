@@ -5,7 +5,7 @@ Old data is never shown as current: a silent controller or node is `unknown`, wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -98,6 +98,8 @@ class PoolView(msgspec.Struct, kw_only=True):
     """Since the last Cycle; None: there was none."""
     stale: bool = True
     """True: the controller is silent, the rows show the last known values."""
+    judged: bool = False
+    """Whether there ever was a Verdict on any of its nodes."""
     state: State = "unknown"
     """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
     headline: str
@@ -180,9 +182,10 @@ def pool_view(journal: Journal, pool: str, now_unix_s: float, servers: Mapping[s
         paused=cycle.paused if cycle else False,
         law=cycle.law if cycle else None,
         balance=cycle.balance if cycle else None,
-        sentence=cycle.sentence if cycle else f"{pool}: nothing recorded yet; is `slackwater serve` running?",
+        sentence=cycle.sentence if cycle else f"{pool}: nothing recorded yet",
         age_s=age_s,
         stale=stale,
+        judged=bool(verdicts),
         state=state,
         headline=headline,
         rt_p95_ms=pooled_ms(measured_now, 0.95),
@@ -200,6 +203,8 @@ def describe_change(change: Change) -> str:
     """What a Change did, in a few words: `weight of web1: 100 → 0`."""
     if change.what == "outcome":
         return f"outcome for {change.target}"  # `why` has it in words, with units
+    if change.what == "mark_episode":
+        return f"episode of {change.target} marked: {_value(change.after)}"
     if change.before is None and change.after is None:
         return change.what if change.target == change.pool else f"{change.what} {change.target}"
     return f"{change.what} of {change.target}: {_value(change.before)} → {_value(change.after)}"
@@ -263,20 +268,21 @@ def _headline(rows: list[Row], silence: str) -> tuple[State, str]:
         return "unknown", f"The controller is silent: {silence}"
     named = {state: [row.node for row in rows if row.state == state] for state in SYMBOLS}
     parts = [
-        f"{len(named[state])} of {len(rows)} servers {text}: {_listed(named[state])}"
+        f"{len(named[state])} of {len(rows)} servers {text}: {listed(named[state])}"
         for state, text in _HEADLINES
         if named[state]
     ]
     if named["all_slow"]:
         parts.insert(0, "Most servers are slow at once, so no neighbour is the cause")
     if named["unknown"]:
-        parts.append(f"{len(named['unknown'])} of {len(rows)} servers unknown: {_listed(named['unknown'])}")
+        parts.append(f"{len(named['unknown'])} of {len(rows)} servers unknown: {listed(named['unknown'])}")
     worst: State = next((state for state in _URGENCY if named[state]), "calm")
     calm = {0: "There are no servers", 1: "The only server is calm"}.get(len(rows), f"All {len(rows)} servers are calm")
     return worst, "; ".join(parts) or calm
 
 
-def _listed(names: list[str], most: int = 4) -> str:
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """`a, b, c, d and 2 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -8,13 +8,33 @@ from datetime import UTC, datetime
 import msgspec
 
 from slackwater.journal.journal import Journal
-from slackwater.messages import Change, Resource, State
+from slackwater.messages import Change, EpisodeMark, Resource, State
 from slackwater.views.change_lines import change_lines
 
 LOOK_BACK_S = 7 * 86400.0
 SLOW: frozenset[State] = frozenset({"interference", "overload", "all_slow"})
 BEFORE_S, AFTER_S = 1.0, 60.0
 """Changes this long before the beginning (clocks differ a little) and after the end (the ramp) belong to it."""
+
+
+MARKS: dict[EpisodeMark, str] = {
+    "neighbour": "a neighbour",
+    "deploy": "a deploy",
+    "backup": "a backup",
+    "false_alarm": "a false alarm",
+    "other": "something else",
+}
+"""What a person may say an episode was, in words."""
+MOST_MARKS = 10_000
+
+
+class Marked(msgspec.Struct):
+    """What a person said an episode was; of several the last one."""
+
+    mark: EpisodeMark
+    note: str
+    by: str
+    time_unix_s: float
 
 
 class Story(msgspec.Struct):
@@ -36,11 +56,26 @@ class Story(msgspec.Struct):
     """What was done about it and the outcomes, oldest first."""
     now: str = ""
     """The first reason of its last Verdict, while it goes on."""
+    marked: Marked | None = None
 
 
-def story(journal: Journal, pool: str, node: str, servers: Mapping[str, str], now_unix_s: float) -> Story | None:
-    """The last episode of a node within a week; None if there was none. `servers` maps server to node names."""
-    found = [one for one in episodes(journal, pool, now_unix_s - LOOK_BACK_S) if one.node == node]
+def story(
+    journal: Journal,
+    pool: str,
+    node: str,
+    servers: Mapping[str, str],
+    now_unix_s: float,
+    at_unix_s: float | None = None,
+) -> Story | None:
+    """The last episode of a node within a week, or the one that went on at `at_unix_s`; None if there was none.
+
+    `servers` maps server to node names.
+    """
+    found = [
+        one
+        for one in episodes(journal, pool, now_unix_s - LOOK_BACK_S if at_unix_s is None else at_unix_s)
+        if one.node == node and (at_unix_s is None or _went_on(one, at_unix_s))
+    ]
     if not found:
         return None
     last = found[-1]
@@ -54,7 +89,9 @@ def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
     """All episodes of a pool that went on since then, the oldest first, without their Changes."""
     following: dict[str, float] = {}
     found = []
-    for span in reversed(journal.states(pool, since_unix_s)):
+    spans = journal.states(pool, since_unix_s)
+    marked = _marks(journal, pool, spans[0].since_unix_s - BEFORE_S) if spans else {}
+    for span in reversed(spans):
         ended = following.get(span.node)
         following[span.node] = span.since_unix_s
         if span.state in SLOW:
@@ -69,9 +106,33 @@ def episodes(journal: Journal, pool: str, since_unix_s: float) -> list[Story]:
                     path=span.path,
                     resource=span.resource,
                     changes=[],
+                    marked=marked.get(_key(span.node, span.since_unix_s)),
                 )
             )
     return found[::-1]
+
+
+def _marks(journal: Journal, pool: str, since_unix_s: float) -> dict[tuple[str, int], Marked]:
+    """What people said of episodes since then, by `_key`."""
+    changes = journal.changes(pool, MOST_MARKS, since_unix_s, what="mark_episode")
+    return {
+        _key(made.target, made.since_unix_s): msgspec.convert(
+            {"mark": made.after, "note": made.why, "by": made.by, "time_unix_s": made.time_unix_s}, Marked
+        )
+        for made in reversed(changes)
+        if made.since_unix_s is not None and made.after in MARKS
+    }
+
+
+def _key(node: str, since_unix_s: float) -> tuple[str, int]:
+    """An episode: its node, and when it began in milliseconds."""
+    return node, round(since_unix_s * 1000)
+
+
+def _went_on(episode: Story, at_unix_s: float) -> bool:
+    return episode.since_unix_s - BEFORE_S <= at_unix_s and (
+        episode.until_unix_s is None or at_unix_s <= episode.until_unix_s
+    )
 
 
 def with_changes(journal: Journal, episode: Story, servers: Mapping[str, str]) -> Story:
@@ -79,7 +140,8 @@ def with_changes(journal: Journal, episode: Story, servers: Mapping[str, str]) -
     names = {server for server, node in servers.items() if node == episode.node} | ({episode.node} - servers.keys())
     until = None if episode.until_unix_s is None else episode.until_unix_s + AFTER_S
     found = journal.changes(episode.pool, 10_000, episode.since_unix_s - BEFORE_S, until_unix_s=until)
-    changes = [change for change in reversed(found) if change.target in {*names, episode.pool}]
+    targets = {*names, episode.pool}
+    changes = [one for one in reversed(found) if one.target in targets and one.what != "mark_episode"]
     return msgspec.structs.replace(episode, changes=changes)
 
 
@@ -93,6 +155,7 @@ def as_text(episode: Story) -> str:
         f" {lasted}, {episode.severity:.0%} of its capacity lost at most",
         *(f"  because {reason}" for reason in episode.path),
         *([f"  now: {episode.now}"] if episode.now and episode.now not in episode.path else []),
+        *([f"  {describe_mark(episode.marked)}"] if episode.marked is not None else []),
     ]
     changes, renewals = _without_orders(episode.changes)
     outcomes = {change.id for change in changes if change.what == "outcome"}
@@ -103,6 +166,11 @@ def as_text(episode: Story) -> str:
     if renewals:
         lines.append(f"  Orders were renewed {renewals} times")
     return "\n".join(lines)
+
+
+def describe_mark(marked: Marked) -> str:
+    """`it was a deploy, says anna: release 14`."""
+    return f"it was {MARKS[marked.mark]}, says {marked.by}{f': {marked.note}' if marked.note else ''}"
 
 
 def _without_orders(changes: list[Change]) -> tuple[list[Change], int]:

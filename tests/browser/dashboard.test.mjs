@@ -296,7 +296,7 @@ staged("stale", "a silent controller looks dead, not calm", async (fresh) => {
   for (const path of ["/", "/pools/web"]) {
     const page = await fresh();
     await page.goto(path);
-    await page.locator(".alarm", { hasText: "the controller is silent" }).waitFor();
+    await page.locator(".standing", { hasText: "The controller is silent" }).waitFor();
     await page.waitForSelector('#link[data-link="idle"]');
     assert.match(await page.locator(".headline .verdict").textContent(), /The controller is silent/);
     assert.equal(await page.locator('.servers [data-state="calm"]').count(), 0);

@@ -9,10 +9,11 @@ export async function launch() {
   return chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
 }
 
-export async function open(browser, url, { width = 1600, height = 1000, dark = false, ...more } = {}) {
+export async function open(browser, url, { width = 1600, height = 1000, dark = false, firstVisit = false, ...more } = {}) {
   const context = await browser.newContext({
     viewport: { width, height }, colorScheme: dark ? "dark" : "light", timezoneId: "Europe/Berlin", locale: "en-GB", baseURL: url, ...more,
   });
+  if (!firstVisit) await context.addInitScript(() => localStorage.setItem("slackwater-tour-seen", "by the tests"));
   const page = await context.newPage();
   page.setDefaultTimeout(90_000); // other things may run on the machine
   page.problems = [];

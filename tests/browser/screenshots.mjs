@@ -26,7 +26,7 @@ for (const [look, width, dark] of looks) {
   await page.goto(episode);
   await page.waitForSelector(".stack .canvas canvas");
   await shoot("episode");
-  for (const [name, path] of [["episodes", "/episodes"], ["changes", "/changes"], ["detector", "/detector"], ["settings", "/settings"], ["confirm", "/confirm/pause"]]) {
+  for (const [name, path] of [["episodes", "/episodes"], ["week", "/week"], ["changes", "/changes"], ["detector", "/detector"], ["settings", "/settings"], ["confirm", "/confirm/pause"]]) {
     await page.goto(path);
     await shoot(name);
   }

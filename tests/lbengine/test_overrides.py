@@ -203,3 +203,11 @@ def test_an_acknowledgement_changes_nothing_but_the_log(site: DrivenHAProxy) -> 
     (seen,) = changes_of(site, "acknowledge")
     assert (seen.target, seen.by, seen.why) == ("host1", "anna", "looking")
     assert weights(site) == [100, 100, 100]
+
+
+def test_a_mark_says_which_episode_and_changes_nothing_but_the_log(site: DrivenHAProxy) -> None:
+    marked = Request(action="mark_episode", target="host1", mark="deploy", since_unix_s=5.25, by="anna", why="14")
+    assert "host1's episode is marked `deploy` by anna" in site.engine.command(marked, site.now_s)
+    (made,) = changes_of(site, "mark_episode")
+    assert (made.target, made.after, made.since_unix_s, made.by, made.why) == ("host1", "deploy", 5.25, "anna", "14")
+    assert weights(site) == [100, 100, 100]

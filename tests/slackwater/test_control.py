@@ -26,6 +26,9 @@ def test_a_whole_request_is_taken() -> None:
         ({"action": "pin", "by": "anna", "target": "web1", "weight": 1, "for_s": 1e9}, "for_s"),
         ({"action": "mode", "by": "anna", "mode": "drive"}, "mode"),
         ({"action": "end_episode", "by": "anna", "target": "web1; drop"}, "target"),
+        ({"action": "mark_episode", "by": "anna", "target": "web1"}, "needs `mark`, `since_unix_s`"),
+        ({"action": "mark_episode", "by": "anna", "target": "w", "mark": "x", "since_unix_s": 1}, "mark"),
+        ({"action": "mark_episode", "by": "anna", "target": "w", "mark": "deploy", "since_unix_s": -1}, "since_unix_s"),
         ([], "object"),
     ],
 )

@@ -189,3 +189,28 @@ def test_something_else_at_the_address_is_reported(elsewhere: str) -> None:
 def test_nobody_at_the_address_is_one_line() -> None:
     result = CliRunner().invoke(cli, ["status", "--url", "http://127.0.0.1:1"])
     assert re.fullmatch(r"error: http://127\.0\.0\.1:1: .*Connection refused\n", result.stderr)
+
+
+def test_the_week_and_a_mark_of_its_episode(dashboard: Dashboard) -> None:
+    result = dashboard.run("week", "--json", "--days", "30")
+    assert result.exit_code == 0, result.output
+    (pool,) = json.loads(result.stdout)["pools"]
+    assert [(one["node"], one["applied"]) for one in pool["episodes"]] == [("web1", True)]
+    shown = dashboard.run("week", "--pool", "web").stdout
+    assert "1 episodes, 1 of them beside a neighbour; marked: 1 not; false alarms: 0" in shown
+    assert "not known: " in shown
+    result = dashboard.run("mark-episode", "web1", "deploy", "--why", "release 14")
+    assert (result.exit_code, result.stdout) == (0, "web: mark_episode done\n")
+    _, request = dashboard.asked[-1]
+    assert (request.target, request.mark, request.since_unix_s) == ("web1", "deploy", T0 - 42)
+    assert (request.by, request.why) == ("deploys", "release 14")
+
+
+def test_a_mark_of_an_episode_that_there_was_not_is_refused(dashboard: Dashboard) -> None:
+    asked = len(dashboard.asked)
+    for words in (["web2", "deploy"], ["web1", "deploy", "--at", "2020-01-01 10:00"]):
+        result = dashboard.run("mark-episode", *words)
+        assert result.exit_code == 1
+        assert "no episode" in result.stderr
+    assert dashboard.run("mark-episode", "web1", "party").exit_code == 2
+    assert len(dashboard.asked) == asked

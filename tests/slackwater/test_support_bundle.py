@@ -151,6 +151,19 @@ def test_it_has_versions_settings_state_and_rows_of_the_journal(site: Site) -> N
         assert f"{name}: " in files["README.txt"], "it says what is in it"
 
 
+def test_marks_are_in_it_without_their_notes(site: Site) -> None:
+    mark = Change(
+        1, "k1", "web", T0 - 5, "mark_episode", "web1", None, "deploy", MARKER, "anna", True, since_unix_s=T0 - 42
+    )  # fmt: skip
+    site.record(mark)
+    files = made(site)
+    changes = [json.loads(line) for line in files["journal/changes.jsonl"].splitlines()]
+    assert [(one["after"], one["why"]) for one in changes if one["what"] == "mark_episode"] == [("deploy", REMOVED)]
+    marked = json.loads(files["journal/web-episodes.jsonl"])["marked"]
+    assert (marked["mark"], marked["note"], marked["by"]) == ("deploy", REMOVED, "anna")
+    assert not any(MARKER in text for text in files.values())
+
+
 def test_what_cannot_be_had_is_listed_with_its_reason(site: Site) -> None:
     done = bundle(site, "--json")
     assert done.exit_code == 0, done.output

@@ -141,3 +141,22 @@ def test_orders_are_reported_by_what_came_of_them_and_renewals_are_counted(journ
     assert text.count("php_fpm.max_children") == 1
     assert "order cpu.frequency of web1" in text, "an Order that nobody answered is told"
     assert text.endswith("Orders were renewed 1 times")
+
+
+def test_an_earlier_episode_is_found_by_its_time(journal: Journal) -> None:
+    servers = {"host1": "web1", "host2": "web2"}
+    found = story(journal, "web", "web1", servers, NOW, NOW - 395)
+    assert found is not None
+    assert found.since_unix_s == pytest.approx(NOW - 400)
+    assert story(journal, "web", "web1", servers, NOW, NOW - 200) is None
+
+
+def test_what_people_said_it_was_is_told(journal: Journal) -> None:
+    said = msgspec.structs.replace(change("mark_episode", 0, 0, -10.0, "release 14", "web1"), by="anna")
+    said = msgspec.structs.replace(said, before=None, after="deploy", since_unix_s=NOW - 100)
+    journal.record(said)
+    found = story_of(journal)
+    assert found.marked is not None
+    assert found.marked.mark == "deploy"
+    assert "it was a deploy, says anna: release 14" in as_text(found)
+    assert "mark_episode" not in as_text(found), "told once"

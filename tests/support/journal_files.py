@@ -21,6 +21,10 @@ CHANGE = (
     '{"v":1,"id":"c1","pool":"web","time_unix_s":1795000010.0,"what":"weight","target":"host1","before":100,"after":0,'
     '"why":"noise","by":"lbengine","applied":true}'
 )
+MARK = (
+    '{"v":1,"id":"c2","pool":"web","time_unix_s":1795000020.0,"what":"mark_episode","target":"host1","before":null,'
+    '"after":"backup","why":"the nightly one","by":"anna","applied":true,"since_unix_s":1795000005.0}'
+)
 SAMPLE = (
     '{"v":1,"node":"host1","pool":"web","time_unix_s":1795000010.0,"boot_id":"b","seq":7,"period_s":0.2,'
     '"cpu":{"source":"cgroup","utilisation":0.5}}'
@@ -55,6 +59,10 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("UPDATE changes SET node = NULL WHERE id = 'c1'",),
     ("INSERT INTO clock (begin_age_s, end_age_s, begin_unix_s) VALUES (-315576000, 60, 1479424010.3)",),
+    (
+        "INSERT INTO changes (id, pool, time_unix_s, what, target, json)"
+        f" VALUES ('c2', 'web', 1795000020.0, 'mark_episode', 'host1', '{MARK}')",
+    ),
 )
 """What is filled in after each step, in the form of that step."""
 

@@ -66,7 +66,9 @@ class Texts(html.parser.HTMLParser):
         self.fields: dict[str, list[str]] = {}
         self.hidden: set[str] = set()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self._open: list[str | None] = []
+        self.stands: dict[str, str] = {}
+        """Where the site stands, by `data-stands`."""
+        self._open: list[tuple[str | None, str | None]] = []
         self._template = 0
         self.feed(page)
 
@@ -77,7 +79,7 @@ class Texts(html.parser.HTMLParser):
         if tag in {"meta", "link", "img", "rect"}:
             return
         name = given.get("data-field")
-        self._open.append(name)
+        self._open.append((name, given.get("data-stands")))
         if name and not self._template:
             self.fields.setdefault(name, []).append("")
             if "hidden" in given:
@@ -89,6 +91,8 @@ class Texts(html.parser.HTMLParser):
             self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        name = self._open[-1] if self._open else None
+        name = self._open[-1][0] if self._open else None
+        for inner in [inner for _, inner in self._open if inner]:
+            self.stands[inner] = self.stands.get(inner, "") + data
         if name and not self._template:
             self.fields[name][-1] += data

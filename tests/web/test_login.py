@@ -387,3 +387,11 @@ def test_a_stranger_cannot_choose_an_address(site: Site) -> None:
     found = [wrong_logins(site, "anna", 1, f"192.0.2.{n}", "203.0.113.5") for n in range(11)]
     assert found[-1] == [429]
     assert wrong_logins(site, "anna", 1, "not an address") == [401]
+
+
+def test_where_the_site_stands_is_told_to_those_who_may_look(tmp_path: Path) -> None:
+    for web, told in (("", True), ('read_without_login = "never"\n', False)):
+        page = Site(tmp_path, web).client().get("/login").text
+        assert ("data-stands" in page) is told
+    site = Site(tmp_path, 'read_without_login = "never"\n')
+    assert "data-stands" in site.logged_in("victor").get("/settings").text

@@ -9,9 +9,11 @@ from flask import Blueprint, Response, abort, request
 
 from slackwater.messages import Change, is_name
 from slackwater.renamed import REQUEST_FIELDS, BothGiven
+from slackwater.views import week as views
 from slackwater.views import why
 from slackwater.views.answers import Changes, Done, NodeStory, Pools
 from slackwater.views.pool import PoolView
+from slackwater.views.week import DAYS, WEEK_DAYS, Week
 from web.blueprints.controls import send
 from web.content import audit, episodes
 from web.context import as_json, context, operators_only, pool_settings
@@ -31,6 +33,10 @@ HISTORY = (
     number_parameter("step_s", "seconds a step; from 60 on means of minutes", LONGEST_S),
     number_parameter("until_unix_s", "the end, as Unix time; default: now", MAX_UNIX_S),
     query_parameter("node", "only this node; may be repeated", {"type": "array", "items": NAME}),
+)
+SPAN = (
+    query_parameter("days", "so many days until now", {"type": "integer", "minimum": 1, "maximum": max(DAYS)}),
+    query_parameter("pool", "only this pool", NAME),
 )
 FILTERS = (
     text_parameter("pool", "Changes of this pool"),
@@ -91,6 +97,16 @@ def pool_episodes(pool: str) -> Response:
         return as_json(Episodes(episodes.listed(journal, settings.name, now_unix_s - last_s, now_unix_s)))
 
 
+@described.get("/api/v1/week", "What would have been done, and the harm that it would have avoided", Week, *SPAN)
+def week() -> Response:
+    reader, settings = context().reader, context().settings
+    days = int(_number("days", WEEK_DAYS, most=max(DAYS), least=1))
+    name = request.args.get("pool")
+    pools = settings.pool if name is None else [pool_settings(name)]
+    with reader.journal() as journal:
+        return as_json(views.week(journal, settings, pools, days, reader.clock()))
+
+
 @described.get("/api/v1/pools/<pool>/changes", "A pool's last Changes", Changes, LIMIT)
 def pool_changes(pool: str) -> Response:
     settings = pool_settings(pool)
@@ -101,14 +117,16 @@ def pool_changes(pool: str) -> Response:
 
 @described.get(
     "/api/v1/pools/<pool>/nodes/<node>/story",
-    "A node's last episode within a week, and what was done about it",
+    "A node's last episode within a week, or the one at a time, and what was done about it",
     NodeStory,
+    number_parameter("at_unix_s", "the episode that went on at this Unix time", MAX_UNIX_S),
 )
 def story(pool: str, node: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
     of = settings.servers.get(node, node)
+    at_unix_s = _number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
     with reader.journal() as journal:
-        return as_json(NodeStory(why.story(journal, settings.name, of, settings.servers, reader.clock())))
+        return as_json(NodeStory(why.story(journal, settings.name, of, settings.servers, reader.clock(), at_unix_s)))
 
 
 @described.post("/api/v1/pools/<pool>/control", "Send lbengine a command; needs the role operator", Done)

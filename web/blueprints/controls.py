@@ -13,9 +13,10 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
 from slackwater.bus.bus import BusError
-from slackwater.control import Refused, request_of
+from slackwater.control import Refused, Request, request_of
 from web.access import path_on_this_site
-from web.context import context, operators_only
+from web.content.episodes import find
+from web.context import context, operators_only, pool_settings
 from web.request_fields import new_names
 
 log = logging.getLogger("slackwater.web")
@@ -38,6 +39,8 @@ def send(pool: str, fields: dict[str, Any]) -> str:
     by = context().gate.who().name
     try:
         command = request_of({**new_names(fields), "by": by})
+        if command.action == "mark_episode":
+            _check_episode(pool, command)
         answer = context().send(pool, command)
     except ValueError as error:
         abort(400, str(error))
@@ -47,6 +50,15 @@ def send(pool: str, fields: dict[str, Any]) -> str:
         abort(503, f"lbengine cannot be reached: {error}")
     log.info("%s sent %s to pool %s", by, command.action, pool)
     return answer
+
+
+def _check_episode(pool: str, command: Request) -> None:
+    """Aborts with 404 if there is no such episode. Raises JournalError."""
+    assert command.target is not None
+    assert command.since_unix_s is not None
+    with context().reader.journal() as journal:
+        if find(journal, pool_settings(pool), command.target, round(command.since_unix_s * 1000)) is None:
+            abort(404, f"no episode of {command.target} that began then is in the journal")
 
 
 @controls.get("/confirm/<word>")
@@ -84,8 +96,10 @@ def _pools(pool: str) -> list[str]:
 def _fields(form: dict[str, str]) -> dict[str, Any]:
     """The form's texts as a request's values; a number that is none stays text, and is refused as one later."""
     texts = {key: text.strip() for key, text in form.items() if text.strip()}
-    fields: dict[str, Any] = {key: texts[key] for key in ("action", "why", "target", "mode") if key in texts}
+    fields: dict[str, Any] = {key: texts[key] for key in ("action", "why", "target", "mode", "mark") if key in texts}
     for key, field, factor in (("weight", "weight", 1), ("for_s", "for_min", 60)):
         if field in texts:
             fields[key] = int(texts[field]) * factor if texts[field].isdecimal() else texts[field]
+    if "since_ms" in texts:
+        fields["since_unix_s"] = int(texts["since_ms"]) / 1000 if texts["since_ms"].isdecimal() else texts["since_ms"]
     return fields

@@ -11,11 +11,15 @@ from flask import Blueprint, abort, render_template, request, url_for
 
 from slackwater.messages import Sample
 from slackwater.renamed import BothGiven
+from slackwater.views import week as weeks
 from slackwater.views.change_lines import change_lines
-from slackwater.views.pool import SYMBOLS, WORDS
+from slackwater.views.harm import TIMES_CALM, UNKNOWN
+from slackwater.views.pool import SYMBOLS, WORDS, duration, milliseconds
+from slackwater.views.why import MARKS
 from web.blueprints.controls import PINS_MIN
 from web.content import audit, episodes
 from web.content import governor as governors
+from web.content.pool import episode_url, number
 from web.content.settings import settings_page
 from web.context import context, pool_settings
 from web.request_fields import new_names
@@ -26,6 +30,10 @@ RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
 EPISODES_S = 7 * 86400.0
 
 pages = Blueprint("pages", __name__)
+for unit in (duration, milliseconds):
+    pages.add_app_template_filter(unit)
+pages.add_app_template_filter(number, "number")
+pages.add_app_template_filter(episode_url, "episode_url")
 
 
 @pages.app_context_processor
@@ -35,6 +43,8 @@ def everywhere() -> dict[str, Any]:
         "pool_names": context().pool_names,
         "now_unix_s": context().reader.clock(),
         "pins_min": PINS_MIN,
+        "marks": MARKS,
+        "standing": context().reader.health().standing if context().gate.may_look() else None,
         "governor_is_on": context().settings.governor.mode != "off",
     }
 
@@ -61,7 +71,7 @@ def _utc(time_unix_s: float, pattern: str) -> str:
 @pages.get("/")
 def overview() -> tuple[str, int]:
     event = context().reader.event()
-    return render_template("overview.html", event=event), 503 if event.error else 200
+    return render_template("overview.html", event=event, standing=event.standing), 503 if event.error else 200
 
 
 @pages.get("/pools/<pool>")
@@ -78,8 +88,8 @@ def pool(pool: str) -> tuple[str, int]:
             listed = episodes.listed(journal, pool, reader.clock() - EPISODES_S, reader.clock(), most=20)
     last_s, step_s = RANGES[shown]
     page = render_template(
-        "pool.html", event=event, pool=event.pools[0], episodes=listed, ranges=RANGES, shown=shown,
-        last_s=last_s, step_s=step_s,
+        "pool.html", event=event, standing=event.standing, pool=event.pools[0], episodes=listed, ranges=RANGES,
+        shown=shown, last_s=last_s, step_s=step_s,
     )  # fmt: skip
     return page, 503 if event.error else 200
 
@@ -107,6 +117,21 @@ def all_episodes() -> str:
         ]
     listed.sort(key=lambda one: one.since_unix_s, reverse=True)
     return render_template("episodes.html", episodes=listed)
+
+
+@pages.get("/week")
+def week() -> str:
+    text = request.args.get("days", str(weeks.WEEK_DAYS))
+    if text not in map(str, weeks.DAYS):
+        abort(400, f"days: expected one of {', '.join(map(str, weeks.DAYS))}, got `{text}`")
+    reader, settings = context().reader, context().settings
+    with reader.journal() as journal:
+        found = weeks.week(journal, settings, settings.pool, int(text), reader.clock())
+    return render_template(
+        "week.html", week=found, spans=weeks.DAYS, unknown=UNKNOWN, times_calm=TIMES_CALM,
+        lease_s=settings.lbengine.lease_s, keep_samples_h=settings.journal.keep_samples_h,
+        symbols=SYMBOLS, words=WORDS, back=request.full_path.rstrip("?"),
+    )  # fmt: skip
 
 
 @pages.get("/changes")

@@ -15,7 +15,7 @@ from slackwater.views import static_weights
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
-from slackwater.views.why import Story, episodes, with_changes
+from slackwater.views.why import Marked, Story, episodes, with_changes
 from web.content.pool import episode_url, number, percent
 
 AROUND_S = 60.0
@@ -72,6 +72,7 @@ class EpisodePage(msgspec.Struct):
     plot_since_unix_s: float
     plot_until_unix_s: float
     step_s: float
+    marked: Marked | None
 
 
 class Listed(msgspec.Struct):
@@ -86,6 +87,7 @@ class Listed(msgspec.Struct):
     lasted: str
     severity: str
     because: str
+    marked: Marked | None
 
 
 def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, most: int = 200) -> list[Listed]:
@@ -101,6 +103,7 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
             lasted=_lasted(one, now_unix_s),
             severity=percent(one.severity),
             because=one.path[0] if one.path else "",
+            marked=one.marked,
         )
         for one in reversed(episodes(journal, pool, since_unix_s)[-most:])
     ]
@@ -152,6 +155,7 @@ def page(journal: Journal, settings: ControllerSettings, pool: PoolSettings, epi
         plot_since_unix_s=episode.since_unix_s - around,
         plot_until_unix_s=min(now, until + around),
         step_s=step_s if drawn_s / step_s <= 2000 else 3600.0 if drawn_s / 60.0 > 5000 else 60.0,
+        marked=episode.marked,
     )
 
 

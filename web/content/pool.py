@@ -11,6 +11,7 @@ from slackwater.config import PoolSettings
 from slackwater.messages import Change, State
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.pool import NOTHING, SERVING, SYMBOLS, WORDS, PoolView, Row, duration, milliseconds
+from slackwater.views.week import WeekEpisode
 from slackwater.views.why import Story
 
 FEW = 12
@@ -70,8 +71,6 @@ class ShownPool(msgspec.Struct):
     headline: str
     sentence: str
     stale: bool
-    alarm: str
-    """The banner of a silent controller; empty while it is alive."""
     mode: str
     paused: bool
     law: str
@@ -127,7 +126,6 @@ def show(
         headline=view.headline,
         sentence=_sentence(view),
         stale=view.stale,
-        alarm=_alarm(view),
         mode=view.mode or "",
         paused=view.paused,
         law=view.law or NOTHING,
@@ -207,7 +205,7 @@ def _episode(episode: Story, view: PoolView, changes: Sequence[Change], now_unix
     )
 
 
-def episode_url(episode: Story) -> str:
+def episode_url(episode: Story | WeekEpisode) -> str:
     """The page of an episode: its node and when it began, in milliseconds."""
     return f"/pools/{quote(episode.pool)}/episodes/{quote(episode.node)}/{round(episode.since_unix_s * 1000)}"
 
@@ -217,18 +215,6 @@ def _sentence(view: PoolView) -> str:
     if not view.stale:
         return view.sentence
     return "" if view.age_s is None else f"last cycle: {view.sentence}"
-
-
-def _alarm(view: PoolView) -> str:
-    if not view.stale:
-        return ""
-    if view.age_s is None:
-        return view.sentence
-    return (
-        f"No data for {duration(view.age_s)}: the controller is silent. Weights are the last known ones, states are "
-        "unknown. Check `slackwater serve` on the balancer's host; if it is gone, `slackwater restore --all` sets the "
-        "baseline weights."
-    )
 
 
 def _beyond(value: float | None, target: float) -> bool:

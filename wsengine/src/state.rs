@@ -195,6 +195,7 @@ mod tests {
             rt_p95_ms: None,
             rt_p95_predicted_ms: None,
             follows: String::new(),
+            since_unix_s: None,
             cause: None,
         }
     }

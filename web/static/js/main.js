@@ -1,6 +1,6 @@
 // Keeps a page live: one event a second, again and again when the connection breaks. Other pages get times and plots.
 import { Stack } from "./plots.js";
-import { showPool } from "./table.js";
+import { showPool, showStanding } from "./table.js";
 import { clock, setTime } from "./times.js";
 
 const GAP_S = 8; // each event mends a little more than this
@@ -39,6 +39,7 @@ function onEvent(message) {
     location.reload();
     return;
   }
+  showStanding(event.standing);
   for (const pool of event.pools) showPool(sections.get(pool.pool), pool);
   document.title = [...event.pools.slice(0, 3).map((pool) => `${pool.symbol} ${pool.pool}`), "Slackwater"].join(" · ");
   const [{ pool, rows }] = event.pools;

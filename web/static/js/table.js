@@ -7,6 +7,17 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// What stands between backticks becomes code.
+function setCode(element, text) {
+  const parts = text.split("`");
+  if (element.textContent === parts.join("")) return;
+  element.replaceChildren(...parts.map((part, index) => {
+    const node = index % 2 ? document.createElement("code") : document.createTextNode("");
+    node.textContent = part;
+    return node;
+  }));
+}
+
 // `item` names what each data-* attribute of the elements below `root` shows.
 function fill(root, item) {
   for (const element of root.querySelectorAll("[data-field]")) {
@@ -39,6 +50,13 @@ function fillHead(section, pool) {
     if ("hide" in element.dataset) element.hidden = !text;
   }
   for (const element of own("[data-if]")) element.hidden = !pool[element.dataset.if];
+}
+
+// Where the site stands, in the head of the page.
+export function showStanding(standing) {
+  const head = document.querySelector("[data-standing]");
+  head.dataset.standing = standing.state;
+  for (const element of head.querySelectorAll("[data-stands]")) setCode(element, standing[element.dataset.stands]);
 }
 
 export function showPool(section, pool) {

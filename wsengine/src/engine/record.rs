@@ -67,6 +67,7 @@ impl Engine {
             rt_p95_ms: None,
             rt_p95_predicted_ms: None,
             follows: follows.to_owned(),
+            since_unix_s: None,
             cause: Some(reason.cause),
         };
         let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), show);

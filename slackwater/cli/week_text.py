@@ -1,0 +1,102 @@
+"""How `slackwater week` looks on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from slackwater.cli.tables import console
+from slackwater.views.harm import UNKNOWN
+from slackwater.views.pool import SYMBOLS, WORDS, duration, milliseconds
+from slackwater.views.week import Acting, PoolWeek, Totals, Week, WeekEpisode
+from slackwater.views.why import MARKS
+
+MOST_DONE = 2
+
+
+def show(week: Week) -> None:
+    """Prints the pools' totals, what acting would change, and the episodes."""
+    out = console()
+    for pool in week.pools:
+        out.print(f"pool {pool.pool}, the last {week.days} d, mode {pool.mode or 'unknown'}", style="bold")
+        for line in (*_totals(pool), *_acting(pool)):
+            out.print(f"  {line}")
+        if pool.episodes:
+            out.print(_table(pool.episodes))
+            for text in dict.fromkeys(_reasons(pool.episodes)):
+                out.print(f"  not known: {text}")
+
+
+def _totals(pool: PoolWeek) -> list[str]:
+    totals = pool.totals
+    avoided = _amount(totals.avoided_s, totals, totals.avoided_unknown)
+    if totals.least_avoided_s is not None and totals.most_avoided_s is not None:
+        avoided += f", {duration(totals.least_avoided_s)} to {duration(totals.most_avoided_s)} as predictions went here"
+    marks = [f"{count} {MARKS[mark]}" for mark, count in totals.marks.items() if count]
+    return [
+        f"{totals.episodes} episodes, {totals.interference} of them beside a neighbour;"
+        f" marked: {', '.join([*marks, f'{totals.unmarked} not'])}; false alarms: {totals.false_alarms}",
+        f"users' p95 above the limit: {_amount(totals.slow_s, totals, totals.slow_unknown)},"
+        f" {totals.slow_requests:,.0f} requests took longer",
+        f"avoided, had it acted (predicted): {avoided}",
+    ]
+
+
+def _amount(seconds: float, totals: Totals, unknown: int) -> str:
+    if unknown and unknown == totals.episodes:
+        return "not known"
+    return duration(seconds) + (f", and of {unknown} episodes it is not known" if unknown else "")
+
+
+def _acting(pool: PoolWeek) -> list[str]:
+    acting = pool.acting
+    if acting is None:
+        return []
+    lines = [f"weight changes that were made: {acting.made}"] if acting.made else []
+    if acting.lowest_weight is not None:
+        lines.append(_lowered(acting))
+    if pool.mode == "observe":
+        lines.append(f"to switch: slackwater mode act --pool {pool.pool}")
+    return lines
+
+
+def _lowered(acting: Acting) -> str:
+    share = "" if acting.smallest_share is None else f", smallest share {acting.smallest_share:.0%}"
+    return (
+        f"acting would have made {acting.weight_changes} weight changes on {len(acting.lowered)} of {acting.servers}"
+        f" servers, at most {acting.most_at_once} lowered at once; lowest weight {acting.lowest_weight} of"
+        f" {acting.lowest_baseline}{share}"
+    )
+
+
+def _table(episodes: list[WeekEpisode]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="underline")
+    for heading in ("began", "node", "state", "lasted", "slow", "avoided"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("would have been done", "it was"):
+        table.add_column(heading, overflow="fold")
+    for one in episodes:
+        table.add_row(*_cells(one))
+    return table
+
+
+def _reasons(episodes: list[WeekEpisode]) -> Iterator[str]:
+    """Why amounts are not known."""
+    for one in episodes:
+        yield from (UNKNOWN[word] for word in (one.harm.slow_unknown, one.harm.avoided_unknown) if word)
+
+
+def _cells(one: WeekEpisode) -> list[str]:
+    lasted = "goes on" if one.until_unix_s is None else duration(one.until_unix_s - one.since_unix_s)
+    slow, avoided = (
+        "not known" if value is None else duration(value) for value in (one.harm.slow_s, one.harm.avoided_s)
+    )
+    done = "; ".join(one.done[:MOST_DONE]) + ("; ..." if len(one.done) > MOST_DONE else "")
+    if one.rt_p95_ms is not None:
+        done += f"; p95 {milliseconds(one.rt_p95_ms)} -> {milliseconds(one.rt_p95_predicted_ms)} predicted"
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since_unix_s))
+    state = f"{SYMBOLS[one.state]} {WORDS[one.state]}"
+    marked = "" if one.marked is None else MARKS[one.marked.mark]
+    return [began, one.node, state, lasted, slow, avoided, done or "nothing", marked]

@@ -1,0 +1,225 @@
+"""What users felt during episodes, and how much of it lbengine's recorded predictions would have avoided.
+
+A moment is slow while more than 5% of a pool's requests take longer than a limit: the pool's `target_p95_ms`, else
+`TIMES_CALM` times the p95 of the calm before. It would have been avoided if the p95 that lbengine recorded as its
+prediction, for the weights that it wanted then, is within the limit. Without a record there is no figure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from slackwater.config import PoolSettings
+from slackwater.journal.journal import Journal, PoolSeries
+from slackwater.messages import Change
+from slackwater.views.percentile import Known, pooled_ms, share_above
+from slackwater.views.why import BEFORE_S, Story
+
+Q = 0.95
+TIMES_CALM = 2.0
+APART_S = 300.0
+"""Episodes that are less apart are measured together: the time between them is no calm to compare with."""
+ONSET_S = 2.0
+"""So long before an episode begins, its first slow requests may have been answered."""
+MINUTE_S = 60.0
+CALM_S = {1.0: 50.0, MINUTE_S: 300.0}
+"""By the finest step of the series: how much of the time before is taken as calm, in one step."""
+MOST_STEPS = 600
+LEAST_OUTCOMES = 5
+"""With fewer outcomes it is not known how far predictions are off."""
+Unknown = Literal["", "no_samples", "no_calm", "no_prediction", "acted", "weights_set_nothing"]
+UNKNOWN: dict[Unknown, str] = {
+    "no_samples": "no response times of that time are in the journal",
+    "no_calm": "no requests were measured in the calm before it, and the pool has no `target_p95_ms`",
+    "no_prediction": "lbengine recorded no prediction; it needs each server's capacity and response times",
+    "acted": "weights were changed, so that what users felt is no longer what they would have felt",
+    "weights_set_nothing": "under this balance algorithm weights set nothing",
+}
+"""Why a figure is not known."""
+
+
+class Harm(msgspec.Struct):
+    """What users felt in a time; what is not known is None, and its reason is beside it."""
+
+    limit_ms: float | None = None
+    """Above it the pool's p95 counts as slow."""
+    slow_s: float | None = None
+    slow_requests: float | None = None
+    """Requests that took longer than the limit, by each server's percentiles."""
+    slow_unknown: Unknown = ""
+    avoided_s: float | None = None
+    least_avoided_s: float | None = None
+    most_avoided_s: float | None = None
+    """The same if all predictions were off to either side by as much as nine of ten of the outcomes were."""
+    avoided_unknown: Unknown = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A time without a change of anything that is measured or predicted."""
+
+    begin_unix_s: float
+    end_unix_s: float
+    slow_rps: float
+    slow: bool
+    decision: Change | None
+    """The last one with a prediction."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_unix_s - self.begin_unix_s
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run of episodes that are close together."""
+
+    episodes: Sequence[Story]
+    limit_ms: float | None
+    pieces: Sequence[Piece]
+    slow_unknown: Unknown
+    avoided_unknown: Unknown
+
+
+def runs(episodes: Iterable[Story], now_unix_s: float) -> list[list[Story]]:
+    """The episodes (the oldest first) in runs with at least `APART_S` between them."""
+    found: list[list[Story]] = []
+    until = -math.inf
+    for one in episodes:
+        if not found or one.since_unix_s - until >= APART_S:
+            found.append([])
+        found[-1].append(one)
+        until = max(until, end_of(one, now_unix_s))
+    return found
+
+
+def end_of(episode: Story, now_unix_s: float) -> float:
+    return now_unix_s if episode.until_unix_s is None else episode.until_unix_s
+
+
+def measure(
+    journal: Journal,
+    pool: PoolSettings,
+    episodes: Sequence[Story],
+    changes: Sequence[Change],
+    now_unix_s: float,
+    keep_samples_s: float,
+    weights_work: bool,
+) -> Measured:
+    """A run of episodes; `changes` are the weight changes of the pool in its time, the oldest first."""
+    since = episodes[0].since_unix_s
+    until = max(end_of(one, now_unix_s) for one in episodes)
+    finest_s = MINUTE_S if now_unix_s - since > keep_samples_s - 2 * MINUTE_S else 1.0
+    limit_ms = pool.target_p95_ms or None
+    if limit_ms is None:
+        calm_s, calm_until = CALM_S[finest_s], _floor(since - ONSET_S, finest_s)
+        before = journal.history(pool.name, calm_until - calm_s, calm_s, until_unix_s=calm_until, servers=pool.servers)
+        calm_ms = pooled_ms([one for slot in range(len(before.time_unix_s)) for one in _known(before, slot)], Q)
+        limit_ms = None if calm_ms is None else TIMES_CALM * calm_ms
+    avoided_unknown = _avoided_unknown(changes, weights_work)
+    if limit_ms is None:
+        return Measured(episodes, None, [], "no_calm", avoided_unknown or "no_calm")
+    step_s = finest_s * max(1, math.ceil((until - since) / MOST_STEPS / finest_s))
+    series = journal.history(pool.name, _floor(since, finest_s), step_s, until_unix_s=until, servers=pool.servers)
+    pieces = list(_pieces(series, episodes, changes, limit_ms, now_unix_s))
+    missing: Unknown = "" if pieces else "no_samples"
+    return Measured(episodes, limit_ms, pieces, missing, avoided_unknown or missing)
+
+
+def _avoided_unknown(changes: Sequence[Change], weights_work: bool) -> Unknown:
+    if any(made.applied for made in changes):
+        return "acted"
+    if changes and not weights_work:
+        return "weights_set_nothing"
+    return "no_prediction" if changes and all(made.rt_p95_predicted_ms is None for made in changes) else ""
+
+
+def harm(measured: Measured, episode: Story | None, now_unix_s: float, off_by: float | None) -> Harm:
+    """Of one episode, or of the whole run (None): time within several episodes counts once."""
+    if measured.slow_unknown:
+        return Harm(measured.limit_ms, slow_unknown=measured.slow_unknown, avoided_unknown=measured.avoided_unknown)
+    of = measured.episodes if episode is None else [episode]
+    spans = [(one.since_unix_s, end_of(one, now_unix_s)) for one in of]
+    inside = {
+        piece: min(begins)
+        for piece in measured.pieces
+        if (begins := [since for since, until in spans if since <= piece.begin_unix_s and piece.end_unix_s <= until])
+    }
+    slow = {piece: since for piece, since in inside.items() if piece.slow}
+    found = Harm(
+        measured.limit_ms,
+        math.fsum(piece.seconds for piece in slow),
+        math.fsum(piece.slow_rps * piece.seconds for piece in inside),
+        avoided_unknown=measured.avoided_unknown,
+    )
+    assert measured.limit_ms is not None
+    if not measured.avoided_unknown:
+        found.avoided_s = _avoided_s(slow, measured.limit_ms, 1.0)
+        if off_by is not None:
+            found.least_avoided_s = _avoided_s(slow, measured.limit_ms, off_by)
+            found.most_avoided_s = _avoided_s(slow, measured.limit_ms, 1.0 / off_by)
+    return found
+
+
+def _avoided_s(slow: Mapping[Piece, float], limit_ms: float, factor: float) -> float:
+    """Seconds that would not have been slow if each prediction came out so many times as high.
+
+    `slow` has the beginning of each piece's episode: a decision of an earlier one predicted nothing about it.
+    """
+    return math.fsum(
+        piece.seconds
+        for piece, since in slow.items()
+        if piece.decision is not None
+        and piece.decision.time_unix_s >= since - BEFORE_S
+        and factor * (piece.decision.rt_p95_predicted_ms or 0.0) <= limit_ms
+    )
+
+
+def off_by(outcomes: Iterable[Change]) -> float | None:
+    """The factor within which nine of ten predictions came true; None if too few outcomes are known."""
+    factors = sorted(
+        max(one.rt_p95_ms / one.rt_p95_predicted_ms, one.rt_p95_predicted_ms / one.rt_p95_ms)
+        for one in outcomes
+        if one.rt_p95_ms and one.rt_p95_predicted_ms
+    )
+    return factors[math.ceil(0.9 * len(factors)) - 1] if len(factors) >= LEAST_OUTCOMES else None
+
+
+def _pieces(
+    series: PoolSeries, episodes: Sequence[Story], changes: Sequence[Change], limit_ms: float, now_unix_s: float
+) -> Iterable[Piece]:
+    """The measured steps, cut where an episode begins or ends and where a prediction was recorded."""
+    predicted = [made for made in changes if made.rt_p95_predicted_ms is not None]
+    times = [made.time_unix_s for made in predicted]
+    cuts = sorted(set(times) | {one.since_unix_s for one in episodes} | {end_of(one, now_unix_s) for one in episodes})
+    for slot, begin in enumerate(series.time_unix_s):
+        known = _known(series, slot)
+        share = share_above(known, limit_ms)
+        if share is None:
+            continue
+        total_rps = math.fsum(rps for rps, *_ in known)
+        end = begin + series.step_s
+        edges = [begin, *(cut for cut in cuts if begin < cut < end), end]
+        for since, until in pairwise(edges):
+            past = bisect_right(times, since)
+            last = predicted[past - 1] if past else None
+            yield Piece(since, until, share * total_rps, share > 1.0 - Q, last)
+
+
+def _known(series: PoolSeries, slot: int) -> list[Known]:
+    """Each node's requests and response times in a step."""
+    return [
+        (one.rps[slot] or 0.0, one.rt_p50_ms[slot], one.rt_p95_ms[slot], one.rt_p99_ms[slot])
+        for one in series.nodes.values()
+    ]
+
+
+def _floor(unix_s: float, step_s: float) -> float:
+    return math.floor(unix_s / step_s) * step_s

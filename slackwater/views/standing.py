@@ -1,0 +1,115 @@
+"""Where a site stands, in one sentence, and what to do next: the one place for these words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from slackwater.views.pool import PoolView, listed
+
+StandingState = Literal["empty", "observing", "acting", "paused", "broken"]
+Kind = Literal[
+    "unreadable", "no_journal", "silent", "no_verdicts", "no_cycle", "no_samples", "paused", "act", "observe"
+]
+
+
+class _Words(NamedTuple):
+    state: StandingState
+    sentence: str
+    todo: str
+
+
+_WORDS: dict[Kind, _Words] = {
+    "unreadable": _Words(
+        "broken",
+        "Nothing can be shown: {error}.",
+        "`slackwater status` and `slackwater check` on the balancer's host say more.",
+    ),
+    "no_journal": _Words(
+        "empty",
+        "Nothing was ever recorded: {error}",
+        "Start it on the balancer's host; `slackwater check` names what is missing.",
+    ),
+    "silent": _Words(
+        "broken",
+        "The controller is silent about {pools}: weights are the last known ones, states are unknown.",
+        "Check `slackwater serve` on the balancer's host; if it is gone, `slackwater restore --all` sets the baseline"
+        " weights.",
+    ),
+    "no_verdicts": _Words(
+        "broken",
+        "No server of {pools} is judged any more, so none can be relieved.",
+        "`slackwater check` names what is missing, from the bus to each server's monitor.",
+    ),
+    "no_cycle": _Words(
+        "empty",
+        "Nothing is recorded of {pools} yet.",
+        "Is `slackwater serve` running on the balancer's host? `slackwater check` names what is missing.",
+    ),
+    "no_samples": _Words(
+        "empty",
+        "The balancer shows the servers of {pools}, but none of them has sent a Sample.",
+        "Start slackwater-monitor on each; `slackwater check` names what is missing.",
+    ),
+    "paused": _Words(
+        "paused",
+        "{Pools} {have} the baseline weights, and nothing is changed until somebody resumes.",
+        "`slackwater resume` when the reason for the pause is over.",
+    ),
+    "act": _Words(
+        "acting",
+        "In {pools} a server beside a noisy neighbour gets less weight, and its baseline back when it is calm.",
+        "Nothing is to be done; “Pause everything” sets the baseline weights at once.",
+    ),
+    "observe": _Words(
+        "observing",
+        "In {pools} decisions are recorded, and no weight is changed.",
+        "After a week mark the episodes, look at what acting would have avoided, and decide.",
+    ),
+}
+"""The most urgent first."""
+_URGENCY = list(_WORDS)
+SYMBOLS: dict[StandingState, str] = {"empty": "○", "observing": "◎", "acting": "▶", "paused": "❚❚", "broken": "✕"}
+
+
+class Standing(msgspec.Struct):
+    """Where pools stand, by the most urgent of them."""
+
+    state: StandingState
+    symbol: str
+    sentence: str
+    """What it means."""
+    todo: str
+    """The next step."""
+
+
+def standing(pools: Sequence[PoolView], error: str = "", has_journal: bool = True) -> Standing:
+    """Of pools; `error`: why the journal cannot be read, then nothing is known of them."""
+    if error:
+        return _said("unreadable" if has_journal else "no_journal", [], error)
+    kinds = [_kind(view) for view in pools]
+    worst = min(kinds, key=_URGENCY.index)
+    found = _said(worst, [view.pool for view, kind in zip(pools, kinds, strict=True) if kind == worst])
+    others = [_WORDS[kind].state for kind in kinds if kind != worst]
+    if others:
+        counts = ", ".join(f"{others.count(state)} {state}" for state in SYMBOLS if state in others)
+        found.sentence += f" Other pools: {counts}."
+    return found
+
+
+def _kind(view: PoolView) -> Kind:
+    if view.stale:
+        return "no_cycle" if view.age_s is None else "silent"
+    if view.rows and all(row.state == "unknown" for row in view.rows):
+        return "no_verdicts" if view.judged else "no_samples"
+    return "paused" if view.paused else view.mode or "observe"
+
+
+def _said(kind: Kind, names: Sequence[str], error: str = "") -> Standing:
+    words = _WORDS[kind]
+    pools = f"pool{'s' if len(names) != 1 else ''} {listed(names)}"
+    have = "has" if len(names) == 1 else "have"
+    sentence = words.sentence.format(pools=pools, Pools=f"P{pools[1:]}", have=have, error=error)
+    return Standing(words.state, SYMBOLS[words.state], sentence, words.todo)

@@ -1,0 +1,289 @@
+"""What Slackwater would have done in a time: episodes, the harm in them, what people say they were, and what acting
+would change. For the page, the API and `slackwater week`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+import msgspec
+
+from slackwater.config import ControllerSettings, PoolSettings
+from slackwater.journal.journal import Journal
+from slackwater.messages import Change, Cycle, EpisodeMark, Mode, Resource, State
+from slackwater.views.change_lines import change_lines
+from slackwater.views.harm import Harm, end_of, harm, measure, off_by, runs
+from slackwater.views.why import AFTER_S, BEFORE_S, Marked, Story, episodes
+
+DAYS = (1, 7, 30, 90)
+"""Spans that are offered."""
+DAY_S, HOUR_S = 86400.0, 3600.0
+WEEK_DAYS = 7
+MOST_EPISODES = 100
+"""The newest of a pool are measured and listed."""
+MOST_CHANGES = 20_000
+FALSE: frozenset[EpisodeMark] = frozenset(("deploy", "backup", "false_alarm"))
+"""Marks of episodes in which no neighbour was at work."""
+OUTCOMES_S = 90 * DAY_S
+
+
+class WeekEpisode(msgspec.Struct):
+    """One episode, and what was or would have been done about it."""
+
+    pool: str
+    node: str
+    state: State
+    resource: Resource | None
+    since_unix_s: float
+    until_unix_s: float | None
+    severity: float
+    because: str
+    done: list[str]
+    """Changes of its server's weight: `weight of web1: 100 → 0`."""
+    applied: bool
+    """False: they would have been made."""
+    rt_p95_ms: float | None
+    """The pool's p95 when the first weight was decided."""
+    rt_p95_predicted_ms: float | None
+    """What it was predicted to become."""
+    harm: Harm
+    marked: Marked | None
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Of a pool, or of all; times of several pools are added up."""
+
+    episodes: int = 0
+    interference: int = 0
+    """Those beside a neighbour: about others nothing is done."""
+    slow_s: float = 0.0
+    slow_requests: float = 0.0
+    slow_unknown: int = 0
+    """Episodes of which it is not known."""
+    avoided_s: float = 0.0
+    least_avoided_s: float | None = None
+    most_avoided_s: float | None = None
+    avoided_unknown: int = 0
+    marks: dict[EpisodeMark, int] = {}
+    unmarked: int = 0
+    false_alarms: int = 0
+    false_alarms_per_week: float | None = None
+    """None: less than a week was seen."""
+
+
+class Acting(msgspec.Struct, kw_only=True):
+    """What acting would have changed, by the weights that were recorded in observe mode."""
+
+    weight_changes: int
+    """That would have been made."""
+    made: int
+    """That were made."""
+    servers: int
+    lowered: list[str]
+    """Servers whose weight would have been lowered."""
+    most_at_once: int
+    lowest_weight: int | None
+    lowest_baseline: int | None
+    """Of the same server."""
+    smallest_share: float | None
+    """Of the requests, by weight; None: no weight would have been lowered, or weights do not set shares."""
+    balance: str
+    max_mitigated: float
+
+
+class PoolWeek(msgspec.Struct, kw_only=True):
+    """A pool's part."""
+
+    pool: str
+    mode: Mode | None
+    paused: bool
+    observed_s: float
+    """Hours with Samples."""
+    target_p95_ms: float
+    predictions_off_by: float | None
+    """Nine of ten outcomes were within this factor of their predictions; None: too few are known."""
+    totals: Totals
+    acting: Acting | None
+    """None: there was no cycle yet."""
+    episodes: list[WeekEpisode]
+    """The newest first."""
+    not_listed: int
+    """Older ones, which are counted only."""
+
+
+class Week(msgspec.Struct, kw_only=True):
+    """What would have been done, pool by pool."""
+
+    days: int
+    since_unix_s: float
+    until_unix_s: float
+    totals: Totals
+    pools: list[PoolWeek]
+
+
+def week(
+    journal: Journal, settings: ControllerSettings, pools: Sequence[PoolSettings], days: int, now_unix_s: float
+) -> Week:
+    """The last `days` until now. Raises JournalError."""
+    found = [_of_pool(journal, settings, pool, days, now_unix_s) for pool in pools]
+    return Week(
+        days=days,
+        since_unix_s=now_unix_s - days * DAY_S,
+        until_unix_s=now_unix_s,
+        totals=_sum([one.totals for one in found]),
+        pools=found,
+    )
+
+
+def _of_pool(
+    journal: Journal, settings: ControllerSettings, pool: PoolSettings, days: int, now_unix_s: float
+) -> PoolWeek:
+    since = now_unix_s - days * DAY_S
+    cycle = journal.latest_cycle(pool.name)
+    every = episodes(journal, pool.name, since)
+    listed = every[-MOST_EPISODES:]
+    begin = min([since, *(one.since_unix_s - BEFORE_S for one in listed)])
+    changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight")[::-1]
+    decided = [made for made in changes if made.by == "lbengine" and made.cause not in ("not_set", "put_back")]
+    off = off_by(journal.changes(pool.name, MOST_CHANGES, now_unix_s - OUTCOMES_S, what="outcome"))
+    keep_samples_s = settings.journal.keep_samples_h * HOUR_S
+    totals = _count(every)
+    shown: list[WeekEpisode] = []
+    for run in runs(listed, now_unix_s):
+        until = max(end_of(one, now_unix_s) for one in run)
+        of_run = [made for made in decided if run[0].since_unix_s - BEFORE_S <= made.time_unix_s <= until + AFTER_S]
+        works = cycle is None or cycle.weights_mean != "none"
+        measured = measure(journal, pool, run, of_run, now_unix_s, keep_samples_s, works)
+        whole = harm(measured, None, now_unix_s, off)
+        totals.slow_s += whole.slow_s or 0.0
+        totals.slow_requests += whole.slow_requests or 0.0
+        totals.slow_unknown += len(run) if whole.slow_s is None else 0
+        totals.avoided_s += whole.avoided_s or 0.0
+        totals.avoided_unknown += len(run) if whole.avoided_s is None else 0
+        if off is not None:
+            totals.least_avoided_s = (totals.least_avoided_s or 0.0) + (whole.least_avoided_s or 0.0)
+            totals.most_avoided_s = (totals.most_avoided_s or 0.0) + (whole.most_avoided_s or 0.0)
+        for one in run:
+            about = _about(one, run, of_run, pool, now_unix_s)
+            shown.append(_episode(one, about, harm(measured, one, now_unix_s, off)))
+    observed_s = _observed_s(journal, pool.name, since, now_unix_s)
+    if observed_s >= WEEK_DAYS * DAY_S - HOUR_S:
+        totals.false_alarms_per_week = totals.false_alarms * WEEK_DAYS * DAY_S / observed_s
+    return PoolWeek(
+        pool=pool.name,
+        mode=cycle.mode if cycle else None,
+        paused=cycle.paused if cycle else False,
+        observed_s=observed_s,
+        target_p95_ms=pool.target_p95_ms,
+        predictions_off_by=off,
+        totals=totals,
+        acting=None if cycle is None else _acting(journal, pool, cycle, decided, since),
+        episodes=shown[::-1],
+        not_listed=len(every) - len(listed),
+    )
+
+
+def _count(every: Sequence[Story]) -> Totals:
+    marks = [one.marked.mark for one in every if one.marked is not None]
+    return Totals(
+        episodes=len(every),
+        interference=sum(one.state == "interference" for one in every),
+        marks={mark: marks.count(mark) for mark in get_args(EpisodeMark)},
+        unmarked=len(every) - len(marks),
+        false_alarms=sum(mark in FALSE for mark in marks),
+    )
+
+
+def _sum(parts: Sequence[Totals]) -> Totals:
+    """Added up; what is not known of one is not known of all."""
+    whole = Totals(marks={mark: sum(one.marks[mark] for one in parts) for mark in get_args(EpisodeMark)})
+    for name in Totals.__struct_fields__:
+        if name != "marks":
+            values = [getattr(one, name) for one in parts]
+            setattr(whole, name, None if None in values else sum(values))
+    return whole
+
+
+def _about(
+    episode: Story, run: Sequence[Story], changes: Iterable[Change], pool: PoolSettings, now_unix_s: float
+) -> list[Change]:
+    """The changes of the episode's server, until its next one begins."""
+    later = [one.since_unix_s for one in run if one.node == episode.node and one.since_unix_s > episode.since_unix_s]
+    until = min([end_of(episode, now_unix_s) + AFTER_S, *(since - BEFORE_S for since in later)])
+    return [
+        made
+        for made in changes
+        if pool.servers.get(made.target, made.target) == episode.node
+        and episode.since_unix_s - BEFORE_S <= made.time_unix_s < until
+    ]
+
+
+def _episode(episode: Story, about: Sequence[Change], felt: Harm) -> WeekEpisode:
+    first = next((made for made in about if made.rt_p95_predicted_ms is not None), None)
+    return WeekEpisode(
+        pool=episode.pool,
+        node=episode.node,
+        state=episode.state,
+        resource=episode.resource,
+        since_unix_s=episode.since_unix_s,
+        until_unix_s=episode.until_unix_s,
+        severity=episode.severity,
+        because=episode.path[0] if episode.path else "",
+        done=[line.what for line in reversed(change_lines(reversed(about)))],
+        applied=any(made.applied for made in about),
+        rt_p95_ms=first.rt_p95_ms if first else None,
+        rt_p95_predicted_ms=first.rt_p95_predicted_ms if first else None,
+        harm=felt,
+        marked=episode.marked,
+    )
+
+
+def _observed_s(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float) -> float:
+    """Whole hours in which any node sent Samples."""
+    hours = journal.history(pool, since_unix_s // HOUR_S * HOUR_S, HOUR_S, until_unix_s=now_unix_s)
+    seen = {
+        slot for one in hours.nodes.values() for slot, (rps, cpu) in enumerate(zip(one.rps, one.cpu, strict=True))
+        if rps is not None or cpu is not None
+    }  # fmt: skip
+    return HOUR_S * len(seen)
+
+
+def _acting(
+    journal: Journal, pool: PoolSettings, cycle: Cycle, decided: Sequence[Change], since_unix_s: float
+) -> Acting:
+    """Plays the recorded changes over the baselines. A change of mode, and a pause, begin again at the baselines."""
+    baselines = {server.server: server.baseline for server in cycle.servers}
+    weights = dict(baselines)
+    commands = [
+        made for what in ("mode", "pause") for made in journal.changes(pool.name, what=what, since_unix_s=since_unix_s)
+    ]
+    lowered: dict[str, int] = {}
+    changed, made_changes, most, smallest = 0, 0, 0, math.inf
+    for made in sorted([*decided, *commands], key=lambda made: made.time_unix_s):
+        if made.what != "weight":
+            weights = dict(baselines)
+        elif made.time_unix_s >= since_unix_s and made.target in baselines and isinstance(made.after, int):
+            made_changes += made.applied
+            if made.applied:
+                continue
+            changed += 1
+            weights[made.target] = made.after
+            below = {name for name, weight in weights.items() if weight < baselines[name]}
+            most = max(most, len(below))
+            if made.target in below:
+                lowered[made.target] = min(made.after, lowered.get(made.target, made.after))
+                smallest = min(smallest, made.after / (sum(weights.values()) or math.inf))
+    lowest = min(lowered, key=lambda name: lowered[name] / baselines[name], default=None)
+    return Acting(
+        weight_changes=changed,
+        made=made_changes,
+        servers=len(baselines),
+        lowered=sorted(lowered),
+        most_at_once=most,
+        lowest_weight=None if lowest is None else lowered[lowest],
+        lowest_baseline=None if lowest is None else baselines[lowest],
+        smallest_share=smallest if lowered and cycle.weights_mean == "share" else None,
+        balance=cycle.balance,
+        max_mitigated=pool.max_mitigated,
+    )

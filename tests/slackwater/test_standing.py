@@ -1,0 +1,81 @@
+"""Where a site stands: one sentence and a next step for each state, by the most urgent pool."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from slackwater.messages import State
+from slackwater.views.pool import PoolView, Row
+from slackwater.views.standing import SYMBOLS, StandingState, standing
+
+
+def row(state: State) -> Row:
+    return Row(
+        "web1",
+        "web1",
+        "UP",
+        state,
+        None,
+        100,
+        100,
+        100,
+        80.0,
+        None,
+        None,
+        rt_p95_ms=4.0,
+        rt_p99_ms=6.0,
+        cpu=0.4,
+        why="",
+    )
+
+
+def view(pool: str = "web", state: State = "calm", **more: object) -> PoolView:
+    fields: dict[str, object] = {"mode": "act", "age_s": 0.2, "stale": False, "judged": True, **more}
+    return PoolView(pool=pool, sentence="", headline="", rows=[row(state)], **fields)  # type: ignore[arg-type]
+
+
+SEEN = [
+    ([view()], "acting", "In pool web a server beside a noisy neighbour gets less weight"),
+    ([view(mode="observe")], "observing", "In pool web decisions are recorded, and no weight is changed."),
+    ([view(paused=True)], "paused", "Pool web has the baseline weights"),
+    ([view(stale=True, age_s=12.0)], "broken", "The controller is silent about pool web"),
+    ([view(stale=True, age_s=None)], "empty", "Nothing is recorded of pool web yet."),
+    ([view(state="unknown", judged=False)], "empty", "none of them has sent a Sample"),
+    ([view(state="unknown")], "broken", "No server of pool web is judged any more"),
+    ([view(state="overload"), view("Db", paused=True)], "paused", "Pool Db has the baseline weights"),
+    ([view("a", paused=True), view("b", paused=True)], "paused", "Pools a, b have the baseline weights"),
+]
+
+
+@pytest.mark.parametrize(("views", "state", "sentence"), SEEN)
+def test_each_state_has_its_sentence_and_a_next_step(
+    views: list[PoolView], state: StandingState, sentence: str
+) -> None:
+    found = standing(views)
+    assert (found.state, found.symbol) == (state, SYMBOLS[state])
+    assert sentence in found.sentence
+    assert found.todo.endswith((".", "?"))
+
+
+def test_every_state_is_among_them() -> None:
+    assert {state for _, state, _ in SEEN} == set(get_args(StandingState))
+
+
+def test_the_most_urgent_pool_is_named_and_the_others_counted() -> None:
+    found = standing([view(), view("db", mode="observe"), view("api", stale=True, age_s=9.0), view("img")])
+    assert found.state == "broken"
+    assert "about pool api:" in found.sentence
+    assert found.sentence.endswith("Other pools: 1 observing, 2 acting.")
+
+
+@pytest.mark.parametrize(
+    ("has_journal", "state", "sentence"),
+    [(True, "broken", "Nothing can be shown: j: not read"), (False, "empty", "Nothing was ever recorded: j: not read")],
+)
+def test_a_journal_that_cannot_be_read_is_not_one_that_never_was(
+    has_journal: bool, state: StandingState, sentence: str
+) -> None:
+    found = standing([], "j: not read", has_journal)
+    assert (found.state, found.sentence.rstrip(".")) == (state, sentence)

@@ -1,0 +1,262 @@
+"""What would have been done in a week: harm, what recorded predictions say of it, marks, and what acting changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slackwater.config import ControllerSettings, parse
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change, Cpu, Cycle, EpisodeMark, Message, Sample, ServerState, State, Traffic, Verdict
+from slackwater.messages.causes import WeightsMean
+from slackwater.views.harm import LEAST_OUTCOMES, off_by
+from slackwater.views.week import MOST_EPISODES, Week, week
+
+T0 = 1_795_000_000.0
+CALM_MS, SLOW_MS = 4.0, 60.0
+"""p95 of a calm server, and beside a neighbour."""
+CALM_LIMIT_MS = 2 * CALM_MS
+
+
+def settings(folder: Path, target_p95_ms: float = 0.0) -> ControllerSettings:
+    return parse(
+        f'state_dir = "{folder}"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\n'
+        f'target_p95_ms = {target_p95_ms}\n[pool.servers]\ns1 = "web1"\n',
+        "test",
+    )
+
+
+def samples(node: str, begin_s: float, end_s: float, p95_ms: float, rps: float = 100.0) -> Iterator[Message]:
+    """One a second; half of the requests take less than a quarter of the p95."""
+    for k in range(round(begin_s), round(end_s)):
+        traffic = Traffic(rps=rps, rt_p50_ms=p95_ms / 4, rt_p95_ms=p95_ms, rt_p99_ms=1.5 * p95_ms)
+        yield Sample(1, node, "web", T0 + k + 0.5, "boot", k + 1000, 1.0, Cpu("cgroup", 0.4), traffic=traffic)
+
+
+def episode(begin_s: float, end_s: float, node: str = "web1", state: State = "interference") -> list[Message]:
+    return [
+        Verdict(1, node, "web", T0 + end_s - 1, state, T0 + begin_s, 0.8, ["run delay 14x"], "m"),
+        Verdict(1, node, "web", T0 + end_s, "calm", T0 + end_s, 0.0, [], "m"),
+    ]
+
+
+def weight(
+    at_s: float, before: int, after: int, predicted_ms: float | None = None, server: str = "s1", applied: bool = False
+) -> Change:
+    """A change as lbengine records it in observe mode."""
+    made = Change(1, f"{server}{at_s}", "web", T0 + at_s, "weight", server, before, after, "w", "lbengine", applied)
+    return msgspec.structs.replace(made, rt_p95_ms=SLOW_MS, rt_p95_predicted_ms=predicted_ms)
+
+
+def cycle(mean: WeightsMean = "share", names: tuple[str, ...] = ("s1", "web2", "web3")) -> Cycle:
+    servers = [ServerState(name, "UP", 100, 100, 100) for name in names]
+    return Cycle(1, "web", T0, "observe", False, "roundrobin", "optimal", "s", servers, mean)
+
+
+def slow_neighbour(begin_s: float = -200.0, end_s: float = -170.0) -> list[Message]:
+    """web1 is slow beside a neighbour from `begin_s` to `end_s`; the others are calm."""
+    return [
+        *samples("web1", begin_s - 70, begin_s, CALM_MS),
+        *samples("web1", begin_s, end_s, SLOW_MS),
+        *(one for node in ("web2", "web3") for one in samples(node, begin_s - 70, end_s, CALM_MS)),
+        *episode(begin_s, end_s),
+    ]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(journal_path(tmp_path), clock=lambda: T0) as opened:
+        opened.record(cycle())
+        yield opened
+
+
+def seen(journal: Journal, days: int = 7, target_p95_ms: float = 0.0, now_s: float = 0.0) -> Week:
+    of = settings(journal.path.parent, target_p95_ms)
+    return week(journal, of, of.pool, days, T0 + now_s)
+
+
+def test_harm_is_the_time_above_the_limit_and_only_what_a_recorded_prediction_says_is_avoided(
+    journal: Journal,
+) -> None:
+    journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0), weight(-170, 0, 100, predicted_ms=5.0))
+    (pool,) = seen(journal).pools
+    (one,) = pool.episodes
+    assert one.harm.limit_ms == pytest.approx(CALM_LIMIT_MS, rel=1e-3)
+    assert one.harm.slow_s == pytest.approx(30.0)
+    assert one.harm.avoided_s == pytest.approx(28.0), "not the two seconds before the first decision"
+    assert (one.rt_p95_ms, one.rt_p95_predicted_ms) == (SLOW_MS, 5.0)
+    assert (one.done, one.applied) == (["weight of s1: 100 → 0", "weight of s1: 0 → 100"], False)
+    assert one.harm.slow_requests is not None
+    assert 30 * 50 < one.harm.slow_requests < 30 * 105, "most of the slow server's 100 a second, and few of the others'"
+    assert (pool.totals.slow_s, pool.totals.avoided_s) == (one.harm.slow_s, one.harm.avoided_s)
+
+
+def test_a_prediction_above_the_limit_avoids_nothing(journal: Journal) -> None:
+    journal.record(*slow_neighbour(), weight(-200, 100, 50, predicted_ms=CALM_LIMIT_MS + 1))
+    assert seen(journal).totals.avoided_s == 0.0
+    journal.record(weight(-185, 50, 0, predicted_ms=CALM_LIMIT_MS - 1))
+    assert seen(journal).totals.avoided_s == pytest.approx(15.0), "from the second decision on"
+
+
+def test_the_pools_target_is_the_limit_where_there_is_one(journal: Journal) -> None:
+    journal.record(*slow_neighbour(), weight(-200, 100, 0, predicted_ms=5.0))
+    (one,) = seen(journal, target_p95_ms=SLOW_MS + 1).pools[0].episodes
+    assert (one.harm.limit_ms, one.harm.slow_s) == (SLOW_MS + 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "mean", "why"),
+    [
+        (weight(-199, 100, 0), "share", "no_prediction"),
+        (weight(-199, 100, 0, predicted_ms=5.0, applied=True), "share", "acted"),
+        (weight(-199, 100, 0, predicted_ms=5.0), "none", "weights_set_nothing"),
+    ],
+)
+def test_what_was_not_recorded_is_not_known(journal: Journal, change: Change, mean: WeightsMean, why: str) -> None:
+    journal.record(*slow_neighbour(), change, cycle(mean))
+    found = seen(journal)
+    (one,) = found.pools[0].episodes
+    assert (one.harm.avoided_s, one.harm.avoided_unknown) == (None, why)
+    assert one.harm.slow_s == pytest.approx(30.0)
+    assert (found.totals.avoided_s, found.totals.avoided_unknown) == (0.0, 1)
+
+
+def test_where_nothing_was_decided_nothing_would_have_been_avoided(journal: Journal) -> None:
+    journal.record(*slow_neighbour())
+    (one,) = seen(journal).pools[0].episodes
+    assert (one.harm.avoided_s, one.harm.avoided_unknown, one.done) == (0.0, "", [])
+
+
+def test_without_response_times_the_harm_is_not_known(journal: Journal) -> None:
+    journal.record(*episode(-200, -170), weight(-199, 100, 0, predicted_ms=5.0))
+    (one,) = seen(journal).pools[0].episodes
+    assert (one.harm.slow_s, one.harm.slow_unknown) == (None, "no_calm")
+    (one,) = seen(journal, target_p95_ms=20.0).pools[0].episodes
+    assert (one.harm.slow_s, one.harm.slow_unknown, one.harm.avoided_unknown) == (None, "no_samples", "no_samples")
+    assert seen(journal).totals.slow_unknown == 1
+
+
+def test_time_in_two_episodes_at_once_counts_once(journal: Journal) -> None:
+    journal.record(*slow_neighbour(), *episode(-190, -180, "web2"), weight(-200, 100, 0, predicted_ms=5.0))
+    found = seen(journal)
+    assert [one.harm.slow_s for one in found.pools[0].episodes] == pytest.approx([10.0, 30.0])
+    assert found.totals.slow_s == pytest.approx(30.0)
+    assert found.totals.avoided_s == pytest.approx(30.0)
+
+
+def test_the_decision_of_one_episode_says_nothing_of_the_next(journal: Journal) -> None:
+    journal.record(*slow_neighbour(), weight(-200, 100, 0, predicted_ms=5.0))
+    journal.record(*samples("web1", -160, -140, SLOW_MS), *episode(-160, -140))
+    newer, older = seen(journal).pools[0].episodes
+    assert (newer.harm.slow_s, newer.harm.avoided_s) == pytest.approx((20.0, 0.0))
+    assert older.harm.avoided_s == pytest.approx(30.0)
+
+
+def outcomes(factors: list[float]) -> list[Change]:
+    made = Change(1, "", "web", T0 - 5000, "outcome", "s1", 60.0, 8.0, "w", "lbengine", True, rt_p95_predicted_ms=10.0)
+    return [msgspec.structs.replace(made, id=f"o{k}", rt_p95_ms=10.0 * by) for k, by in enumerate(factors)]
+
+
+def test_the_range_comes_from_outcomes_and_there_is_none_without(journal: Journal) -> None:
+    journal.record(*slow_neighbour(), weight(-200, 100, 50, predicted_ms=6.0), weight(-185, 50, 0, predicted_ms=3.0))
+    totals = seen(journal).totals
+    assert (totals.least_avoided_s, totals.most_avoided_s) == (None, None)
+    assert off_by(outcomes([1.0] * (LEAST_OUTCOMES - 1))) is None
+    journal.record(*outcomes([1.0, 0.5, 2.0, 2.0, 2.0]))
+    (pool,) = seen(journal).pools
+    assert pool.predictions_off_by == pytest.approx(2.0)
+    found = pool.totals
+    assert (found.least_avoided_s, found.avoided_s, found.most_avoided_s) == pytest.approx((15.0, 30.0, 30.0))
+
+
+def test_acting_is_played_from_the_recorded_weights(journal: Journal) -> None:
+    journal.record(
+        weight(-300, 100, 20),
+        weight(-290, 100, 50, server="web2"),
+        weight(-280, 20, 100),
+        weight(-270, 50, 100, server="web2"),
+        weight(-260, 100, 90, server="web3", applied=True),
+        msgspec.structs.replace(weight(-250, 100, 0), cause="not_set"),
+        msgspec.structs.replace(weight(-240, 100, 0), by="someone else"),
+    )
+    acting = seen(journal).pools[0].acting
+    assert acting is not None
+    assert (acting.weight_changes, acting.made) == (4, 1)
+    assert (acting.lowered, acting.most_at_once, acting.servers) == (["s1", "web2"], 2, 3)
+    assert (acting.lowest_weight, acting.lowest_baseline) == (20, 100)
+    assert acting.smallest_share == pytest.approx(20 / 220)
+
+
+def test_a_change_of_mode_begins_at_the_baselines_and_no_share_where_weights_set_none(journal: Journal) -> None:
+    mode = Change(1, "m", "web", T0 - 295, "mode", "web", "observe", "act", "", "anna", True)
+    journal.record(weight(-300, 100, 20), mode, weight(-290, 100, 50, server="web2"), cycle("concurrency"))
+    acting = seen(journal).pools[0].acting
+    assert acting is not None
+    assert (acting.most_at_once, acting.smallest_share) == (1, None)
+
+
+def mark(at_s: float, begin_s: float, word: EpisodeMark, node: str = "web1", note: str = "") -> Change:
+    made = Change(1, f"k{at_s}", "web", T0 + at_s, "mark_episode", node, None, word, note, "anna", True)
+    return msgspec.structs.replace(made, since_unix_s=T0 + begin_s)
+
+
+def test_marks_are_counted_the_last_word_holds_and_a_week_is_needed_for_a_rate(journal: Journal) -> None:
+    for begin_s in (-900, -600, -300):
+        journal.record(*episode(begin_s, begin_s + 10))
+    journal.record(mark(-90, -900, "neighbour"), mark(-80, -900, "deploy", note="14"), mark(-70, -600, "neighbour"))
+    journal.record(mark(-60, -599, "backup"), mark(-50, -300, "other", node="web2"))
+    found = seen(journal)
+    newest, middle, oldest = found.pools[0].episodes
+    assert newest.marked is None
+    assert middle.marked is not None
+    assert oldest.marked is not None
+    assert (oldest.marked.mark, oldest.marked.note, oldest.marked.by) == ("deploy", "14", "anna")
+    assert (found.totals.marks["deploy"], found.totals.marks["neighbour"], found.totals.marks["backup"]) == (1, 1, 0)
+    assert (found.totals.false_alarms, found.totals.unmarked) == (1, 1)
+    assert found.totals.false_alarms_per_week is None
+
+
+def test_hours_with_samples_are_counted_and_give_a_rate(journal: Journal) -> None:
+    hours = [(3600, 1, int(T0 // 3600 - k) * 3600, 9, 100) for k in range(24 * 7)]
+
+    def roll(database: object) -> None:
+        assert hasattr(database, "executemany")
+        database.executemany("INSERT INTO rolled (step_s, node_id, time_unix_s, n, cpu) VALUES (?,?,?,?,?)", hours)
+
+    journal.record(*episode(-900, -890), mark(-90, -900, "deploy"))
+    journal.keeping(roll, "written")
+    (pool,) = seen(journal, days=30).pools
+    assert pool.observed_s == 24 * 7 * 3600
+    assert pool.totals.false_alarms_per_week == pytest.approx(1.0)
+
+
+def test_more_episodes_than_are_listed_are_counted(journal: Journal) -> None:
+    for k in range(MOST_EPISODES + 3):
+        journal.record(*episode(-10.0 * k - 20, -10.0 * k - 15))
+    (pool,) = seen(journal).pools
+    assert (len(pool.episodes), pool.not_listed, pool.totals.episodes) == (MOST_EPISODES, 3, MOST_EPISODES + 3)
+    assert pool.episodes[0].since_unix_s == T0 - 20, "the newest stay"
+
+
+def test_an_old_episode_is_measured_from_minutes(journal: Journal) -> None:
+    journal.record(*episode(-100_000, -99_940))
+    begin = int((T0 - 100_000) // 60) * 60
+
+    def roll(database: object) -> None:
+        assert hasattr(database, "executemany")
+        rows = [
+            (60, 1, begin + 60 * k, 60, 1_000_000, *(round(10_000 * part * p95) for part in (0.25, 1.0, 1.5)))
+            for k, p95 in enumerate([*[CALM_MS] * 5, *[SLOW_MS] * 2], start=-5)
+        ]
+        database.executemany(
+            "INSERT INTO rolled (step_s, node_id, time_unix_s, n, rps, rt_p50_ms, rt_p95_ms, rt_p99_ms)"
+            " VALUES (?,?,?,?,?,?,?,?)",
+            rows,
+        )
+
+    journal.keeping(roll, "written")
+    (one,) = seen(journal).pools[0].episodes
+    assert one.harm.slow_s == pytest.approx(60.0), "no more than the episode, whatever the minutes are"

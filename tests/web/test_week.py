@@ -1,0 +1,158 @@
+"""The page of the week, and marks of episodes: who may set one, what is refused, and where it is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from slackwater.control import Request
+from slackwater.journal.journal import Journal, journal_path
+from slackwater.messages import Change
+from tests.support.web_settings import settings_in
+from tests.support.web_story import MARKUP, T0, Clock, Texts, story
+from web import create_app
+from web.users import Role, Users
+
+PASSWORD = "correct horse battery"
+SINCE_MS = round((T0 - 42) * 1000)
+EPISODE = f"/pools/web/episodes/web1/{SINCE_MS}"
+
+
+class Site:
+    """A dashboard over the story in observe mode; its lbengine records a mark as the real one does."""
+
+    def __init__(self, folder: Path, journal: Journal) -> None:
+        self.journal = journal
+        self.asked: list[Request] = []
+        self.users = Users(folder)
+        self.app = create_app(settings_in(folder), clock=Clock(), send=self.send)
+
+    def send(self, pool: str, request: Request) -> str:
+        self.asked.append(request)
+        self.journal.record(
+            Change(
+                1,
+                f"k{len(self.asked)}",
+                pool,
+                T0,
+                request.action,
+                request.target or "",
+                None,
+                request.mark,
+                request.why,
+                request.by,
+                True,
+                since_unix_s=request.since_unix_s,
+            )
+        )
+        return f"{pool}: done"
+
+    def client(self, role: Role | None = None) -> FlaskClient:
+        client = self.app.test_client()
+        if role:
+            self.users.add_user(role, role, PASSWORD)
+            form = {"name": role, "password": PASSWORD, "csrf_token": token_of(client)}
+            assert client.post("/login", data=form).status_code == 302
+        return client
+
+
+def token_of(client: FlaskClient, path: str = "/login") -> str:
+    found = re.search(r'name="csrf_token" value="([^"]+)"', client.get(path).text)
+    assert found is not None
+    return found.group(1)
+
+
+def text(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Journal.open(journal_path(tmp_path), clock=Clock()) as journal:
+        journal.record(*story(mode="observe"))
+        yield Site(tmp_path, journal)
+
+
+def form_of(client: FlaskClient, path: str) -> dict[str, str]:
+    """The hidden fields of the page's form for a mark."""
+    (form,) = re.findall(r'<form class="control".*?</form>', client.get(path).text.replace("\n", " "))[:1]
+    return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
+
+
+def test_the_page_says_what_it_would_have_done_and_how_to_switch(site: Site) -> None:
+    page = text(site.client().get("/week").text)
+    assert "would have been weight of web1: 100 → 0" in page
+    assert "not known: no requests were measured in the calm before it" in page
+    assert "1 weight changes would have been made, on 1 of 2 servers: web1." in page
+    assert "slackwater mode act --pool web" in page
+    assert "0 a week" not in page, "less than a week was seen"
+
+
+def test_only_the_spans_that_are_offered_are_taken(site: Site) -> None:
+    client = site.client()
+    assert 'aria-current="true">30 d</a>' in client.get("/week?days=30").text
+    for wrong in ("0", "8", "x", "1e9", "-7", ""):
+        answer = client.get(f"/week?days={wrong}")
+        assert answer.status_code == 400
+        assert "days: expected one of 1, 7, 30, 90" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/week", EPISODE])
+def test_an_operator_marks_an_episode_and_each_page_shows_it(site: Site, path: str) -> None:
+    client = site.client("operator")
+    form = form_of(client, path)
+    answer = client.post("/control", data={**form, "mark": "deploy", "why": f"release 14 {MARKUP}"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, path)
+    (request,) = site.asked
+    assert (request.action, request.target, request.mark) == ("mark_episode", "web1", "deploy")
+    assert (request.since_unix_s, request.by) == (T0 - 42, "operator")
+    for shown in ("/week", EPISODE, "/episodes", "/changes"):
+        raw = site.client().get(shown).text
+        assert "deploy" in text(raw)
+        assert "release 14" in text(raw)
+        assert MARKUP not in raw
+        assert "script" not in [tag for tag, given in Texts(raw).tags if not given.get("src")]
+    found = site.client().get("/api/v1/week").json
+    assert found is not None
+    assert found["pools"][0]["episodes"][0]["marked"]["mark"] == "deploy"
+    assert (found["totals"]["false_alarms"], found["totals"]["unmarked"]) == (1, 0)
+
+
+def test_without_the_forms_token_or_the_role_nothing_is_marked(site: Site) -> None:
+    client = site.client("operator")
+    form = {**form_of(client, EPISODE), "mark": "deploy"}
+    assert client.post("/control", data={**form, "csrf_token": "made up"}).status_code == 400
+    viewer = site.client("viewer")
+    assert "Mark</button>" not in viewer.get(EPISODE).text
+    assert viewer.post("/control", data={**form, "csrf_token": token_of(viewer)}).status_code == 403
+    nobody = site.client()
+    assert nobody.post("/control", data={**form, "csrf_token": token_of(nobody)}).status_code == 302
+    assert site.asked == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "says"),
+    [
+        ({"mark": "party"}, 400, "mark"),
+        ({"since_unix_s": T0}, 404, "no episode of web1 that began then"),
+        ({"target": "web2"}, 404, "no episode of web2 that began then"),
+        ({"since_unix_s": None}, 400, "needs `since_unix_s`"),
+        ({"why": "x" * 501}, 400, "why"),
+    ],
+)
+def test_a_mark_that_cannot_be_is_refused_in_words(
+    site: Site, fields: dict[str, object], status: int, says: str
+) -> None:
+    bearer = {"Authorization": f"Bearer {site.users.add_token('deploys', 'operator')}"}
+    good: dict[str, object] = {"action": "mark_episode", "target": "web1", "mark": "deploy", "since_unix_s": T0 - 42}
+    client = site.client()
+    answer = client.post("/api/v1/pools/web/control", json={**good, **fields}, headers=bearer)
+    assert answer.status_code == status
+    assert says in answer.text
+    assert site.asked == []
+    assert client.post("/api/v1/pools/web/control", json=good, headers=bearer).status_code == 200
+    assert client.post("/api/v1/pools/web/control", json=good).status_code in (400, 401)
