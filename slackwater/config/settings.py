@@ -38,8 +38,11 @@ Knob = Literal[
     "apache.keepalive",
     "php_fpm.max_children",
     "cpu.frequency",
+    "cpu.core_frequency",
+    "cpu.uclamp_min",
     "cpu.cores",
     "cpu.quota",
+    "cpu.policy",
     "cpu.share",
     "streaming.num_threads",
 ]
