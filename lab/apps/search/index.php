@@ -8,7 +8,7 @@ $socket = require __DIR__ . '/socket.php';
 $keywords = max(1, min(16, (int) ($_GET['keywords'] ?? 1)));
 $digest = slackwater_hot('search', function () use ($keywords): string {
     $digest = '';
-    for ($round = 0; $round < 25000 * $keywords; $round++) {
+    for ($round = 0; $round < 100000 * $keywords; $round++) {
         $digest = md5($digest);
     }
     return $digest;
