@@ -14,7 +14,7 @@ import msgspec
 
 from governor.observe import DEFAULT, OBSERVE_EVERY_S, POLICIES, Advice, GovernorError, Node
 from governor.policies.table import ACTING
-from slackwater.config import ControllerSettings, load
+from slackwater.config import NODE_POLICIES, ControllerSettings, load
 from slackwater.journal.journal import Journal, journal_path
 from slackwater.options import config_option, pool_option, seconds_of
 
@@ -120,7 +120,7 @@ def advices(
 @governor.command(epilog="Example: slackwater governor run --pool web --act")
 @config_option
 @pool_option("Only this pool.")
-@click.option("--policy", type=click.Choice(list(ACTING)), help="Which one  [default: governor.policy]")
+@click.option("--policy", type=click.Choice([*ACTING, *NODE_POLICIES]), help="Which one  [default: governor.policy]")
 @click.option("--target-ms", type=click.FloatRange(0, min_open=True), help="Of the p95  [default: the pool's setting]")
 @click.option("--act", is_flag=True, help="Give Orders to the nodes' wsengines; without it nothing is changed.")
 @click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="How long  [default: until Ctrl-C]")

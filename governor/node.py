@@ -126,6 +126,15 @@ class GovernedNode:
         self._seen_s = now_s
         self._count_second(now_s, traffic.rps, traffic.rt_p95_ms)
         self._busy_cores = cpu.utilisation * cpu.cores
+        self._decide(sample, now_s)
+
+    def _decide(self, sample: Sample, now_s: float) -> None:
+        cpu, traffic = sample.cpu, sample.traffic
+        assert cpu is not None
+        assert traffic is not None
+        assert traffic.rps is not None
+        assert self._busy_cores is not None
+        assert cpu.cores is not None
         if not self._has_levers(max(1, round(cpu.cores)), now_s):
             self.wanted, self.why = None, "the node's wsengine lists no knob of the governor's"
             return
@@ -236,11 +245,21 @@ class GovernedNode:
         return {
             knob.name: knob
             for knob in self._knobs.knobs
-            if knob.name in self._settings.knobs
+            if knob.name in self._settings.may_set
             and can_be_set(knob)
             and knob.by in ("", GOVERNOR)
             and now_s >= self._left_alone_s.get(knob.name, float("-inf"))
         }
+
+    @property
+    def knows_its_knobs(self) -> bool:
+        """What it would set can be told."""
+        return self.levers is not None
+
+    @property
+    def decision(self) -> str:
+        """Differs when another decision was made."""
+        return f"{self.wanted} {self.levers is None}"
 
     def reason(self) -> str:
         """For the record: the policy's reason, and what it was decided by."""

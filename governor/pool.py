@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from governor.node import GovernedNode
+from governor.on_node import PolicyNode
 from retune.drain import NotNow
 from retune.knowledge import Value
 from retune.node import RELEASE, Held
 from retune.orders import SILENT_S
-from slackwater.config import GovernorSettings, PoolSettings
+from slackwater.config import NODE_POLICIES, GovernorSettings, PoolSettings
 from slackwater.messages import (
     GOVERNOR,
     WSENGINE,
@@ -97,7 +98,8 @@ class GovernedPool:
 
     def _node(self, name: str) -> GovernedNode:
         if name not in self.nodes:
-            self.nodes[name] = GovernedNode(name, self._pool.name, self._settings, self._target_ms)
+            make = PolicyNode if self._settings.policy in NODE_POLICIES else GovernedNode
+            self.nodes[name] = make(name, self._pool.name, self._settings, self._target_ms)
         return self.nodes[name]
 
     def forget(self) -> None:
@@ -182,7 +184,7 @@ class GovernedPool:
 
     async def _note(self, node: GovernedNode, target: dict[str, Value]) -> None:
         """Records what it would set, once for each value."""
-        if node.levers is None:
+        if not node.knows_its_knobs:
             return
         for knob in sorted({*target, *node.noted}):
             before, after = node.noted.get(knob), target.get(knob)
@@ -197,7 +199,6 @@ class GovernedPool:
 
     def _tell_news(self) -> None:
         for node in self.nodes.values() if self._tell is not None else ():
-            shape = f"{node.wanted} {node.levers is None}"
-            if self._told.get(node.name) != shape and self._tell is not None:
-                self._told[node.name] = shape
+            if self._told.get(node.name) != node.decision and self._tell is not None:
+                self._told[node.name] = node.decision
                 self._tell(as_line(node.message("act" if self._may_act else "observe", self._wall(), self._clock())))

@@ -30,7 +30,7 @@ LIBRARIES = ROOT / ".build/debian/usr/lib/x86_64-linux-gnu"
 TRIPLE = "x86_64-unknown-linux-gnu"
 TARGETS = {
     "sniffer": ("packets", "file", "http1", "memcached", "unknown", "text"),
-    "node": ("messages", "order", "fastcgi", "pages", "kernel", "settings"),
+    "node": ("messages", "order", "fastcgi", "pages", "kernel", "settings", "hot_events"),
     "python": ("messages", "haproxy", "ipvs", "keepalived", "configuration", "api"),
 }
 NAMES = tuple(f"{room}-{target}" for room, targets in TARGETS.items() for target in targets)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from governor.types import Action, Configuration, Hardware, Observation, mean, whole
 
 UP_DELAY_MS = 0.3
-DOWN_DELAY_MS = UP_DELAY_MS * 8 / 32
+SHORT = 8 / 32
+"""Queues are short below this share of it."""
 UP_AFTER_UP_S, UP_AFTER_DOWN_S, DOWN_AFTER_S = 0.2, 2.0, 4.0
 MARGIN = 1.2
 SMT_WORTH, TURBO_WORTH = 1.0 - 1.0 / 1.3, 0.1
@@ -43,8 +44,10 @@ class Pareto:
     name = "pareto"
     period_s = 0.1
 
-    def __init__(self, hardware: Hardware, ladder: Sequence[Configuration]) -> None:
+    def __init__(self, hardware: Hardware, ladder: Sequence[Configuration], up_delay_ms: float = UP_DELAY_MS) -> None:
+        """`up_delay_ms`: a longer queueing delay takes it one rung up."""
         self._hardware = hardware
+        self._up_delay_ms, self._down_delay_ms = up_delay_ms, up_delay_ms * SHORT
         self._ladder = list(ladder)
         self._rung = len(self._ladder) - 1
         self._up_s = self._down_s = float("-inf")
@@ -55,12 +58,12 @@ class Pareto:
     def decide(self, seen: Observation) -> Action:
         now_s = seen.time_s
         rested = now_s - self._up_s >= UP_AFTER_UP_S and now_s - self._down_s >= UP_AFTER_DOWN_S
-        if seen.queue_delay_ms > UP_DELAY_MS:
+        if seen.queue_delay_ms > self._up_delay_ms:
             if rested and self._rung + 1 < len(self._ladder):
                 self._rung, self._up_s = self._rung + 1, now_s
         elif (
             self._rung
-            and seen.queue_delay_ms < DOWN_DELAY_MS
+            and seen.queue_delay_ms < self._down_delay_ms
             and now_s - max(self._up_s, self._down_s) >= DOWN_AFTER_S
             and 1.0 - mean(seen.busy_shares) > MARGIN * self._worth()
         ):

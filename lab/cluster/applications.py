@@ -11,13 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster.hosts import Host
+from lab.cluster.hosts import Host, events_socket
 from lab.cluster.paths import DEBIAN, LabError, debian_places, program
 from lab.cluster.spawn import call
 from lab.cluster.webserver import php_ini, unprivileged_user
 
 HERE = Path(__file__).resolve().parent.parent / "apps"
+HOT_FUNCTION = HERE.parent.parent / "wsengine/examples/hot_function.php"
 EVENTS = 400
+KEYWORDS = (1, 1, 1, 2, 2, 4, 8, 16)
+"""Of the searches; most are short."""
 WIKI_PAGES = 12
 VOCABULARY = """
 river tide harbour market concert garden winter summer workshop lecture children music theatre bread bicycle
@@ -57,6 +60,19 @@ def lay_out_events(host: Host) -> Path:
     root = host.folder / "events"
     shutil.copytree(HERE / "events", root)
     (root / "data.php").write_text(events_data())
+    return root
+
+
+def lay_out_search(host: Host) -> Path:
+    """With the folder of the socket that hot functions are told by; who serves the pages may write to it."""
+    root = host.folder / "search"
+    shutil.copytree(HERE / "search", root)
+    shutil.copy(HOT_FUNCTION, root)
+    (root / "socket.php").write_text(f"<?php\nreturn '{events_socket(host)}';\n")
+    folder = events_socket(host).parent
+    folder.mkdir()
+    shutil.chown(folder, group=unprivileged_user()[1])
+    folder.chmod(0o2750)
     return root
 
 
@@ -195,6 +211,7 @@ APPLICATIONS = {
     one.name: one
     for one in (
         Application("events", lay_out_events, tuple(f"/index.php?month={month}" for month in range(1, 13)), 250.0),
+        Application("search", lay_out_search, tuple(f"/index.php?keywords={number}" for number in KEYWORDS), 8.0),
         Application(
             "dokuwiki", lay_out_dokuwiki, tuple(f"/doku.php?id=page{number}" for number in range(WIKI_PAGES)), 30.0
         ),

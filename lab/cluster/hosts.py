@@ -167,3 +167,8 @@ def make_cgroups_of(host: Host, cgroups: Cgroups) -> None:
     cgroups.make(host.cgroup)
     cgroups.make(host.vm)
     cgroups.make(host.neighbour, weight=NEIGHBOUR_WEIGHT)
+
+
+def events_socket(host: Host) -> Path:
+    """Where a search tells its wsengine of its hot function, while `hurry-up` runs."""
+    return host.folder / "hot/socket"

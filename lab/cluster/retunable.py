@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lab.cluster import bus
-from lab.cluster.hosts import Host
+from lab.cluster.hosts import Host, events_socket
 from lab.cluster.lab import Lab
 from lab.cluster.paths import BIN, DEBIAN, LAB_DIR, LabError, program, system_program
 from lab.cluster.spawn import Running
@@ -50,7 +50,7 @@ def wsengine_toml(host: Host, pool: str, knobs: dict[str, dict[str, str]]) -> st
             "drop_in": f'"{folder}/pool.d/zz-slackwater.conf"',
             "reload_min_interval_s": "2.0",
         },
-        **({"cpu": {"cgroup": f'"{host.vm}"'}} if "cpu" in knobs else {}),
+        **({"cpu": {"cgroup": f'"{host.vm}"', "events_socket": f'"{events_socket(host)}"'}} if "cpu" in knobs else {}),
     }
     text = (
         f'node = "{host.name}"\npool = "{pool}"\nstate_dir = "{folder}/wsengine"\n'

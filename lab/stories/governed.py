@@ -31,12 +31,17 @@ from lab.cluster.retunable import KEY_FILE, make_keys, start_wsengines
 from lab.cluster.spawn import wait_until
 from lab.experiment.measures import figures
 from lab.experiment.steady import SETTLE_S, WARM_UP_S, capacity_rps
+from slackwater.config import NODE_POLICIES
 from slackwater.messages import GOVERNOR, WSENGINE, Change, Governed, Mode
 
 HOSTS = 2
 QUOTA_CORES = 1.2
 PERIOD_S = 0.02
 KNOBS = {"cpu": {"cores": "[1, 64]", "quota": "[10, 800]"}}
+ON_NODE = {"policy": json.dumps(NODE_POLICIES)}
+"""More of them, for policies that run on the node."""
+APP = {"hurry-up": "search"}
+"""Applications for policies that need their events; `events` for others."""
 LEASE_S = 10.0
 LOWER_EVERY_S = 3.0
 LOOK_S = 0.1
@@ -44,6 +49,11 @@ WITHIN_S = 90.0
 MANY = 10_000
 PHASES = (("low", 0.05), ("high", 0.4), ("low again", 0.05))
 """Load as a share of the capacity without the governor."""
+
+
+def knobs(policy: str) -> dict[str, dict[str, str]]:
+    """Section -> knob -> allowed values, as TOML."""
+    return {"cpu": {**KNOBS["cpu"], **(ON_NODE if policy in NODE_POLICIES else {})}}
 
 
 @dataclass(frozen=True)
@@ -209,7 +219,7 @@ class Story:
         make_keys()
         warm = self._lab.load(Demand(rate_rps=PHASES[0][1] * capacity), WARM_UP_S)
         self._controller.start()
-        start_wsengines(self._lab, POOL, KNOBS)
+        start_wsengines(self._lab, POOL, knobs(self._test.policy))
         warm.finish()
         phases = {"without": self._phases(capacity)}
         self._controller.turn("act")

@@ -9,6 +9,8 @@ from slackwater.config.reading import load, parse, read, use_new_names
 from slackwater.config.settings import (
     CONTROL,
     CONTROLLER,
+    NODE_POLICIES,
+    NODE_POLICY,
     BusSettings,
     ControllerSettings,
     DetectorSettings,

@@ -30,7 +30,13 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Law = Literal["optimal", "tail", "ice", "equalise"]
-GovernorPolicy = Literal["slackwater", "static", "linux-ondemand", "linux-schedutil", "pegasus", "parties"]
+GovernorPolicy = Literal[
+    "slackwater", "static", "linux-ondemand", "linux-schedutil", "pegasus", "parties", "hurry-up", "pareto"
+]
+NODE_POLICIES: tuple[GovernorPolicy, ...] = ("hurry-up", "pareto")
+"""Those that decide on the node itself: the governor only gives, renews and takes back their lease."""
+NODE_POLICY = "cpu.policy"
+"""The knob for them."""
 GovernorKnob = Literal["cpu.cores", "cpu.frequency", "cpu.quota"]
 Knob = Literal[
     "apache.max_request_workers",
@@ -38,8 +44,11 @@ Knob = Literal[
     "apache.keepalive",
     "php_fpm.max_children",
     "cpu.frequency",
+    "cpu.core_frequency",
+    "cpu.uclamp_min",
     "cpu.cores",
     "cpu.quota",
+    "cpu.policy",
     "cpu.share",
     "streaming.num_threads",
 ]
@@ -285,7 +294,11 @@ class GovernorSettings(Settings, frozen=True):
         ),
     ] = "off"
     policy: Annotated[
-        GovernorPolicy, Meta(description="what decides; slackwater: the cheapest configuration predicted to be enough")
+        GovernorPolicy,
+        Meta(
+            description="what decides; slackwater: the cheapest configuration predicted to be enough; hurry-up and"
+            " pareto: run on the nodes"
+        ),
     ] = "slackwater"
     knobs: Annotated[
         list[GovernorKnob],
@@ -309,6 +322,18 @@ class GovernorSettings(Settings, frozen=True):
         list[Positive],
         Meta(description="clocks that the cores can have, ascending; empty: only the number of cores is chosen"),
     ] = []
+    node_period_ms: Annotated[
+        int, Meta(ge=50, le=1000, description="how often `hurry-up` and `pareto` decide, on the node itself")
+    ] = 50
+    hot_after_ms: Annotated[
+        int,
+        Meta(
+            ge=0, le=60_000, description="`hurry-up`: time in the hot function after which a thread has the high clock"
+        ),
+    ] = 450
+    up_delay_us: Annotated[
+        int, Meta(ge=10, le=1_000_000, description="`pareto`: a longer wait for a core takes a node one rung up")
+    ] = 300
     curve: Annotated[
         Literal["a72", "flat", "steep"],
         Meta(description="how the voltage follows the clock, to estimate power"),
@@ -328,7 +353,13 @@ class GovernorSettings(Settings, frozen=True):
     @property
     def owns(self) -> set[str]:
         """The knobs that nobody else may set: its own, and those that write the same files."""
-        return {*self.knobs, *(["cpu.share"] if "cpu.quota" in self.knobs else [])}
+        on_the_node = [NODE_POLICY, "cpu.core_frequency"] if self.policy in NODE_POLICIES else []
+        return {*self.knobs, *(["cpu.share"] if "cpu.quota" in self.knobs else []), *on_the_node}
+
+    @property
+    def may_set(self) -> set[str]:
+        """The knobs that it gives Orders for; a policy on the node sets the others itself."""
+        return {NODE_POLICY} if self.policy in NODE_POLICIES else set(self.knobs)
 
 
 class WebSettings(Settings, frozen=True):

@@ -32,7 +32,7 @@ class Governed(msgspec.Struct, omit_defaults=True):
     """Without the governor."""
     wanted_cores: Count | None = None
     clock_knob: Word = ""
-    """`cpu.frequency`; `cpu.quota`, which stands in for a clock; empty: neither."""
+    """`cpu.frequency`; `cpu.core_frequency`, set on the node; `cpu.quota`, which stands in for a clock; empty: none."""
     clock_share: Share | None = None
     """In force, of the highest clock; with `cpu.quota` of the cores' time."""
     wanted_clock_share: Share | None = None

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slackwater.config import load
+from slackwater.journal.journal import Journal, journal_path
 from slackwater.messages import GOVERNOR
 from tests.support.governor_site import HIGH_CORES, Whole, governor_site
 from tests.support.needs_wsengine import pytestmark as needs_wsengine
 from tests.support.real_cgroup import needs_cgroups
 from tests.support.real_haproxy import needs_haproxy
 from tests.support.served_site import until
+from web.content.governor import rows
 
 pytestmark = [needs_haproxy, *needs_wsengine, *needs_cgroups, pytest.mark.slow]
 SHORT_LEASE_S = 4.0
@@ -63,6 +68,29 @@ def test_after_kill_9_the_lease_puts_everything_back(whole: Whole) -> None:
     until(lambda: whole.has() == whole.own, "as before, after the lease")
     ended = until(lambda: "ended without a renewal" in whole.engine.log_text(), "the reason")
     assert ended
+
+
+def test_hurry_up_runs_on_the_node_and_follows_the_applications_events(whole: Whole) -> None:
+    whole.configure("act", policy="hurry-up")
+    serving = whole.serve()
+    until(lambda: whole.has() != whole.own, "the low state")
+    low = whole.has()[1]
+    given = until(lambda: whole.changes_by(GOVERNOR), "its Order in the journal")
+    assert (given[-1].what, str(given[-1].after).split()[0]) == ("order cpu.policy", "hurry-up")
+    said = until(lambda: (said := whole.said()) and said.clock_knob and said, "what is said of it")
+    assert (said.policy, said.clock_knob) == ("hurry-up", "cpu.quota")
+    assert "by a quota, which is no clock" in said.why
+    with Journal.open(journal_path(whole.state), read_only=True) as journal:
+        shown = rows(journal, load(whole.config), time.time())
+    assert {row.clock_name for row in shown if row.node == "web1"} == {"quota in place of a clock"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as application:
+        application.connect(str(whole.socket))
+        application.sendall(b"begin search\n")
+        until(lambda: (whole.has()[1] or 0) > (low or 0), "more in the hot function")
+    until(lambda: whole.has()[1] == low, "less again")
+    serving.terminate()
+    serving.wait(30)
+    until(lambda: whole.has() == whole.own, "as before when serve stops")
 
 
 def test_in_observe_it_records_and_touches_nothing(whole: Whole) -> None:

@@ -132,7 +132,7 @@ def test_applications_are_laid_out_the_same_each_time() -> None:
     assert wiki_page(3) == wiki_page(3)
     assert wiki_page(3) != wiki_page(4)
     assert wiki_page(3, MEDIAWIKI) == wiki_page(3, MEDIAWIKI)
-    assert set(APPLICATIONS) == {"events", "dokuwiki", "mediawiki"}
+    assert set(APPLICATIONS) == {"events", "search", "dokuwiki", "mediawiki"}
 
 
 def test_every_wiki_has_the_same_words() -> None:

@@ -30,6 +30,7 @@ servers = {{ host1 = "web1" }}
 order_key = "{key}"
 [governor]
 mode = "{mode}"
+policy = "{policy}"
 lease_s = {lease_s}
 lower_every_s = 2
 """
@@ -63,6 +64,8 @@ class Whole(Site):
         self.private, public = make_keys(folder)
         self.nats = Nats(folder / "nats")
         sections = f'[cpu]\ncgroup = "{self.guest.name}"\nquota = [10, 800]\n'
+        self.socket = folder / "events"
+        sections += f'policy = ["hurry-up", "pareto"]\nevents_socket = "{self.socket}"\n'
         if self.guest.cpuset is not None:
             sections += "cores = [1, 64]\n"
         self.engine = Engine(folder, self.nats.url, public, sections)
@@ -71,10 +74,11 @@ class Whole(Site):
         self.nodes = Nodes(self.nats.url, self.guest)
         self.own = self.has()
 
-    def configure(self, mode: str, lease_s: float = 30.0) -> None:
+    def configure(self, mode: str, lease_s: float = 30.0, policy: str = "slackwater") -> None:
         self.write(bus=f'url = "{self.nats.url}"')
         with self.config.open("a") as file:
-            file.write(SETTINGS.format(mode=mode, key=self.private, lease_s=lease_s, target_ms=TARGET_MS))
+            values = {"mode": mode, "key": self.private, "lease_s": lease_s, "policy": policy}
+            file.write(SETTINGS.format(**values, target_ms=TARGET_MS))
 
     def has(self) -> tuple[int, int | None]:
         """The cores that the kernel lets web1's process run on, and its quota in percent of one core."""

@@ -27,7 +27,7 @@ from slackwater.messages.sample import Cpu, Traffic
 
 TARGET_MS = 100.0
 LEASE_S = 30.0
-CORES, QUOTA, FREQUENCY = "cpu.cores", "cpu.quota", "cpu.frequency"
+CORES, QUOTA, FREQUENCY, POLICY = "cpu.cores", "cpu.quota", "cpu.frequency", "cpu.policy"
 FOUR_CORES = {CORES: (4, 1, 4), QUOTA: (400, 20, 400)}
 """Knob -> the value without us, the lowest and the highest that Orders may set."""
 PERIOD_S = 0.2
@@ -42,7 +42,9 @@ class PlayedNode:
     busy_cores: float = 0.8
     base_ms: float = 20.0
     by: str = "governor"
-    set: dict[str, tuple[int, str, float]] = field(default_factory=dict)
+    policies: list[str] = field(default_factory=list)
+    """Those that may run on it."""
+    set: dict[str, tuple[Value, str, float]] = field(default_factory=dict)
     """Knob -> its value, the Order, and when its lease ends."""
     refuses: bool = False
     seq: int = 0
@@ -51,13 +53,15 @@ class PlayedNode:
     lost_s: float | None = None
     """A request that was never seen answered waits for so long."""
 
-    def value(self, knob: str) -> int:
-        return self.set[knob][0] if knob in self.set else self.knobs[knob][0]
+    def value(self, knob: str) -> Value:
+        if knob in self.set:
+            return self.set[knob][0]
+        return "off" if knob == POLICY else self.knobs[knob][0]
 
     @property
     def capacity_cores(self) -> float:
         cores = float(self.value(CORES)) if CORES in self.knobs else 4.0
-        return min(cores, self.value(QUOTA) / 100.0) if QUOTA in self.knobs else cores
+        return min(cores, float(self.value(QUOTA)) / 100.0) if QUOTA in self.knobs else cores
 
     def sample(self) -> Sample:
         self.seq += 1
@@ -92,6 +96,11 @@ class PlayedNode:
             by = self.by if order else ""
             state = KnobState(knob, value, own, lowest, highest, order=order, by=by, left_s=until_s - now_s)
             states.append(state)
+        if self.policies:
+            value, order, _ = self.set.get(POLICY, ("off", "", now_s))
+            states.append(
+                KnobState(POLICY, value, "off", words=self.policies, order=order, by=self.by if order else "")
+            )
         return Knobs(1, self.name, "web", 1e9 + now_s, "any", states)
 
 
@@ -141,8 +150,9 @@ class Played:
         elif self.node.refuses:
             self._say(knob, before, value, "refused", id_, applied=False)
         else:
-            assert isinstance(value, int)
-            assert self.node.knobs[knob][1] <= value <= self.node.knobs[knob][2], "within the node's own limits"
+            if knob != POLICY:
+                assert isinstance(value, int)
+                assert self.node.knobs[knob][1] <= value <= self.node.knobs[knob][2], "within the node's own limits"
             self.node.set[knob] = value, id_, self.now_s + self.settings.lease_s
             if before != value:
                 self._say(knob, before, value, "ordered", id_)

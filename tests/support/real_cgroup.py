@@ -92,6 +92,15 @@ class Guest:
             quota, period = ((self.cpu / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         return None if quota in ("max", "-1") else round(100 * int(quota) / int(period))
 
+    def set_quota_percent(self, percent: int) -> None:
+        """As an operator does."""
+        if self.cgroups.version == 2:
+            period = (self.cpu / "cpu.max").read_text().split()[1]
+            (self.cpu / "cpu.max").write_text(f"{percent * int(period) // 100} {period}")
+        else:
+            period = (self.cpu / "cpu.cfs_period_us").read_text()
+            (self.cpu / "cpu.cfs_quota_us").write_text(str(percent * int(period) // 100))
+
     def cores(self) -> int:
         """On how many cores the kernel lets the process run."""
         return len(os.sched_getaffinity(self.process.pid))

@@ -1,4 +1,4 @@
-"""The knob `cpu.frequency` on a real cpufreq (acpi-cpufreq in an emulated machine), with its failure modes."""
+"""The clocks of cores on a real cpufreq (acpi-cpufreq in an emulated machine), with its failure modes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ frequency = ["performance", "powersave", "userspace", "conservative", "nosuch", 
 """
 HELP = """\
 P=/sys/devices/system/cpu/cpufreq
-try() { slackwater-wsengine try --config /wsengine.toml --json cpu.frequency "$@" 2>/dev/null; }
+KNOB=cpu.frequency
+try() { slackwater-wsengine try --config /wsengine.toml --json $KNOB "$@" 2>/dev/null; }
 show() { for p in $P/policy*; do echo "SHOW $1 ${p##*/} $(cat $p/scaling_governor) $(cat $p/scaling_min_freq)" \\
   "$(cat $p/scaling_max_freq) $(cat $p/scaling_cur_freq)"; done; }
 while_held() {
   rm -f /tmp/out
-  slackwater-wsengine try --config /wsengine.toml --json cpu.frequency "$1" --seconds 600 > /tmp/out 2>/dev/null &
+  slackwater-wsengine try --config /wsengine.toml --json $KNOB "$1" --seconds 600 > /tmp/out 2>/dev/null &
   pid=$!
   until grep -qs '"applied":' /tmp/out; do sleep 0.05; done
   show "$2"; eval "$3"; kill $4 $pid; wait $pid; cat /tmp/out
@@ -110,6 +111,23 @@ def test_the_restore_command_mends_what_a_killed_engine_left_and_keeps_what_the_
     assert "put back: cpu.frequency" in log_text
     assert "left alone: policy1: governor conservative is somebody else's" in log_text
     assert [line.split()[1] for line in shown["after"]] == ["schedutil", "conservative"]
+
+
+def test_each_core_gets_a_frequency_of_its_own_and_a_killed_engines_are_put_back(tmp_path: Path) -> None:
+    story = """
+    for p in $P/policy*; do echo schedutil > $p/scaling_governor; done
+    sed -i 's/^frequency = .*/core_frequency = [1, 9000000]/' /wsengine.toml
+    KNOB=cpu.core_frequency
+    while_held 1000000,9000000 own "" -TERM
+    while_held 2600000,1800000 killed "" -KILL
+    slackwater-wsengine restore --config /wsengine.toml
+    show after
+    """
+    changes, shown, _ = run(tmp_path, story)
+    assert shown["own"] == ["policy0 userspace 1000000 3000000 1000000", "policy1 userspace 1000000 3000000 3000000"]
+    assert (changes[0]["before"], changes[0]["after"]) == ("3000000,3000000", "1000000,3000000")
+    assert shown["killed"] == ["policy0 userspace 1000000 3000000 2600000", "policy1 userspace 1000000 3000000 1800000"]
+    assert [line.split()[1:4] for line in shown["after"]] == [["schedutil", "1000000", "3000000"]] * 2
 
 
 def test_a_write_that_the_machine_takes_and_does_not_follow_is_refused_and_undone(tmp_path: Path) -> None:

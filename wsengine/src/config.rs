@@ -2,106 +2,13 @@
 //!
 //! A knob's setting has the knob's own name: it lists the values that Orders may set. Empty: none, Orders may not set the knob.
 
-use serde::{Deserialize, Serialize};
-use slackwater_messages::Value;
 use slackwater_node::bus::Access;
 use slackwater_node::settings::{Faults, Program};
 
+use crate::allowed::Allowed;
+
 /// The program's name in messages.
 pub const PROGRAM: &str = "slackwater-wsengine";
-
-/// Values that Orders may set: words, and whole numbers between the two numbers of the list.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Item>")]
-pub struct Allowed(Vec<Item>);
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Item {
-    Number(i64),
-    Word(String),
-}
-
-/// Why an Order may not set a value.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // The messages are the documentation.
-pub enum ValueError {
-    #[error("{0:?} has characters that no value has (letters, digits, `_`, `-`, `.` are fine)")]
-    Characters(String),
-    #[error("{0} is no whole number")]
-    Fraction(f64),
-    #[error("{value} is not allowed here; allowed is {allowed}")]
-    NotAllowed { value: String, allowed: String },
-}
-
-impl TryFrom<Vec<Item>> for Allowed {
-    type Error = &'static str;
-
-    fn try_from(items: Vec<Item>) -> Result<Allowed, &'static str> {
-        let allowed = Allowed(items);
-        let words = allowed.words().iter().all(|word| is_plain(word));
-        let numbers = matches!(allowed.numbers()[..], [] | [_, _]) && allowed.numbers().is_sorted();
-        let expected = "must be a list of words and of no or two whole numbers [lowest, highest]";
-        if words && numbers { Ok(allowed) } else { Err(expected) }
-    }
-}
-
-impl Allowed {
-    /// Whether Orders may set nothing.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn numbers(&self) -> Vec<i64> {
-        self.0.iter().filter_map(|item| if let Item::Number(number) = item { Some(*number) } else { None }).collect()
-    }
-
-    /// The lowest and the highest whole number, where numbers may be set.
-    pub fn bounds(&self) -> Option<(i64, i64)> {
-        if let [lowest, highest] = self.numbers()[..] { Some((lowest, highest)) } else { None }
-    }
-
-    /// The words that may be set.
-    pub fn words(&self) -> Vec<&str> {
-        self.0.iter().filter_map(|item| if let Item::Word(word) = item { Some(word.as_str()) } else { None }).collect()
-    }
-
-    /// The value as the knob takes it: a word, or a whole number.
-    ///
-    /// # Errors
-    /// Why Orders may not set it.
-    pub fn check(&self, value: &Value) -> Result<Value, ValueError> {
-        let not_allowed = |value: String| Err(ValueError::NotAllowed { value, allowed: self.to_string() });
-        let whole = match value {
-            Value::Word(word) if !is_plain(word) => return Err(ValueError::Characters(word.clone())),
-            Value::Word(word) if self.words().contains(&word.as_str()) => return Ok(value.clone()),
-            Value::Word(word) => return not_allowed(format!("`{word}`")),
-            Value::Integer(number) => *number,
-            Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e15 => *number as i64,
-            Value::Number(number) => return Err(ValueError::Fraction(*number)),
-        };
-        match self.bounds() {
-            Some((lowest, highest)) if (lowest..=highest).contains(&whole) => Ok(Value::Integer(whole)),
-            _ => not_allowed(whole.to_string()),
-        }
-    }
-}
-
-impl std::fmt::Display for Allowed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut parts: Vec<String> = self.words().iter().map(|word| format!("`{word}`")).collect();
-        if let Some((lowest, highest)) = self.bounds() {
-            parts.push(format!("{lowest} to {highest}"));
-        }
-        f.write_str(&if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") })
-    }
-}
-
-fn is_plain(word: &str) -> bool {
-    !word.is_empty()
-        && word.len() <= 64
-        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
-}
 
 slackwater_node::settings! {
     /// All settings of a node's wsengine.
@@ -183,6 +90,14 @@ slackwater_node::settings! {
     [cpu] struct CpuSettings {
         /// Governors and bounds in kHz: ["performance", "powersave", 1000000, 3000000].
         frequency: Allowed = Allowed::default();
+        /// Bounds in kHz of the frequency of each core, where each has its own: [1000000, 3000000]. Not together with cpu.frequency.
+        core_frequency: Allowed = Allowed::default();
+        /// Bounds of the least share of the highest clock that the web server's threads ask for, in percent: [0, 100].
+        uclamp_min: Allowed = Allowed::default();
+        /// Policies that may run on the node itself: ["hurry-up", "pareto"]. They set cpu.core_frequency or cpu.quota, and cpu.cores, within these knobs' bounds.
+        policy: Allowed = Allowed::default();
+        /// Unix socket that applications tell of their hot function, while `hurry-up` runs; its folder must be there, and its folder's group may write to it.
+        events_socket: String = "/run/slackwater-events/socket".to_owned();
         /// Bounds of the number of cores that the web server may run on: [lowest, highest].
         cores: Allowed = Allowed::default();
         /// Bounds of the web server's share of CPU time, in percent of its baseline: [lowest, highest].
@@ -262,6 +177,7 @@ impl Program for Settings {
             ("apache.info_module", &self.apache.info_module),
             ("php_fpm.config", &self.php_fpm.config),
             ("php_fpm.drop_in", &self.php_fpm.drop_in),
+            ("cpu.events_socket", &self.cpu.events_socket),
         ] {
             // These stand in configuration files of others, within quotes.
             let safe = path.starts_with('/') && !path.contains(|c: char| c == '"' || c == '\\' || c.is_control());
@@ -273,6 +189,11 @@ impl Program for Settings {
         faults.expect("cpu.quota", self.cpu.quota.is_empty() || self.cpu.share.is_empty(), || {
             "must not be there together with `cpu.share`: both write the quota of cpu.cgroup".to_owned()
         });
+        faults.expect(
+            "cpu.core_frequency",
+            self.cpu.core_frequency.is_empty() || self.cpu.frequency.is_empty(),
+            || "must not be there together with `cpu.frequency`: both write the clocks of the cores".to_owned(),
+        );
         let url = &self.apache.status_url;
         faults.expect("apache.status_url", url.is_empty() || url.starts_with("http://"), || {
             format!("must be http://HOST/PATH?auto or empty, got {url:?}")
@@ -325,29 +246,14 @@ mod tests {
             ("[apache]\ndrop_in = \"conf\"", "`apache.drop_in` must be a path from the root"),
             ("[orders]\nmax_lease_s = 0.0", "`orders.max_lease_s` must be 1 to 86400 seconds, got 0"),
             ("[cpu]\nshare = [1, 2]\nquota = [1, 2]", "`cpu.quota` must not be there together with `cpu.share`"),
+            (
+                "[cpu]\nfrequency = [1, 2]\ncore_frequency = [1, 2]",
+                "`cpu.core_frequency` must not be there together with `cpu.frequency`",
+            ),
             ("[streaming]\nnum_threads = [1, 8]\n", "`streaming.template` must contain {value} once"),
         ] {
             assert!(fault(text).contains(message), "{text}: {}", fault(text));
             assert!(fault(text).starts_with("w.toml:") || text.contains("streaming"));
         }
-    }
-
-    #[test]
-    fn only_listed_words_and_whole_numbers_within_the_bounds_may_be_set() {
-        let allowed: Allowed = serde_json::from_str("[\"performance\", 10, 20]").expect("a list");
-        let word = |word: &str| Value::Word(word.to_owned());
-        assert_eq!(allowed.check(&Value::Integer(10)), Ok(Value::Integer(10)));
-        assert_eq!(allowed.check(&Value::Number(20.0)), Ok(Value::Integer(20)));
-        assert_eq!(allowed.check(&word("performance")), Ok(word("performance")));
-        let refused = |value: &Value| allowed.check(value).unwrap_err().to_string();
-        assert_eq!(refused(&Value::Integer(21)), "21 is not allowed here; allowed is `performance`, 10 to 20");
-        assert!(refused(&Value::Number(10.5)).contains("no whole number"));
-        assert!(allowed.check(&Value::Number(f64::NAN)).is_err());
-        assert!(refused(&word("powersave")).starts_with("`powersave` is not allowed here"));
-        for bad in ["performance;reboot", "$(reboot)", "a b", "a\nb", "", "../x", "`id`"] {
-            assert!(refused(&word(bad)).contains("has characters that no value has"), "{bad}");
-        }
-        let nothing = Allowed::default().check(&Value::Integer(1)).unwrap_err().to_string();
-        assert!(nothing.ends_with("allowed is nothing"), "{nothing}");
     }
 }

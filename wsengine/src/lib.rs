@@ -2,18 +2,21 @@
 //!
 //! # Layout
 //! - [`config`]: the settings, declared once; among them which knobs Orders may set, and how far
+//! - [`allowed`]: which values Orders may set
 //! - [`identity`]: whose Orders count: the controller's public key
 //! - [`order`]: is an Order accepted, or why not (decides without touching anything)
 //! - [`engine`]: leases: one for each knob that is set; applying, renewing, expiring, restoring
 //! - [`state`]: baselines, leases and seen Orders on disk, and the Changes that nobody has received yet
 //! - [`knobs`]: the trait and the table; one file for each knob
 //! - [`apache`], [`apache_config`], [`php_fpm`], [`drop_in`]: the web servers that knobs change, and their files
+//! - [`fast`]: policies that decide on the node, every 50 ms or so
 //! - [`files`], [`command`]: durable writing, programs without a shell
 //! - [`system`], [`processes`]: roots and clocks; finding and signalling processes
 //! - [`error`]: why something could not be done
 //! - [`run`]: bus, signals and the engine together
 //! - [`cli`]: the command line
 
+pub mod allowed;
 pub mod apache;
 pub mod apache_config;
 pub mod cli;
@@ -22,6 +25,7 @@ pub mod config;
 pub mod drop_in;
 pub mod engine;
 pub mod error;
+pub mod fast;
 pub mod files;
 pub mod identity;
 pub mod knobs;

@@ -3,7 +3,8 @@
 use slackwater_messages::{Order, VERSION, Value, decode};
 use slackwater_node::settings::nearest;
 
-use crate::config::{Settings, ValueError};
+use crate::allowed::ValueError;
+use crate::config::Settings;
 use crate::identity::{Identity, SignatureError};
 use crate::knobs::{KNOBS, KnobKind};
 
@@ -154,7 +155,7 @@ fn admit(order: &Order, now: &Context<'_>) -> Result<(&'static KnobKind, Value, 
     if is_release(&order.value) {
         return Ok((knob, order.value.clone(), left_s));
     }
-    Ok((knob, allowed.check(&order.value)?, left_s))
+    Ok((knob, (knob.check)(settings, &order.value)?, left_s))
 }
 
 /// As it may stand in a line of a log.

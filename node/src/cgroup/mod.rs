@@ -97,6 +97,16 @@ pub fn find_pressure(root: &Path, name: &str) -> Option<PathBuf> {
     find(root, &["", "unified"], name, "cpu.pressure")
 }
 
+/// The file with the least share of the highest clock that the cgroup's threads are given, where the kernel has it.
+///
+/// # Errors
+/// When it is not there.
+pub fn find_uclamp_min(root: &Path, name: &str) -> Result<PathBuf, CgroupError> {
+    find(root, &["", "cpu,cpuacct", "cpu"], name, "cpu.uclamp.min")
+        .map(|directory| directory.join("cpu.uclamp.min"))
+        .ok_or_else(|| not_found(root, name, "no cpu.uclamp.min (is the kernel without CONFIG_UCLAMP_TASK_GROUP?)"))
+}
+
 /// The file with the cores that the cgroup may run on.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use slackwater_messages::{Change, ChangeCause, Order, Value};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::identity::Identity;
-use crate::knobs::Knob;
+use crate::knobs::{Knob, share_files};
 use crate::order::{Context, is_release, judge};
 use crate::state::{State, Store};
 use crate::system::System;
@@ -229,6 +229,10 @@ impl Engine {
         if given.into_iter().flatten().any(|given| given > order.time_unix_s) {
             return refused("a later Order for this knob is in force");
         }
+        let others = self.state.leases.keys().map(String::as_str).chain(self.waiting.keys().copied());
+        if let Some(other) = others.into_iter().find(|other| share_files(other, &order.knob)) {
+            return refused(&format!("`{other}` is set, which writes the same files"));
+        }
         if self.live.get(&order.knob).is_some_and(|live| live.end.is_some()) {
             return refused("this knob is being put back");
         }
@@ -270,6 +274,7 @@ impl Engine {
             self.checked_s = self.now_s();
         }
         self.drop_expired();
+        self.end_failures();
         let groups: BTreeSet<&'static str> = self.knobs.values().map(|knob| knob.reload_group()).collect();
         for group in groups {
             if !self.restore_group(group) {
@@ -323,6 +328,16 @@ impl Engine {
                 let lease_s = self.state.leases.get(name).map_or(0.0, |lease| lease.lease_s);
                 let why = format!("the lease of {lease_s} s ended without a renewal");
                 live.end = Some(Reason::new(ChangeCause::LeaseEnded, why));
+                live.next_try_s = 0.0;
+            }
+        }
+    }
+
+    /// What is not kept up any more is put back.
+    fn end_failures(&mut self) {
+        for (name, live) in self.live.iter_mut().filter(|(_, live)| live.end.is_none()) {
+            if let Some(why) = self.knobs.get(name.as_str()).and_then(|knob| knob.failure()) {
+                live.end = Some(Reason::new(ChangeCause::NotAsOrdered, format!("it ended by itself: {why}")));
                 live.next_try_s = 0.0;
             }
         }

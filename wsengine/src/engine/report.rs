@@ -3,7 +3,7 @@
 use slackwater_messages::{KnobCause, KnobState, Knobs, VERSION};
 
 use super::Engine;
-use crate::knobs::KNOBS;
+use crate::knobs::{KNOBS, share_files};
 
 /// Reading a knob may start programs, so it is done this seldom while nothing is changed.
 const READ_EVERY_S: f64 = 600.0;
@@ -41,7 +41,8 @@ impl Engine {
             self.tried_s = now_s;
         }
         for (name, knob) in &self.knobs {
-            let idle = !self.state.leases.contains_key(*name);
+            // While another knob's lease writes its files, they do not tell what is put back.
+            let idle = !self.state.leases.keys().any(|leased| leased == name || share_files(leased, name));
             let known = match self.readings.get(name) {
                 Some(Ok(_)) => true,
                 Some(Err(_)) => !again,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -19,15 +20,22 @@ use crate::processes::processes_named;
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
     let cpu = &parts.settings.cpu;
-    if cpu.cgroup.is_empty() {
-        Box::new(Cores(Affinity {
-            proc: parts.system.proc.clone(),
-            sys: parts.system.sys.clone(),
-            names: cpu.processes.clone(),
-        }))
-    } else {
-        Box::new(Cores(Cpuset { root: parts.system.cgroup.clone(), name: cpu.cgroup.clone() }))
-    }
+    if cpu.cgroup.is_empty() { Box::new(affinity(parts)) } else { Box::new(cpuset(parts)) }
+}
+
+/// The same for several threads.
+pub(super) fn shared(parts: &Parts<'_>) -> Arc<dyn Knob + Send + Sync> {
+    let cpu = &parts.settings.cpu;
+    if cpu.cgroup.is_empty() { Arc::new(affinity(parts)) } else { Arc::new(cpuset(parts)) }
+}
+
+fn affinity(parts: &Parts<'_>) -> Cores<Affinity> {
+    let (proc, sys) = (parts.system.proc.clone(), parts.system.sys.clone());
+    Cores(Affinity { proc, sys, names: parts.settings.cpu.processes.clone() })
+}
+
+fn cpuset(parts: &Parts<'_>) -> Cores<Cpuset> {
+    Cores(Cpuset { root: parts.system.cgroup.clone(), name: parts.settings.cpu.cgroup.clone() })
 }
 
 /// Something with a list of cores.

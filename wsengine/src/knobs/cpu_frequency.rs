@@ -24,15 +24,13 @@ const SETTLED_WITHIN_S: f64 = 1.0;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(Frequency {
-        folder: parts.system.sys.join("devices/system/cpu/cpufreq"),
-        cpus: parts.settings.cpu.cpus.clone(),
-    })
+    Box::new(Frequency::of(parts))
 }
 
-struct Frequency {
-    folder: PathBuf,
-    cpus: Vec<u32>,
+/// The clocks of our cores.
+pub(super) struct Frequency {
+    pub(super) folder: PathBuf,
+    pub(super) cpus: Vec<u32>,
 }
 
 /// The settings in one policy's files.
@@ -59,6 +57,10 @@ impl Policy {
         let text = self.text(name)?;
         let message = || format!("{}: expected kHz, got {text:?}", self.0.join(name).display());
         text.parse().map_err(|_| Error::Unavailable(message()))
+    }
+
+    fn cores(&self) -> Vec<u32> {
+        parse_list(&self.text("affected_cpus").unwrap_or_default().replace(' ', ",")).unwrap_or_default()
     }
 
     fn words(&self, name: &str) -> Vec<String> {
@@ -200,6 +202,52 @@ fn no_policy() -> Error {
 }
 
 impl Frequency {
+    pub(super) fn of(parts: &Parts<'_>) -> Frequency {
+        Frequency { folder: parts.system.sys.join("devices/system/cpu/cpufreq"), cpus: parts.settings.cpu.cpus.clone() }
+    }
+
+    /// Our cores, ascending, and the policy of each.
+    pub(super) fn cores(&self) -> Result<BTreeMap<u32, String>> {
+        let mut found = BTreeMap::new();
+        for (name, policy) in self.policies()? {
+            let ours = policy.cores().into_iter().filter(|core| self.cpus.is_empty() || self.cpus.contains(core));
+            found.extend(ours.map(|core| (core, name.clone())));
+        }
+        Ok(found)
+    }
+
+    /// What setting each policy to its kHz comes to: the kHz that each really gets, why it is another, and what is
+    /// written.
+    pub(super) fn plan_each(
+        &self,
+        baseline: &Json,
+        wanted_khz: &BTreeMap<String, i64>,
+    ) -> Result<(BTreeMap<String, Value>, String, Json)> {
+        let baseline: Policies = from_json(baseline)?;
+        let (mut written, mut reached, mut notes) = (Policies::new(), BTreeMap::new(), Vec::new());
+        for (name, khz) in wanted_khz {
+            let gone = || Error::Unavailable(format!("{name} was not there when the lease began"));
+            let theirs = baseline.get(name).ok_or_else(gone)?;
+            let (own, effective, note) = self.policy(name).plan(theirs, &Value::Integer(*khz))?;
+            written.insert(name.clone(), own);
+            reached.insert(name.clone(), effective);
+            if !note.is_empty() && !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok((reached, notes.join("; "), to_json(&written)))
+    }
+
+    /// The frequency that each core's policy asks for, in the cores' order: the one that it holds, else its highest.
+    pub(super) fn asked_khz(&self) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
+        for name in self.cores()?.values() {
+            let now = self.policy(name).now()?;
+            found.push(now.set_khz.unwrap_or(now.max_khz));
+        }
+        Ok(found)
+    }
+
     /// The policies of our cores.
     fn policies(&self) -> Result<Vec<(String, Policy)>> {
         let mut found = Vec::new();
@@ -209,8 +257,7 @@ impl Frequency {
             if !name.starts_with("policy") {
                 continue;
             }
-            let cores =
-                parse_list(&policy.text("affected_cpus").unwrap_or_default().replace(' ', ",")).unwrap_or_default();
+            let cores = policy.cores();
             // A policy without cores that are online takes no writes.
             if !cores.is_empty() && (self.cpus.is_empty() || cores.iter().any(|core| self.cpus.contains(core))) {
                 found.push((name, policy));

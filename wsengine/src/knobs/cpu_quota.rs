@@ -15,14 +15,18 @@ const LEAST_US: i64 = 1000;
 
 /// Makes the knob.
 pub fn make(parts: &Parts<'_>) -> Box<dyn Knob> {
-    Box::new(CpuQuota {
+    Box::new(of(parts))
+}
+
+pub(super) fn of(parts: &Parts<'_>) -> CpuQuota {
+    CpuQuota {
         root: parts.system.cgroup.clone(),
         name: parts.settings.cpu.cgroup.clone(),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64),
-    })
+    }
 }
 
-struct CpuQuota {
+pub(super) struct CpuQuota {
     root: PathBuf,
     name: String,
     /// What no quota comes to.

@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use slackwater_messages::Value;
 
+use crate::allowed::{Allowed, ValueError};
 use crate::apache::Apache;
-use crate::config::{Allowed, Settings};
+use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::system::System;
 
@@ -16,11 +17,15 @@ mod apache_directive;
 mod apache_keepalive;
 mod apache_keepalive_timeout;
 mod apache_max_request_workers;
+mod cpu_core_frequency;
 mod cpu_cores;
 mod cpu_frequency;
+mod cpu_policy;
 mod cpu_quota;
 mod cpu_share;
+mod cpu_uclamp_min;
 mod php_fpm_max_children;
+mod policy_loop;
 mod streaming_num_threads;
 
 /// A value and how it is known.
@@ -108,6 +113,11 @@ pub trait Knob {
     /// # Errors
     /// What it became instead.
     fn verify(&self, written: &Json) -> Result<Reading>;
+
+    /// Why what was set is not kept up any more, in words: its lease then ends.
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What knobs are made of.
@@ -121,40 +131,67 @@ pub struct Parts<'a> {
 }
 
 /// One kind of knob.
-#[derive(Debug)]
 pub struct KnobKind {
     /// Its name, which is also that of its setting.
     pub name: &'static str,
-    /// Which values Orders may set.
+    /// What Orders may set.
     pub allowed: fn(&Settings) -> &Allowed,
+    /// The value as the knob takes it, or why Orders may not set it.
+    pub check: fn(&Settings, &Value) -> Result<Value, ValueError>,
     /// Makes it.
     pub make: fn(&Parts<'_>) -> Box<dyn Knob>,
 }
 
+impl std::fmt::Debug for KnobKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A kind: its setting, how its values are checked, and its module.
+macro_rules! kind {
+    ($name:literal, $section:ident.$setting:ident, $check:ident, $module:ident) => {
+        KnobKind {
+            name: $name,
+            allowed: |settings| &settings.$section.$setting,
+            check: |settings, value| settings.$section.$setting.$check(value),
+            make: $module::make,
+        }
+    };
+}
+
 /// All kinds.
 pub const KNOBS: &[KnobKind] = &[
+    kind!("apache.max_request_workers", apache.max_request_workers, check, apache_max_request_workers),
+    kind!("apache.keepalive_timeout", apache.keepalive_timeout, check, apache_keepalive_timeout),
+    kind!("apache.keepalive", apache.keepalive, check, apache_keepalive),
+    kind!("php_fpm.max_children", php_fpm.max_children, check, php_fpm_max_children),
+    kind!("cpu.frequency", cpu.frequency, check, cpu_frequency),
+    kind!("cpu.core_frequency", cpu.core_frequency, check_each, cpu_core_frequency),
+    kind!("cpu.uclamp_min", cpu.uclamp_min, check, cpu_uclamp_min),
+    kind!("cpu.cores", cpu.cores, check, cpu_cores),
+    kind!("cpu.quota", cpu.quota, check, cpu_quota),
+    kind!("cpu.share", cpu.share, check, cpu_share),
     KnobKind {
-        name: "apache.max_request_workers",
-        allowed: |s| &s.apache.max_request_workers,
-        make: apache_max_request_workers::make,
+        name: "cpu.policy",
+        allowed: |settings| &settings.cpu.policy,
+        check: cpu_policy::check,
+        make: cpu_policy::make,
     },
-    KnobKind {
-        name: "apache.keepalive_timeout",
-        allowed: |s| &s.apache.keepalive_timeout,
-        make: apache_keepalive_timeout::make,
-    },
-    KnobKind { name: "apache.keepalive", allowed: |s| &s.apache.keepalive, make: apache_keepalive::make },
-    KnobKind { name: "php_fpm.max_children", allowed: |s| &s.php_fpm.max_children, make: php_fpm_max_children::make },
-    KnobKind { name: "cpu.frequency", allowed: |s| &s.cpu.frequency, make: cpu_frequency::make },
-    KnobKind { name: "cpu.cores", allowed: |s| &s.cpu.cores, make: cpu_cores::make },
-    KnobKind { name: "cpu.quota", allowed: |s| &s.cpu.quota, make: cpu_quota::make },
-    KnobKind { name: "cpu.share", allowed: |s| &s.cpu.share, make: cpu_share::make },
-    KnobKind {
-        name: "streaming.num_threads",
-        allowed: |s| &s.streaming.num_threads,
-        make: streaming_num_threads::make,
-    },
+    kind!("streaming.num_threads", streaming.num_threads, check, streaming_num_threads),
 ];
+
+/// Knobs that write the same files: one of them is set at a time.
+const SAME_FILES: &[&[&str]] = &[
+    &["cpu.policy", "cpu.frequency", "cpu.core_frequency"],
+    &["cpu.policy", "cpu.quota", "cpu.share"],
+    &["cpu.policy", "cpu.cores"],
+];
+
+/// Whether two knobs write the same files.
+pub fn share_files(one: &str, other: &str) -> bool {
+    one != other && SAME_FILES.iter().any(|knobs| knobs.contains(&one) && knobs.contains(&other))
+}
 
 /// The knobs that the configuration lists, by name.
 pub fn make_all(settings: &Settings, system: &System) -> Vec<(&'static str, Box<dyn Knob>)> {

@@ -97,7 +97,7 @@ struct Scene {
 }
 
 fn engine(fixture: &Fixture, machine: &Rc<Machine>, changes: &Rc<RefCell<Vec<Change>>>, interval_s: f64) -> Engine {
-    let settings = "check_every_s = 5.0\n[cpu]\ncores = [1, 8]\nshare = [1, 8]\n";
+    let settings = "check_every_s = 5.0\n[cpu]\ncores = [1, 8]\nshare = [1, 8]\ncore_frequency = [1, 9]\npolicy = [\"hurry-up\"]\n";
     let settings = slackwater_node::settings::parse(settings, "w.toml", "web1").expect("fine");
     let knob = |_: &str| -> Box<dyn Knob> { Box::new(Fake(machine.clone(), interval_s)) };
     let mut knobs = vec![("cpu.cores", knob("cpu.cores"))];

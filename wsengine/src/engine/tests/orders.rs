@@ -16,6 +16,17 @@ fn an_order_that_was_here_before_is_refused_also_after_a_crash() {
 }
 
 #[test]
+fn an_order_for_a_knob_that_writes_the_files_of_one_that_is_set_is_refused() {
+    let mut scene = Scene::new(0.0);
+    scene.order(6, 30.0);
+    let policy = "hurry-up lever=cpu.core_frequency clocks=1,9 cores=1 period_ms=50 after_ms=450";
+    scene.order_of("cpu.policy", Value::Word(policy.to_owned()), 30.0, "noise");
+    assert_eq!(scene.last().2, "refused: `cpu.cores` is set, which writes the same files");
+    scene.give_back();
+    assert_eq!(scene.value(), 2);
+}
+
+#[test]
 fn an_older_order_does_not_undo_a_later_one() {
     let mut scene = Scene::new(0.0);
     let order = |scene: &mut Scene, id: &str, age_s: f64, value: i64| {

@@ -1,0 +1,120 @@
+"""One node whose policy runs on the node itself: `hurry-up`, `pareto`. Here it is chosen with its parameters, given as
+an Order for the knob `cpu.policy`, renewed, and taken back beside a neighbour. Touches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from governor.node import KNOBS_FRESH_S, STALE_S, GovernedNode
+from governor.types import Observation
+from retune.knowledge import Value
+from retune.node import can_be_set
+from slackwater.config import NODE_POLICY, GovernorSettings
+from slackwater.messages import Governed, Knobs, KnobState, Mode, Sample
+
+CORES, CORE_FREQUENCY, QUOTA = "cpu.cores", "cpu.core_frequency", "cpu.quota"
+HURRY_UP = "hurry-up"
+
+
+@dataclass(frozen=True)
+class NodePolicy:
+    """A policy with its parameters."""
+
+    value: str
+    """Of the knob `cpu.policy`."""
+    lever: str
+    """The knob that stands for the clock."""
+    why: str
+    """In words."""
+
+
+def node_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> NodePolicy | str:
+    """The policy for a node, or why there is none. `cores`: of the node, where `cpu.cores` does not tell."""
+    states = {knob.name: knob for knob in knobs.knobs if can_be_set(knob)}
+    runs = states.get(NODE_POLICY)
+    if runs is None or settings.policy not in runs.words:
+        return f"the node's wsengine does not list `{NODE_POLICY}` with {settings.policy}"
+    own_cores = states.get(CORES) if CORES in settings.knobs else None
+    if own_cores is not None and isinstance(own_cores.baseline, int):
+        cores = own_cores.baseline
+    if CORE_FREQUENCY in states and len(settings.clocks_mhz) > 1:
+        lever, unit = CORE_FREQUENCY, "kHz"
+        clocks = [round(1000.0 * mhz) for mhz in settings.clocks_mhz]
+    elif QUOTA in states and isinstance(quota := states[QUOTA].baseline, int):
+        lever, unit = QUOTA, "% of a core's time, by a quota, which is no clock"
+        cores = max(1, min(cores, -(-quota // 100)))
+        clocks = sorted({max(1, int(share * quota / cores)) for share in settings.quota_shares})
+    else:
+        return "the node's wsengine lists no clock for the policy, and no quota to stand in for one"
+    if settings.policy == HURRY_UP:
+        clocks = sorted({clocks[0], clocks[(len(clocks) - 1) // 2], clocks[-1]})
+        fewest = cores
+        own = f"after_ms={settings.hot_after_ms}"
+    else:
+        fewest = max(1, min(cores, own_cores.lowest or 1)) if own_cores is not None else cores
+        own = f"up_delay_us={settings.up_delay_us} fewest={fewest}"
+    lowest, highest = (clocks[0], clocks[-1]) if lever == CORE_FREQUENCY else (fewest * clocks[0], cores * clocks[-1])
+    if len(clocks) < 2 or not _may_be(states[lever], lowest, highest):
+        return f"{lowest} to {highest} is not within what the node allows of `{lever}`"
+    words = ",".join(map(str, clocks))
+    value = f"{settings.policy} lever={lever} clocks={words} cores={cores} period_ms={settings.node_period_ms} {own}"
+    return NodePolicy(value, lever, f"{settings.policy} runs on the node: {_listed(clocks)} {unit}")
+
+
+def _listed(clocks: Sequence[int]) -> str:
+    return f"{', '.join(map(str, clocks[:-1]))} or {clocks[-1]}"
+
+
+def _may_be(knob: KnobState, lowest: int, highest: int) -> bool:
+    return knob.lowest is not None and knob.highest is not None and knob.lowest <= lowest <= highest <= knob.highest
+
+
+class PolicyNode(GovernedNode):
+    """All times are monotonic."""
+
+    _chosen: NodePolicy | None = None
+
+    def _decide(self, sample: Sample, now_s: float) -> None:
+        traffic, is_noisy = sample.traffic, self._interference(now_s)
+        assert traffic is not None
+        assert traffic.rps is not None
+        assert sample.cpu is not None
+        assert sample.cpu.cores is not None
+        self._shown = Observation(now_s, traffic.rps, traffic.rt_p95_ms, interference=is_noisy)
+        if self._knobs is None or now_s - self._knobs_s > KNOBS_FRESH_S:
+            self._chosen, self.why = None, "the node's wsengine says nothing"
+            return
+        found = node_policy(self._settings, self._knobs, max(1, round(sample.cpu.cores)))
+        if isinstance(found, str):
+            self._chosen, self.why = None, found
+            return
+        self._chosen, self.why = found, found.why
+        if is_noisy:
+            self.why = "interference: as it is without the governor"
+        elif now_s - self._verdict_s >= STALE_S:
+            self.why = "no fresh Verdict: as it is without the governor"
+
+    def target_values(self, now_s: float) -> dict[str, Value]:
+        """The policy, unless nothing may be lowered now."""
+        if now_s - self._seen_s > STALE_S:
+            self._chosen, self.why = None, "no Samples: as it is without the governor"
+        judged = now_s - self._verdict_s < STALE_S and not self._interference(now_s)
+        if self._chosen is None or not judged or NODE_POLICY not in self.usable(now_s):
+            return {}
+        return {NODE_POLICY: self._chosen.value}
+
+    @property
+    def knows_its_knobs(self) -> bool:
+        return self._chosen is not None or bool(self.noted)
+
+    @property
+    def decision(self) -> str:
+        return f"{self._chosen} {self.why}"
+
+    def message(self, mode: Mode, now_unix_s: float, now_s: float) -> Governed:
+        """What the policy sets from period to period is the node's alone to know."""
+        said = super().message(mode, now_unix_s, now_s)
+        said.clock_knob = self._chosen.lever if self._chosen is not None else ""
+        return said

@@ -1,0 +1,61 @@
+//! `hurry-up`: a clock for each thread by whether it is in the hot function, and how long. The source and the reasons are
+//! in `governor/policies/hurry_up.py`, whose cores are threads here: a thread is on one core at a time.
+
+use std::collections::BTreeMap;
+
+/// A thread entered or left the hot function.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Event {
+    /// Its id.
+    pub thread: u32,
+    /// When, on the loop's clock.
+    pub time_s: f64,
+    /// Whether it entered.
+    pub entered: bool,
+}
+
+/// The rule, and what it remembers.
+#[derive(Debug)]
+pub struct HurryUp {
+    /// Low, then mid where there are three states, then high.
+    clocks: Vec<i64>,
+    after_s: f64,
+    /// When each thread entered; `None`: it is outside.
+    entered_s: BTreeMap<u32, Option<f64>>,
+}
+
+impl HurryUp {
+    /// `clocks`: low and high, or low, mid and high. `after_s`: a thread has the high clock after so long.
+    pub fn new(clocks: Vec<i64>, after_s: f64) -> HurryUp {
+        HurryUp { clocks, after_s, entered_s: BTreeMap::new() }
+    }
+
+    /// Takes what happened since the last time.
+    pub fn see(&mut self, events: &[Event]) {
+        for event in events {
+            let enters = event.entered || !self.entered_s.contains_key(&event.thread);
+            self.entered_s.insert(event.thread, enters.then_some(event.time_s));
+        }
+    }
+
+    /// Threads that are outside need not be remembered: the next event of one is that it enters.
+    pub fn forget_outside(&mut self) {
+        self.entered_s.retain(|_, entered_s| entered_s.is_some());
+    }
+
+    /// The clock of a thread.
+    pub fn clock(&self, thread: u32, now_s: f64) -> i64 {
+        let (low, high) = (self.clocks[0], self.clocks[self.clocks.len() - 1]);
+        match self.entered_s.get(&thread).copied().flatten() {
+            None => low,
+            Some(entered_s) if self.clocks.len() == 2 || now_s - entered_s >= self.after_s => high,
+            Some(_) => self.clocks[1],
+        }
+    }
+
+    /// The threads that are in the hot function, and their clocks.
+    pub fn hot(&self, now_s: f64) -> Vec<(u32, i64)> {
+        let inside = self.entered_s.iter().filter(|(_, entered_s)| entered_s.is_some());
+        inside.map(|(thread, _)| (*thread, self.clock(*thread, now_s))).collect()
+    }
+}

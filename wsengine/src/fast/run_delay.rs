@@ -1,0 +1,103 @@
+//! What `pareto` decides by, read from the kernel: how long the web server's threads wait for a core, and how much CPU
+//! time they take.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use slackwater_node::cgroup::find_processes;
+use slackwater_node::files::text;
+
+use crate::error::{Error, Result};
+use crate::processes::processes_named;
+
+/// Threads that are looked at; of more the first.
+const MOST_THREADS: usize = 2048;
+
+/// Of one period.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Waits {
+    /// The longest of the threads' mean waits for a core, in ms.
+    pub delay_ms: f64,
+    /// CPU time per second.
+    pub busy_cores: f64,
+}
+
+/// Of a thread since its start: CPU time and run delay in ns, and how often it ran.
+type Schedule = [u64; 3];
+
+/// The web server's threads.
+pub struct RunDelay {
+    proc: PathBuf,
+    /// The cgroup's list of its threads; `None`: by the names of processes.
+    list: Option<PathBuf>,
+    names: Vec<String>,
+    before: BTreeMap<u32, Schedule>,
+    before_s: Option<f64>,
+}
+
+impl RunDelay {
+    /// Those of a cgroup, else those of processes of these names.
+    ///
+    /// # Errors
+    /// When there is no such cgroup, or the kernel keeps no schedstat.
+    pub fn open(proc: &Path, root: &Path, cgroup: &str, names: &[String]) -> Result<RunDelay> {
+        if !proc.join("self/schedstat").is_file() {
+            return Err(Error::Unavailable(
+                "this kernel keeps no schedstat, so waits for a core are not known".to_owned(),
+            ));
+        }
+        let list = if cgroup.is_empty() {
+            None
+        } else {
+            let folder = find_processes(root, cgroup)?;
+            Some(folder).map(|folder| {
+                let v2 = folder.join("cgroup.threads");
+                if v2.is_file() { v2 } else { folder.join("tasks") }
+            })
+        };
+        let (before, before_s) = (BTreeMap::new(), None);
+        Ok(RunDelay { proc: proc.to_owned(), list, names: names.to_vec(), before, before_s })
+    }
+
+    fn threads(&self) -> Result<Vec<u32>> {
+        if let Some(list) = &self.list {
+            return Ok(text(list)?.lines().filter_map(|line| line.parse().ok()).take(MOST_THREADS).collect());
+        }
+        let tasks =
+            |process: u32| fs::read_dir(self.proc.join(format!("{process}/task"))).into_iter().flatten().flatten();
+        let found = processes_named(&self.proc, &self.names).into_iter().flat_map(tasks);
+        Ok(found.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).take(MOST_THREADS).collect())
+    }
+
+    /// Of the time since the last call; `None` at the first one.
+    ///
+    /// # Errors
+    /// When the threads cannot be listed.
+    pub fn read(&mut self, now_s: f64) -> Result<Option<Waits>> {
+        let read = |thread: u32| {
+            let line = text(&self.proc.join(format!("{thread}/schedstat"))).ok()?;
+            let mut numbers = line.split(' ').map(|number| number.parse().ok());
+            Some((thread, [numbers.next()??, numbers.next()??, numbers.next()??]))
+        };
+        // A thread that has ended meanwhile has none.
+        let now: BTreeMap<u32, Schedule> = self.threads()?.into_iter().filter_map(read).collect();
+        let before = std::mem::replace(&mut self.before, now);
+        let Some(before_s) = self.before_s.replace(now_s) else { return Ok(None) };
+        let (mut delay_ns, mut busy_ns) = (0.0_f64, 0);
+        for (thread, [ran_ns, waited_ns, times]) in &self.before {
+            let then = before.get(thread).copied().unwrap_or_default();
+            busy_ns += ran_ns.saturating_sub(then[0]);
+            let waited_ns = waited_ns.saturating_sub(then[1]);
+            delay_ns = delay_ns.max(waited_ns as f64 / times.saturating_sub(then[2]).max(1) as f64);
+        }
+        let seconds = (now_s - before_s).max(1e-3);
+        Ok(Some(Waits { delay_ms: delay_ns / 1e6, busy_cores: busy_ns as f64 / 1e9 / seconds }))
+    }
+}
+
+/// The core that a thread ran on last.
+pub fn core_of(proc: &Path, thread: u32) -> Option<u32> {
+    let stat = text(&proc.join(thread.to_string()).join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(36)?.parse().ok()
+}
