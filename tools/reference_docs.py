@@ -1,5 +1,6 @@
 """Writes docs/reference/{settings,messages,metrics,api,command-line}.md: from the declared settings, schema/, the code
-of the metrics, the description of the API, and what `--help` of each command prints.
+of the metrics, the description of the API, and what `--help` of each command prints. And the README.md of each Ansible
+role, from its argument_specs.yml.
 
 `--check` writes nothing and exits 1 when a page is not what it would be.
 """
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import lbengine.backends.table  # noqa: F401  (declares the balancers that a con
 from slackwater import config
 from slackwater.cli.main import cli
 from slackwater.messages import KINDS
+from tools.role_docs import role_page
 from web.blueprints.api import described as described_api
 from web.blueprints.metrics import METRICS
 
@@ -279,8 +282,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only check whether the pages are up to date")
     check = parser.parse_args().check
     status = 0
-    for name, page in PAGES.items():
-        path, text = REFERENCE / name, page()
+    roles = {folder / "README.md": partial(role_page, folder) for folder in sorted(ROOT.glob("ansible/roles/*"))}
+    for path, page in ({REFERENCE / name: page for name, page in PAGES.items()} | roles).items():
+        text = page()
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         if check:
