@@ -26,7 +26,7 @@ from slackwater.cli.main import cli
 from slackwater.messages import KINDS
 from tools.role_docs import role_page
 from web.blueprints.api import described as described_api
-from web.blueprints.metrics import METRICS
+from web.metric_values import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -180,11 +180,12 @@ def metrics() -> str:
     return "\n".join(
         [
             "# Metrics\n",
-            NOTE.format(source="`web/blueprints/metrics.py` and `monitor/src/collectors/`"),
+            NOTE.format(source="`web/metric_values.py` and `monitor/src/collectors/`"),
             "Files for Prometheus and Grafana: [observability](../operations/observability.md).\n",
             "## The controller\n",
             "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
-            "dead part shows as a high age, not as its last value.\n",
+            "dead part shows as a high age, not as its last value. With `otlp.endpoint` the same metrics go to an\n"
+            "OpenTelemetry collector ([observability](../operations/observability.md#opentelemetry)).\n",
             table(head, controller_metrics()),
             "## The monitor\n",
             "`http://127.0.0.1:9465/metrics` (`metrics.listen`), in the format of OpenMetrics. A value that the last\n"

@@ -16,6 +16,7 @@ from slackwater.config.settings import (
     JournalSettings,
     Law,
     LbengineSettings,
+    OtlpSettings,
     PoolSettings,
     RetuneSettings,
 )
