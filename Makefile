@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first, inside the checkout (.build/).
 SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
-PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/library
+PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests packaging ansible/plugins/modules
 
 .PHONY: help setup setup-demo demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web bench-controller

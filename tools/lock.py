@@ -28,12 +28,12 @@ PYTHON = "3.11"
 
 @dataclass(frozen=True)
 class Lock:
-    """One file of locked packages: what is added to the product's own, and the lock that it must agree with."""
+    """One file of locked packages: what is added to the product's own, and the locks that it must agree with."""
 
     file: str
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    agrees_with: str = ""
+    agrees_with: tuple[str, ...] = ()
     product: bool = True
     """Whether Slackwater itself is among it. Without it, the packages are for an environment of their own, so
     `--check` compares versions and hashes only."""
@@ -44,8 +44,7 @@ class Lock:
         command += ["--custom-compile-command", "python tools/lock.py", "--output-file", str(out)]
         command += ["pyproject.toml"] if self.product else []
         command += [f"--extra={extra}" for extra in self.extras] + [f"--group={group}" for group in self.groups]
-        if self.agrees_with:
-            command += ["--constraints", self.agrees_with]
+        command += [word for lock in self.agrees_with for word in ("--constraints", lock)]
         return [*command, "--upgrade"] if upgrade else command
 
     def source(self, pyproject: dict[str, dict[str, object]]) -> list[Requirement]:
@@ -65,8 +64,14 @@ class Lock:
 
 LOCKS = (
     Lock("requirements.txt"),
-    Lock("requirements-lab.txt", extras=("lab",), agrees_with="requirements.txt"),
-    Lock("requirements-dev.txt", extras=("lab",), groups=("dev",), agrees_with="requirements-lab.txt"),
+    Lock("requirements-lab.txt", extras=("lab",), agrees_with=("requirements.txt",)),
+    Lock("requirements-otlp.txt", extras=("otlp",), agrees_with=("requirements.txt",)),
+    Lock(
+        "requirements-dev.txt",
+        extras=("lab", "otlp"),
+        groups=("dev",),
+        agrees_with=("requirements-lab.txt", "requirements-otlp.txt"),
+    ),
     Lock("requirements-docs.txt", groups=("docs",), product=False),
 )
 

@@ -1,5 +1,6 @@
 """Writes docs/reference/{settings,messages,metrics,api,command-line}.md: from the declared settings, schema/, the code
-of the metrics, the description of the API, and what `--help` of each command prints.
+of the metrics, the description of the API, and what `--help` of each command prints. And the README.md of each Ansible
+role, from its argument_specs.yml.
 
 `--check` writes nothing and exits 1 when a page is not what it would be.
 """
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ import lbengine.backends.table  # noqa: F401  (declares the balancers that a con
 from slackwater import config
 from slackwater.cli.main import cli
 from slackwater.messages import KINDS
+from tools.role_docs import role_page
 from web.blueprints.api import described as described_api
-from web.blueprints.metrics import METRICS
+from web.metric_values import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -177,11 +180,12 @@ def metrics() -> str:
     return "\n".join(
         [
             "# Metrics\n",
-            NOTE.format(source="`web/blueprints/metrics.py` and `monitor/src/collectors/`"),
+            NOTE.format(source="`web/metric_values.py` and `monitor/src/collectors/`"),
             "Files for Prometheus and Grafana: [observability](../operations/observability.md).\n",
             "## The controller\n",
             "`http://127.0.0.1:8099/metrics` (`web.listen`). It is computed from the journal at each request, so a\n"
-            "dead part shows as a high age, not as its last value.\n",
+            "dead part shows as a high age, not as its last value. With `otlp.endpoint` the same metrics go to an\n"
+            "OpenTelemetry collector ([observability](../operations/observability.md#opentelemetry)).\n",
             table(head, controller_metrics()),
             "## The monitor\n",
             "`http://127.0.0.1:9465/metrics` (`metrics.listen`), in the format of OpenMetrics. A value that the last\n"
@@ -279,8 +283,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only check whether the pages are up to date")
     check = parser.parse_args().check
     status = 0
-    for name, page in PAGES.items():
-        path, text = REFERENCE / name, page()
+    roles = {folder / "README.md": partial(role_page, folder) for folder in sorted(ROOT.glob("ansible/roles/*"))}
+    for path, page in ({REFERENCE / name: page for name, page in PAGES.items()} | roles).items():
+        text = page()
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         if check:

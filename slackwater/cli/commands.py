@@ -31,6 +31,7 @@ SERVICES = {
     "retune": "retune.service",
     "governor": "governor.service",
     "web": "web.service",
+    "otlp": "web.otlp.service",
 }
 """What `serve` runs; each module has `async def run(settings)`."""
 
@@ -48,9 +49,10 @@ def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C, then set the baseline weights.
 
     Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
-    and the governor (unless their mode is off) and the dashboard, and restarts whatever dies. SIGHUP has it apply a
-    changed configuration, as `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline
-    weights could not be confirmed at the end.
+    and the governor (unless their mode is off), the dashboard, and the sender to an OpenTelemetry collector (if
+    otlp.endpoint names one), and restarts whatever dies. SIGHUP has it apply a changed configuration, as
+    `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline weights could not be
+    confirmed at the end.
     """
     from slackwater.supervise import serve as supervisor
 

@@ -18,6 +18,7 @@ from slackwater.config.settings import (
     JournalSettings,
     Law,
     LbengineSettings,
+    OtlpSettings,
     PoolSettings,
     RetuneSettings,
 )

@@ -424,6 +424,27 @@ class JournalSettings(Settings, frozen=True):
     ] = 1000.0
 
 
+class OtlpSettings(Settings, frozen=True):
+    """Metrics and episodes for an OpenTelemetry collector (OTLP over HTTP). Needs `pip install 'slackwater[otlp]'`."""
+
+    endpoint: Annotated[
+        str,
+        Meta(
+            pattern=WEB_URL_PATTERN,
+            description="URL of the collector, such as http://127.0.0.1:4318; `/v1/metrics` and `/v1/traces` are added."
+            " Empty: nothing is sent",
+        ),
+    ] = ""
+    headers_file: Annotated[
+        str, Meta(description="file with HTTP headers for it, a line `NAME: VALUE` each, closed to others; empty: none")
+    ] = ""
+    tls_ca: Annotated[
+        str, Meta(description="file with the authority (PEM) of its certificate; empty: the system's")
+    ] = ""
+    every_s: Annotated[float, Meta(ge=1, description="seconds between two sendings")] = 15.0
+    timeout_s: Annotated[float, Meta(gt=0, le=8, description="seconds in which it must take one sending")] = 5.0
+
+
 class ControllerSettings(Settings, frozen=True):
     """The controller's file."""
 
@@ -438,6 +459,7 @@ class ControllerSettings(Settings, frozen=True):
     governor: GovernorSettings = GovernorSettings()
     web: WebSettings = WebSettings()
     journal: JournalSettings = JournalSettings()
+    otlp: OtlpSettings = OtlpSettings()
 
     @property
     def bus_folder(self) -> Path:

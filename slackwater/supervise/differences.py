@@ -10,23 +10,25 @@ import msgspec
 from slackwater.bus.bus import without_password
 from slackwater.config import ControllerSettings, PoolSettings
 
-PARTS = ("journal", "detector", "lbengine", "retune", "governor", "web")
+PARTS = ("journal", "detector", "lbengine", "retune", "governor", "web", "otlp")
 """The parts that read the settings, in the order in which they are started and replaced."""
-JOURNAL, DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB = PARTS
+JOURNAL, DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB, OTLP = PARTS
 CONCERNS: Mapping[str, frozenset[str]] = {
-    "pool": frozenset({LBENGINE, RETUNE, GOVERNOR, WEB}),
-    "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB}),
-    "pool.target_p95_ms": frozenset({GOVERNOR, WEB}),
-    "pool.target_p99_ms": frozenset({WEB}),
+    "pool": frozenset({LBENGINE, RETUNE, GOVERNOR, WEB, OTLP}),
+    "pool.servers": frozenset({DETECTOR, LBENGINE, RETUNE, GOVERNOR, WEB, OTLP}),
+    "pool.target_p95_ms": frozenset({GOVERNOR, WEB, OTLP}),
+    "pool.target_p99_ms": frozenset({WEB, OTLP}),
     "bus.control_user": frozenset({WEB}),
     "bus.control_password_file": frozenset({WEB}),
     "detector": frozenset({DETECTOR, WEB}),
     "lbengine": frozenset({LBENGINE, WEB}),
+    "lbengine.lease_s": frozenset({LBENGINE, WEB, OTLP}),
     "retune": frozenset({RETUNE, WEB}),
     "retune.order_key": frozenset({RETUNE, GOVERNOR, WEB}),
     "governor": frozenset({GOVERNOR, WEB}),
     "web": frozenset({WEB}),
     "journal": frozenset({JOURNAL, WEB}),
+    "otlp": frozenset({OTLP, WEB}),
 }
 """A setting, or a section -> the parts that must have a new value. The dashboard shows all settings. What is not here
 needs a restart of everything."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slackwater.config import ControllerSettings, LbengineSettings, parse
 from slackwater.supervise.children import Limits
-from slackwater.supervise.differences import GOVERNOR, LBENGINE, PARTS, RETUNE, WEB
+from slackwater.supervise.differences import GOVERNOR, LBENGINE, OTLP, PARTS, RETUNE, WEB
 
 START_WITHIN_S = 300.0
 """Until a part's first progress: the first start after an update may convert a large journal."""
@@ -22,6 +22,7 @@ def names_of(settings: ControllerSettings) -> list[str]:
     off = {RETUNE} if settings.retune.mode == "off" else set()
     off |= {GOVERNOR} if settings.governor.mode == "off" else set()
     off |= set() if settings.web.listen else {WEB}
+    off |= set() if settings.otlp.endpoint else {OTLP}
     return [name for name in PARTS if name not in off]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slackwater.bus import nats_server
 from slackwater.config import ControllerSettings, PoolSettings
-from slackwater.supervise.differences import DETECTOR, GOVERNOR, RETUNE
+from slackwater.supervise.differences import DETECTOR, GOVERNOR, OTLP, RETUNE
 
 log = logging.getLogger("slackwater.reload")
 
@@ -41,6 +41,10 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
         from slackwater.bus.signing import Signer
 
         Signer.load(Path(settings.retune.order_key))
+    if OTLP in parts and settings.otlp.endpoint:
+        from web.otlp.collector import Collector
+
+        Collector.of(settings.otlp)
     if listen and (problem := nats_server.why_not_free(listen)):
         raise TrialError(f"the dashboard cannot listen on {listen}: {problem}; see `web.listen`")
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from lbengine.backends.haproxy.settings import HAProxyPool
+from slackwater import __version__
 from slackwater.bus import config as bus_config
 from slackwater.config import parse
-from tests.support.ansible_files import ANSIBLE, module, rendered
+from tests.support.ansible_files import ANSIBLE, COLLECTION, installed_collection, module, rendered
 from tests.support.nats_identities import USER, Identity
 
 GIVEN = {
@@ -37,7 +39,7 @@ backend web
 
 
 def edited(text: str, **given: object) -> tuple[str, list[str]]:
-    lines, reasons = module("slackwater_haproxy").wanted(text.splitlines(keepends=True), {**GIVEN, **given})
+    lines, reasons = module("haproxy").wanted(text.splitlines(keepends=True), {**GIVEN, **given})
     return "".join(lines), reasons
 
 
@@ -46,7 +48,7 @@ def test_only_what_haproxy_s_file_lacks_is_added_and_taken_away_again_byte_for_b
     assert after == CFG.replace("backend web\n", "backend web\n\tdefault-server weight 100  # added by Slackwater\n")
     assert len(reasons) == 1
     assert edited(after)[0] == after, "a second time nothing changes"
-    lines = module("slackwater_haproxy").without_ours(after.splitlines(keepends=True))
+    lines = module("haproxy").without_ours(after.splitlines(keepends=True))
     assert "".join(lines) == CFG
 
 
@@ -56,7 +58,7 @@ def test_servers_that_have_weights_keep_theirs() -> None:
 
 
 def test_a_missing_socket_is_added_and_one_of_a_lower_level_is_refused() -> None:
-    wrong = module("slackwater_haproxy")
+    wrong = module("haproxy")
     none = re.sub(r"\tstats socket.*\n", "", CFG)
     assert "\tstats socket /run/haproxy/admin.sock mode 660 group haproxy level admin" in edited(none)[0]
     for level in ("level operator", "level user", ""):
@@ -80,12 +82,12 @@ def test_haproxy_accepts_the_way_for_other_controllers(tmp_path: Path) -> None:
     file.write_text(after)
     done = subprocess.run(["haproxy", "-c", "-q", "-f", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "".join(module("slackwater_haproxy").without_ours(after.splitlines(keepends=True))) == local
+    assert "".join(module("haproxy").without_ours(after.splitlines(keepends=True))) == local
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_a_node_s_key_is_one_that_nats_knows() -> None:
-    identity = module("slackwater_identity")
+    identity = module("identity")
     seed = identity.new_nkey()
     assert seed.startswith(b"SU")
     public = identity.public_nkey(seed)
@@ -97,7 +99,7 @@ def test_a_node_s_key_is_one_that_nats_knows() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_a_certificate_fits_its_key_its_authority_and_its_addresses(tmp_path: Path) -> None:
-    identity, authority = module("slackwater_identity"), module("slackwater_authority")
+    identity, authority = module("identity"), module("authority")
     certificate, key = authority.authority("Test", 100)
     private = identity.openssl(*identity.EC_KEY).stdout
     addresses = ["10.0.0.1", "lb1"]
@@ -129,9 +131,9 @@ def permissions(text: str) -> set[str]:
 def test_the_broker_s_permissions_are_those_of_the_command() -> None:
     nodes = [bus_config.Node("web", name) for name in ("web1", "web2")]
     command = bus_config.config_text(nodes, dict.fromkeys(bus_config.users(nodes), "x"), "127.0.0.1:4222", None)
-    facts = {"node_monitor_nkey": "U1", "node_wsengine_nkey": "U2"}
+    facts = {"slackwater_node_monitor_nkey": "U1", "slackwater_node_wsengine_nkey": "U2"}
     role = rendered(
-        "broker",
+        "slackwater_broker",
         "users.conf.j2",
         groups={"nodes": ["web1", "web2"]},
         slackwater_nodes_group="nodes",
@@ -154,46 +156,58 @@ def controller(**values: Any) -> str:
         "slackwater_admin_port": 14299,
         "slackwater_balancers_group": "balancers",
         "groups": {"balancers": ["lb1", "lb2"]},
-        "hostvars": {"lb1": {"base_address": "10.0.0.1"}, "lb2": {"base_address": "10.0.0.2"}},
-        "controller_law": "optimal",
-        "controller_max_mitigated": 0.5,
-        "controller_service": "",
-        "controller_servers": {},
-        "controller_settings": {},
-        "controller_bus_url": "tls://10.0.0.1:14222",
-        "controller_web_listen": "127.0.0.1:8099",
+        "hostvars": {"lb1": {"slackwater_base_address": "10.0.0.1"}, "lb2": {"slackwater_base_address": "10.0.0.2"}},
+        "slackwater_controller_law": "optimal",
+        "slackwater_controller_max_mitigated": 0.5,
+        "slackwater_controller_service": "",
+        "slackwater_controller_servers": {},
+        "slackwater_controller_settings": {},
+        "slackwater_controller_bus_url": "tls://10.0.0.1:14222",
+        "slackwater_controller_web_listen": "127.0.0.1:8099",
     }
-    return rendered("controller", "controller.toml.j2", **{**given, **values})
+    return rendered("slackwater_controller", "controller.toml.j2", **{**given, **values})
 
 
 def test_the_controller_s_settings_are_what_the_controller_reads() -> None:
-    alone = parse(controller(controller_settings={"detector": {"calm_dwell_s": 5.0}}), "alone").pool[0]
+    alone = parse(controller(slackwater_controller_settings={"detector": {"calm_dwell_s": 5.0}}), "alone").pool[0]
     assert isinstance(alone, HAProxyPool)
     assert (alone.mode, alone.all_sockets) == ("observe", ["/run/haproxy/admin.sock"])
     shared = parse(controller(slackwater_shared=True, slackwater_mode="act"), "shared").pool[0]
     assert isinstance(shared, HAProxyPool)
     assert shared.all_sockets == ["tcp://10.0.0.1:14299", "tcp://10.0.0.2:14299"]
     lvs = controller(
-        slackwater_balancer="lvs", controller_service="-t 10.0.0.9:80", controller_servers={"10.0.0.1:80": "web1"}
+        slackwater_balancer="lvs",
+        slackwater_controller_service="-t 10.0.0.9:80",
+        slackwater_controller_servers={"10.0.0.1:80": "web1"},
     )
     assert parse(lvs, "lvs").pool[0].servers == {"10.0.0.1:80": "web1"}
 
 
-def lint(program: str, *words: str) -> None:
+def lint(environment: dict[str, str], program: str, *words: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"needs {program}")
-    done = subprocess.run([program, *words], cwd=ANSIBLE, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [program, *words], cwd=ANSIBLE, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which Ansible finds the collection, built and installed."""
+    if shutil.which("ansible-galaxy") is None:
+        pytest.skip("needs ansible-galaxy")
+    return installed_collection(tmp_path_factory.mktemp("collection"))
+
+
 def test_yamllint_finds_nothing() -> None:
-    lint("yamllint", "-s", "-c", ".yamllint.yml", ".")
+    lint(dict(os.environ), "yamllint", "-s", "-c", ".yamllint.yml", ".")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ansible_lint_finds_nothing_with_its_production_profile() -> None:
-    lint("ansible-lint", "-q", "-c", ".ansible-lint.yml", "--nocolor", "--offline")
+def test_ansible_lint_finds_nothing_with_its_production_profile(installed: dict[str, str]) -> None:
+    lint(installed, "ansible-lint", "-q", "-c", ".ansible-lint.yml", "--nocolor", "--offline")
 
 
 @pytest.mark.parametrize("inventory", ["three-nodes", "two-balancers", "lvs"])
@@ -213,33 +227,62 @@ def test_an_example_inventory_has_all_groups(inventory: str, tmp_path: Path) -> 
     assert len(found["slackwater_nodes"]["hosts"]) == 3
 
 
-PLAYBOOKS = ("act", "doctor", "observe", "remove", "rotate", "site", "upgrade")
+PLAYBOOKS = sorted(file.stem for file in (ANSIBLE / "playbooks").glob("*.yml"))
+ROLES = sorted((ANSIBLE / "roles").iterdir())
 
 
 @pytest.mark.parametrize(
     ("inventory", "playbook"),
     [*(("three-nodes", name) for name in PLAYBOOKS), ("two-balancers", "site"), ("lvs", "site")],
 )
-def test_ansible_reads_each_playbook_and_example_inventory(inventory: str, playbook: str, tmp_path: Path) -> None:
-    if shutil.which("ansible-playbook") is None:
-        pytest.skip("needs ansible-playbook")
+def test_ansible_reads_each_installed_playbook_and_example_inventory(
+    installed: dict[str, str], inventory: str, playbook: str
+) -> None:
     file = ANSIBLE / "inventories" / inventory / "hosts.yml"
     done = subprocess.run(
-        ["ansible-playbook", "--syntax-check", "-i", str(file), str(ANSIBLE / f"{playbook}.yml")],
-        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg")},
+        ["ansible-playbook", "--syntax-check", "-i", str(file), f"{COLLECTION}.{playbook}"],
+        env=installed,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr, done.stderr
+    assert installed["ANSIBLE_COLLECTIONS_PATH"] in done.stdout, "not the playbook of the collection"
+
+
+@pytest.mark.parametrize("kind", ["role", "module"])
+def test_ansible_s_own_documentation_has_each_role_and_module(installed: dict[str, str], kind: str) -> None:
+    files = ROLES if kind == "role" else (ANSIBLE / "plugins/modules").glob("*.py")
+    names = {one.stem for one in files}
+    words = ["ansible-doc", "--json", "-t", kind, *(f"{COLLECTION}.{name}" for name in names)]
+    done = subprocess.run(words, env=installed, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert {name.rpartition(".")[2] for name in json.loads(done.stdout)} == names
+
+
+def test_the_collection_has_the_version_of_the_rest() -> None:
+    assert yaml.safe_load((ANSIBLE / "galaxy.yml").read_text())["version"] == __version__
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_every_variable_of_a_role_is_described_and_has_a_default(role: Path) -> None:
+    spec = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]
+    assert list(spec["options"]) == list(yaml.safe_load((role / "defaults/main.yml").read_text()))
+    page = (role / "README.md").read_text()
+    assert not [name for name in spec["options"] if f"| `{name}` |" not in page]
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_no_path_leaves_its_role(role: Path) -> None:
+    files = [file for file in role.rglob("*") if file.is_file()]
+    assert len(files) > 4
+    assert not [file for file in files if ".." in re.split(r"[/\s'\"]", file.read_text())]
 
 
 @pytest.mark.parametrize("inventory", ["three-nodes", "two-balancers", "lvs"])
 def test_the_variables_of_an_example_inventory_are_ones_that_the_roles_declare(inventory: str) -> None:
-    declared: set[str] = set()
-    for specs in ANSIBLE.glob("roles/*/meta/argument_specs.yml"):
-        declared |= set(re.findall(r"(?m)^ {6}([a-z_]+):", specs.read_text()))
+    specs = [yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"] for role in ROLES]
+    declared = {name for spec in specs for name in spec["main"]["options"]}
     text = (ANSIBLE / "inventories" / inventory / "hosts.yml").read_text()
     used = set(re.findall(r"(?m)^ {4}([a-z_]+):", text.split("children:")[0]))
     assert used

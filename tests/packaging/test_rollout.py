@@ -63,7 +63,7 @@ def before(running: Hosts) -> dict[str, dict[str, str]]:
 def site(running: Hosts, packages: Path, before: dict[str, dict[str, str]]) -> Site:
     assert before
     groups = {"brokers": ["lb1"], "controllers": ["lb1"], "balancers": ["lb1"], "nodes": WEBS}
-    knobs = {"node_wsengine_settings": {"php_fpm": {"max_children": [2, 20]}}}
+    knobs = {"slackwater_node_wsengine_settings": {"php_fpm": {"max_children": [2, 20]}}}
     return Site(running, groups, packages, knobs)
 
 
@@ -90,7 +90,7 @@ def is_in_mode(site: Site, mode: str) -> bool:
 
 def fails_early(site: Site, *options: str) -> str:
     """Runs site.yml, which must fail before it changed anything; what it said."""
-    printed = site.play("site.yml", *options)
+    printed = site.play("site", *options)
     assert printed.status != 0, printed.end
     assert printed.changed == 0, printed.end
     return " ".join(printed.text.split())
@@ -115,6 +115,10 @@ def test_a_clock_that_is_off_is_refused_in_words(site: Site) -> None:
         site.hosts.ssh("web1", "rm /usr/local/bin/date")
 
 
+def test_a_variable_by_its_name_of_before_is_refused_in_words(site: Site) -> None:
+    assert "has node_ports; " in fails_early(site, "-e", "node_ports=80")
+
+
 def test_too_little_room_and_a_port_that_is_taken_are_refused_in_words(site: Site) -> None:
     assert "MiB are needed (slackwater_min_free_mib)" in fails_early(site, "-e", "slackwater_min_free_mib=99999999")
     assert "port 22 of lb1 is taken by sshd; the bus needs it" in fails_early(site, "-e", "slackwater_broker_port=22")
@@ -128,7 +132,7 @@ def test_an_haproxy_without_socket_or_admin_level_is_refused_in_words(site: Site
         put(site.hosts, "lb1", place, haproxy_cfg(addresses, "\tstats socket /run/haproxy/admin.sock level operator\n"))
         assert "has level operator, and only `level admin` lets weights be set" in fails_early(site)
         put(site.hosts, "lb1", place, haproxy_cfg(addresses, ""))
-        printed = fails_early(site, "-e", '{"balancer_edit": false}')
+        printed = fails_early(site, "-e", '{"slackwater_balancer_edit": false}')
         assert "there is no `stats socket /run/haproxy/admin.sock`" in printed
     finally:
         put(site.hosts, "lb1", place, fine)
@@ -138,7 +142,7 @@ def test_an_haproxy_without_socket_or_admin_level_is_refused_in_words(site: Site
 
 
 def test_a_dry_run_shows_what_would_change_and_changes_nothing(site: Site) -> None:
-    printed = site.play("site.yml", "--check", "--diff", "--limit", "lb1", "--tags", "balancer")
+    printed = site.play("site", "--check", "--diff", "--limit", "lb1", "--tags", "balancer")
     assert printed.status == 0, printed.end
     assert re.search(r"\+\tdefault-server weight 100 +# added by Slackwater", printed.text), printed.end
     assert "added by Slackwater" not in site.hosts.ssh("lb1", "cat /etc/haproxy/haproxy.cfg").stdout
@@ -147,7 +151,7 @@ def test_a_dry_run_shows_what_would_change_and_changes_nothing(site: Site) -> No
 def test_a_dry_run_of_the_whole_goes_through_on_hosts_that_have_nothing(
     site: Site, before: dict[str, dict[str, str]]
 ) -> None:
-    printed = site.play("site.yml", "--check", "--diff")
+    printed = site.play("site", "--check", "--diff")
     assert printed.status == 0, printed.end
     assert printed.changed > 10, "it says what would change"
     assert not site.vault.exists()
@@ -157,7 +161,7 @@ def test_a_dry_run_of_the_whole_goes_through_on_hosts_that_have_nothing(
 
 def test_one_command_turns_the_running_site_into_one_that_is_watched(site: Site) -> None:
     with Requests(site.hosts["lb1"].address) as load:
-        printed = site.play("site.yml")
+        printed = site.play("site")
     assert printed.status == 0, printed.end
     assert not load.failures, (len(load.failures), load.sent, load.failures[:3])
     assert load.sent > 100
@@ -233,18 +237,18 @@ def test_what_wsengine_turned_is_put_back_when_it_is_killed(site: Site, tmp_path
 
 
 def test_the_second_run_changes_nothing(site: Site) -> None:
-    printed = site.play("site.yml")
+    printed = site.play("site")
     assert printed.status == 0, printed.end
     assert printed.changed == 0, [line for line in printed.text.splitlines() if line.startswith("changed")]
 
 
 def test_a_tag_reaches_its_role_alone(site: Site) -> None:
-    printed = site.play("site.yml", "--tags", "controller", "-e", "controller_max_mitigated=0.4")
+    printed = site.play("site", "--tags", "controller", "-e", "slackwater_controller_max_mitigated=0.4")
     assert printed.status == 0, printed.end
     assert printed.recap["lb1"]["changed"] > 0
     assert {printed.recap[name]["changed"] for name in WEBS} == {0}
     assert "max_mitigated = 0.4" in site.hosts.ssh("lb1", "cat /etc/slackwater/controller.toml").stdout
-    printed = site.play("site.yml", "--tags", "controller")
+    printed = site.play("site", "--tags", "controller")
     assert printed.status == 0, printed.end
 
 
@@ -261,11 +265,11 @@ def test_a_dry_run_of_each_playbook_goes_through_and_changes_nothing(site: Site,
 
 
 def test_the_doctor_finds_all_well_and_says_what_is_not(site: Site) -> None:
-    printed = site.play("doctor.yml")
+    printed = site.play("doctor")
     assert printed.status == 0, printed.end
     site.hosts.ssh("web1", "systemctl stop slackwater-monitor")
     try:
-        printed = site.play("doctor.yml")
+        printed = site.play("doctor")
         assert printed.status != 0
         assert re.search(r"BAD web1 +monitor runs +inactive", printed.text), printed.end
     finally:
@@ -273,7 +277,7 @@ def test_the_doctor_finds_all_well_and_says_what_is_not(site: Site) -> None:
 
 
 def test_one_variable_later_it_acts_and_observes_again(site: Site) -> None:
-    for playbook, mode in (("act.yml", "act"), ("observe.yml", "observe")):
+    for playbook, mode in (("act", "act"), ("observe", "observe")):
         printed = site.play(playbook)
         assert printed.status == 0, printed.end
         wait_until(partial(is_in_mode, site, mode), f"mode {mode}")
@@ -308,7 +312,7 @@ def test_an_upgrade_under_load_fails_no_request(site: Site, packages: Path, tmp_
     site.packages = newer(packages, tmp_path, "2")
     try:
         with Requests(site.hosts["lb1"].address) as load:
-            printed = site.play("upgrade.yml")
+            printed = site.play("upgrade")
         assert printed.status == 0, printed.end
         assert not load.failures, (len(load.failures), load.sent, load.failures[:3])
         (node,) = versions(site, "slackwater-node", WEBS)
@@ -324,7 +328,7 @@ def test_an_upgrade_that_does_not_come_up_goes_back_and_stops_at_the_first_node(
 ) -> None:
     site.packages = newer(packages, tmp_path, "3", monitor="#!/bin/sh\nexit 1\n")
     try:
-        printed = site.play("upgrade.yml")
+        printed = site.play("upgrade")
         assert printed.status != 0
         assert "did not come up on web1; it runs" in " ".join(printed.text.split()), printed.end
     finally:
@@ -376,7 +380,7 @@ def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Pa
     authority = tmp_path / "authority.pem"
     authority.write_text(site.hosts.ssh("web1", "cat /etc/slackwater/node/authority.pem").stdout)
     orders_key = site.hosts.ssh("web1", "cat /etc/slackwater/node/orders.pub").stdout
-    printed = site.play("rotate.yml")
+    printed = site.play("rotate")
     assert printed.status == 0, printed.end
     assert site.hosts.ssh("web1", "cat /etc/slackwater/node/orders.pub").stdout != orders_key
     assert site.hosts.ssh("web1", "cat /etc/slackwater/node/monitor.nkey").stdout.strip() != stolen
@@ -389,7 +393,7 @@ def test_new_keys_for_all_make_the_stolen_one_worthless(site: Site, tmp_path: Pa
 
 def test_removal_under_load_fails_no_request_and_leaves_no_trace(site: Site, before: dict[str, dict[str, str]]) -> None:
     with Requests(site.hosts["lb1"].address) as load:
-        printed = site.play("remove.yml")
+        printed = site.play("remove")
     assert printed.status == 0, printed.end
     assert not load.failures, (len(load.failures), load.sent, load.failures[:3])
     for name in NAMES:

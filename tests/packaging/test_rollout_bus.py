@@ -46,7 +46,7 @@ def certificate(authority: ModuleType, identity: ModuleType, folder: Path) -> No
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     folder = tmp_path_factory.mktemp("broker")
-    certificate(module("slackwater_authority"), module("slackwater_identity"), folder)
+    certificate(module("authority"), module("identity"), folder)
     monitors, wsengines = ({name: Identity.new(USER) for name in WEBS} for _ in range(2))
     address = free_address()
     values = {
@@ -54,18 +54,21 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
         "slackwater_nodes_group": "nodes",
         "slackwater_brokers_group": "brokers",
         "hostvars": {
-            name: {"node_monitor_nkey": monitors[name].public, "node_wsengine_nkey": wsengines[name].public}
+            name: {
+                "slackwater_node_monitor_nkey": monitors[name].public,
+                "slackwater_node_wsengine_nkey": wsengines[name].public,
+            }
             for name in WEBS
         },
         "inventory_hostname": "lb1",
         "slackwater_pool": "web",
         "slackwater_vault": {"controller_password": "c" * 40, "cluster_password": "x"},
-        "broker_listen": "127.0.0.1",
-        "broker_port": int(address.rpartition(":")[2]),
-        "broker_cluster_port": 0,
+        "slackwater_broker_listen": "127.0.0.1",
+        "slackwater_broker_port": int(address.rpartition(":")[2]),
+        "slackwater_broker_cluster_port": 0,
     }
     for name in ("users.conf", "nats.conf"):
-        text = rendered("broker", f"{name}.j2", **values)
+        text = rendered("slackwater_broker", f"{name}.j2", **values)
         text = text.replace("/etc/slackwater/broker", str(folder)).replace("/var/lib/slackwater-broker", str(folder))
         text = text.replace("timeout: 5\n", "timeout: 60\n")  # a busy machine may need as long for a handshake
         (folder / name).write_text(text)

@@ -96,7 +96,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         share_address(ours, BALANCERS, SHARED)
         groups = {"brokers": BROKERS, "controllers": BALANCERS, "balancers": BALANCERS, "nodes": WEBS}
         site = Site(ours, groups, packages, {"slackwater_mode": "act"})
-        printed = site.play("site.yml")
+        printed = site.play("site")
         assert printed.status == 0, printed.end
         yield site
 

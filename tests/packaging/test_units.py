@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
 WORST = {
-    "ansible/roles/broker/templates/slackwater-broker.service.j2": 1.5,
+    "ansible/roles/slackwater_broker/templates/slackwater-broker.service.j2": 1.5,
     "packaging/controller/slackwater-controller.service": 1.5,
     # It captures packets, opens hardware counters, and reads /proc of the web server's processes.
     "packaging/node/slackwater-monitor.service": 2.0,

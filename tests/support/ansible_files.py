@@ -1,10 +1,13 @@
-"""Our Ansible modules and templates."""
+"""Our Ansible collection: as it is built and installed, its modules and its templates."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,10 +16,30 @@ import jinja2
 from tests.support.paths import ROOT
 
 ANSIBLE = ROOT / "ansible"
+COLLECTION = "slackwater.slackwater"
+
+
+def installed_collection(folder: Path) -> dict[str, str]:
+    """Builds and installs the collection below `folder`; the environment in which Ansible finds it, and only it."""
+    environment = os.environ | {
+        "ANSIBLE_HOME": str(folder / "ansible"),
+        "ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"),
+        "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+
+    def galaxy(*words: str) -> None:
+        subprocess.run(["ansible-galaxy", "collection", *words], env=environment, capture_output=True, check=True)
+
+    galaxy("build", "--force", "--output-path", str(folder), str(ANSIBLE))
+    (built,) = folder.glob("slackwater-*.tar.gz")
+    galaxy("install", "--force", "--offline", str(built))
+    return environment
 
 
 def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ANSIBLE / "library" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ANSIBLE / "plugins/modules" / f"{name}.py")
     assert spec
     assert spec.loader
     loaded = importlib.util.module_from_spec(spec)

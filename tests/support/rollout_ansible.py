@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.support.paths import ROOT
+from tests.support.ansible_files import COLLECTION, installed_collection
 from tests.support.rollout_hosts import Hosts
 
-ANSIBLE = ROOT / "ansible"
 PLAYBOOK_WITHIN_S = 1700.0
 
 
@@ -88,24 +87,23 @@ class Site:
         password.chmod(0o600)
         return password
 
+    @cached_property
+    def _environment(self) -> dict[str, str]:
+        return installed_collection(self.hosts.folder) | {"ANSIBLE_VAULT_PASSWORD_FILE": str(self._password)}
+
     def secrets(self) -> str:
         """What is encrypted in the vault's file."""
-        command = ["ansible-vault", "view", "--vault-password-file", str(self._password), str(self.vault)]
-        home = {"ANSIBLE_HOME": str(self.hosts.folder / "ansible"), "PAGER": "cat", "LC_ALL": "C.UTF-8"}
-        return subprocess.run(command, env={**os.environ, **home}, capture_output=True, text=True, check=True).stdout
+        command = ["ansible-vault", "view", str(self.vault)]
+        shown = subprocess.run(
+            command, env=self._environment | {"PAGER": "cat"}, capture_output=True, text=True, check=True
+        )
+        return shown.stdout
 
     def play(self, playbook: str, *options: str) -> Said:
-        """Runs a playbook to its end."""
+        """Runs a playbook of the collection to its end."""
         done = subprocess.run(
-            ["ansible-playbook", "-i", str(self.write_inventory()), str(ANSIBLE / playbook), *options],
-            env={
-                **os.environ,
-                "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg"),
-                "ANSIBLE_VAULT_PASSWORD_FILE": str(self._password),
-                "ANSIBLE_HOME": str(self.hosts.folder / "ansible"),
-                "ANSIBLE_NOCOLOR": "1",
-                "LC_ALL": "C.UTF-8",
-            },
+            ["ansible-playbook", "-i", str(self.write_inventory()), f"{COLLECTION}.{playbook}", *options],
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -19,6 +19,9 @@ BUILD = ROOT / ".build"
 FOLDER = BUILD / "rollout"
 SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
 
+SUITE = "bookworm"
+"""Debian 12."""
+
 SYSTEM = (
     *("systemd", "systemd-sysv", "dbus", "python3", "python3-apt", "openssh-server", "iproute2", "iputils-ping"),
     *("ca-certificates", "procps", "curl", "sudo"),
@@ -78,7 +81,7 @@ def _bootstrap(root: Path) -> None:
     options = [f"--aptopt={option}" for option in (*APT, 'APT::Install-Recommends "false"')]
     options += [f"--dpkgopt={option}" for option in DPKG]
     command = ["mmdebstrap", "--variant=minbase", "--mode=root", f"--include={','.join(SYSTEM)}", *options]
-    _run([*command, "--skip=cleanup/apt/lists", "bookworm", str(root), str(SOURCES)])
+    _run([*command, "--skip=cleanup/apt/lists", SUITE, str(root), str(SOURCES)])
 
 
 def _settle(root: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
 from web import create_app
 from web.blueprints.api import described
-from web.blueprints.metrics import METRICS
+from web.metric_values import METRICS
 from web.users import Users
 
 STATE: list[Users] = []

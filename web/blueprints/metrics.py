@@ -1,107 +1,17 @@
-"""`/metrics`: the controller for Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/).
-
-Everything is read from the journal at each request, so a dead part shows as a high age, not as its last value.
-docs/reference/metrics.md lists the metrics; the Grafana dashboard and the alerts use these names.
-"""
+"""`/metrics`: the controller for Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from flask import Blueprint, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from slackwater import __version__
-from slackwater.journal.journal import Journal, JournalError
-from slackwater.messages import PARTS, Change, Governed
-from slackwater.supervise import state_dir
-from slackwater.views.governed import FRESH_S
-from slackwater.views.pool import SYMBOLS, PoolView
-from slackwater.views.why import SLOW
-from web.context import Context, context
-
-RECENT_S = 3600.0
-"""Decision latency is that of the Changes of the last hour."""
-MAX_LATENCY_S = 60.0
-"""A Change so long after its episode began was made for another reason."""
-METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("slackwater_info", ("version",), "The version that runs; always 1."),
-    ("slackwater_part_up", ("part",), "1 while a part of `slackwater serve` runs."),
-    ("slackwater_part_starts_total", ("part",), "How often `slackwater serve` started a part."),
-    ("slackwater_part_hangs_total", ("part",), "How often it killed a part that made no progress."),
-    ("slackwater_config_last_reload_successful", (), "1 if the controller's file was accepted when it was last read."),
-    (
-        "slackwater_config_last_reload_success_timestamp_seconds",
-        (),
-        "When the controller's file was last accepted; the start counts.",
-    ),
-    ("slackwater_journal_readable", (), "1 while the journal can be read."),
-    ("slackwater_journal_bytes", (), "What the journal's rows take."),
-    ("slackwater_pool_acting", ("pool",), "1 in act mode, 0 in observe mode."),
-    ("slackwater_pool_paused", ("pool",), "1 while the pool is paused."),
-    ("slackwater_pool_stale", ("pool",), "1 while the controller is silent."),
-    ("slackwater_pool_response_seconds", ("pool", "quantile"), "Response time over the pool's requests."),
-    ("slackwater_pool_target_seconds", ("pool", "quantile"), "The target of the settings."),
-    ("slackwater_node_state", ("pool", "node", "state"), "1 for the state that the node is in."),
-    ("slackwater_server_weight", ("pool", "node"), "Weight now."),
-    ("slackwater_server_baseline_weight", ("pool", "node"), "Weight that the site gave it."),
-    ("slackwater_server_wanted_weight", ("pool", "node"), "Weight that lbengine wants."),
-    ("slackwater_server_share", ("pool", "node"), "Share of the pool's requests, 0 to 1."),
-    ("slackwater_node_requests_per_second", ("pool", "node"), "Requests per second."),
-    ("slackwater_node_response_p95_seconds", ("pool", "node"), "p95 of response time."),
-    ("slackwater_node_cpu_utilisation", ("pool", "node"), "CPU utilisation, 1 is full."),
-    ("slackwater_governor_acting", ("pool", "node"), "1 where the governor sets cores and clocks, 0 in observe mode."),
-    ("slackwater_governor_target_seconds", ("pool", "node"), "Target of the p95 that the governor works for."),
-    ("slackwater_governor_response_p95_seconds", ("pool", "node"), "p95 of response time as the governor saw it."),
-    ("slackwater_governor_cores", ("pool", "node"), "Cores in force."),
-    ("slackwater_governor_most_cores", ("pool", "node"), "Cores without the governor."),
-    ("slackwater_governor_wanted_cores", ("pool", "node"), "Cores that the policy wants."),
-    (
-        "slackwater_governor_clock_share",
-        ("pool", "node", "knob"),
-        "In force, of the highest clock; with the knob cpu.quota, which stands in for a clock, of the cores' time.",
-    ),
-    ("slackwater_governor_watts", ("pool", "node", "model"), "Estimated power of the cores, by the named model."),
-    ("slackwater_governor_most_watts", ("pool", "node", "model"), "The same work without the governor."),
-    ("slackwater_governor_seconds_total", ("pool", "node"), "Seconds with a p95 since the governor began."),
-    ("slackwater_governor_misses_total", ("pool", "node"), "Of these, with a p95 above the target."),
-    ("slackwater_cycle_age_seconds", ("pool",), "Since lbengine's last cycle."),
-    ("slackwater_sample_age_seconds", ("pool", "node"), "Since the last Sample came."),
-    (
-        "slackwater_lease_valid",
-        ("pool",),
-        "1 while Verdicts are younger than the lease; at 0 lbengine goes back to the baseline weights.",
-    ),
-    ("slackwater_changes_total", ("pool", "what"), "Changes by what was changed."),
-    (
-        "slackwater_changes_last_hour",
-        ("pool", "what", "reason", "applied"),
-        "Changes of the last hour by reason.",
-    ),
-    ("slackwater_changes_refused_last_hour", ("pool",), "Changes that the balancer did not take."),
-    (
-        "slackwater_decision_latency_seconds",
-        ("pool", "quantile"),
-        "From an episode's beginning to the weight set, over the last hour.",
-    ),
-)
-"""Name, labels and help; a name with `_total` is a counter, the others are gauges."""
-SERVER_FIELDS = {
-    "weight": ("slackwater_server_weight", 1.0),
-    "baseline": ("slackwater_server_baseline_weight", 1.0),
-    "wanted": ("slackwater_server_wanted_weight", 1.0),
-    "share": ("slackwater_server_share", 1.0),
-    "rps": ("slackwater_node_requests_per_second", 1.0),
-    "rt_p95_ms": ("slackwater_node_response_p95_seconds", 1e-3),
-    "cpu": ("slackwater_node_cpu_utilisation", 1.0),
-}
-"""Field of a view's row -> metric and its factor."""
-Value = tuple[str, tuple[str, ...], float | None]
-"""A metric's name, its labels' values, and its value; None is left out."""
+from web.context import context
+from web.metric_values import METRICS, is_counter, values
+from web.reader import Reader
 
 metrics = Blueprint("metrics", __name__)
 
@@ -109,15 +19,15 @@ metrics = Blueprint("metrics", __name__)
 @metrics.get("/metrics")
 def show() -> Response:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(context()))
+    registry.register(_Collector(context().reader))
     return Response(generate_latest(registry), mimetype=CONTENT_TYPE_LATEST)
 
 
 class _Collector:
     """A collector in the sense of prometheus-client."""
 
-    def __init__(self, application: Context) -> None:
-        self._application = application
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
     def describe(self) -> list[Metric]:
         return []
@@ -125,136 +35,8 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, labels, text in METRICS:
-            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            kind = CounterMetricFamily if is_counter(name) else GaugeMetricFamily
             families[name] = kind(name, text, labels=labels)
-        for name, values, value in _controller(self._application):
-            if value is not None:
-                families[name].add_metric(values, value)
+        for name, label_values, value in values(self._reader):
+            families[name].add_metric(label_values, value)
         return iter(families.values())
-
-
-def _controller(application: Context) -> Iterator[Value]:
-    yield "slackwater_info", (__version__,), 1
-    serve = state_dir.read_serve(Path(application.settings.state_dir)) or {}
-    for part, pid in serve.get("children", {}).items():
-        yield "slackwater_part_up", (part,), int(isinstance(pid, int) and state_dir.is_alive(pid))
-    for name, field in (("slackwater_part_starts_total", "starts"), ("slackwater_part_hangs_total", "hangs")):
-        for part, count in serve.get(field, {}).items():
-            yield name, (part,), count
-    if reloads := serve.get("reloads"):
-        yield "slackwater_config_last_reload_successful", (), reloads["last_successful"]
-        yield "slackwater_config_last_reload_success_timestamp_seconds", (), reloads["last_success_unix_s"]
-    reader = application.reader
-    try:
-        with reader.journal() as journal:
-            views = {pool.name: reader.view(journal, pool) for pool in application.settings.pool}
-            found: list[Value] = [("slackwater_journal_bytes", (), journal.used_bytes())]
-            found += [*_pools(application, views), *_servers(views), *_ages(application, journal, views)]
-            for pool in views:
-                found += _governed(pool, journal.latest_governed(pool), reader.clock())
-            found += _changes(journal, reader.clock())
-    except JournalError:
-        yield "slackwater_journal_readable", (), 0
-    else:
-        yield "slackwater_journal_readable", (), 1
-        yield from found
-
-
-def _pools(application: Context, views: dict[str, PoolView]) -> Iterator[Value]:
-    for pool in application.settings.pool:
-        view = views[pool.name]
-        yield "slackwater_pool_stale", (pool.name,), view.stale
-        if view.mode is not None:
-            yield "slackwater_pool_acting", (pool.name,), view.mode == "act"
-            yield "slackwater_pool_paused", (pool.name,), view.paused
-        measured = (("0.95", view.rt_p95_ms, pool.target_p95_ms), ("0.99", view.rt_p99_ms, pool.target_p99_ms))
-        for quantile, value_ms, target_ms in measured:
-            if value_ms is not None:
-                yield "slackwater_pool_response_seconds", (pool.name, quantile), value_ms / 1000.0
-            if target_ms:
-                yield "slackwater_pool_target_seconds", (pool.name, quantile), target_ms / 1000.0
-
-
-def _servers(views: dict[str, PoolView]) -> Iterator[Value]:
-    for pool, view in views.items():
-        for row in view.rows:
-            for state in SYMBOLS:
-                yield "slackwater_node_state", (pool, row.node, state), row.state == state
-            for field, (name, factor) in SERVER_FIELDS.items():
-                value = getattr(row, field)
-                yield name, (pool, row.node), None if value is None else value * factor
-
-
-def _governed(pool: str, latest: dict[str, tuple[Governed, float]], now_unix_s: float) -> Iterator[Value]:
-    for node, (said, written_unix_s) in latest.items():
-        if now_unix_s - written_unix_s > FRESH_S:
-            continue
-        at = (pool, node)
-        yield "slackwater_governor_acting", at, said.mode == "act"
-        yield "slackwater_governor_target_seconds", at, said.target_p95_ms / 1000.0
-        p95_s = None if said.rt_p95_ms is None else said.rt_p95_ms / 1000.0
-        yield "slackwater_governor_response_p95_seconds", at, p95_s
-        yield "slackwater_governor_cores", at, said.cores
-        yield "slackwater_governor_most_cores", at, said.most_cores
-        yield "slackwater_governor_wanted_cores", at, said.wanted_cores
-        yield "slackwater_governor_clock_share", (*at, said.clock_knob), said.clock_share
-        yield "slackwater_governor_watts", (*at, said.power_model), said.watts
-        yield "slackwater_governor_most_watts", (*at, said.power_model), said.most_watts
-        yield "slackwater_governor_seconds_total", at, said.seconds
-        yield "slackwater_governor_misses_total", at, said.misses
-
-
-def _ages(application: Context, journal: Journal, views: dict[str, PoolView]) -> Iterator[Value]:
-    now_unix_s, lease_s = application.reader.clock(), application.settings.lbengine.lease_s
-    for pool, view in views.items():
-        yield "slackwater_cycle_age_seconds", (pool,), view.age_s
-        for node, at in journal.received("sample", pool).items():
-            yield "slackwater_sample_age_seconds", (pool, node), max(0.0, now_unix_s - at)
-        judged = journal.received("verdict", pool).values()
-        valid = bool(judged) and now_unix_s - max(judged) < lease_s + 0.5  # written twice a second
-        yield "slackwater_lease_valid", (pool,), valid
-
-
-def _changes(journal: Journal, now_unix_s: float) -> Iterator[Value]:
-    for labels, count in journal.kinds_of_change().items():
-        yield "slackwater_changes_total", labels, count
-    recent = journal.changes(None, 10_000, now_unix_s - RECENT_S)
-    counts = Counter((made.pool, made.what, reason_of(made), str(made.applied).lower()) for made in recent)
-    for key, count in counts.items():
-        yield "slackwater_changes_last_hour", key, count
-    for pool in dict.fromkeys(made.pool for made in recent):
-        refused = sum(made.pool == pool and made.cause == "not_set" for made in recent)
-        yield "slackwater_changes_refused_last_hour", (pool,), refused
-        latencies = sorted(_latencies(journal, pool, recent, now_unix_s))
-        for quantile in (0.5, 0.95):
-            if latencies:
-                value = latencies[min(len(latencies) - 1, int(quantile * len(latencies)))]
-                yield "slackwater_decision_latency_seconds", (pool, f"{quantile:g}"), value
-
-
-def reason_of(change: Change) -> str:
-    """A Change's reason as one of few words: the state it was made for, or what was done."""
-    if change.cause in ("interference", "not_shown", "no_gain"):
-        return "interference"
-    if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
-        return change.cause
-    if change.cause == "governor":
-        return "governor"
-    if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share", "reload"):
-        return change.what
-    return "other" if change.by in PARTS else "operator"
-
-
-def _latencies(journal: Journal, pool: str, recent: list[Change], now_unix_s: float) -> Iterator[float]:
-    """Seconds from the beginning of each episode to the first lowered weight of its server."""
-    lowered: dict[str, list[float]] = {}
-    for change in recent:
-        before, after = change.before, change.after
-        numbers = isinstance(before, int) and isinstance(after, int) and after < before
-        if numbers and change.pool == pool and change.what == "weight":
-            lowered.setdefault(change.target, []).append(change.time_unix_s)
-    for span in journal.states(pool, now_unix_s - RECENT_S):
-        if span.state in SLOW and span.since_unix_s >= now_unix_s - RECENT_S:
-            later = [at - span.since_unix_s for at in lowered.get(span.node, []) if at >= span.since_unix_s]
-            if later and min(later) <= MAX_LATENCY_S:
-                yield min(later)

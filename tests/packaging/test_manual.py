@@ -1,0 +1,34 @@
+"""The manual pages say what docs/reference/command-line.md says: both are what `--help` prints."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from tests.support.built_packages import packaging_module
+from tests.support.paths import ROOT
+
+REFERENCE = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
+
+
+def plain(text: str) -> str:
+    """Without the spaces at the ends of lines, and without roff's escapes."""
+    return "\n".join(line.rstrip() for line in text.replace("\\&", "").replace("\\-", "-").splitlines())
+
+
+@pytest.mark.parametrize(
+    "words", [["slackwater", "config"], ["slackwater-monitor"], ["slackwater-sniffer"], ["slackwater-wsengine"]]
+)
+def test_a_manual_page_has_the_text_of_the_reference_for_each_command(words: list[str]) -> None:
+    found = shutil.which(words[0], path=f"{ROOT / '.build/bin'}:{ROOT / 'target/release'}")
+    if found is None:
+        pytest.skip(f"{words[0]} is not built")
+    manual = packaging_module("manual")
+    program = manual.read(found, words)
+    page = plain(manual.man_page(program, "1.0", 0).replace("\\e", "\\"))
+    sections = re.findall(r"(?ms)^##+ ([a-z -]+)\n\n```text\n(.*?)\n```$", REFERENCE)
+    ours = {name: text for name, text in sections if name.split()[: len(words)] == words}
+    assert len(ours) > 1
+    assert not [name for name, text in ours.items() if text not in page]

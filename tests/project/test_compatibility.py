@@ -1,0 +1,92 @@
+"""The table of versions in docs/operations/compatibility.md, and the versions that the tests really run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.paths import PROGRAMS, ROOT
+from tests.support.real_haproxy import HAPROXIES, haproxy_program
+from tests.support.rollout_base import SUITE
+from tools.setup_debian import DEMO_PROGRAMS, NEWER_HAPROXIES, OLDER_HAPROXIES
+
+RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
+ASKED = {
+    "HAProxy": {"2.4", "2.6", "2.8", "3.0", "3.2", "3.4"},
+    "Apache": {"2.4"},
+    "php-fpm": {"8.1", "8.2", "8.3", "8.4"},
+    "Debian": {"12", "13"},
+}
+"""What users have; each has a row, tested or not."""
+
+
+@dataclass(frozen=True)
+class Row:
+    program: str
+    version: str
+    source: str
+    tested_by: str
+
+    @property
+    def is_run(self) -> bool:
+        return not self.tested_by.startswith("not run")
+
+
+def rows() -> list[Row]:
+    text = (ROOT / "docs/operations/compatibility.md").read_text()
+    lines = re.findall(r"(?m)^\| (HAProxy|Apache|php-fpm|Debian) \| ([\d.]+) \| ([^|]+) \| ([^|]+) \|$", text)
+    return [Row(*line) for line in lines]
+
+
+def run_versions(program: str) -> set[str]:
+    return {row.version for row in rows() if row.program == program and row.is_run}
+
+
+def version_of(command: str) -> str:
+    """Its first two numbers."""
+    printed = subprocess.run([command, "-v"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\b(\d+\.\d+)\.\d+", printed)
+    assert found, printed
+    return found[1]
+
+
+def test_every_version_that_users_have_has_one_row_and_one_that_is_not_run_has_a_reason() -> None:
+    found = [(row.program, row.version) for row in rows()]
+    assert len(found) == len(set(found))
+    assert {(program, version) for program, versions in ASKED.items() for version in versions} <= set(found)
+    for row in rows():
+        assert row.tested_by.startswith("`make test") if row.is_run else row.tested_by.startswith("not run: ")
+
+
+@pytest.mark.skipif(None in map(haproxy_program, HAPROXIES), reason="not every HAProxy is here")
+def test_the_haproxies_are_those_that_the_tests_run() -> None:
+    of_release = {name: release for name, (release, _) in {**NEWER_HAPROXIES, **OLDER_HAPROXIES}.items()}
+    programs = {name: haproxy_program(name) for name in HAPROXIES}
+    really = {
+        version_of(program): f"Debian {RELEASES[of_release.get(name, SUITE)]}"
+        for name, program in programs.items()
+        if program is not None
+    }
+    assert {row.version: row.source for row in rows() if row.program == "HAProxy" and row.is_run} == really
+
+
+def test_php_is_the_one_that_the_tests_run() -> None:
+    assert run_versions("php-fpm") == {re.sub(r"[^\d.]", "", name) for name in DEMO_PROGRAMS if "php" in name}
+
+
+def test_apache_is_the_one_that_the_tests_run() -> None:
+    apache = shutil.which("apache2", path=str(PROGRAMS))
+    if apache is None:
+        pytest.skip("apache2 is not in .build/bin")
+    assert run_versions("Apache") == {version_of(apache)}
+
+
+def test_the_hosts_of_the_rollout_are_of_the_release_that_the_roles_accept() -> None:
+    accepted = re.findall(
+        r"distribution_major_version == '(\d+)'", (ROOT / "ansible/roles/slackwater_base/tasks/main.yml").read_text()
+    )
+    assert run_versions("Debian") == {RELEASES[SUITE]} == set(accepted)

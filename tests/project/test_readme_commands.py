@@ -1,0 +1,208 @@
+"""Every command in README.md is run as it stands there, in its order: in a copy of the checkout, on a balancer host.
+
+What cannot run here (it needs hosts, or minutes) has a line in INSTEAD: the test that runs it, and a command that is
+run here in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from slackwater.cli.main import COMMANDS
+from slackwater.config import load
+from tests.support.live_cluster import live_cluster
+from tests.support.nats_process import as_node
+from tests.support.paths import PROGRAMS, ROOT
+from tests.support.real_haproxy import needs_haproxy
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAM_NAMES = {"ansible", "cargo", "cp", "make", "pip", "python", "python3", "slackwater", "systemctl"}
+"""The first word of each, up to a hyphen."""
+RUNS_WITHIN_S = 240.0
+INSTALLED, NODE_SETTINGS = "/tmp/slackwater", "/etc/slackwater/node.toml"
+"""Places in README.md; the test has them in a folder of its own."""
+
+
+@dataclass(frozen=True)
+class Instead:
+    """Why a command is not run here, which test runs it, and what is run here in its place."""
+
+    why: str
+    test: str
+    command: str
+
+
+INSTEAD = {
+    "make demo": Instead("sets the checkout up, takes minutes", "tests/lab/test_story.py", "make -n demo"),
+    "make test": Instead("runs this test", "tests/project/test_run_tests.py", "make -n test"),
+    "make deb": Instead("takes minutes", "tests/packaging/test_packages.py", "make -n deb"),
+    "ansible-playbook -i my-site/hosts.yml slackwater.slackwater.site": Instead(
+        "needs hosts",
+        "tests/packaging/test_rollout.py",
+        "ansible-playbook --syntax-check -i my-site/hosts.yml slackwater.slackwater.site",
+    ),
+    "systemctl stop slackwater-controller": Instead(
+        "needs the controller's unit",
+        "tests/packaging/test_controller_package.py",
+        "test -e packaging/controller/slackwater-controller.service",
+    ),
+    "slackwater lab calm --minutes 10 --seed 5": Instead(
+        "takes 10 minutes", "tests/lab/test_commands.py", "slackwater lab calm --minutes 10 --seed 5 --help"
+    ),
+    "slackwater lab demo --hosts vm": Instead(
+        "takes minutes", "tests/lab/test_virtual_machines.py", "slackwater lab demo --hosts vm --help"
+    ),
+}
+STAYS = {f"{INSTALLED}/bin/slackwater try": "The page stays until Ctrl-C"}
+"""Commands that go on until Ctrl-C -> what they print when all is done."""
+FIRST_OF_ITS_KIND = {"slackwater init"}
+"""Needs a HAProxy with its socket at the usual place, and no configuration yet."""
+PLACEHOLDERS = {"NODE": "host1", "POOL": "web", "FILE": "$SLACKWATER_CONFIG", "LIST": "nodes.txt", "FOLDER": "bus"}
+
+
+def commands(text: str) -> list[str]:
+    """Each command of a page once, in the page's order: lines of `sh` blocks, and words in backquotes that call a
+    program. Words from `#` on are a comment."""
+    found: list[str] = []
+    for block, span in re.findall(r"(?ms)^```sh\n(.*?)^```$|(?<!`)`([^`\n]+)`(?!`)", text):
+        if block:
+            found += [re.sub(r"(^|\s)#.*", "", line).strip() for line in block.splitlines()]
+        elif re.split(r"[-\s]", span)[0] in PROGRAM_NAMES and re.search(r"\s", span):
+            found.append(span.strip())
+    return list(dict.fromkeys(filter(None, found)))
+
+
+COMMANDS_OF_README = commands(README)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where somebody works who follows README.md: a copy of the checkout, on a balancer host with a controller."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, command: str, before: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*before, "bash", "-c", command],
+            cwd=self.folder,
+            env=self.environment | more,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUNS_WITHIN_S,
+        )
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """host1 had a neighbour."""
+    folder = tmp_path_factory.mktemp("desk")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    (folder / "nodes.txt").write_text("web web1\n")
+    with live_cluster(tmp_path_factory.mktemp("site")) as cluster:
+        cluster.noise("host1")
+        cluster.calm()
+        node = as_node(load(cluster.config), "host1")
+        (folder / "places").mkdir()
+        (folder / "places/node.toml").write_text(
+            f'node = "host1"\n[bus]\nurl = "{node.url}"\nuser = "host1"\npassword_file = "{node.password_file}"\n'
+        )
+        environment = os.environ | {
+            "SLACKWATER_CONFIG": str(cluster.config),
+            "PATH": f"{PROGRAMS}:{ROOT / 'target/release'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "ANSIBLE_HOME": str(folder / "ansible-home"),
+            "HAPROXY_SOCKET": cluster.balancer.socket,
+        }
+        yield Desk(folder, environment)
+
+
+def with_places(command: str, folder: Path) -> str:
+    command = re.sub(r"\b[A-Z]+\b", lambda found: PLACEHOLDERS.get(found[0], found[0]), command)
+    for place in (INSTALLED, NODE_SETTINGS):
+        command = command.replace(place, str(folder / "places" / Path(place).name))
+    return command
+
+
+def has_package_index(desk: Desk) -> bool:
+    asked = f"{sys.executable} -m pip download -q --no-deps --dest index setuptools"
+    return desk.run(asked).returncode == 0
+
+
+def until_ctrl_c(desk: Desk, command: str, last: str) -> tuple[int, str]:
+    """Runs a command that stays, and sends Ctrl-C after `last`; its status and what it printed."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], cwd=desk.folder, env=desk.environment | {"PYTHONPATH": ""},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    printed = ""
+    try:
+        while last not in printed and (line := process.stdout.readline()):
+            printed += line
+        process.send_signal(signal.SIGINT)
+        printed += process.communicate(timeout=RUNS_WITHIN_S)[0]
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, printed
+
+
+def beside_a_new_haproxy(desk: Desk, command: str) -> subprocess.CompletedProcess[str]:
+    """With folders of its own in place of the machine's: a socket at the usual place, and nothing of Slackwater."""
+    own = "for one in /run /var/lib; do mount -t tmpfs none $one; done; mkdir -p /run/haproxy; "
+    own += "ln -s $HAPROXY_SOCKET /run/haproxy/admin.sock; "
+    may = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    if desk.run("true", may).returncode != 0:
+        pytest.skip("needs a mount namespace")
+    return desk.run(own + command, may, SLACKWATER_CONFIG=str(desk.folder / "first.toml"))
+
+
+@needs_haproxy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command", COMMANDS_OF_README)
+def test_a_command_of_the_readme_does_what_it_should(desk: Desk, command: str) -> None:
+    instead = INSTEAD.get(command)
+    runs = with_places(instead.command if instead else command, desk.folder)
+    if "pip install" in command and not has_package_index(desk):
+        pytest.skip("no index of Python packages is reached")
+    if command in STAYS:
+        if not (desk.folder / "places/slackwater/bin/slackwater").exists():
+            pytest.skip("Slackwater was not installed: no index of Python packages is reached")
+        status, printed = until_ctrl_c(desk, runs, STAYS[command])
+        assert status == 0, printed
+        assert STAYS[command] in printed
+        return
+    done = beside_a_new_haproxy(desk, runs) if command in FIRST_OF_ITS_KIND else desk.run(runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_not_run_stands_in_the_readme_and_has_its_test() -> None:
+    assert len(COMMANDS_OF_README) > 20
+    assert INSTEAD.keys() | STAYS.keys() | FIRST_OF_ITS_KIND <= set(COMMANDS_OF_README)
+    assert not [one.test for one in INSTEAD.values() if not (ROOT / one.test).is_file()]
+
+
+def test_no_command_of_the_readme_leaves_out_its_program() -> None:
+    spans = [span.split() for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", README)]
+    assert not [span for span in spans if len(span) > 1 and span[0] in COMMANDS]
+
+
+def test_commands_are_found_in_blocks_and_in_sentences() -> None:
+    page = "```sh\ncp a b  # copies\n\n# nothing\n```\nUse `slackwater log` or `slackwater-monitor check`, not `a b`.\n"
+    assert commands(page) == ["cp a b", "slackwater log", "slackwater-monitor check"]

@@ -1,0 +1,1 @@
+"""Metrics and episodes for an OpenTelemetry collector."""

@@ -1,0 +1,117 @@
+"""What the journal holds, as OpenTelemetry's data: the metrics of `/metrics`, and each episode as a trace. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from slackwater import __version__
+from slackwater.messages import Change
+from slackwater.views.why import Story
+from web.metric_values import METRICS, Value, is_counter
+
+SCOPE = InstrumentationScope("slackwater", __version__)
+MOST_CHANGES = 1000
+"""As many Changes of an episode become spans, the oldest; more are counted only."""
+NOT_SAID = {"v", "pool", "time_unix_s"}
+"""Fields of a Change that its span does not repeat."""
+
+
+def resource_of(host: str) -> Resource:
+    """What sends: this controller."""
+    return Resource({"service.name": "slackwater", "service.version": __version__, "host.name": host})
+
+
+def metrics_data(values: Iterable[Value], now_unix_s: float, resource: Resource) -> MetricsData:
+    """The metrics under the names, labels and help of `/metrics`; those without a value are left out."""
+    now = _ns(now_unix_s)
+    points: dict[str, list[NumberDataPoint]] = {}
+    labels = {name: names for name, names, _ in METRICS}
+    for name, label_values, value in values:
+        attributes = dict(zip(labels[name], label_values, strict=True))
+        points.setdefault(name, []).append(NumberDataPoint(attributes, 0, now, float(value)))
+    found = [
+        Metric(name, text, "", Sum(points[name], AggregationTemporality.CUMULATIVE, is_monotonic=True))
+        if is_counter(name)
+        else Metric(name, text, "", Gauge(points[name]))
+        for name, _, text in METRICS
+        if name in points
+    ]
+    return MetricsData([ResourceMetrics(resource, [ScopeMetrics(SCOPE, found, "")], "")])
+
+
+def spans_of(episode: Story, resource: Resource) -> Iterator[ReadableSpan]:
+    """An episode that is over: one span from its beginning to its end, and below it a span for each Change.
+
+    The same episode has the same ids each time, so one that is sent twice is one trace.
+    """
+    assert episode.until_unix_s is not None
+    name = f"{episode.pool}/{episode.node}/{episode.since_unix_s!r}"
+    root = _context(name, name)
+    said, left_out = episode.changes[:MOST_CHANGES], len(episode.changes[MOST_CHANGES:])
+    yield ReadableSpan(
+        "episode",
+        root,
+        resource=resource,
+        attributes={
+            "slackwater.pool": episode.pool,
+            "slackwater.node": episode.node,
+            "slackwater.state": episode.state,
+            "slackwater.severity": episode.severity,
+            "slackwater.resource": episode.resource or "",
+            "slackwater.reasons": episode.path,
+            "slackwater.changes_left_out": left_out,
+        },
+        start_time=_ns(episode.since_unix_s),
+        end_time=_ns(episode.until_unix_s),
+        instrumentation_scope=SCOPE,
+    )
+    for change in said:
+        yield ReadableSpan(
+            f"change {change.what}",
+            _context(name, change.id),
+            parent=root,
+            resource=resource,
+            attributes=_attributes(change),
+            start_time=_ns(change.time_unix_s),
+            end_time=_ns(change.time_unix_s),
+            instrumentation_scope=SCOPE,
+        )
+
+
+def _attributes(change: Change) -> dict[str, str | bool | int | float]:
+    fields = msgspec.structs.asdict(change)
+    return {
+        f"slackwater.change.{name}": value
+        for name, value in fields.items()
+        if name not in NOT_SAID and value not in (None, "")
+    }
+
+
+def _context(trace: str, span: str) -> SpanContext:
+    return SpanContext(_id(trace, 16), _id(f"{trace}/{span}", 8), False, TraceFlags(TraceFlags.SAMPLED))
+
+
+def _id(text: str, size: int) -> int:
+    """Of `size` bytes; never 0, which is no id."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1
+
+
+def _ns(unix_s: float) -> int:
+    return round(unix_s * 1e9)

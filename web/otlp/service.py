@@ -1,0 +1,43 @@
+"""The part that sends metrics and episodes to an OpenTelemetry collector. It only reads; nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from slackwater.bus.bus import without_password
+from slackwater.config import ControllerSettings
+from slackwater.heartbeat import Heartbeat
+from slackwater.stopping import stop_event
+from web.otlp.collector import Collector
+from web.reader import Reader
+
+log = logging.getLogger("slackwater.otlp")
+
+LOOK_EVERY_S = 1.0
+
+
+async def run(settings: ControllerSettings) -> None:
+    """Sends every `otlp.every_s` until SIGTERM or SIGINT. Raises OtlpError at the start."""
+    collector = Collector.of(settings.otlp)
+    from web.otlp.sender import Sender  # needs packages that the Collector found
+
+    stop = stop_event()
+    sender = Sender(Reader(settings), collector)
+    heartbeat = Heartbeat()
+    next_s = time.monotonic()
+    log.info("OpenTelemetry collector: %s", without_password(settings.otlp.endpoint))
+    try:
+        while not stop.is_set():
+            if time.monotonic() >= next_s:
+                next_s = time.monotonic() + settings.otlp.every_s
+                for send in (sender.send_metrics, sender.send_episodes):
+                    await asyncio.to_thread(send)
+                    heartbeat.beat()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK_EVERY_S)
+            heartbeat.beat()
+    finally:
+        collector.close()
