@@ -48,7 +48,7 @@ slackwater_node::settings! {
     }
     /// Samples by event: seldom while nothing happens, often while a signal is outside its usual range.
     [pace] struct PaceSettings {
-        /// true: Samples follow events; false: there is one each period_s. The controller's stale_after_s must be above quiet_s then.
+        /// true: Samples follow events; false: there is one each period_s.
         by_event: bool = false;
         /// Seconds between two Samples while nothing happens.
         quiet_s: f64 = 1.0;

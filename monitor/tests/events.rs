@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::Sample;
 use support::free_port;
 use tokio_stream::StreamExt as _;
 
@@ -34,7 +34,7 @@ async fn until(samples: &mut Subscriber, holds: impl Fn(&Sample) -> bool) -> Vec
     while seen.last().is_none_or(|last| !holds(last)) {
         assert!(Instant::now() < deadline, "it does not come: {seen:?}");
         let message = tokio::time::timeout(DEADLINE, samples.next()).await;
-        seen.push(decode(&message.expect("in time").expect("a subscription").payload).expect("a Sample"));
+        seen.push(rmp_serde::from_slice(&message.expect("in time").expect("a subscription").payload).expect("a Sample"));
     }
     seen
 }

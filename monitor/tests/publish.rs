@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::Sample;
 use support::free_port;
 use tokio_stream::StreamExt as _;
 
@@ -79,7 +79,7 @@ async fn is_back(client: &Client) {
 
 async fn next(samples: &mut Subscriber) -> Sample {
     let message = tokio::time::timeout(DEADLINE, samples.next()).await;
-    decode(&message.expect("a Sample in time").expect("a subscription").payload).expect("a Sample")
+    rmp_serde::from_slice(&message.expect("a Sample in time").expect("a subscription").payload).expect("a Sample")
 }
 
 /// A figure of the monitor's page.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::Sample;
 use slackwater_monitor::sandbox::seccomp;
 use support::free_port;
 use tokio_stream::StreamExt as _;
@@ -108,7 +108,7 @@ fn with_traffic(bus: u16) -> Sample {
         let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
         let with_traffic = async {
             loop {
-                let sample: Sample = decode(&samples.next().await.expect("a message").payload).expect("a Sample");
+                let sample: Sample = rmp_serde::from_slice(&samples.next().await.expect("a message").payload).expect("a Sample");
                 if sample.traffic.as_ref().is_some_and(|traffic| traffic.rps > Some(0.0)) {
                     return sample;
                 }
