@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde::{Serialize, de::DeserializeOwned};
-use slackwater_messages::{Change, Cycle, Knobs, Order, Sample, Verdict, Weight, decode, encode, encode_binary, is_name};
+use slackwater_messages::{
+    Change, Cycle, Knobs, Order, Sample, Verdict, Weight, decode, encode, encode_binary, is_name,
+};
 
 fn examples(kind: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schema/examples");
@@ -44,7 +46,10 @@ fn a_sample_in_messagepack_holds_what_it_holds_in_json() {
     for (path, data) in examples("sample") {
         let sample: Sample = decode(&data).unwrap_or_else(|error| panic!("{path}: {error}"));
         let golden = std::fs::read(Path::new(&path).with_extension("msgpack")).expect("its twin");
-        assert_eq!(encode_binary(&sample), golden, "{path}");
+        for written in [golden, encode_binary(&sample)] {
+            assert_eq!(rmp_serde::from_slice::<Sample>(&written).expect("a Sample"), sample, "{path}");
+            assert!(written[0] >= 0x80, "by that readers tell it from JSON");
+        }
     }
 }
 

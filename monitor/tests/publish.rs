@@ -42,6 +42,7 @@ fn monitor(folder: &Path, port: u16, page_port: u16) -> Running {
     let config = folder.join("node.toml");
     let text = format!(
         "node = \"web-1.example\"\npool = \"web\"\nperiod_s = 0.1\n\
+         [pace]\nby_event = false\n\
          [bus]\nurl = \"nats://127.0.0.1:{port}\"\nbuffer_samples = {BUFFER}\n[sniffer]\ninterface = \"\"\n\
          [metrics]\nlisten = \"127.0.0.1:{page_port}\"\n"
     );
