@@ -23,6 +23,8 @@ OLD_IN_A_ROW = 3
 back, or the node's own after somebody else spoke in its name."""
 FORGET_AFTER_S = 3600.0
 """A node without Samples for this long has left the pool."""
+LONGEST_PROMISE_S = 10.0
+"""A node is believed that its next Sample comes within this time, and no later."""
 
 Arrival = Literal["new", "restart", "duplicate", "old", "late"]
 """`late`: it waited while the bus was away, so it describes then and not now."""
@@ -80,6 +82,8 @@ class _NodeState(SlotArrays):
     time_unix_s: Floats
     seen_s: Floats
     """When a Sample of it last counted."""
+    next_within_s: Floats
+    """By its own account the next one comes so long after it; 0 where it says nothing."""
     reported_s: Floats
     """When it was last reported stale."""
     old_run: Ints
@@ -96,6 +100,7 @@ class _NodeState(SlotArrays):
             seq=0,
             time_unix_s=0.0,
             seen_s=0.0,
+            next_within_s=0.0,
             reported_s=0.0,
             old_run=0,
             old_seq=0,
@@ -107,7 +112,10 @@ class _NodeState(SlotArrays):
 
 
 class SampleSorter:
-    """What is known of the pool's nodes. Each has a slot, its row in the detector's arrays; slots are used again."""
+    """What is known of the pool's nodes. Each has a slot, its row in the detector's arrays; slots are used again.
+
+    A node is stale when its next Sample is `stale_after_s` later than it said.
+    """
 
     def __init__(self, pool: str, stale_after_s: float) -> None:
         self.pool = pool
@@ -155,7 +163,7 @@ class SampleSorter:
         """Stale nodes, each at most every `every_s` seconds. Drops nodes that have left (`FORGET_AFTER_S`)."""
         at = self._at
         quiet_s = now_s - at.seen_s
-        stale = at.used & (quiet_s >= self.stale_after_s)
+        stale = at.used & (quiet_s >= at.next_within_s + self.stale_after_s)
         if not stale.any():
             return []
         for slot in np.flatnonzero(stale & (quiet_s >= FORGET_AFTER_S)).tolist():
@@ -172,7 +180,7 @@ class SampleSorter:
         """When `stale` next has something to report, unless Samples come before; infinite without nodes."""
         at = self._at
         again_s = np.where(at.reported_s < at.seen_s, -np.inf, at.reported_s + every_s)
-        due_s = np.maximum(at.seen_s + self.stale_after_s, again_s)[at.used]
+        due_s = np.maximum(at.seen_s + at.next_within_s + self.stale_after_s, again_s)[at.used]
         return float(due_s.min(initial=np.inf))
 
     def slot(self, node: str) -> int | None:
@@ -243,8 +251,10 @@ class SampleSorter:
         at.dropped[kept] += np.minimum(table.samples_dropped[rows][taken], missing[taken])
         at.hole[kept] |= (restarted | late | (missing >= HOLE))[taken]
         first = at.hole[slots].copy()
-        judged = slots[taken & ~late]
+        counts = taken & ~late
+        judged, promised_s = slots[counts], table.columns["next_within_s"][rows[counts]]
         at.seen_s[judged], at.hole[judged] = now_s, False
+        at.next_within_s[judged] = np.minimum(np.nan_to_num(promised_s), LONGEST_PROMISE_S)
         return np.where(late, _LATE, arrivals), first
 
     def _begin(self, table: Table, rows: Ints, slots: Ints, now_s: float) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -29,6 +30,9 @@ from slackwater.stopping import on_stop
 log = logging.getLogger("detector")
 
 LEAST_PAUSE_S = 0.001
+REPEATED_AFTER_S = 1.5
+"""A node's last Verdict is sent again when no other came for this long: its readers know by it that we are there, and
+need not know how often the node sends Samples."""
 ALIVE_EVERY_S = 5.0
 """The supervisor hears of us at least this often, whatever comes."""
 NET_OBJECTS = 200_000
@@ -81,6 +85,8 @@ class Detector:
         self._judges = {pool.name: Judge.of(pool.name, settings.detector, model) for pool in settings.pool}
         self._arrived: dict[str, list[Row]] = {name: [] for name in self._judges}
         self._state: dict[tuple[str, str], str] = {}
+        self._sent: dict[tuple[str, str], tuple[Verdict, float]] = {}
+        """By pool and node: the last Verdict and when it was sent, the longest ago first."""
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()
         self._checkpoint = baseline_checkpoint.BaselineCheckpoint(self._judges, time.monotonic())
@@ -118,7 +124,9 @@ class Detector:
     def due_s(self) -> float:
         """When there is something to do without a message, in monotonic seconds."""
         judges = (judge.sorter.due_s() for judge in self._judges.values())
-        return min(time.monotonic() + ALIVE_EVERY_S, self._checkpoint.due_s(), *judges)
+        oldest = next(iter(self._sent.values()), None)
+        again_s = math.inf if oldest is None else oldest[1] + REPEATED_AFTER_S
+        return min(time.monotonic() + ALIVE_EVERY_S, again_s, self._checkpoint.due_s(), *judges)
 
     def _take_sample(self, sample: Sample) -> None:
         """Keeps a Sample for the next tick."""
@@ -133,10 +141,20 @@ class Detector:
             arrived, self._arrived[pool] = self._arrived[pool], []
             for verdict in judge.take(now_s, arrived):
                 self._log_change(verdict)
-                await self._bus.publish(verdict)
+                await self._send(verdict, now_s)
+        while (oldest := next(iter(self._sent.values()), None)) and now_s - oldest[1] >= REPEATED_AFTER_S:
+            await self._send(oldest[0], now_s)
         content = self._checkpoint.step(now_s, time.time())
         if content is not None:
             await asyncio.to_thread(self._save, content)
+
+    async def _send(self, verdict: Verdict, now_s: float) -> None:
+        """A silent node's Verdicts come from its judge, one a second, until it is forgotten."""
+        key = (verdict.pool, verdict.node)
+        self._sent.pop(key, None)
+        if verdict.state != "unknown":
+            self._sent[key] = verdict, now_s
+        await self._bus.publish(verdict)
 
     def _log_change(self, verdict: Verdict) -> None:
         """One log line per change of state."""

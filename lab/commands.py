@@ -199,6 +199,9 @@ def _run_retuned(settings: LabSettings, test: SecondStageTest, json_file: str | 
 @click.option("--drain", is_flag=True, help="Also move the weight of a host while its neighbour is loud.")
 @click.option("--overload", is_flag=True, help="Also load that the pool cannot carry, labelled so.")
 @click.option(
+    "--by-event", is_flag=True, help="Samples follow events; default: one every 0.2 s, as training counts them."
+)
+@click.option(
     "--disturbance",
     "disturbances",
     multiple=True,
@@ -217,6 +220,7 @@ def record(
     swing: bool,
     drain: bool,
     overload: bool,
+    by_event: bool,
     disturbances: tuple[str, ...],
 ) -> None:
     """Record the monitors' Samples while neighbours come and go, with labels, for `slackwater train`."""
@@ -242,11 +246,12 @@ def record(
             "load 20% to 70% of capacity" if swing else f"load {share:.0%} of capacity",
             *(["weights moved"] if drain else []),
             *(["overload"] if overload else []),
+            *(["Samples by event"] if by_event else []),
             *disturbances,
             f"seed {seed}",
         ]
     )
-    with Lab(settings, progress) as cluster:
+    with Lab(replace(settings, by_event=by_event), progress) as cluster:
         recording.record(cluster, script, out, note, progress)
 
 

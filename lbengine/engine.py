@@ -7,7 +7,7 @@ seen. What a turn comes to is decided by the pure `lbengine.decision.step`; here
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from lbengine.writer import BY, Recorder, Writer
 from slackwater.config import LbengineSettings, PoolSettings
 from slackwater.control import Request
 from slackwater.machine import controller_id
-from slackwater.messages import VERSION, Change, Cycle, Verdict, Weight
+from slackwater.messages import VERSION, Change, Cycle, ServerState, Verdict, Weight
 
 SOMEONE_ELSE = "someone else"
 
@@ -54,6 +54,8 @@ class Engine:
         """Who drives the balancer, when that is not us."""
         self.may_lower: Callable[[], bool] = lambda: True
         """Whether the balancer is surely ours at this moment; if not, weights may only be raised."""
+        self.at_rest = False
+        """After the last turn there was nothing to look after: see `_is_at_rest`."""
         self._wall = wall
         self._controller = controller_id(state_dir)
         self.store = BaselineStore(state_dir, pool)
@@ -145,6 +147,7 @@ class Engine:
 
     def cycle(self, now_s: float) -> str:
         """One turn; returns what it did in a sentence. Raises BalancerError when the balancer is away or refuses."""
+        self.at_rest = False
         if self.state.phase == "standby":
             return f"{self.pool.name}: standing by, {self.standby}"
         view = self._look(now_s)
@@ -158,6 +161,10 @@ class Engine:
         sentence = describe.cycle(
             self.pool.name, self.state, view.snapshot, actions.decisions, changes, remarks, observing=observing
         )
+        servers = describe.servers(
+            view.snapshot, actions.decisions, baselines, positions, self.state.rates, actions.findings.verdicts
+        )
+        self.at_rest = _is_at_rest(view, servers)
         self.outbox.append(
             Cycle(
                 v=VERSION,
@@ -168,9 +175,7 @@ class Engine:
                 balance=view.snapshot.balance,
                 law=self.pool.law,
                 sentence=sentence,
-                servers=describe.servers(
-                    view.snapshot, actions.decisions, baselines, positions, self.state.rates, actions.findings.verdicts
-                ),
+                servers=servers,
                 weights_mean=view.snapshot.weights_mean,
                 controller=self._controller,
             )
@@ -312,3 +317,15 @@ class Engine:
         servers = [] if shown is None else [server.name for server in shown.servers]
         named = [server for server in servers if self.node_of(server) == question.get("node")]
         return f"{self.pool.name}: {self.commands.override_temporarily(question, named, now_s)}"
+
+
+def _is_at_rest(view: PoolView, servers: Sequence[ServerState]) -> bool:
+    """Every server has its baseline weight and is to keep it, and every node is calm and sees its own requests (of one
+    that does not, the detector knows only what the balancer's figures in each Cycle show)."""
+    overrides = (view.drains, view.caps, view.holds, view.pins)
+    return (
+        bool(view.verdicts)
+        and not any(overrides)
+        and all(server.weight == server.baseline == server.wanted for server in servers)
+        and all(verdict.state == "calm" and verdict.rps is not None for verdict in view.verdicts.values())
+    )

@@ -1,6 +1,7 @@
 """The lbengine process: one engine a pool, each in its own thread, fed with Verdicts and commands from the bus.
 
-Verdicts that change a node's state wake the engine at once; otherwise it turns every `cycle_s`.
+Verdicts that change a node's state wake the engine at once; otherwise it turns every `cycle_s`, or every `REST_S` while
+there is nothing to look after.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from slackwater.stopping import HAND_OVER, stop_event
 log = logging.getLogger("lbengine")
 
 ASK_AGAIN_S = 1.0
+REST_S = 1.0
+"""An engine at rest turns this often, so that readers of its Cycles know that it is there."""
 STOP_WITHIN_S = 2.0
 """How long restoring is tried again at the end; the supervisor tries it too."""
 
@@ -198,10 +201,7 @@ class Driver:
                 await self._look_at_stale_lease()
                 self.beat()
                 await self._turn()
-                self.beat()
-                waking = asyncio.create_task(self._wake.wait())
-                await asyncio.wait({waking, stopping}, timeout=self.cycle_s, return_when=asyncio.FIRST_COMPLETED)
-                waking.cancel()
+                await self._pause(stopping)
         finally:
             stopping.cancel()
             attached.cancel()
@@ -215,6 +215,16 @@ class Driver:
                 await self._stop()
                 if self._ownership is not None:
                     await self._ownership.end()
+
+    async def _pause(self, stopping: asyncio.Task[bool]) -> None:
+        """Until the next turn. Our supervisor waits no longer than `cycle_s` for a sign that we work."""
+        for _ in range(max(1, round(REST_S / self.cycle_s)) if self.engine.at_rest else 1):
+            self.beat()
+            waking = asyncio.create_task(self._wake.wait())
+            await asyncio.wait({waking, stopping}, timeout=self.cycle_s, return_when=asyncio.FIRST_COMPLETED)
+            waking.cancel()
+            if self._wake.is_set() or stopping.done():
+                return
 
     async def _look_at_stale_lease(self) -> None:
         """After the process was held up, somebody else may drive the balancer."""

@@ -47,10 +47,11 @@ fn struct_of(schema: &Value) -> String {
         if required.iter().any(|name| name == field) {
             has_default &= of["$ref"].is_null() && of["anyOf"].is_null();
         } else {
-            fields += "    #[serde(default, skip_serializing_if = \"is_default\")]\n";
             if !is_zero(&of["default"]) {
                 kind = format!("Option<{kind}>");
             }
+            let is_left_out = if kind == "Option<f64>" { "is_no_number" } else { "is_default" };
+            fields += &format!("    #[serde(default, skip_serializing_if = \"{is_left_out}\")]\n");
         }
         fields += &format!("    pub {field}: {kind},\n");
     }

@@ -139,8 +139,9 @@ def messages() -> str:
     """Each message with its fields, then the types that several messages use."""
     parts = ["# Messages\n", NOTE.format(source="`schema/*.json`")]
     parts.append(
-        "Every message on the bus is one JSON object. Unknown fields are ignored. A wrong type is refused. A value\n"
-        "that could not be measured is `null` or left out. Golden examples: `schema/examples/`.\n"
+        "Every message on the bus is one JSON object, but for Samples: a monitor sends the same object in\n"
+        "MessagePack. A first byte of 128 and above tells them apart. Unknown fields are ignored. A wrong type is\n"
+        "refused. A value that could not be measured is `null` or left out. Golden examples: `schema/examples/`.\n"
     )
     types: Json = {}
     for kind in KINDS:

@@ -30,6 +30,7 @@ from slackwater.messages import (
     Sample,
     Sched,
     Traffic,
+    is_binary,
 )
 
 Floats = NDArray[np.float64]
@@ -58,7 +59,7 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
 }
 """Section -> what stands in for an absent one (all fields absent), and its fields that are numbers for the detector."""
 _WORDS = ("node", "pool", "boot_id", "counters.source", "traffic.routes", "absent")
-_PLAIN = ("time_unix_s", "period_s", "seq", "samples_dropped")
+_PLAIN = ("time_unix_s", "period_s", "next_within_s", "seq", "samples_dropped")
 _NUMBERS = (*_PLAIN, *(f"{name}.{field}" for name, (_, fields) in SECTIONS.items() for field in fields))
 _words, _numbers = attrgetter(*_WORDS), attrgetter(*_NUMBERS)
 _pack = struct.Struct(f"{len(_NUMBERS)}d").pack
@@ -127,11 +128,12 @@ def _some(values: Any, rows: Ints) -> Any:
 
 
 def reasons(absent: Mapping[str, str] | msgspec.Raw) -> Mapping[str, str]:
-    """A Sample's reasons for absent values, which may still be JSON; none when that is no such thing."""
+    """A Sample's reasons for absent values, which may still be as they came; none when that is no such thing."""
     if not isinstance(absent, msgspec.Raw):
         return absent
+    decode = msgspec.msgpack.decode if is_binary(bytes(absent)) else msgspec.json.decode
     try:
-        return msgspec.json.decode(absent, type=dict[str, str])
+        return decode(absent, type=dict[str, str])
     except msgspec.DecodeError:
         return {}
 

@@ -1,9 +1,9 @@
-"""Reads a Sample's JSON, but only what the detector looks at: many times as quick as the whole.
+"""Reads a Sample, MessagePack or JSON, but only what the detector looks at: many times as quick as the whole.
 
 The struct is made from `Sample` itself and from what `detector.features.columns` and `detector.features.routes` read,
 with the same types, so that a wrong type in what is read is refused in the same words. What is left out is not looked
 at. Names are matched with their pattern when they are first met, since that takes as long as all the rest of a section;
-the reasons of absent values, which are seldom read, stay JSON until then.
+the reasons of absent values, which are seldom read, stay as they came until then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, cast
 import msgspec
 
 from detector.features.columns import SECTIONS, fields_read
-from slackwater.messages import MessageError, RouteTraffic, Sample, is_name
+from slackwater import messages
+from slackwater.messages import UNREADABLE, RouteTraffic, Sample, is_binary, is_name, refusal
 
 _ROUTE_FIELDS = {"route", "rps", "rt_mean_ms"}
 _NAMES = ("node", "pool")
@@ -63,12 +64,13 @@ def _reading() -> type[msgspec.Struct]:
         elif info.name == "absent":
             fields.append((info.name, msgspec.Raw, msgspec.Raw(b"{}")))
         elif inner is None and info.name not in _UNREAD:
-            fields.append((info.name, info.type, *_default(info)))
+            fields.append((info.name, info.type, *((math.nan,) if info.default is None else _default(info))))
     return msgspec.defstruct("Sample", fields, gc=False)
 
 
-_decode = cast(Callable[[bytes | str], Sample], msgspec.json.Decoder(_reading()).decode)
-_decode_whole = msgspec.json.Decoder(Sample).decode
+_READING = _reading()
+_decode = cast(Callable[[bytes | str], Sample], msgspec.json.Decoder(_READING).decode)
+_decode_binary = cast(Callable[[bytes | str], Sample], msgspec.msgpack.Decoder(_READING).decode)
 _is_name = lru_cache(NAMES_KNOWN)(is_name)
 
 
@@ -79,11 +81,9 @@ def decode(data: bytes | str) -> Sample:
     and is never scanned by the garbage collector.
     """
     try:
-        sample = _decode(data)
-        if not (_is_name(sample.node) and _is_name(sample.pool)):
-            _decode_whole(data)  # which refuses it
-        return sample
-    except msgspec.ValidationError as error:
-        raise MessageError(f"sample: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(f"sample: not JSON: {error}") from None
+        sample = (_decode_binary if is_binary(data) else _decode)(data)
+    except UNREADABLE as error:
+        raise refusal("sample", data, error) from None
+    if not (_is_name(sample.node) and _is_name(sample.pool) and sample.period_s < math.inf):
+        messages.decode("sample", data)  # which refuses it
+    return sample

@@ -70,7 +70,7 @@ async def talk(url: str, nodes: int, per_second: float) -> None:
         seq, node = divmod(number, nodes)
         head = (
             f'{{"v":1,"node":"web{node}","pool":"web","time_unix_s":{time.time():.4f},'
-            f'"boot_id":"b","seq":{seq},"period_s":{1 / per_second},'
+            f'"boot_id":"b","seq":{seq},"period_s":{1 / per_second},"next_within_s":{1 / per_second},'
         )
         await bus.publish(f"slackwater.sample.web.web{node}", head.encode() + calm[(seq * 7 + node * 13) % len(calm)])
         number += 1

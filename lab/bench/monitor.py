@@ -44,6 +44,8 @@ NODE = """\
 node = "bench"
 pool = "web"
 period_s = {period_s}
+[pace]
+by_event = false
 [bus]
 url = "nats://127.0.0.1:4222"
 [sniffer]
@@ -353,7 +355,7 @@ def bench(report: Report, options: argparse.Namespace) -> None:
         start_server(made)
         start_bus(made)
         report.add(
-            f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` with its defaults (canary,"
+            f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` (canary,"
             f" capture, page), `prometheus-node-exporter` fetched that often over HTTP, `collectd -f` with"
             f" `Interval {PERIOD_S}` (cpu, memory, load, contextswitch, interface, disk, processes) to a UDP port."
             f" {options.rounds} rounds of {options.seconds:g} s, medians and ranges. CPU time is the scheduler's"

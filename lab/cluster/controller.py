@@ -51,7 +51,7 @@ listen = "{web_listen}"
 """
 
 
-def node_toml(host: Host, bus_section: str, kind: HostKind = "cgroup") -> str:
+def node_toml(host: Host, bus_section: str, kind: HostKind = "cgroup", by_event: bool = True) -> str:
     """A node's file: as for a monitor in a virtual machine. Where the host is a cgroup, that is in its place."""
     sections = "".join(f'[{name}]\ncgroup = "{host.vm}"\n\n' for name in ("cpu", "processes") if kind == "cgroup")
     return f"""\
@@ -62,6 +62,9 @@ pool = "{POOL}"
 {sections}[sniffer]
 interface = "eth0"
 ports = [80]
+
+[pace]
+by_event = {str(by_event).lower()}
 """
 
 
@@ -97,7 +100,7 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None) ->
         raise LabError(f"{monitor} is missing: run `make setup`")
     machine = lab.machines[host.name]
     section = steal_shim.SECTION if lab.needs_steal_shim else bus.monitor_section(host)
-    config = machine.write("node.toml", node_toml(host, section, lab.settings.kind))
+    config = machine.write("node.toml", node_toml(host, section, lab.settings.kind, lab.settings.by_event))
     return lab.add(
         machine.start("slackwater-monitor", [str(monitor), "run", "--config", str(config)], "monitor.log", env)
     )

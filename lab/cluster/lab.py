@@ -69,6 +69,8 @@ class LabSettings:
     period_s: float = PERIOD_S
     """A host gets its quota in slices: its cores times this, once in this time. 5 ms is nearly a slower processor,
     30 ms are Xen's slices."""
+    by_event: bool = True
+    """The monitors' Samples follow events; else there is one every 0.2 s, of which training counts."""
     haproxy: str = "haproxy"
     """The command of another version: `haproxy-3`, `haproxy-3.2`."""
 

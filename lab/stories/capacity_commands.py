@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def capacity(
         result: dict[str, Any] = {}
     else:
         test = story.CapacityTest(loads or LOADS, taken or TAKEN, noise, calm_seconds, seconds)
-        with Lab(settings, progress) as cluster:
+        with Lab(replace(settings, by_event=False), progress) as cluster:
             result, recording, states = story.run(cluster, test, out, progress)
         rows = capacity_errors.compare(recording, states, model)
     result |= {"compared": rows, "summary": capacity_errors.summary(rows)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 from rich.table import Table
 
@@ -42,7 +44,7 @@ def signals(
 ) -> None:
     """Show what a neighbour does to each signal of a host: medians, and the ratio to calm with its range."""
     test = story.SignalsTest(kinds or ("llcprobe",), lost, loads or (0.4,), seconds)
-    with Lab(settings, progress) as cluster:
+    with Lab(replace(settings, by_event=False), progress) as cluster:
         result = story.run(cluster, test, progress)
     if json_file:
         write_json(result, json_file)

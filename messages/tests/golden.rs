@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use serde::{Serialize, de::DeserializeOwned};
-use slackwater_messages::{Change, Cycle, Knobs, Order, Sample, Verdict, Weight, decode, encode, is_name};
+use slackwater_messages::{
+    Change, Cycle, Knobs, Order, Sample, Verdict, Weight, decode, encode, encode_binary, is_name,
+};
 
 fn examples(kind: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schema/examples");
     let mut found: Vec<_> = std::fs::read_dir(folder)
         .expect("schema/examples")
         .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&format!("{kind}-"))))
         .map(|path| (path.display().to_string(), std::fs::read(&path).expect("example")))
         .collect();
@@ -36,6 +39,29 @@ fn golden_messages_round_trip() {
     round_trips::<Change>("change");
     round_trips::<Cycle>("cycle");
     round_trips::<Knobs>("knobs");
+}
+
+#[test]
+fn a_sample_in_messagepack_holds_what_it_holds_in_json() {
+    for (path, data) in examples("sample") {
+        let sample: Sample = decode(&data).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let golden = std::fs::read(Path::new(&path).with_extension("msgpack")).expect("its twin");
+        for written in [golden, encode_binary(&sample)] {
+            assert_eq!(rmp_serde::from_slice::<Sample>(&written).expect("a Sample"), sample, "{path}");
+            assert!(written[0] >= 0x80, "by that readers tell it from JSON");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_is_left_out() {
+    let (_, data) = examples("sample").remove(0);
+    let mut sample: Sample = decode(&data).expect("an example");
+    let without = encode_binary(&sample);
+    for none in [f64::NAN, f64::INFINITY] {
+        sample.next_within_s = Some(none);
+        assert_eq!(encode_binary(&sample), without, "{none}");
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Bus {
         while self.client.connection_state() == State::Connected
             && let Some(next) = self.backlog.oldest()
         {
-            let message = slackwater_messages::encode(next).into();
+            let message = slackwater_messages::encode_binary(next).into();
             match tokio::time::timeout_at(end, self.client.publish(self.subject.clone(), message)).await {
                 Ok(Ok(())) => {
                     self.backlog.sent();

@@ -22,7 +22,7 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
-        /// Seconds between two Samples.
+        /// Seconds between two Samples where pace.by_event is false.
         period_s: f64 = 0.2;
     }
     /// Where Samples go.
@@ -48,8 +48,8 @@ slackwater_node::settings! {
     }
     /// Samples by event: seldom while nothing happens, often while a signal is outside its usual range.
     [pace] struct PaceSettings {
-        /// true: Samples follow events; false: there is one each period_s. The controller's stale_after_s must be above quiet_s then.
-        by_event: bool = false;
+        /// true: Samples follow events; false: there is one each period_s.
+        by_event: bool = true;
         /// Seconds between two Samples while nothing happens.
         quiet_s: f64 = 1.0;
         /// Seconds between two looks at the signals, and between two Samples during an event.

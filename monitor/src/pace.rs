@@ -109,6 +109,13 @@ impl Pace {
         is_due
     }
 
+    /// After a Sample was sent at `now_ns`: the longest time until the next one, unless the machine does not run.
+    pub fn next_within_s(&self, now_ns: u64) -> f64 {
+        let next_look_ns = now_ns + self.event_ns;
+        let goes_on = self.outside_ns.is_some_and(|outside_ns| next_look_ns.saturating_sub(outside_ns) < ENDS_AFTER_NS);
+        (if goes_on { self.event_ns } else { self.quiet_ns }) as f64 / 1e9
+    }
+
     fn learn(&mut self, now_ns: u64, values: [Option<f64>; SIGNALS]) {
         for (usual, value) in self.usual.iter_mut().zip(values) {
             // `max` leaves NaN out.
@@ -162,6 +169,23 @@ mod tests {
         let after = sent_ms(&mut pace, 20.5, 23.0, &unanswered(15.0));
         let often: Vec<u64> = (0..9).map(|look| 20_500 + look * 50).collect();
         assert_eq!(after, [&often[..], &[21_900, 22_900]].concat());
+    }
+
+    #[test]
+    fn the_next_sample_comes_within_the_time_that_was_promised() {
+        let mut pace = pace();
+        let mut promised_by_ms = f64::INFINITY;
+        for look in 0..1000 {
+            let ms = look * 50;
+            let is_event = (400..410).contains(&look) || look == 600;
+            if pace.look(ms * MS, &unanswered(if is_event { 90.0 } else { 15.0 })) {
+                assert!(ms as f64 <= promised_by_ms + 1.0, "at {ms} ms, promised by {promised_by_ms}");
+                promised_by_ms = ms as f64 + pace.next_within_s(ms * MS) * 1e3;
+            }
+        }
+        assert!(promised_by_ms > 49_000.0, "Samples came until the end");
+        assert!(pace.look(50_000 * MS, &unanswered(90.0)), "an event");
+        assert_eq!(pace.next_within_s(50_000 * MS), 0.05, "it is believed to go on");
     }
 
     #[test]

@@ -86,10 +86,12 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 period_ends.set(schedule.due());
                 // A look that was left out is no Sample that is missing.
                 let missed = if pace.is_some() { 0 } else { missed };
-                if pace.as_mut().is_some_and(|pace| !pace.look(now_ns(), &sampler.watch())) {
+                let looked_ns = now_ns();
+                if pace.as_mut().is_some_and(|pace| !pace.look(looked_ns, &sampler.watch())) {
                     continue;
                 }
-                let sample = Sample { periods_missed: missed, ..sampler.take() };
+                let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
+                let sample = Sample { periods_missed: missed, next_within_s, ..sampler.take() };
                 metrics.take(&sample, sampler.collectors(), sampler.response_times());
                 bus.publish(sample).await;
                 notify.alive(due);

@@ -242,7 +242,10 @@ fn config_lists_every_setting_with_default_and_help() {
     let output = monitor().args(["config", "--list", "--json"]).output().expect("run");
     let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("JSON");
     let period = list.iter().find(|setting| setting["name"] == "period_s").expect("period_s");
-    assert_eq!((&period["default"], &period["help"]), (&"0.2".into(), &"Seconds between two Samples.".into()));
+    assert_eq!(
+        (&period["default"], &period["help"]),
+        (&"0.2".into(), &"Seconds between two Samples where pace.by_event is false.".into())
+    );
     let text = out(&monitor().args(["config", "--list"]).output().expect("run"));
     for setting in &list {
         assert!(text.contains(&format!("{} = ", setting["name"].as_str().expect("a name"))), "{setting}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::Sample;
 use support::free_port;
 use tokio_stream::StreamExt as _;
 
@@ -34,7 +34,9 @@ async fn until(samples: &mut Subscriber, holds: impl Fn(&Sample) -> bool) -> Vec
     while seen.last().is_none_or(|last| !holds(last)) {
         assert!(Instant::now() < deadline, "it does not come: {seen:?}");
         let message = tokio::time::timeout(DEADLINE, samples.next()).await;
-        seen.push(decode(&message.expect("in time").expect("a subscription").payload).expect("a Sample"));
+        seen.push(
+            rmp_serde::from_slice(&message.expect("in time").expect("a subscription").payload).expect("a Sample"),
+        );
     }
     seen
 }
@@ -50,7 +52,7 @@ fn a_quiet_node_sends_one_sample_a_second_and_one_that_was_stopped_says_so_at_on
     let config = folder.path().join("node.toml");
     let text = format!(
         "node = \"n1\"\n[bus]\nurl = \"nats://127.0.0.1:{port}\"\n[sniffer]\ninterface = \"\"\n\
-         [metrics]\nlisten = \"\"\n[pace]\nby_event = true\n"
+         [metrics]\nlisten = \"\"\n"
     );
     std::fs::write(&config, text).expect("node.toml");
     let _server = started(Command::new(program).args(["--addr", "127.0.0.1", "--port", &port.to_string()]));

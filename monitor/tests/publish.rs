@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::Sample;
 use support::free_port;
 use tokio_stream::StreamExt as _;
 
@@ -42,6 +42,7 @@ fn monitor(folder: &Path, port: u16, page_port: u16) -> Running {
     let config = folder.join("node.toml");
     let text = format!(
         "node = \"web-1.example\"\npool = \"web\"\nperiod_s = 0.1\n\
+         [pace]\nby_event = false\n\
          [bus]\nurl = \"nats://127.0.0.1:{port}\"\nbuffer_samples = {BUFFER}\n[sniffer]\ninterface = \"\"\n\
          [metrics]\nlisten = \"127.0.0.1:{page_port}\"\n"
     );
@@ -79,7 +80,7 @@ async fn is_back(client: &Client) {
 
 async fn next(samples: &mut Subscriber) -> Sample {
     let message = tokio::time::timeout(DEADLINE, samples.next()).await;
-    decode(&message.expect("a Sample in time").expect("a subscription").payload).expect("a Sample")
+    rmp_serde::from_slice(&message.expect("a Sample in time").expect("a subscription").payload).expect("a Sample")
 }
 
 /// A figure of the monitor's page.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slackwater_messages::{Sample, decode};
+use slackwater_messages::Sample;
 use slackwater_monitor::sandbox::seccomp;
 use support::free_port;
 use tokio_stream::StreamExt as _;
@@ -68,7 +68,8 @@ fn status_while_there(thread: u32) -> Option<HashMap<String, String>> {
 fn config(folder: &Path, bus: u16, web: u16, more: &str) -> PathBuf {
     let file = folder.join("node.toml");
     let text = format!(
-        "node = \"n1\"\nperiod_s = 0.1\n[bus]\nurl = \"nats://localhost:{bus}\"\n\
+        "node = \"n1\"\nperiod_s = 0.1\n\
+         [pace]\nby_event = false\n[bus]\nurl = \"nats://localhost:{bus}\"\n\
          [sniffer]\ninterface = \"lo\"\nports = [{web}]\n{more}\n"
     );
     fs::write(&file, text).expect("node.toml");
@@ -108,7 +109,8 @@ fn with_traffic(bus: u16) -> Sample {
         let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
         let with_traffic = async {
             loop {
-                let sample: Sample = decode(&samples.next().await.expect("a message").payload).expect("a Sample");
+                let sample: Sample =
+                    rmp_serde::from_slice(&samples.next().await.expect("a message").payload).expect("a Sample");
                 if sample.traffic.as_ref().is_some_and(|traffic| traffic.rps > Some(0.0)) {
                     return sample;
                 }

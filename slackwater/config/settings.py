@@ -185,7 +185,9 @@ class DetectorSettings(Settings, frozen=True):
 
     model: Annotated[str, Meta(description="model file (.skops); empty: the shipped one; `thresholds`: none")] = ""
     tick_s: Annotated[Positive, Meta(description="new Samples are judged at once, but not more often than this")] = 0.05
-    stale_after_s: Annotated[Positive, Meta(description="a node without Samples for this long is `unknown`")] = 1.0
+    stale_after_s: Annotated[
+        Positive, Meta(description="a node is `unknown` when its next Sample is this much later than it said")
+    ] = 1.0
     calm_dwell_s: Annotated[Positive, Meta(description="how long a node must look calm for its episode to end")] = 1.2
     false_episodes_per_node_day: Annotated[
         Positive,

@@ -6,6 +6,8 @@ name. A value that cannot be had is `None` and its dotted name stands in `Sample
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import msgspec
 
 from slackwater.messages.balancing import Cycle, ServerState, Weight
@@ -59,7 +61,12 @@ KINDS: dict[str, type[Message]] = {
     "governed": Governed,
 }
 _DECODERS = {kind: msgspec.json.Decoder(struct) for kind, struct in KINDS.items()}
+_BINARY_DECODERS = {kind: msgspec.msgpack.Decoder(struct) for kind, struct in KINDS.items()}
 _ENCODER = msgspec.json.Encoder()
+_FIRST_BINARY = 0x80
+"""Bytes from here on begin a map in MessagePack, and no JSON."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no message."""
 
 
 def encode(message: Message) -> bytes:
@@ -67,14 +74,26 @@ def encode(message: Message) -> bytes:
     return _ENCODER.encode(message)
 
 
+def is_binary(data: bytes | str) -> TypeGuard[bytes]:
+    """Whether a message is MessagePack, as monitors send it; else it is JSON, as all others are."""
+    return isinstance(data, bytes) and bool(data) and data[0] >= _FIRST_BINARY
+
+
 def decode(kind: str, data: bytes | str) -> Message:
-    """Reads a message of this kind (a key of `KINDS`), with its texts made plain.
+    """Reads a message of this kind (a key of `KINDS`), JSON or MessagePack, with its texts made plain.
 
     Raises MessageError naming the field that is wrong.
     """
     try:
-        return _DECODERS[kind].decode(plain_json(data))
-    except msgspec.ValidationError as error:
-        raise MessageError(f"{kind}: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(f"{kind}: not JSON: {error}") from None
+        # By way of JSON, in which texts are made plain, and which has no infinite numbers.
+        text = _ENCODER.encode(_BINARY_DECODERS[kind].decode(data)) if is_binary(data) else data
+        return _DECODERS[kind].decode(plain_json(text))
+    except UNREADABLE as error:
+        raise refusal(kind, data, error) from None
+
+
+def refusal(kind: str, data: bytes | str, error: Exception) -> MessageError:
+    """What a message is refused with that could not be read for one of `UNREADABLE`."""
+    if isinstance(error, msgspec.ValidationError):
+        return MessageError(f"{kind}: {error}")
+    return MessageError(f"{kind}: not {'MessagePack' if is_binary(data) else 'JSON'}: {error}")

@@ -273,6 +273,8 @@ class Sample(msgspec.Struct, omit_defaults=True):
     """Counts up from 0 in each run of the monitor."""
     period_s: NonNegative
     """The period's real length."""
+    next_within_s: NonNegative | None = None
+    """The next Sample comes at most so long after this one: what the node is going to do, as it says itself."""
     cpu: Cpu | None = None
     sched: Sched | None = None
     pressure: Pressure | None = None

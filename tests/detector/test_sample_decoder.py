@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.support.paths import EXAMPLES
 from tests.support.synthetic_cluster import Cluster
 
 FILES = sorted(EXAMPLES.glob("sample-*.json"))
+BOTH_FORMS = sorted([*FILES, *EXAMPLES.glob("sample-*.msgpack")])
 
 
 def whole(data: bytes) -> Sample:
@@ -27,14 +30,14 @@ def whole(data: bytes) -> Sample:
     return sample
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOTH_FORMS, ids=lambda path: path.name)
 def test_golden_samples_give_the_same_columns_and_plain_fields(path: Path) -> None:
     quick, full = decode(path.read_bytes()), whole(path.read_bytes())
     first, second = (table_of([row_of(one)], one.pool).columns for one in (quick, full))
     assert first.keys() == second.keys()
     for name, values in second.items():
         np.testing.assert_array_equal(first[name], values)
-    for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "period_s", "samples_dropped"):
+    for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "samples_dropped"):
         assert getattr(quick, name) == getattr(full, name)
     assert reasons(quick.absent) == full.absent
     routes = [(one.route, one.rps, one.rt_mean_ms) for one in full.traffic.routes] if full.traffic else []
@@ -49,6 +52,19 @@ def test_a_judge_fed_with_it_says_the_same() -> None:
     quick, full = (Judge("web", stale_after_s=1.0, calm_dwell_s=2.0) for _ in range(2))
     for now_s, batch in raw:
         assert quick.tick(now_s, [decode(one) for one in batch]) == full.tick(now_s, [*map(whole, batch)])
+
+
+@pytest.mark.parametrize("in_form", [msgspec.json.encode, msgspec.msgpack.encode])
+def test_nothing_of_infinite_length_gets_in(in_form: Callable[[object], bytes]) -> None:
+    plain = json.loads(FILES[1].read_bytes())
+    for period_s in (math.inf, math.nan):
+        data = in_form({**plain, "period_s": period_s})
+        with pytest.raises(MessageError, match=r"\$\.period_s"):
+            decode(data)
+        with pytest.raises(MessageError, match=r"\$\.period_s"):
+            whole(data)
+    endless = decode(in_form({**plain, "next_within_s": math.inf}))
+    assert np.isnan(table_of([row_of(endless)], "web").columns["next_within_s"]).all()
 
 
 def broken(change: dict[str, Any]) -> bytes:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 import pytest
 
 from detector.features.columns import row_of, table_of
 from detector.lateness import AT_ITS_OWN_PACE
-from detector.sample_sorter import ARRIVALS, FORGET_AFTER_S, OLD_IN_A_ROW, QUEUE, Loss, SampleSorter
+from detector.sample_sorter import ARRIVALS, FORGET_AFTER_S, LONGEST_PROMISE_S, OLD_IN_A_ROW, QUEUE, Loss, SampleSorter
 from slackwater.messages import Sample
 
 
 def sample(
-    seq: int, time_unix_s: float | None = None, *, node: str = "host1", boot: str = "a", pool: str = "web"
+    seq: int,
+    time_unix_s: float | None = None,
+    *,
+    node: str = "host1",
+    boot: str = "a",
+    pool: str = "web",
+    next_within_s: float | None = None,
 ) -> Sample:
     at = 1000.0 + seq * 0.2 if time_unix_s is None else time_unix_s
-    return Sample(v=1, node=node, pool=pool, time_unix_s=at, boot_id=boot, seq=seq, period_s=0.2)
+    own = Sample(v=1, node=node, pool=pool, time_unix_s=at, boot_id=boot, seq=seq, period_s=0.2)
+    return msgspec.structs.replace(own, next_within_s=next_within_s)
 
 
 class Box:
@@ -108,6 +118,29 @@ def test_a_quiet_node_is_stale_and_reported_so_once_a_second_and_one_never_heard
     box.tick(14.1, sample(1))
     assert box.sorter.stale(14.2) == []
     assert [stale.node for stale in box.sorter.stale(15.2)] == ["host1"]
+
+
+@pytest.mark.parametrize(
+    ("promised_s", "believed_s"),
+    [(None, 0.0), (0.0, 0.0), (0.05, 0.05), (3.0, 3.0), (3600.0, LONGEST_PROMISE_S), (math.inf, 0.0)],
+)
+def test_a_node_is_waited_for_as_long_as_it_said_but_not_for_ever(promised_s: float | None, believed_s: float) -> None:
+    box = Box()
+    box.tick(10.0, sample(0, next_within_s=promised_s))
+    stale_s = 10.0 + believed_s + box.sorter.stale_after_s
+    assert box.sorter.due_s() == pytest.approx(stale_s)
+    assert box.sorter.stale(stale_s - 0.01) == []
+    assert [stale.node for stale in box.sorter.stale(stale_s + 0.01)] == ["host1"]
+
+
+def test_the_newest_promise_counts_and_a_late_samples_does_not() -> None:
+    box = Box()
+    for seq in range(10):
+        box.tick(10.0 + seq / 5, sample(seq, next_within_s=1.0))
+    box.tick(12.0, sample(10, next_within_s=0.05))
+    assert [stale.node for stale in box.sorter.stale(13.1)] == ["host1"], "in an event the next one comes soon"
+    assert box.tick(20.0, sample(11, next_within_s=9.0)) == ["late"]
+    assert [stale.node for stale in box.sorter.stale(21.5)] == ["host1"]
 
 
 def test_a_node_that_left_is_forgotten_and_its_slot_used_again() -> None:

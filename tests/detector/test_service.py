@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from detector.classify import tree
@@ -198,6 +199,44 @@ def test_it_sleeps_until_a_node_goes_stale_or_baselines_are_saved_and_no_longer(
         stale_s = detector.due_s() + 0.001
         assert [verdict.state for verdict in judge.tick(stale_s, [])] == ["unknown"]
         assert detector.due_s() == stale_s + 1.0, "it is reported again each second"
+
+    asyncio.run(main())
+
+
+class Sent:
+    """A bus that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str, str]] = []
+
+    async def publish(self, message: Verdict) -> None:
+        self.states.append((message.node, message.state))
+
+
+def test_a_node_that_is_waited_for_has_its_last_verdict_repeated_until_it_is_unknown(tmp_path: Path) -> None:
+    settings = ControllerSettings(
+        state_dir=str(tmp_path), pool=[HAProxyPool(name="web", backend="web", socket="/nowhere")]
+    )
+
+    async def main() -> None:
+        sent = Sent()
+        detector = Detector(settings, cast(Bus, sent), None)
+        cluster = Cluster()
+        began_s = time.monotonic()
+        for node, next_within_s in (("host1", 4.0), ("host2", None)):
+            sample = msgspec.structs.replace(cluster.sample(node, cluster.now_s), next_within_s=next_within_s)
+            detector._take_sample(sample_decoder.decode(messages.encode(sample)))
+        await detector._tick(began_s)
+        assert sent.states == [("host1", "calm"), ("host2", "calm")]
+        seen: list[tuple[float, str, str]] = []
+        for tick in range(1, 61):
+            sent.states.clear()
+            await detector._tick(began_s + tick / 10)
+            seen += [(tick / 10, *one) for one in sent.states]
+        stale_s = 4.0 + settings.detector.stale_after_s
+        said = [(at_s, state) for at_s, node, state in seen if node == "host1"]
+        assert said == [(at_s, "calm") for at_s in (1.5, 3.0, 4.5)] + [(stale_s, "unknown"), (stale_s + 1.0, "unknown")]
+        assert {state for _, node, state in seen if node == "host2"} == {"unknown"}
 
     asyncio.run(main())
 

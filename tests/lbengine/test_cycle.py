@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 from lbengine.backends.haproxy.settings import HAProxyPool
 from lbengine.balancer import Balancer, Snapshot
 from lbengine.engine import Engine
+from lbengine.hooks import Hooks
+from lbengine.service import Driver
 from slackwater.config import LbengineSettings
 from slackwater.journal.journal import Journal, journal_path
-from slackwater.messages import Cycle, WeightsMean
+from slackwater.messages import Cycle, State, Verdict, WeightsMean
 from tests.support.pool_shown import server, snapshot
+
+POOL = HAProxyPool(name="web", backend="web", socket="/unused")
 
 
 class Played(Balancer):
@@ -21,12 +26,29 @@ class Played(Balancer):
 
     def __init__(self, balance: str) -> None:
         self.balance = balance
+        self.reads = 0
 
     def read(self) -> Snapshot:
-        return snapshot([server("host1", 100)], self.balance)
+        self.reads += 1
+        return snapshot([server("host1", 100), server("host2", 100)], self.balance)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         raise AssertionError(f"nothing is to be set: {weights}")
+
+
+def verdict(node: str, state: State = "calm", rps: float | None = 50.0) -> Verdict:
+    return Verdict(
+        v=1,
+        node=node,
+        pool="web",
+        time_unix_s=1.0,
+        state=state,
+        since_unix_s=0.0,
+        severity=0.0,
+        path=[],
+        model="m",
+        rps=rps,
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,12 +68,73 @@ class Played(Balancer):
 def test_a_cycle_says_what_weights_mean_and_the_journal_keeps_it(
     balance: str, weights_mean: WeightsMean | None, tmp_path: Path
 ) -> None:
-    pool = HAProxyPool(name="web", backend="web", socket="/unused")
     with Journal.open(journal_path(tmp_path)) as journal:
-        engine = Engine(pool, LbengineSettings(), tmp_path, journal, balancer=Played(balance))
+        engine = Engine(POOL, LbengineSettings(), tmp_path, journal, balancer=Played(balance))
         engine.cycle(1000.0)
         cycle = engine.outbox[-1]
         assert isinstance(cycle, Cycle)
         assert (cycle.balance, cycle.weights_mean) == (balance, weights_mean)
         journal.record(cycle)
         assert journal.latest_cycle("web") == cycle
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "rests"),
+    [
+        ([verdict("host1"), verdict("host2")], True),
+        ([verdict("host1")], True),
+        ([], False),
+        ([verdict("host1"), verdict("host2", "interference")], False),
+        ([verdict("host1"), verdict("host2", "unknown", None)], False),
+        ([verdict("host1"), verdict("host2", rps=None)], False),
+    ],
+)
+def test_it_is_at_rest_while_all_are_calm_and_see_their_own_requests(
+    verdicts: list[Verdict], rests: bool, tmp_path: Path
+) -> None:
+    with Journal.open(journal_path(tmp_path)) as journal:
+        engine = Engine(POOL, LbengineSettings(), tmp_path, journal, balancer=Played("roundrobin"))
+        for one in verdicts:
+            engine.inbox.put(one, 1000.0)
+        engine.cycle(1000.1)
+        assert engine.at_rest == rests
+        engine.stand_by("another drives it", False)
+        engine.cycle(1000.2)
+        assert not engine.at_rest, "another may be gone any moment"
+
+
+def test_an_engine_at_rest_turns_seldom_and_at_once_when_a_state_changes(tmp_path: Path) -> None:
+    async def story(journal: Journal) -> None:
+        settings = LbengineSettings(cycle_s=0.02)
+        balancer = Played("roundrobin")
+        driver = Driver(
+            Engine(POOL, settings, tmp_path, journal, balancer=balancer),
+            POOL,
+            settings.cycle_s,
+            Hooks([], 1.0, tmp_path / "h"),
+        )
+        beats = 0
+
+        def beat() -> None:
+            nonlocal beats
+            beats += 1
+
+        driver.beat = beat
+        stop = asyncio.Event()
+        driver._take(verdict("host1"))
+        driving = asyncio.create_task(driver.drive(stop))
+        while not driver.engine.at_rest:
+            await asyncio.sleep(0.001)
+        turns, before = balancer.reads, beats
+        while beats < before + 10:
+            await asyncio.sleep(0.001)
+        assert balancer.reads == turns, "it shows that it works without a look at the balancer"
+        driver._take(verdict("host1", "overload"))
+        while balancer.reads == turns:
+            await asyncio.sleep(0.001)
+        assert not driver.engine.at_rest
+        stop.set()
+        await driving
+
+    with Journal.open(journal_path(tmp_path)) as journal:
+        asyncio.run(asyncio.wait_for(story(journal), 60.0))

@@ -107,7 +107,8 @@ def test_a_cgroup_that_is_removed_and_made_again_has_a_reason_and_then_values(cg
     address = free_address()
     config = tmp_path / "node.toml"
     config.write_text(
-        f'node = "n1"\nperiod_s = 0.2\n[bus]\nurl = "nats://{address}"\n[cpu]\ncgroup = "{GROUP}"\n'
+        f'node = "n1"\nperiod_s = 0.2\n[pace]\nby_event = false\n[bus]\nurl = "nats://{address}"\n'
+        f'[cpu]\ncgroup = "{GROUP}"\n'
         f'[processes]\ncgroup = "{GROUP}"\n[sniffer]\ninterface = ""\n[canary]\nenabled = false\n'
     )
     host, port = address.split(":")

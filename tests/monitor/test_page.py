@@ -30,7 +30,8 @@ def page(tmp_path: Path) -> Iterator[str]:
     listen = free_address()
     config = tmp_path / "node.toml"
     config.write_text(
-        'node = "n1"\nperiod_s = 0.05\n[bus]\nurl = "nats://127.0.0.1:9"\n[sniffer]\ninterface = "lo"\nports = [9]\n'
+        'node = "n1"\nperiod_s = 0.05\n[pace]\nby_event = false\n'
+        '[bus]\nurl = "nats://127.0.0.1:9"\n[sniffer]\ninterface = "lo"\nports = [9]\n'
         f'[metrics]\nlisten = "{listen}"\n'
     )
     with (

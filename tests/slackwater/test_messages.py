@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from detector.features import sample_decoder
 from slackwater import messages
 from slackwater.messages import KINDS, MessageError, decode, encode, is_name
 from tests.support.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "schema/examples").glob("*.json"))
+BINARY = sorted((ROOT / "schema/examples").glob("*.msgpack"))
 BAD_NAMES = ["", "a;b", "a b", "a\nb", "a\n", "\na", "a..b", ".a", "a.", ":a", "*", ">", "a/b", "é", "a\x00", "a" * 129]
 GOOD_NAMES = ["web1", "web-1.example.com", "n_1", "10.0.0.1:80", "-x", "a" * 128]
 
@@ -46,6 +53,30 @@ def test_golden_example_follows_its_schema_and_round_trips(path: Path) -> None:
     message = decode(kind_of(path), text)
     assert isinstance(message, KINDS[kind_of(path)])
     assert json.loads(encode(message)) == json.loads(text)
+
+
+@pytest.mark.parametrize("path", BINARY, ids=lambda path: path.stem)
+def test_golden_sample_is_the_same_in_messagepack(path: Path) -> None:
+    """The tests of the other language have the same files."""
+    data, text = path.read_bytes(), path.with_suffix(".json").read_text()
+    assert decode("sample", data) == decode("sample", text)
+    assert msgspec.msgpack.encode(msgspec.to_builtins(decode("sample", text))) == data
+
+
+def test_texts_in_messagepack_are_made_plain_too() -> None:
+    sample = messages.Sample(1, "n", "p", 1.0, "boot", 0, 0.2, absent={"cpu": "no \x1b[31m/proc\x7f"})
+    found = decode("sample", msgspec.msgpack.encode(sample))
+    assert isinstance(found, messages.Sample)
+    assert found.absent == {"cpu": "no ␛[31m/proc␡"}
+
+
+@given(data=st.binary(max_size=200), cut=st.integers(0, 400), path=st.sampled_from(BINARY))
+def test_any_bytes_are_a_sample_or_a_message_error(data: bytes, cut: int, path: Path) -> None:
+    golden = path.read_bytes()
+    for damaged in (data, b"\x81" + data, golden[:cut] + data, golden[:cut] + data + golden[cut + len(data) :]):
+        for read in (partial(decode, "sample"), sample_decoder.decode):
+            with contextlib.suppress(MessageError):
+                assert is_name(read(damaged).node)  # type: ignore[union-attr]  # all kinds but these have one
 
 
 def test_whole_numbers_stay_whole() -> None:
@@ -107,7 +138,9 @@ def test_missing_field_is_refused_with_its_name(kind: str) -> None:
         decode(kind, json.dumps(less))
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"v": 1e999}', b'{"node": "\xff"}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"v": 1e999}', b'{"node": "\xff"}', b"\x81", b"\xc1"]
+)
 def test_what_is_no_message_is_a_message_error(data: bytes) -> None:
     with pytest.raises(MessageError, match=r"^sample: "):
         decode("sample", data)
