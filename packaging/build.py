@@ -2,8 +2,8 @@
 """Builds the Debian packages: the same bytes each time from the same sources (SOURCE_DATE_EPOCH, or the last commit's
 time). Beside each is the list of its parts (SBOM, `.cdx.json`).
 
-`make deb` calls it; `make setup` must have been there. The controller's Python packages come from `.build/wheels`,
-into which pip downloads what is missing, and nothing is compiled on the target hosts.
+`make deb` calls it; `make setup` must have been there. The controller's Python packages come as wheels, and nothing is
+compiled on the target hosts.
 """
 
 from __future__ import annotations
@@ -97,6 +97,14 @@ def units(stage: Path, folder: Path, name: str) -> None:
     install(folder / "tmpfiles.conf", stage / f"usr/lib/tmpfiles.d/{name}.conf")
 
 
+def apparmor(stage: Path, folder: Path) -> None:
+    """The profiles, which a site may change: dpkg keeps its changes."""
+    profiles = sorted((folder / "apparmor").iterdir())
+    for profile in profiles:
+        install(profile, stage / "etc/apparmor.d" / profile.name)
+    write(stage / "DEBIAN/conffiles", "".join(f"/etc/apparmor.d/{profile.name}\n" for profile in profiles))
+
+
 def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
     """The Rust programs, without the library path that they have in a checkout."""
     for name in PROGRAMS:
@@ -183,10 +191,12 @@ def build(name: str, revision: str, out: Path, epoch_s: int, release: Release, a
             site = environment.third_party(release, architecture) / release.site
             carried = components.python(site, LOCK, environment.wheels(release, architecture))
         units(stage, folder, name)
+        apparmor(stage, folder)
         documents(stage, name, epoch_s, full_version)
         notices = components.notices(f"What others wrote in {name} {full_version}", carried)
         write_gz(stage / "usr/share/doc" / name / "third-party-notices.txt.gz", notices.encode())
         files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
+        files = [path for path in files if not path.is_relative_to(stage / "DEBIAN")]
         size_kib = sum(-(-path.stat().st_size // 1024) for path in files)
         digests = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(stage)}\n" for path in files]
         control = (folder / "control").read_text().replace("@PYTHON@", f"python{release.python}")

@@ -113,20 +113,16 @@ class Story:
         return " and ".join(sorted(versions))
 
     def remove(self) -> str:
-        """Everything of ours is gone, and HAProxy has its weights."""
+        """Everything is gone but the settings, which are the site's; HAProxy has its weights."""
         self.site.stop_controller()
         self._apt("purge", *OURS)
-        ours = (
-            "opt/slackwater",
-            "etc/slackwater",
-            "var/lib/slackwater",
-            "usr/bin/slackwater",
-            "usr/bin/slackwater-monitor",
-        )
-        assert not [place for place in ours if (self.root.place / place).exists()]
+        for place in ("opt/slackwater", "var/lib/slackwater", "usr/bin/slackwater", "usr/bin/slackwater-monitor"):
+            assert not (self.root.place / place).exists(), place
+        left = [path.name for path in (self.root.place / "etc/slackwater").iterdir()]
+        assert left == ["controller.toml"], left
         weights = self.site.weights()
         assert set((weights or {}).values()) == {BASELINE}, weights
-        return "nothing is left; baseline weights"
+        return "baseline weights; the site's controller.toml is left"
 
     def _publish(self, packages: Path) -> None:
         apt_repository(packages, self.root.place / "srv/slackwater", self._key)

@@ -66,7 +66,7 @@ class Lock:
 LOCKS = (
     Lock("requirements.txt"),
     Lock("requirements-lab.txt", extras=("lab",), agrees_with="requirements.txt"),
-    Lock("requirements-dev.txt", extras=("lab",), groups=("dev",), agrees_with="requirements-lab.txt"),
+    Lock("requirements-dev.txt", extras=("lab", "dev"), agrees_with="requirements-lab.txt"),
     Lock("requirements-docs.txt", groups=("docs",), product=False),
 )
 
