@@ -6,7 +6,7 @@ PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests 
 .PHONY: help setup setup-demo demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots evaluate
-.PHONY: deb repo test-rollout
+.PHONY: deb repo image clean-install test-rollout
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,12 @@ bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,00
 
 deb: setup  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=bookworm)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm)
+
+image: deb  ## what the controller's container image is built from, in target/image (root)
+	python packaging/image.py --package "$$(ls -t target/packages/slackwater-controller_*_amd64.deb | grep -v +deb | head -1)"
+
+clean-install: setup  ## install, act, upgrade and remove on a plain Debian, with the time of each step (root; RELEASE=trixie)
+	python -m tools.clean_install --release $(or $(RELEASE),bookworm)
 
 repo: setup  ## apt repository of target/packages in REPO=target/repository, signed with gpg's key KEY=ADDRESS
 	python packaging/repository.py --key "$(KEY)" --out $(or $(REPO),target/repository)

@@ -26,8 +26,8 @@ from tests.support.package_repository import SigningKey, apt_repository, signing
 from tests.support.paths import ROOT
 
 OURS = ("slackwater-controller", "slackwater-node")
-UPGRADED = "99"
-"""Revision of the packages that the upgrade brings."""
+UPGRADED, NEWER = "99", "newer"
+"""Revision of the packages that the upgrade brings, and the folder that they are in, below the others."""
 SOURCE = "/etc/apt/sources.list.d/slackwater.sources"
 SOURCES = """\
 Types: deb
@@ -97,11 +97,7 @@ class Story:
     def upgrade(self) -> str:
         """Newer packages in the repository: apt-get takes them, and settings and journal stay."""
         before = self.site.changes()
-        newer = self._packages / "newer"
-        newer.mkdir()
-        for file in self._packages.glob("*.deb"):
-            revised(file, newer, UPGRADED)
-        self._publish(newer)
+        self._publish(self._packages / NEWER)
         self._update()
         self._apt("upgrade")
         self.site.stop_controller()
@@ -139,6 +135,9 @@ class Story:
 
 def tell(release: str, packages: Path) -> Iterator[Step]:
     """The story on one release, step by step. For a process that was started with OWN."""
+    (packages / NEWER).mkdir()
+    for file in packages.glob("*.deb"):
+        revised(file, packages / NEWER, UPGRADED)
     with clean_root(release) as root, clean_site(root) as site, tempfile.TemporaryDirectory() as folder:
         for one in Story(site, release, packages, signing_key(Path(folder, "gnupg"))).steps():
             began_s = time.monotonic()
