@@ -47,7 +47,6 @@ tree = DecisionTreeClassifier(max_depth=3).fit(values, labels)
 metrics.f1_score(labels, tree.predict(values))
 file = pathlib.Path(tempfile.mkdtemp()) / "tree.skops"
 skops.io.dump(tree, file)
-assert (skops.io.load(file, trusted=[]).predict(values) == labels).all()
 file.unlink()
 file.parent.rmdir()
 load(SHIPPED)
