@@ -28,6 +28,8 @@ from tests.support.paths import ROOT
 OURS = ("slackwater-controller", "slackwater-node")
 UPGRADED, NEWER = "99", "newer"
 """Revision of the packages that the upgrade brings, and the folder that they are in, below the others."""
+APT_S = 1800.0
+"""For apt-get on a busy machine."""
 SOURCE = "/etc/apt/sources.list.d/slackwater.sources"
 SOURCES = """\
 Types: deb
@@ -130,7 +132,7 @@ class Story:
 
     def _apt(self, *words: str) -> None:
         # A file: source is read where it is; Debian's packages are in the archive.
-        self.root.run("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", *words)
+        self.root.run("apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", *words, timeout_s=APT_S)
 
 
 def tell(release: str, packages: Path) -> Iterator[Step]:
