@@ -6,7 +6,7 @@ PYTHON_CODE := slackwater detector lbengine retune governor web lab tools tests 
 .PHONY: help setup setup-demo demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots evaluate
-.PHONY: deb test-rollout
+.PHONY: deb repo image clean-install test-rollout
 
 help:  ## shows this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,8 +46,17 @@ bench-sniffer: setup  ## the sniffer beside tcpdump, tshark and oha, on captures
 bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,000 nodes on one core (10 minutes, on a quiet machine)
 	python -m lab.bench.detector --hour 400 --write docs/results/bench-detector.md
 
-deb: setup  ## Debian packages of node and controller in target/packages, the same bytes each time (DEB_REVISION=1)
-	python packaging/build.py --revision $(or $(DEB_REVISION),1)
+deb: setup  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=bookworm)
+	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm)
+
+image: deb  ## what the controller's container image is built from, in target/image (root)
+	python packaging/image.py --package "$$(ls -t target/packages/slackwater-controller_*_amd64.deb | grep -v +deb | head -1)"
+
+clean-install: setup  ## install, act, upgrade and remove on a plain Debian, with the time of each step (root; RELEASE=trixie)
+	python -m tools.clean_install --release $(or $(RELEASE),bookworm)
+
+repo: setup  ## apt repository of target/packages in REPO=target/repository, signed with gpg's key KEY=ADDRESS
+	python packaging/repository.py --key "$(KEY)" --out $(or $(REPO),target/repository)
 
 test-rollout: setup  ## the rollout on Debian hosts of its own: converge, upgrade, failures, removal (root; 25 minutes)
 	pytest tests/packaging/test_packages.py tests/packaging/test_controller_package.py tests/packaging/test_rollout*.py

@@ -2,8 +2,8 @@
 """Builds the Debian packages: the same bytes each time from the same sources (SOURCE_DATE_EPOCH, or the last commit's
 time). Beside each is the list of its parts (SBOM, `.cdx.json`).
 
-`make deb` calls it; `make setup` must have been there. The controller's Python packages come from `.build/wheels`,
-into which pip downloads what is missing, and nothing is compiled on the target hosts.
+`make deb` calls it; `make setup` must have been there. The controller's Python packages come as wheels, and nothing is
+compiled on the target hosts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
-import inspect
 import os
 import shutil
 import subprocess
@@ -22,19 +21,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import components
+import environment
 import manual
 import sbom
+from environment import LOCK, MACHINES, RELEASES, Release
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
 BUILD = ROOT / ".build"
-WHEELS = BUILD / "wheels"
-LOCK = ROOT / "requirements.txt"
-SITE = Path("opt/slackwater/lib/python3.11/site-packages")
+PRESSED = ("-Zzstd", "-z12")
+"""More takes minutes, and saves 2%."""
 PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 MAINTAINER = "Slackwater <slackwater@localhost>"
-TESTS_OF = ("joblib", "numpy", "scipy", "sklearn", "skops")
-"""Third-party packages whose own tests are left out: half of their files."""
 
 
 def output(*command: str | Path, **environment: str) -> str:
@@ -99,6 +97,14 @@ def units(stage: Path, folder: Path, name: str) -> None:
     install(folder / "tmpfiles.conf", stage / f"usr/lib/tmpfiles.d/{name}.conf")
 
 
+def apparmor(stage: Path, folder: Path) -> None:
+    """The profiles, which a site may change: dpkg keeps its changes."""
+    profiles = sorted((folder / "apparmor").iterdir())
+    for profile in profiles:
+        install(profile, stage / "etc/apparmor.d" / profile.name)
+    write(stage / "DEBIAN/conffiles", "".join(f"/etc/apparmor.d/{profile.name}\n" for profile in profiles))
+
+
 def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
     """The Rust programs, without the library path that they have in a checkout."""
     for name in PROGRAMS:
@@ -111,50 +117,6 @@ def stage_node(stage: Path, program_version: str, epoch_s: int) -> None:
         write(stage / "usr/share/bash-completion/completions" / name, manual.bash_completion(help_of))
 
 
-def third_party() -> Path:
-    """The controller's pinned packages, installed and compiled; kept below .build until requirements.txt changes."""
-    how = "".join(map(inspect.getsource, (third_party, compile_python)))
-    wanted = LOCK.read_bytes() + how.encode()
-    place = BUILD / f"controller-{hashlib.sha256(wanted).hexdigest()[:16]}"
-    if place.exists():
-        return place
-    fresh = Path(tempfile.mkdtemp(dir=BUILD, prefix="controller."))
-    pip = (BUILD / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "-q")
-    binary = ("--only-binary=:all:", "--find-links", WHEELS)
-    locked = ("--require-hashes", "-r", LOCK)
-    output(*pip, "download", "-d", WHEELS, *binary, *locked)
-    offline = (
-        "install",
-        "--no-index",
-        "--no-deps",
-        "--no-compile",
-        "--no-warn-script-location",
-        "--target",
-        fresh / SITE,
-    )
-    output(*pip, *offline, *binary, *locked)
-    site = fresh / SITE
-    shutil.rmtree(site / "bin", ignore_errors=True)
-    shutil.rmtree(site / "share", ignore_errors=True)
-    for name in TESTS_OF:
-        for tests in sorted((site / name).rglob("tests")) if (site / name).exists() else []:
-            shutil.rmtree(tests, ignore_errors=True)
-    for record in site.glob("*.dist-info/RECORD"):  # it lists what was left out, and nothing reads it here
-        record.unlink()
-    compile_python(fresh, SITE)
-    for old in BUILD.glob("controller-*"):
-        shutil.rmtree(old)
-    fresh.chmod(0o755)
-    fresh.rename(place)
-    return place
-
-
-def compile_python(stage: Path, inside: Path) -> None:
-    """Byte code with the paths of the target, that is taken as it is: its sources are not looked at."""
-    command = ("-m", "compileall", "-q", "-j", "2", "--invalidation-mode", "unchecked-hash", "-s", stage, "-p", "/")
-    output(BUILD / "venv/bin/python", *command, stage / inside, PYTHONHASHSEED="0")
-
-
 def python_packages() -> list[str]:
     """The top-level packages of our Python code that production needs, by pyproject.toml."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
@@ -163,26 +125,26 @@ def python_packages() -> list[str]:
     return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def stage_python(stage: Path) -> None:
-    """Our Python code with all files beside it."""
+def stage_python(place: Path) -> None:
+    """Our Python code with all files beside it, into a folder."""
     listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard", *python_packages())
     for name in sorted(listed.splitlines()):
         if (ROOT / name).is_file():
-            install(ROOT / name, stage / SITE / name)
+            install(ROOT / name, place / name)
 
 
-def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
-    """Our Python code and its pinned packages as a virtual environment of Debian's python3.11."""
-    shutil.copytree(third_party(), stage, symlinks=True, dirs_exist_ok=True)
+def stage_controller(stage: Path, program_version: str, epoch_s: int, release: Release, architecture: str) -> None:
+    """Our Python code and its pinned packages as a virtual environment of Debian's Python."""
+    shutil.copytree(environment.third_party(release, architecture), stage, symlinks=True, dirs_exist_ok=True)
     ours = Path(tempfile.mkdtemp(dir=stage.parent, prefix="ours."))
-    stage_python(ours)
-    compile_python(ours, SITE)
+    stage_python(ours / release.site)
+    environment.compile_python(release, ours, release.site)
     shutil.copytree(ours, stage, dirs_exist_ok=True)
     shutil.rmtree(ours)
     home = stage / "opt/slackwater"
-    write(home / "pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n")
+    write(home / "pyvenv.cfg", f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {release.python}\n")
     (home / "bin").mkdir(mode=0o755)
-    (home / "bin/python").symlink_to("/usr/bin/python3.11")
+    (home / "bin/python").symlink_to(f"/usr/bin/python{release.python}")
     write(
         stage / "usr/bin/slackwater",
         "#!/opt/slackwater/bin/python -I\nfrom slackwater.cli.main import main\n\nmain()\n",
@@ -199,18 +161,8 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int) -> None:
         write(stage / place, script)
 
 
-def parts_of_node() -> list[components.Component]:
-    return components.rust(PROGRAMS)
-
-
-def parts_of_controller() -> list[components.Component]:
-    return components.python(third_party() / SITE, LOCK, WHEELS)
-
-
-PACKAGES = {
-    "slackwater-node": ("node", stage_node, parts_of_node),
-    "slackwater-controller": ("controller", stage_controller, parts_of_controller),
-}
+PACKAGES = {"slackwater-node": "node", "slackwater-controller": "controller"}
+"""Package -> its folder here."""
 
 
 def settle(stage: Path, epoch_s: int) -> None:
@@ -222,28 +174,35 @@ def settle(stage: Path, epoch_s: int) -> None:
         os.utime(path, (epoch_s, epoch_s), follow_symlinks=False)
 
 
-def build(name: str, revision: str, out: Path, epoch_s: int) -> Path:
-    """One package; returns its file."""
-    folder_name, fill, parts = PACKAGES[name]
-    folder = PACKAGING / folder_name
+def build(name: str, revision: str, out: Path, epoch_s: int, release: Release, architecture: str) -> Path:
+    """One package; returns its file. The node's runs on every release, the controller's on one."""
+    folder = PACKAGING / PACKAGES[name]
+    is_node = name == "slackwater-node"
     program_version = version()
-    full_version = f"{program_version}-{revision}"
-    architecture = output("dpkg", "--print-architecture").strip()
+    full_version = f"{program_version}-{revision}" + ("" if is_node else release.suffix)
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="stage.") as work:
         stage = Path(work, "root")
         stage.mkdir()
-        fill(stage, program_version, epoch_s)
+        if is_node:
+            stage_node(stage, program_version, epoch_s)
+            carried = components.rust(PROGRAMS)
+        else:
+            stage_controller(stage, program_version, epoch_s, release, architecture)
+            site = environment.third_party(release, architecture) / release.site
+            carried = components.python(site, LOCK, environment.wheels(release, architecture))
         units(stage, folder, name)
+        apparmor(stage, folder)
         documents(stage, name, epoch_s, full_version)
-        carried = parts()
         notices = components.notices(f"What others wrote in {name} {full_version}", carried)
         write_gz(stage / "usr/share/doc" / name / "third-party-notices.txt.gz", notices.encode())
         files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
+        files = [path for path in files if not path.is_relative_to(stage / "DEBIAN")]
         size_kib = sum(-(-path.stat().st_size // 1024) for path in files)
         digests = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(stage)}\n" for path in files]
-        control = (folder / "control").read_text()
+        control = (folder / "control").read_text().replace("@PYTHON@", f"python{release.python}")
         facts = f"Version: {full_version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n"
         facts += f"Installed-Size: {size_kib}\nPriority: optional\n"
+        facts += f"Slackwater-Releases: {' '.join(RELEASES) if is_node else release.name}\n"
         write(stage / "DEBIAN/control", control.replace("\n", "\n" + facts, 1))
         write(stage / "DEBIAN/md5sums", "".join(digests))
         for script in ("postinst", "prerm", "postrm"):
@@ -251,9 +210,7 @@ def build(name: str, revision: str, out: Path, epoch_s: int) -> Path:
         settle(stage, epoch_s)
         out.mkdir(parents=True, exist_ok=True)
         file = out / f"{name}_{full_version}_{architecture}.deb"
-        output(
-            "dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", stage, file, SOURCE_DATE_EPOCH=str(epoch_s)
-        )
+        output("dpkg-deb", "--root-owner-group", *PRESSED, "--build", stage, file, SOURCE_DATE_EPOCH=str(epoch_s))
         listed = sbom.document(name, full_version, architecture, carried, epoch_s)
         write(out / f"{file.stem}.cdx.json", listed)
     return file
@@ -264,11 +221,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "target/packages", help="where the packages are written")
     parser.add_argument("--revision", default="1", help="what follows the version: 0.1.0-REVISION")
     parser.add_argument("--only", choices=sorted(PACKAGES), help="only this package")
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--release", choices=sorted(RELEASES), default="bookworm", help="the controller's Debian  [default: bookworm]"
+    )
+    parser.add_argument(
+        "--architecture",
+        choices=sorted(MACHINES),
+        help="the controller's  [default: this machine's]",
+    )
+    asked = parser.parse_args()
+    here = output("dpkg", "--print-architecture").strip()
+    architecture = asked.architecture or here
+    if architecture != here and asked.only != "slackwater-controller":
+        parser.error(
+            f"--architecture {architecture}: expected --only slackwater-controller; programs are built for {here}"
+        )
     epoch_s = int(os.environ.get("SOURCE_DATE_EPOCH") or output("git", "log", "-1", "--format=%ct"))
     os.umask(0o022)
-    for name in [arguments.only] if arguments.only else PACKAGES:
-        file = build(name, arguments.revision, arguments.out, epoch_s)
+    for name in [asked.only] if asked.only else PACKAGES:
+        file = build(name, asked.revision, asked.out, epoch_s, RELEASES[asked.release], architecture)
         print(f"{file} {file.stat().st_size} bytes, sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}")
 
 

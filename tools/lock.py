@@ -68,8 +68,7 @@ LOCKS = (
     Lock("requirements-otlp.txt", extras=("otlp",), agrees_with=("requirements.txt",)),
     Lock(
         "requirements-dev.txt",
-        extras=("lab", "otlp"),
-        groups=("dev",),
+        extras=("lab", "otlp", "dev"),
         agrees_with=("requirements-lab.txt", "requirements-otlp.txt"),
     ),
     Lock("requirements-docs.txt", groups=("docs",), product=False),

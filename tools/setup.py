@@ -169,6 +169,12 @@ TEST = (
         browser_or_not,
     ),
     Step("other HAProxies", debian.other_haproxies_inputs, debian.other_haproxies_present, debian.other_haproxies),
+    Step(
+        "Debian 13's Python",
+        lambda: [str(ROOT).encode(), repr(debian.NEWER_PYTHON_PACKAGES).encode()],
+        debian.newer_python_present,
+        debian.newer_python,
+    ),
     Step("load generator", lambda: [rust.OHA_VERSION.encode()], lambda: (BIN / "oha").exists(), rust.oha_run),
     Step(
         "cargo-deny",

@@ -24,6 +24,8 @@ PROGRAMS = {
     "aarch64-linux-gnu-strip": "usr/bin/aarch64-linux-gnu-strip",
     "ab": "usr/bin/ab",
     "apache2": "usr/sbin/apache2",
+    "apparmor_parser": "sbin/apparmor_parser",
+    "apt-ftparchive": "usr/bin/apt-ftparchive",
     "busybox": "bin/busybox",
     "chrpath": "usr/bin/chrpath",
     "chromium-headless-shell": "usr/lib/chromium/chromium-headless-shell",
@@ -72,6 +74,11 @@ OLDER_HAPROXY_PACKAGES = (
     *("libssl1.1", "libsystemd0", "libzstd1", "zlib1g"),
 )
 """Those that an older release's HAProxy loads, but for the C library: this machine's is newer and does."""
+NEWER_PYTHON, NEWER_PYTHON_FOLDER = "python3.13", BUILD / "debian-13-python"
+"""Debian 13's Python, which compiles that release's package of the controller."""
+NEWER_PYTHON_PACKAGES = (
+    *("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib", "libc6", "libexpat1", "zlib1g"),
+)
 # --- Debian packages -------------------------------------------------------------------------------------------
 
 
@@ -162,7 +169,7 @@ def present(programs: Iterable[str]) -> bool:
     return all((BIN / name).exists() and (DEBIAN / PROGRAMS[name]).exists() for name in programs)
 
 
-# --- other HAProxies, to test with --------------------------------------------------------------------------------
+# --- other releases' programs --------------------------------------------------------------------------------
 
 
 def mirror() -> str:
@@ -193,14 +200,29 @@ def unpack_of_release(name: str, release: str, packages: Sequence[str], folder: 
 
 
 def newer_haproxy(name: str, release: str, folder: Path) -> None:
-    """A newer Debian's HAProxy, started by its own dynamic linker, so that this machine's C library doesn't matter.
-    Reloads start argv[0] anew: that is the wrapper."""
+    """A newer Debian's HAProxy. Reloads start argv[0] anew: that is the wrapper."""
     unpack_of_release(name, release, HAPROXY_PACKAGES, folder)
+    wrap(name, f"exec {start_of_release(release, folder, 'usr/sbin/haproxy')}")
+
+
+def newer_python() -> None:
+    """Debian 13's Python."""
+    unpack_of_release(NEWER_PYTHON, "trixie", NEWER_PYTHON_PACKAGES, NEWER_PYTHON_FOLDER)
+    start = start_of_release("trixie", NEWER_PYTHON_FOLDER, f"usr/bin/{NEWER_PYTHON}")
+    wrap(NEWER_PYTHON, f"PYTHONHOME={NEWER_PYTHON_FOLDER}/usr exec {start}")
+
+
+def newer_python_present() -> bool:
+    return (BIN / NEWER_PYTHON).exists()
+
+
+def start_of_release(release: str, folder: Path, program: str) -> str:
+    """How a newer release's program is started: by its own dynamic linker, so that this machine's C library doesn't
+    matter."""
     linker = next(iter(sorted(folder.glob("usr/lib*/**/ld-linux-*.so.*"))), None)
     if linker is None:
         raise SetupError(f"libc6 of {release} has no dynamic linker where it was expected")
-    start = f'--library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/usr/sbin/haproxy'
-    wrap(name, f'exec {linker} {start} "$@"')
+    return f'{linker} --library-path {folder}/usr/lib/{MULTIARCH} --argv0 "$0" {folder}/{program} "$@"'
 
 
 def older_haproxy(name: str, release: str, folder: Path) -> None:

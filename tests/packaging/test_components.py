@@ -58,10 +58,11 @@ def test_the_node_s_package_names_every_crate_that_is_in_its_programs(node: Path
 
 
 def test_the_controller_s_parts_are_the_locked_packages() -> None:
-    site = next(iter(sorted((ROOT / ".build").glob("controller-*/opt/slackwater/lib/python3.11/site-packages"))), None)
+    places = (ROOT / ".build").glob("controller-bookworm-amd64-*/opt/slackwater/lib/python3.11/site-packages")
+    site = next(iter(sorted(places)), None)
     if site is None:
         pytest.skip("needs the controller's packages: make deb")
-    found = components.python(site, ROOT / "requirements.txt", ROOT / ".build/wheels")
+    found = components.python(site, ROOT / "requirements.txt", ROOT / ".build/wheels/controller-bookworm-amd64")
     locked = {one.name: hashes for one, hashes in lock.locked((ROOT / "requirements.txt").read_text())}
     assert {one.name for one in found} == set(locked)
     for one in found:

@@ -27,6 +27,37 @@ from tests.support.real_wsengine import make_keys
 from tests.support.served_site import CHILDREN, IN_TIME_S, Site, until
 
 STAYED_UP_S = 5.0
+PACKAGE_BYTES, INSTALLED_BYTES = 60_000_000, 300_000_000
+"""What the controller's package may take, and what is installed from it."""
+CALLS = """
+import pathlib, tempfile
+from types import SimpleNamespace
+import numpy, skops.io
+from detector.classify.tree import SHIPPED, load
+from detector.tail.regressors import Forest, Svm
+from detector.train.scores import rate_interval, share_interval
+from lbengine.laws.tail import tail
+from sklearn import metrics
+from sklearn.tree import DecisionTreeClassifier
+
+random = numpy.random.default_rng(1)
+values = random.random((60, 3))
+labels = (values[:, 0] > 0.5).astype(int)
+tree = DecisionTreeClassifier(max_depth=3).fit(values, labels)
+metrics.f1_score(labels, tree.predict(values))
+file = pathlib.Path(tempfile.mkdtemp()) / "tree.skops"
+skops.io.dump(tree, file)
+file.unlink()
+file.parent.rmdir()
+load(SHIPPED)
+rows = SimpleNamespace(inputs=values, p95_ms=1.0 + values[:, 1])
+for regressor in (Forest(), Svm()):
+    regressor.fit(rows)
+    assert len(regressor.predict_ms(values)) == 60
+assert share_interval(3, 4) and rate_interval(2, 3.0) and sum(tail([1.0, 2.0], 1.0)) > 0.99
+print("all there")
+"""
+"""Calls what our code calls of scikit-learn, scipy and skops."""
 WALK = """
 import json, click
 from slackwater.cli.main import COMMANDS, HIDDEN, cli
@@ -52,7 +83,7 @@ def site_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder = packaging_module("build")
     stage = tmp_path_factory.mktemp("stage")
     builder.stage_python(stage)
-    return Path(stage / builder.SITE)
+    return stage
 
 
 def files(folder: Path) -> set[str]:
@@ -160,14 +191,37 @@ def test_the_settings_of_linters_and_types_name_the_same_packages() -> None:
     assert set(packaging_module("build").python_packages()) <= set(found["mypy"]["files"])
 
 
+def test_what_is_left_out_is_found_by_name(tmp_path: Path) -> None:
+    environment = packaging_module("environment")
+    kept = {
+        "scipy/stats/stats.py",
+        "numpy/_core/multiarray.so",
+        "numpy/1.dist-info/METADATA",
+        "scipy/special/cephes.so",
+    }
+    left_out = {
+        *("numpy/_core/include/numpy.h", "scipy/special.pyi", "sklearn/tree/tests/test_tree.py", "scipy/signal/a.py"),
+        *("numpy-1.dist-info/RECORD", "bin/f2py", "scipy/io/_fast_matrix_market/_fmm_core.so"),
+    }
+    for name in kept | left_out:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    environment.leave_out(tmp_path)
+    assert files(tmp_path) == kept
+
+
 # --- that it runs
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("controller"), "slackwater-controller")
+
+
+@pytest.fixture(scope="module")
+def root(package: Path) -> Path:
     """The package, unpacked where nothing else is."""
-    out = tmp_path_factory.mktemp("controller")
-    return unpacked(build(out, "slackwater-controller"), out / "root")
+    return unpacked(package, package.parent / "root")
 
 
 def program(root: Path) -> list[str]:
@@ -185,6 +239,27 @@ def clean_environment() -> dict[str, str]:
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     environment = clean_environment() | {"COLUMNS": "100"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", timeout=IN_TIME_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_it_is_no_larger_than_promised(package: Path, root: Path) -> None:
+    asked = subprocess.run(
+        ["dpkg-deb", "-f", str(package), "Installed-Size"], capture_output=True, text=True, check=True
+    )
+    installed_bytes = sum(path.lstat().st_size for path in root.rglob("*") if path.is_file())
+    assert package.stat().st_size <= PACKAGE_BYTES
+    assert installed_bytes <= int(asked.stdout) * 1024 <= INSTALLED_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_what_children_and_training_call_of_others_is_there(root: Path) -> None:
+    """Not all of it is loaded when a module is imported."""
+    interpreter, option, _ = program(root)
+    done = run(interpreter, option, "-c", CALLS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all there\n"
 
 
 @pytest.mark.slow

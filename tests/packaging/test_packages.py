@@ -32,9 +32,12 @@ def test_the_node_s_package_has_programs_units_pages_and_nothing_of_the_build(no
         found = subprocess.run(["chrpath", "-l", str(root / "usr/bin" / program)], capture_output=True, text=True)
         assert "PATH=" not in found.stdout, "a library path of the checkout would be searched on the hosts"
     assert {"lib/systemd/system/slackwater-monitor.service", "usr/lib/sysusers.d/slackwater-node.conf"} <= files
-    assert not [name for name in files if name.startswith(("etc/", "usr/local/", "var/"))], (
+    ours_to_bring = {f"etc/apparmor.d/{name}" for name in ("slackwater-monitor", "slackwater-wsengine")}
+    assert {name for name in files if name.startswith(("etc/", "usr/local/", "var/"))} == ours_to_bring, (
         "configuration is the site's"
     )
+    kept = (root / "DEBIAN/conffiles").read_text().splitlines()
+    assert {name.removeprefix("/") for name in kept} == ours_to_bring, "a site's changes would be overwritten"
 
 
 def test_control_and_scripts_are_what_dpkg_and_sh_accept(node: Path, tmp_path: Path) -> None:

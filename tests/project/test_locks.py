@@ -76,7 +76,7 @@ def test_a_line_that_is_no_package_says_which() -> None:
 
 
 def test_whatever_installs_from_a_lock_demands_the_hashes() -> None:
-    for name in ("tools/setup.py", "packaging/build.py"):
+    for name in ("tools/setup.py", "packaging/environment.py"):
         code = (ROOT / name).read_text()
         assert re.search(r'"--require-hashes",\s*"-r"', code), name
         assert code.count('"-r"') == 1, f"{name}: one place installs from a lock"

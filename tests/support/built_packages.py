@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
@@ -45,4 +47,22 @@ def build(out: Path, name: str, **environment: str) -> Path:
 
 def unpacked(file: Path, place: Path) -> Path:
     subprocess.run(["dpkg-deb", "-R", str(file), str(place)], check=True)
+    return place
+
+
+def revised(file: Path, out: Path, revision: str) -> Path:
+    """The same package with another revision, packed quickly: its `control` and file name are all that differs."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = unpacked(file, Path(folder, "root"))
+        control = root / "DEBIAN/control"
+        text, found = re.subn(r"(?m)^(Version: [^-\n]+)-\d+", rf"\1-{revision}", control.read_text())
+        assert found == 1, text
+        control.write_text(text)
+        name, version, architecture = (
+            re.search(rf"(?m)^{field}: (.*)$", text)[1]  # type: ignore[index]
+            for field in ("Package", "Version", "Architecture")
+        )
+        place = out / f"{name}_{version}_{architecture}.deb"
+        packed = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z1", "--build", str(root), str(place)]
+        subprocess.run(packed, check=True, capture_output=True)
     return place

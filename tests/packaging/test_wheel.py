@@ -1,0 +1,107 @@
+"""Wheel and source distribution: the second gives the first, and pip alone installs it where nothing else is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from slackwater import __version__
+from tests.support.built_packages import packaging_module
+from tests.support.paths import ROOT
+
+SDIST = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of this checkout that git knows, in a folder of their own."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    place = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path) -> Path:
+    done = subprocess.run([sys.executable, "-c", SDIST], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return source / "dist" / done.stdout.splitlines()[-1]
+
+
+def wheel_of(what: Path, out: Path) -> Path:
+    options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(what)], check=True)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(sdist, tmp_path_factory.mktemp("wheel"))
+
+
+def inside(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as opened:
+        return set(opened.namelist())
+
+
+def test_the_source_distribution_gives_the_same_wheel_as_the_checkout(
+    source: Path, sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
+    assert sdist.name == f"slackwater-{__version__}.tar.gz"
+    with tarfile.open(sdist) as opened:
+        assert f"slackwater-{__version__}/LICENSE" in opened.getnames()
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "build", "*.egg-info"))
+    assert inside(wheel) == inside(wheel_of(copy, tmp_path / "out"))
+    assert {"lab/native/noise.c", "web/templates/base.html", "detector/models/start.skops"} <= inside(wheel)
+
+
+def test_the_extras_are_lab_and_dev(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        metadata = opened.read(f"slackwater-{__version__}.dist-info/METADATA").decode()
+    assert set(re.findall(r"(?m)^Provides-Extra: (.*)$", metadata)) == {"lab", "dev"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = re.findall(r"(?m)^Requires-Dist: ([^\s;]+)", metadata)
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    assert sorted(required) == sorted(re.split(r"[ ;]", one)[0] for one in wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_pip_alone_installs_it_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """From the locked wheels where `make deb` has fetched them, else from the registry."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    bin_folder = tmp_path / "venv/bin"
+    environment = packaging_module("environment")
+    locked = environment.wheels(environment.RELEASES["bookworm"], "amd64")
+    here = sys.version_info[:2] == (3, 11) and any(locked.glob("*.whl"))
+    origin = ("--no-index", "--find-links", str(locked)) if here else ()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    install = [str(bin_folder / "python"), "-m", "pip", "install", "--quiet", *origin, str(wheel)]
+    subprocess.run(install, check=True, env=clean, cwd=tmp_path)
+
+    def slackwater(*words: str) -> str:
+        command = [str(bin_folder / "slackwater"), *words]
+        return subprocess.run(command, check=True, env=clean, cwd=tmp_path, capture_output=True, text=True).stdout
+
+    assert slackwater("--version").strip().endswith(__version__)
+    assert "recorded cluster" in slackwater("try", "--help")
+    assert '"would_change"' in slackwater("try", "--no-page", "--json", "--speed", "1000")

@@ -1,0 +1,143 @@
+"""Root file systems of a plain Debian, without a network and without a running systemd: what is installed in them is
+what apt finds in a folder of packages and in its archive.
+
+Made once for each release by mmdebstrap (a minute), and kept below .build/clean-roots until what it is made of changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.paths import ROOT
+from tests.support.rollout_base import APT, DPKG
+from tools.setup_debian import KEYRING, mirror
+
+FOLDER = ROOT / ".build/clean-roots"
+ARCHIVE = ("haproxy", "nats-server", "systemd", "libstdc++6", "libpcap0.8", "libpfm4")
+"""What our packages need, and the balancer."""
+PYTHON = {"bookworm": "python3.11", "trixie": "python3.13"}
+"""Debian's Python of each release that there is a root of."""
+# Nothing is started by what is installed: there is no systemd.
+NO_SERVICES = "#!/bin/sh\nexit 101\n"
+# The mounts are gone with the command, however it ends.
+FILL = 'for name in proc dev sys; do mount --rbind /$name "$0/$name"; done; exec chroot "$0" "$@"'
+OWN = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Before a command: it sees a network of its own with nothing but loopback, and ends with all that it started."""
+
+
+def why_not() -> str:
+    """Why there can be no roots here; empty when there can."""
+    if os.geteuid() != 0:
+        return "needs root, for a root file system of its own"
+    return "" if shutil.which("mmdebstrap") else "needs mmdebstrap"
+
+
+def environment() -> dict[str, str]:
+    """Of commands in a root: nothing of this machine but the path."""
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {"PATH": path, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "COLUMNS": "120"}
+
+
+def base(release: str) -> Path:
+    """The unpacked root of a release, with packages in apt's archive; makes it when it is not there."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    made_of = Path(__file__).read_bytes() + mirror().encode()
+    place = FOLDER / f"{release}-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    with (FOLDER / f"{release}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            for old in FOLDER.glob(f"{release}-*"):
+                shutil.rmtree(old)
+            fresh = Path(tempfile.mkdtemp(dir=FOLDER, prefix="new."))
+            try:
+                _bootstrap(release, fresh / "root")
+                (fresh / "root").rename(place)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+    return place
+
+
+def _bootstrap(release: str, root: Path) -> None:
+    options = [f"--aptopt={option}" for option in (*APT, 'APT::Install-Recommends "false"')]
+    options += [f"--dpkgopt={option}" for option in DPKG]
+    source = f"deb [signed-by={KEYRING}] {mirror()} {release} main"
+    command = ["mmdebstrap", "--variant=minbase", "--mode=root", "--skip=cleanup/apt/lists", *options]
+    _run([*command, release, str(root), source])
+    (root / "usr/sbin/policy-rc.d").write_text(NO_SERVICES)
+    (root / "usr/sbin/policy-rc.d").chmod(0o755)
+    install = ["apt-get", "-qq", "-y", "install", "--download-only", *ARCHIVE, PYTHON[release]]
+    _run(["unshare", "--mount", "bash", "-ec", FILL, str(root), *install])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1500)
+    if done.returncode:
+        raise AssertionError(f"`{' '.join(command[:4])} ...` failed:\n{(done.stdout + done.stderr)[-1500:]}")
+
+
+class CleanRoot:
+    """A copy of a release's root that may be changed; made by `clean_root`."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def popen(self, *words: str, user: str = "root", groups: str = "", log: Path) -> subprocess.Popen[bytes]:
+        """Starts a command in it, as one of its users."""
+        who = [f"--userspec={user}:{user}", *([f"--groups={groups}"] if groups else [])]
+        with log.open("ab") as sink:
+            return subprocess.Popen(
+                ["chroot", *who, str(self.place), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=environment(),
+            )
+
+    def run(self, *words: str, check: bool = True, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+        """Runs a command as root in it. Raises AssertionError when it fails and `check` is set."""
+        done = subprocess.run(
+            ["chroot", str(self.place), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=timeout_s,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"`{' '.join(words)}`: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def size_bytes(self) -> int:
+        """What its files take, without apt's archive and lists."""
+        skip = [f"--exclude={self.place}/{name}" for name in ("var/cache/apt", "var/lib/apt/lists", "srv", "tmp")]
+        done = subprocess.run(["du", "-sx", "-B1", *skip, str(self.place)], capture_output=True, text=True, check=True)
+        return int(done.stdout.split()[0])
+
+
+@contextmanager
+def clean_root(release: str) -> Iterator[CleanRoot]:
+    """A root of a release over the kept one, which stays as it is; it is gone with the block. For a process that was
+    started with OWN."""
+    lower = base(release)
+    folder = Path(tempfile.mkdtemp(dir=FOLDER, prefix="run."))
+    for name in ("upper", "work", "root"):
+        (folder / name).mkdir()
+    place = folder / "root"
+    layers = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work"
+    try:
+        _run(["ip", "link", "set", "lo", "up"])
+        _run(["mount", "-t", "overlay", "slackwater-test", "-o", layers, str(place)])
+        for name in ("proc", "dev", "sys"):
+            _run(["mount", "--rbind", f"/{name}", str(place / name)])
+        yield CleanRoot(place)
+    finally:
+        subprocess.run(["umount", "--recursive", "--lazy", str(place)], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
