@@ -49,14 +49,19 @@ def served(one: Balancer, took_s: list[float], requests: int, gap_s: float, seed
 
 
 @pytest.mark.parametrize("name", [name for name in BALANCERS if name != "knapsack"])
-@settings(max_examples=8)
-@given(servers=st.integers(2, 6), took_ms=st.floats(2.0, 200.0), seed=st.integers(0, 1000))
+@settings(max_examples=6)
+@given(servers=st.integers(2, 5), took_ms=st.floats(2.0, 200.0), seed=st.integers(0, 1000))
 def test_servers_that_are_alike_get_equal_shares(name: str, servers: int, took_ms: float, seed: int) -> None:
-    one = made(name, *[100] * servers, seed=seed)
-    requests = 120 * servers
-    shares = served(one, [took_ms / 1e3] * servers, requests, gap_s=took_ms / 1e3 / servers, seed=seed)
-    assert sum(shares) == requests
-    assert shares == pytest.approx([120] * servers, rel=0.4)
+    """Over several runs: within one, those that learn may prefer a server that was lucky."""
+    runs, requests = 12, 30 * servers
+    gap_s = took_ms / 1e3 / servers
+    all_runs = [
+        served(made(name, *[100] * servers, seed=seed + run), [took_ms / 1e3] * servers, requests, gap_s, seed + run)
+        for run in range(runs)
+    ]
+    shares = np.sum(all_runs, axis=0)
+    assert shares.sum() == runs * requests
+    assert shares.tolist() == pytest.approx([runs * 30] * servers, rel=0.3)
 
 
 @given(servers=st.integers(2, 6), flat_ms=st.floats(1.0, 100.0), bend_ms=st.floats(1.0, 1000.0))
