@@ -24,7 +24,7 @@ PROCESSORS_PER_SERVER = 2 / 3
 """As in the lab: three hosts on two."""
 TICK_MS = 4.0
 BEHIND_SHARE = 0.6
-"""As was fitted on the lab (docs/results/simulator.md)."""
+"""Assumed: earlier fits on the lab were 0.6 and 0.8, of another model."""
 REFERENCE = "leastconn"
 PLAYERS: dict[str, tuple[str, str]] = {
     **{("static" if name == "roundrobin" else name): ("static", name) for name in BALANCERS},
